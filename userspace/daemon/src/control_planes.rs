@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use sumac_api::{Code, Failure, Open};
-use sumac_control::{Credential, Endpoint, SecretError};
+use sumac_control::{Credential, Endpoint, HostPort, ResolveError, SecretError};
 
 use crate::access::{AccessRules, Credentials};
-use crate::config::{Config, ControlPlaneConfig, EndpointError, HostPort, ResolveError};
+use crate::config::{Config, ControlPlaneConfig, EndpointError};
 
 /// The name of the control plane that the key `aggregator` gives.
 const DEFAULT: &str = "aggregator";

@@ -18,7 +18,7 @@ use sumac_agg::{
 };
 use sumac_agg_host::HostDataPlane;
 use sumac_control::{
-    Credential, DataPlane, Endpoint, Identity, NoDataPlane, Secret, Secrets, Trust,
+    Credential, DataPlane, Endpoint, HostPort, Identity, NoDataPlane, Secret, Secrets, Trust,
     plane::PlaneInfo,
     rack::RackServer,
     server::{Listening, ServerOptions},
@@ -82,8 +82,8 @@ pub struct Args {
     job_secret: Vec<(String, PathBuf)>,
 
     /// The control plane of the aggregator above: this one is a rack's, and jobs are the other's business
-    #[arg(long, value_name = "IP:PORT")]
-    parent: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT")]
+    parent: Option<HostPort>,
 
     /// Name of this rack at the aggregator above [default: its address towards it]
     #[arg(long, value_name = "NAME", requires = "parent")]
@@ -230,7 +230,8 @@ impl Args {
 
     fn role(&self) -> anyhow::Result<Role> {
         let racks = self.rack_secret_file.as_deref().map(Credential::from_file).transpose()?;
-        if let Some(address) = self.parent {
+        if let Some(parent) = &self.parent {
+            let address = parent.resolve()?;
             let credential = racks.context(
                 "the aggregator above lets no stranger in: give --rack-secret-file FILE with what `sumac-agg token --racks` \
                  prints there",

@@ -1,7 +1,6 @@
 //! The daemon's configuration: a TOML file. Errors name the file and the key.
 
 mod access;
-mod host_port;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +15,7 @@ use sumac_wire::MAX_ELEMENTS;
 
 pub(crate) use self::access::USER;
 pub use self::access::{AccessRule, Principal};
-pub use self::host_port::{HostPort, ResolveError};
+pub use sumac_control::HostPort;
 
 /// The least default of `buffers_mib`, in bytes.
 const MIN_BUFFERS: u64 = 512 << 20;

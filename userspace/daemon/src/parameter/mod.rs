@@ -16,12 +16,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sumac_control::plane::{Installed, JobInstall, KnownJob, PlaneError, PlaneInfo, TakenOver};
 use sumac_control::rack::offer_parameter_host;
-use sumac_control::{DataPlane, Endpoint, PlaneKind, SecretError};
+use sumac_control::{DataPlane, Endpoint, PlaneKind, ResolveError, SecretError};
 use sumac_wire::PAGE_ELEMENTS;
 use tokio::task::JoinHandle;
 
 use crate::backend::host_job;
-use crate::config::{Config, EndpointError, ResolveError};
+use crate::config::{Config, EndpointError};
 use crate::daemon::DaemonState;
 use crate::path;
 

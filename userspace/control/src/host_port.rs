@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// `host:port`. A host name is resolved when the daemon starts.
+/// `host:port`. A host name is resolved when the process starts.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct HostPort(String);
