@@ -15,13 +15,13 @@ use thiserror::Error;
 
 #[derive(Debug, Error)]
 pub enum OwnerError {
-    #[error("{subject} is in use by {}; stop that first", holder(.pid))]
+    #[error("{subject} is in use by {}; stop that first", holder(.pid.as_ref()))]
     Held { subject: String, pid: Option<i32> },
     #[error("could not lock {path}: {source}")]
     Lock { path: PathBuf, source: io::Error },
 }
 
-fn holder(pid: &Option<i32>) -> String {
+fn holder(pid: Option<&i32>) -> String {
     let Some(pid) = pid else { return "another process".to_owned() };
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("process {pid} ({})", name.trim()),
