@@ -85,6 +85,7 @@ pub struct Tables {
     times: PerCpuTable<Times, { size_of::<Times>() }>,
     lateness: PerCpuTable<Lateness, { size_of::<Lateness>() }>,
     own: HashMap<MapData, u32, u64>,
+    addresses: HashMap<MapData, u32, u32>,
 }
 
 fn reading(map: &'static str) -> impl FnOnce(MapError) -> TableError {
@@ -141,6 +142,7 @@ impl Tables {
             times: table!(name::TIMES, PerCpuTable),
             lateness: table!(name::LATENESS, PerCpuTable),
             own: open!(name::OWN),
+            addresses: open!(name::ADDRESSES),
         })
     }
 
@@ -213,6 +215,11 @@ impl Tables {
             return Ok(());
         }
         self.ports.remove(ifindex).map_err(writing(name::PORTS))
+    }
+
+    /// Adds an address of the aggregator. None is removed: whoever was told it may go on sending there.
+    pub fn add_address(&mut self, ip: u32) -> Result<()> {
+        self.addresses.insert(ip, 0, 0).map_err(writing(name::ADDRESSES))
     }
 
     /// Sets the MAC address for replies to ARP on an interface.

@@ -17,11 +17,11 @@ use sumac_wire::{
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 use support::{
-    Bench, DROP, DYNAMIC_SLOTS, REDIRECT, SHARDS,
+    Bench, DYNAMIC_SLOTS, REDIRECT, SHARDS,
     dynamic::{CE, ECT, SLOTS, dynamic_job, frame, header, host, rack_job, root_job},
     frames::{answer, tag},
     model::{Model, Sent, To},
-    needs_privileges, with_entry, worker,
+    needs_privileges, refusal, with_entry, worker,
 };
 
 /// The most elements here: two strides of the loops and some.
@@ -178,7 +178,7 @@ fn storm(variant: Variant, packets: usize) {
         let what = format!("{variant:?} packet {turn} of job {}: {sent:x?}", job.job);
         assert_eq!(shown.reason, reason, "{what}");
         met.insert((which, reason.name()));
-        assert_eq!(shown.verdict, if out.is_some() { REDIRECT } else { DROP }, "{what}");
+        assert_eq!(shown.verdict, if out.is_some() { REDIRECT } else { refusal(reason) }, "{what}");
         // The kernel verifies checksums before a host aggregator's socket.
         let on_host = (reason != Reason::BadChecksum).then(|| {
             let host = &mut hosts[usize::from(sent.shard)];

@@ -4,12 +4,14 @@
 
 mod support;
 
+use std::net::Ipv4Addr;
+
 use sumac_agg_host::NewJob;
 use sumac_wire::{Header, Kind, Reason, header::flag};
 use support::{
-    Bench, DROP, PASS, REDIRECT, SHARDS,
+    AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT, SHARDS,
     frames::{answer, contribution, emit, frame_of, header, sum, tag},
-    job_of, needs_privileges,
+    job_of, needs_privileges, refusal,
 };
 
 const ELEMENTS: u16 = 20;
@@ -33,9 +35,10 @@ fn prepared(contributions: &[(usize, u32)]) -> (NewJob, Bench) {
 }
 
 /// Runs the program on a frame that must change nothing.
-fn refused(bench: &Bench, what: &str, frame: &[u8], verdict: u32, reason: Reason) {
+fn refused(bench: &Bench, what: &str, frame: &[u8], reason: Reason) {
     let before = bench.pool();
     let shown = bench.show(frame);
+    let verdict = if reason == Reason::Foreign { PASS } else { refusal(reason) };
     assert_eq!((shown.verdict, shown.reason), (verdict, reason), "{what}");
     assert!(shown.out == frame, "{what}: the frame was written to");
     assert!(bench.pool() == before, "{what}: a slot changed");
@@ -77,18 +80,18 @@ fn wrong_fields_are_refused() {
         for (what, change, reason) in &table {
             let mut bad = header(&job, 1, 3, ELEMENTS);
             change(&mut bad);
-            refused(&bench, &format!("{situation}: {what}"), &frame_of(&job, 1, &bad), DROP, *reason);
+            refused(&bench, &format!("{situation}: {what}"), &frame_of(&job, 1, &bad), *reason);
         }
         let mut version = contribution(&job, 1, 3, ELEMENTS);
         version[42] = 1 << 4 | 1;
-        refused(&bench, &format!("{situation}: version 1"), &version, DROP, Reason::BadVersion);
+        refused(&bench, &format!("{situation}: version 1"), &version, Reason::BadVersion);
         let none = contribution(&job, 1, 3, 0);
-        refused(&bench, &format!("{situation}: no elements"), &none, DROP, Reason::WrongElements);
+        refused(&bench, &format!("{situation}: no elements"), &none, Reason::WrongElements);
         let long = contribution(&job, 1, 3, ELEMENTS + 1);
-        refused(&bench, &format!("{situation}: too many elements"), &long, DROP, Reason::WrongElements);
+        refused(&bench, &format!("{situation}: too many elements"), &long, Reason::WrongElements);
         let probe = Header { kind: Kind::Probe as u8, ..header(&job, 1, 3, ELEMENTS + 1) };
         let probe = frame_of(&job, 1, &probe);
-        refused(&bench, &format!("{situation}: a probe too long"), &probe, DROP, Reason::WrongElements);
+        refused(&bench, &format!("{situation}: a probe too long"), &probe, Reason::WrongElements);
     }
 }
 
@@ -101,7 +104,7 @@ fn the_other_version_is_refused() {
         let (job, bench) = prepared(contributions);
         let mut bad = header(&job, 1, 3, ELEMENTS);
         bad.flags ^= flag::POOL_VERSION;
-        refused(&bench, situation, &frame_of(&job, 1, &bad), DROP, reason);
+        refused(&bench, situation, &frame_of(&job, 1, &bad), reason);
     }
 }
 
@@ -111,7 +114,7 @@ fn another_length_than_the_slots_is_refused() {
     for (situation, contributions) in &SITUATIONS[1..] {
         let (job, bench) = prepared(contributions);
         let short = contribution(&job, 1, 3, ELEMENTS - 1);
-        refused(&bench, situation, &short, DROP, Reason::WrongElements);
+        refused(&bench, situation, &short, Reason::WrongElements);
     }
 }
 
@@ -123,13 +126,13 @@ fn headers_that_announce_another_length_are_refused() {
         let lying = Header { elements, ..header(&job, 1, 3, ELEMENTS) };
         let mut payload = lying.to_bytes().to_vec();
         payload.extend([0; ELEMENTS as usize * 4]);
-        refused(&bench, &format!("{elements} announced"), &emit(&job, 1, &payload), DROP, Reason::BadLength);
+        refused(&bench, &format!("{elements} announced"), &emit(&job, 1, &payload), Reason::BadLength);
     }
     let good = contribution(&job, 1, 3, ELEMENTS);
     for (what, at, value) in [("IPv4 length", 16, 1), ("UDP length", 38, 1), ("UDP length 0", 38, 0)] {
         let mut bad = good.clone();
         bad[at..at + 2].copy_from_slice(&[0, value]);
-        refused(&bench, what, &bad, DROP, Reason::BadLength);
+        refused(&bench, what, &bad, Reason::BadLength);
     }
 }
 
@@ -142,9 +145,8 @@ fn frames_cut_at_every_byte_are_refused() {
         let (frame, l4) = if tagged { (tag(plain), 38) } else { (plain, 34) };
         // The kernel's test run requires an Ethernet header, as every driver does.
         for cut in 14..frame.len() {
-            let (verdict, reason) =
-                if cut < l4 + 4 { (PASS, Reason::Foreign) } else { (DROP, Reason::Truncated) };
-            refused(&bench, &format!("cut at {cut} of {}", frame.len()), &frame[..cut], verdict, reason);
+            let reason = if cut < l4 + 4 { Reason::Foreign } else { Reason::Truncated };
+            refused(&bench, &format!("cut at {cut} of {}", frame.len()), &frame[..cut], reason);
         }
         let whole = bench.show(&frame);
         assert_eq!(whole.reason, Reason::Added, "the whole frame");
@@ -170,11 +172,85 @@ fn foreign_frames_pass_untouched() {
     for (what, change) in table {
         let mut frame = contribution(&job, 1, 3, ELEMENTS);
         change(&mut frame);
-        refused(&bench, what, &frame, PASS, Reason::Foreign);
+        refused(&bench, what, &frame, Reason::Foreign);
     }
     let mut fragment = contribution(&job, 1, 3, ELEMENTS);
     fragment[20] |= 0x20;
-    refused(&bench, "a first fragment", &fragment, DROP, Reason::Fragment);
+    refused(&bench, "a first fragment", &fragment, Reason::Fragment);
+}
+
+/// Sends a frame to another address.
+fn readdressed(mut frame: Vec<u8>, to: Ipv4Addr) -> Vec<u8> {
+    frame[30..34].copy_from_slice(&to.octets());
+    frame
+}
+
+#[test]
+fn routed_frames_of_another_aggregators_job_pass() {
+    needs_privileges!("routed_frames_of_another_aggregators_job_pass");
+    let (job, bench) = prepared(&[(0, 3)]);
+    let other = Ipv4Addr::from_bits(AGGREGATOR.to_bits() + 100);
+    type Change = fn(&mut Header);
+    let table: [(&str, Change, Reason); 5] = [
+        ("the very job's", |_| (), Reason::Foreign),
+        ("of another token", |h| h.token ^= 1, Reason::BadToken),
+        ("of another epoch", |h| h.epoch += 1, Reason::WrongEpoch),
+        ("of a larger world", |h| h.fan_in_0 = 9, Reason::WrongWorker),
+        ("a result", |h| (h.kind, h.token) = (Kind::Result as u8, 1), Reason::BadToken),
+    ];
+    for (what, change, reason) in table {
+        let mut header = header(&job, 1, 3, ELEMENTS);
+        change(&mut header);
+        let plain = readdressed(frame_of(&job, 1, &header), other);
+        for frame in [plain.clone(), tag(plain)] {
+            let shown = bench.show(&frame);
+            assert_eq!((shown.verdict, shown.reason), (PASS, reason), "{what}");
+            assert!(shown.out == frame, "{what}: the frame was written to");
+        }
+    }
+}
+
+#[test]
+fn a_worker_of_a_removed_job_is_told() {
+    needs_privileges!("a_worker_of_a_removed_job_is_told");
+    let (job, bench) = prepared(&[(0, 3)]);
+    assert!(sumac_agg::job::remove(&mut bench.tables.lock().unwrap(), job.job).unwrap());
+    let probe = Header { kind: Kind::Probe as u8, ..header(&job, 1, 3, ELEMENTS) };
+    for (what, sent) in [("a contribution", header(&job, 1, 3, ELEMENTS)), ("a probe", probe)] {
+        let plain = frame_of(&job, 1, &sent);
+        for frame in [plain.clone(), tag(plain)] {
+            let shown = bench.show(&frame);
+            assert_eq!((shown.verdict, shown.reason), (REDIRECT, Reason::UnknownJob), "{what}");
+            let told = answer(&shown.out);
+            let expected = Header { kind: Kind::Report as u8, flags: flag::UNKNOWN_JOB, ..sent };
+            assert_eq!(told.header, expected, "{what}");
+            assert_eq!(told.macs, [job.workers[1].mac, AGGREGATOR_MAC], "{what}");
+            let way = (told.frame.src_ip, told.frame.dst_ip, told.frame.src_port, told.frame.dst_port);
+            assert_eq!(way, (AGGREGATOR.to_bits(), job.workers[1].ip, 48700, 49000), "{what}");
+            assert_eq!(told.frame.dscp_ecn, 0x28, "{what}: nobody reacts to a mark on it");
+        }
+    }
+    type Change = fn(&mut Header);
+    let table: [(&str, Change); 5] = [
+        ("another token", |h| h.token ^= 1),
+        ("another epoch", |h| h.epoch += 1),
+        ("no worker", |h| h.bitmap_0 = 8),
+        ("another worker than the address's", |h| h.bitmap_0 = 1),
+        ("a report, which is answered by none", |h| h.kind = Kind::Report as u8),
+    ];
+    for (what, change) in table {
+        let mut header = header(&job, 1, 3, ELEMENTS);
+        change(&mut header);
+        refused(&bench, what, &frame_of(&job, 1, &header), Reason::UnknownJob);
+    }
+    let past = readdressed(contribution(&job, 1, 3, ELEMENTS), Ipv4Addr::new(10, 77, 0, 99));
+    refused(&bench, "to another address", &past, Reason::UnknownJob);
+    // A flood is answered by no flood, and goes nowhere.
+    let flood = contribution(&job, 2, 3, ELEMENTS);
+    let verdicts: Vec<u32> = (0..500).map(|_| bench.run(&flood).0).collect();
+    let told = verdicts.iter().filter(|verdict| **verdict == REDIRECT).count();
+    assert!((1..=128).contains(&told), "{told} of 500 answered");
+    assert!(verdicts.iter().all(|verdict| [REDIRECT, DROP].contains(verdict)));
 }
 
 #[test]
@@ -183,7 +259,7 @@ fn wrong_sources_are_refused() {
     let (job, bench) = prepared(&[(0, 3)]);
     for from in [0, 2] {
         let stolen = frame_of(&job, from, &header(&job, 1, 3, ELEMENTS));
-        refused(&bench, &format!("rank 1's, from rank {from}'s address"), &stolen, DROP, Reason::WrongSource);
+        refused(&bench, &format!("rank 1's, from rank {from}'s address"), &stolen, Reason::WrongSource);
     }
 }
 
@@ -197,12 +273,12 @@ fn damaged_payloads_are_refused_and_taken_back() {
         for at in (42 + 32..42 + 48).chain(42 + 56..good.len()) {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
-            refused(&bench, &format!("{situation}: byte {at}"), &bad, DROP, Reason::BadChecksum);
+            refused(&bench, &format!("{situation}: byte {at}"), &bad, Reason::BadChecksum);
         }
         for checksum in [[0, 0], [good[40], good[41] ^ 1]] {
             let mut bad = good.clone();
             bad[40..42].copy_from_slice(&checksum);
-            refused(&bench, &format!("{situation}: checksum {checksum:?}"), &bad, DROP, Reason::BadChecksum);
+            refused(&bench, &format!("{situation}: checksum {checksum:?}"), &bad, Reason::BadChecksum);
         }
     }
 }
@@ -214,7 +290,7 @@ fn damaged_probes_are_refused() {
     let probe = Header { kind: Kind::Probe as u8, ..header(&job, 1, 3, ELEMENTS) };
     let mut frame = frame_of(&job, 1, &probe);
     *frame.last_mut().unwrap() ^= 1;
-    refused(&bench, "a damaged probe", &frame, DROP, Reason::BadChecksum);
+    refused(&bench, "a damaged probe", &frame, Reason::BadChecksum);
 }
 
 #[test]

@@ -63,6 +63,32 @@ fn identity(header: &Header, flags: u16, token: u64, epoch: u16) -> Result<(), R
 #[inline(always)]
 pub fn sender(header: &Header, job: &JobEntry) -> Result<u16, Reason> {
     identity(header, job.flags, job.token, job.epoch)?;
+    sender_rank(header, job)
+}
+
+/// The rank of a worker that still sends to a job which was removed here: its entry stays, without [`job_flag::ACTIVE`]. The
+/// caller holds the address against [`source`], and answers with [`unknown_job`].
+#[inline(always)]
+pub fn former_sender(header: &Header, job: &JobEntry) -> Option<u16> {
+    let is_request = header.kind == Kind::Contribution as u8 || header.kind == Kind::Probe as u8;
+    if !is_request || job.flags & job_flag::ACTIVE != 0 {
+        return None;
+    }
+    // A number that no job ever had has an entry of zeros.
+    if job.world == 0 || header.token != job.token || header.epoch != job.epoch {
+        return None;
+    }
+    sender_rank(header, job).ok()
+}
+
+/// The report to a [`former_sender`]: its packet, marked, in the same length.
+#[inline(always)]
+pub fn unknown_job(request: &Header) -> Header {
+    Header { kind: Kind::Report as u8, flags: request.flags & flag::LEVEL | flag::UNKNOWN_JOB, ..*request }
+}
+
+#[inline(always)]
+fn sender_rank(header: &Header, job: &JobEntry) -> Result<u16, Reason> {
     let (fan_in, bitmap) = if job.flags & job_flag::ROOT != 0 {
         if !header.has(flag::LEVEL) {
             return Err(Reason::WrongWorker);
@@ -191,9 +217,16 @@ pub fn conclusion(
 }
 
 /// Checks a packet that comes to a host: a result, or the answer to a probe; contributions and probes, where the host is
-/// one of the job's parameter hosts. Who sent those is checked behind, where all workers are known.
+/// one of the job's parameter hosts. Who sent those is checked behind, where all workers are known. A packet to another
+/// address is foreign: this host only forwards it.
 #[inline(always)]
-pub fn answer(header: &Header, src_ip: u32, job: &HostJobEntry) -> Result<(), Reason> {
+pub fn answer(header: &Header, src_ip: u32, dst_ip: u32, job: &HostJobEntry) -> Result<(), Reason> {
+    if job.flags & job_flag::ACTIVE == 0 {
+        return Err(Reason::UnknownJob);
+    }
+    if dst_ip != job.ip && (dst_ip != job.group_ip || dst_ip == 0) {
+        return Err(Reason::Foreign);
+    }
     identity(header, job.flags, job.token, job.epoch)?;
     let is_answer = header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8;
     if is_answer {
@@ -317,6 +350,25 @@ mod tests {
             assert_eq!(got.map(|c| c.map(|c| (c.worker, c.lane, c.slot))), expected, "{what}");
         }
         assert_eq!(sender(&good(), &JobEntry { flags: 0, ..JOB }), Err(Reason::UnknownJob));
+        let former = JobEntry { flags: 0, ..JOB };
+        let changes: [(&str, fn(&mut Header), Option<u16>); 6] = [
+            ("a worker that was not told", |_| (), Some(3)),
+            ("its probe", |h| h.kind = Kind::Probe as u8, Some(3)),
+            ("no worker of it", |h| h.bitmap_0 = 16, None),
+            ("no packet of a worker", |h| h.kind = Kind::Report as u8, None),
+            ("another token", |h| h.token = 1, None),
+            ("another epoch", |h| h.epoch = 8, None),
+        ];
+        for (what, change, expected) in changes {
+            let mut header = good();
+            change(&mut header);
+            assert_eq!(former_sender(&header, &former), expected, "{what}");
+            assert_eq!(former_sender(&header, &JOB), None, "{what}, of a job that is here");
+        }
+        let never = Header { token: 0, epoch: 0, fan_in_0: 0, ..good() };
+        assert_eq!(former_sender(&never, &JobEntry::default()), None);
+        let told = unknown_job(&good());
+        assert_eq!((told.kind, told.flags, told.elements), (Kind::Report as u8, flag::UNKNOWN_JOB, 256));
         let worker = WorkerEntry { ip: 9, ..WorkerEntry::default() };
         assert_eq!((source(9, &worker), source(8, &worker)), (Ok(()), Err(Reason::WrongSource)));
     }
@@ -367,6 +419,8 @@ mod tests {
     fn host_refuses() {
         let job = HostJobEntry {
             token: 0xfeed,
+            ip: 20,
+            group_ip: 0,
             aggregator_ip: 9,
             host_ips: [11, 0, 0, 12],
             epoch: 7,
@@ -391,13 +445,24 @@ mod tests {
         for (what, change, src_ip, expected) in table {
             let mut header = good();
             change(&mut header);
-            assert_eq!(answer(&header, src_ip, &job), expected, "{what}");
+            assert_eq!(answer(&header, src_ip, 20, &job), expected, "{what}");
         }
-        assert_eq!(answer(&good(), 9, &HostJobEntry { flags: 0, ..job }), Err(Reason::UnknownJob));
-        let host = HostJobEntry { flags: job_flag::ACTIVE | job_flag::PARAMETER, ..job };
-        assert_eq!(answer(&good(), 77, &host), Ok(()), "a contribution, whoever sent it");
-        assert_eq!(answer(&Header { token: 1, ..good() }, 77, &host), Err(Reason::BadToken));
+        assert_eq!(answer(&good(), 9, 20, &HostJobEntry { flags: 0, ..job }), Err(Reason::UnknownJob));
         let result = Header { kind: Kind::Result as u8, ..good() };
-        assert_eq!(answer(&result, 77, &host), Err(Reason::WrongSource));
+        for (dst_ip, group_ip, expected) in
+            [(21, 0, Err(Reason::Foreign)), (0, 0, Err(Reason::Foreign)), (21, 21, Ok(())), (20, 21, Ok(()))]
+        {
+            let job = HostJobEntry { group_ip, ..job };
+            assert_eq!(answer(&result, 9, dst_ip, &job), expected, "to {dst_ip}, group {group_ip}");
+            let forged = Header { token: 1, ..result };
+            assert_eq!(
+                answer(&forged, 9, dst_ip, &job).is_err_and(|r| r == Reason::Foreign),
+                expected.is_err()
+            );
+        }
+        let host = HostJobEntry { flags: job_flag::ACTIVE | job_flag::PARAMETER, ..job };
+        assert_eq!(answer(&good(), 77, 20, &host), Ok(()), "a contribution, whoever sent it");
+        assert_eq!(answer(&Header { token: 1, ..good() }, 77, 20, &host), Err(Reason::BadToken));
+        assert_eq!(answer(&result, 77, 20, &host), Err(Reason::WrongSource));
     }
 }

@@ -129,6 +129,8 @@ pub mod flag {
     /// A question: is the sender's contribution to this chunk here? No elements. In a result: no, or the sum is
     /// here already; the contribution is to be sent, again.
     pub const QUERY: u16 = 1 << 12;
+    /// In a report: the aggregator no longer has the sender's job.
+    pub const UNKNOWN_JOB: u16 = 1 << 13;
     /// Flags that a slot keeps from every contribution and gives to its result.
     pub const MERGED: u16 = OVERFLOW | ECN_ECHO | NOT_FINITE;
 }

@@ -114,11 +114,26 @@ impl Reason {
         let number = self as u32;
         number >= Reason::Truncated as u32 && number < Reason::Internal as u32
     }
+
+    /// Whether the kernel gets the frame: it could not be shown to be Sumac's by version, type and job, or nobody takes it.
+    #[inline(always)]
+    pub const fn is_for_kernel(self) -> bool {
+        is_for_kernel(self as u32)
+    }
+}
+
+/// [`Reason::is_for_kernel`] of the reason with this number.
+#[inline(always)]
+pub const fn is_for_kernel(number: u32) -> bool {
+    let is_unproven = number >= Reason::Truncated as u32 && number <= Reason::UnknownJob as u32;
+    is_unproven || number == Reason::Foreign as u32 || number == Reason::NoSocket as u32
 }
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::{COUNTERS, Reason};
+    use std::vec::Vec;
 
     #[test]
     fn numbers_fit_the_table_and_names_are_unique() {
@@ -129,5 +144,14 @@ mod tests {
                 assert!((*reason as u32) < (*other as u32));
             }
         }
+    }
+
+    #[test]
+    fn what_may_be_somebody_elses_is_the_kernels() {
+        let is_for_kernel: Vec<_> = Reason::ALL.iter().filter(|reason| reason.is_for_kernel()).collect();
+        let names: Vec<_> = is_for_kernel.iter().map(|reason| reason.name()).collect();
+        let unproven =
+            ["truncated", "bad_length", "fragment", "bad_version", "bad_type", "bad_format", "unknown_job"];
+        assert_eq!(names, [&["foreign", "no_socket"][..], &unproven].concat());
     }
 }

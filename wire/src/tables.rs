@@ -144,6 +144,10 @@ pub const fn worker_index(job: u16, rank: u16) -> u32 {
 pub struct HostJobEntry {
     /// Random, known to the job's workers only.
     pub token: u64,
+    /// This host's address, which packets must be sent to.
+    pub ip: u32,
+    /// The multicast group that results are sent to as well; zero: none.
+    pub group_ip: u32,
     /// Results must come from this address, or from one of `host_ips`; zero: there is no aggregator.
     pub aggregator_ip: u32,
     /// The parameter hosts of a [`job_flag::DYNAMIC`] job; zero: none.
@@ -182,7 +186,7 @@ pub struct HostConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct QueueCounters {
-    /// Not Sumac's.
+    /// The kernel's: not of a job of this host.
     pub foreign: u64,
     /// Handed to the queue's socket.
     pub steered: u64,

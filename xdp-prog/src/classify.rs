@@ -32,7 +32,7 @@ pub fn classify<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet) -> Result<
 fn admit<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet, frame: &Frame) -> Result<(), Reason> {
     let headers = Headers::of(packet, frame).ok_or(Reason::Truncated)?;
     let header = Header::read(&headers.sumac(), 0, frame.payload_len())?;
-    let job = match job(&header, frame.src_ip) {
+    let job = match job(&header, frame) {
         Ok(job) => job,
         Err(reason) => {
             report::refused(ctx, reason, &header, frame.src_ip);
@@ -50,8 +50,8 @@ fn admit<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet, frame: &Frame) ->
 
 /// Returns the packet's job, if the packet has all fields that one to this host must have.
 #[inline(always)]
-fn job(header: &Header, src_ip: u32) -> Result<&'static HostJobEntry, Reason> {
+fn job(header: &Header, frame: &Frame) -> Result<&'static HostJobEntry, Reason> {
     let job = JOBS.get(u32::from(header.job)).ok_or(Reason::UnknownJob)?;
-    admit::answer(header, src_ip, job)?;
+    admit::answer(header, frame.src_ip, frame.dst_ip, job)?;
     Ok(job)
 }

@@ -1,7 +1,7 @@
 //! The XDP program of a worker's host.
 //!
-//! It redirects the results of the host's jobs to the AF_XDP socket of their receive queue, drops invalid packets to
-//! Sumac's ports, and passes everything else to the kernel unchanged.
+//! It redirects the results of the host's jobs to the AF_XDP socket of their receive queue, drops invalid packets of these
+//! jobs, and passes everything else to the kernel unchanged.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -68,12 +68,12 @@ fn leave(queue: u32, reason: Reason) -> u32 {
     }
     let counters = QUEUES.get_ptr_mut(queue);
     match reason {
-        Reason::Foreign => {
-            count(counters, |queue| &mut queue.foreign);
-            xdp_action::XDP_PASS
-        }
         Reason::NoSocket => {
             count(counters, |queue| &mut queue.no_socket);
+            xdp_action::XDP_PASS
+        }
+        reason if reason.is_for_kernel() => {
+            count(counters, |queue| &mut queue.foreign);
             xdp_action::XDP_PASS
         }
         Reason::Steered => {

@@ -3,7 +3,7 @@
 use sumac_wire::{
     Header, Kind, checksum,
     frame::{IPV4_LEN, UDP_LEN},
-    header::{HEADER_LEN, VERSION, offset},
+    header::{HEADER_LEN, VERSION, flag, offset},
     tables::WorkerEntry,
 };
 
@@ -96,13 +96,28 @@ pub fn make_report(headers: Headers) {
     set_kind(headers, Kind::Report as u8);
 }
 
+/// Makes a worker's packet the report that its job is not here any more ([`sumac_wire::admit::unknown_job`]). The checksum
+/// is adjusted.
+#[inline(always)]
+pub fn make_unknown_job(headers: Headers, to: Addresses) {
+    let before = header_sum(headers, |word| !word);
+    make_report(headers);
+    change_flags(headers, flag::UNKNOWN_JOB, !flag::LEVEL);
+    adjust_checksum(headers, before + header_sum(headers, |word| word));
+    headers.set(DSCP_ECN, headers.get::<u8>(DSCP_ECN) & !ECN);
+    readdress(headers, to);
+}
+
+/// The sum over the Sumac header's words, or over their complements.
+#[inline(always)]
+fn header_sum(headers: Headers, form: fn(u32) -> u32) -> u64 {
+    (0..SUMAC_WORDS).map(|word| u64::from(form(headers.get(Headers::SUMAC + 4 * word)))).sum()
+}
+
 /// Makes the Sumac header that of a contribution or of a result (for replays).
 #[inline(always)]
 pub fn make(headers: Headers, chunk: &Chunk) {
-    let words = |form: fn(u32) -> u32| -> u64 {
-        (0..SUMAC_WORDS).map(|word| u64::from(form(headers.get(Headers::SUMAC + 4 * word)))).sum()
-    };
-    let before = words(|word| !word);
+    let before = header_sum(headers, |word| !word);
     set_kind(headers, chunk.kind);
     headers.set(Headers::SUMAC + offset::FLAGS, chunk.flags.to_be());
     headers.set(Headers::SUMAC + offset::SEQ, chunk.seq.to_be());
@@ -110,7 +125,7 @@ pub fn make(headers: Headers, chunk: &Chunk) {
     headers.set(Headers::SUMAC + offset::BITMAP_0, chunk.worker.to_be());
     // The slot's chunks of before are complete.
     headers.set(Headers::SUMAC + offset::RECEIVED, chunk.seq.to_be());
-    adjust_checksum(headers, before + words(|word| word));
+    adjust_checksum(headers, before + header_sum(headers, |word| word));
 }
 
 pub struct Chunk {

@@ -50,7 +50,7 @@ pub fn tell<const DYNAMIC: bool>(ctx: &XdpContext, reason: Reason) {
 
 /// Counts an event of this CPU's window and gives its number in it.
 #[inline(always)]
-fn nth(event: Event) -> u64 {
+pub fn nth(event: Event) -> u64 {
     let Some(limiter) = LIMITERS.get_ptr_mut(event as u32) else { return 0 };
     // SAFETY: the pointer is to this CPU's value, and nothing else runs on it meanwhile.
     let limiter = unsafe { &mut *limiter };

@@ -16,6 +16,7 @@
 //! | [`egress`] | addresses each worker's copy of a result |
 //! | [`own`] | ARP and ICMP for an address of its own |
 //! | [`drops`] | drops on purpose |
+//! | [`refused`] | the fate of refused frames |
 //! | [`times`] | how long chunks take, and who keeps them waiting |
 //! | [`maps`] | all maps |
 //! | [`events`] | rate limited messages to the operator |
@@ -39,6 +40,7 @@ mod packet;
 mod payload;
 mod pipeline;
 mod plan;
+mod refused;
 mod replay;
 mod send;
 mod slot;
@@ -55,14 +57,15 @@ pub fn sumac_agg(ctx: XdpContext) -> u32 {
     let outcome = pipeline::run::<false>(&ctx);
     maps::count(outcome.reason, outcome.job);
     events::tell::<false>(&ctx, outcome.reason);
-    outcome.verdict
+    refused::verdict(&ctx, outcome.verdict)
 }
 
 /// The same for frames of several buffers (Linux 5.18), where a port's MTU is larger than a page.
 #[xdp(frags)]
 #[inline(always)]
 pub fn sumac_agg_jumbo(ctx: XdpContext) -> u32 {
-    counted(pipeline::run::<true>(&ctx))
+    let verdict = counted(pipeline::run::<true>(&ctx));
+    refused::verdict(&ctx, verdict)
 }
 
 /// Takes the packets of dynamic jobs, which [`sumac_agg`] hands on.
@@ -72,14 +75,15 @@ pub fn sumac_agg_atp(ctx: XdpContext) -> u32 {
     let outcome = dynamic::run::<false>(&ctx);
     maps::count(outcome.reason, outcome.job);
     events::tell::<true>(&ctx, outcome.reason);
-    outcome.verdict
+    refused::verdict(&ctx, outcome.verdict)
 }
 
 /// The same for frames of several buffers.
 #[xdp(frags)]
 #[inline(always)]
 pub fn sumac_agg_atp_jumbo(ctx: XdpContext) -> u32 {
-    counted(dynamic::run::<true>(&ctx))
+    let verdict = counted(dynamic::run::<true>(&ctx));
+    refused::verdict(&ctx, verdict)
 }
 
 /// Addresses the copy of a result that is about to leave through a port of the broadcast.
@@ -103,7 +107,8 @@ pub fn sumac_agg_replay(ctx: XdpContext) -> u32 {
     if !replay::next(&ctx) {
         return XDP_PASS;
     }
-    counted(pipeline::run::<false>(&ctx))
+    let verdict = counted(pipeline::run::<false>(&ctx));
+    refused::verdict(&ctx, verdict)
 }
 
 #[inline(always)]

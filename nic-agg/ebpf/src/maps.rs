@@ -66,6 +66,8 @@ pub static LATENESS: PerCpuArray<Lateness, WORKER_ENTRIES> = PerCpuArray::new();
 #[btf_map]
 pub static OWN: HashMap<u32, u64, MAX_PORTS> = HashMap::new();
 #[btf_map]
+pub static ADDRESSES: HashMap<u32, u32, WORKER_ENTRIES> = HashMap::new();
+#[btf_map]
 pub static WORKER_COUNTERS: PerCpuArray<WorkerCounters, WORKER_ENTRIES> = PerCpuArray::new();
 #[btf_map]
 pub static LIMITERS: PerCpuArray<Limiter, EVENTS> = PerCpuArray::new();

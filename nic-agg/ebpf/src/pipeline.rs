@@ -19,7 +19,7 @@ use crate::{
     own,
     packet::{Headers, Packet},
     payload::Payload,
-    plan, send,
+    plan, refused, send,
     slot::{self, Draw},
     tail::Tail,
     times,
@@ -48,14 +48,15 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
     let ports = Ports { base: state.base_port, shards: state.shards };
     let frame = match frame::parse(&packet, ports) {
         Parsed::Foreign => return foreign(ctx, packet, state.own_ip),
-        Parsed::Bad(reason) => return Outcome::new(reason, XDP_DROP),
+        Parsed::Bad(reason) => return Outcome::new(reason, XDP_PASS),
         Parsed::Ours(frame) => frame,
     };
     let Some(work) = Work::get() else { return Outcome::new(Reason::Internal, XDP_DROP) };
     work.job = 0;
+    (work.src_ip, work.dst_ip) = (frame.src_ip, frame.dst_ip);
     let outcome = match ours::<JUMBO>(ctx, packet, &frame, state, work) {
         Ok(outcome) => outcome,
-        Err(reason) => Outcome::new(reason, XDP_DROP),
+        Err(reason) => refused::note(work, reason),
     };
     stage_ends();
     Outcome { job: work.job as u16, ..outcome }
@@ -132,7 +133,11 @@ fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> R
         return Ok(true);
     }
     let index = worker_index(header.job, admit::sender(header, job)?);
-    admit::source(frame.src_ip, WORKERS.get(index).ok_or(Reason::Internal)?)?;
+    let worker = WORKERS.get(index).ok_or(Reason::Internal)?;
+    admit::source(frame.src_ip, worker)?;
+    if frame.dst_ip != worker.aggregator_ip {
+        return Err(Reason::Foreign);
+    }
     work.is_parents = 0;
     work.worker_index = index;
     match admit::request(header, job, work.shard)? {

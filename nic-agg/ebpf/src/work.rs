@@ -26,6 +26,11 @@ pub struct Work {
     pub worker_index: u32,
     /// Index of the job's parent for this shard in the table of parents.
     pub parent_index: u32,
+    /// The frame's addresses.
+    pub src_ip: u32,
+    pub dst_ip: u32,
+    /// Of a frame that [`crate::refused`] decides about, the number of the reason.
+    pub refusal: u32,
     pub base_port: u16,
     /// The shard of the port that the frame came by.
     pub shard: u16,

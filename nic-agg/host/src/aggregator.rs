@@ -9,7 +9,7 @@ mod static_mode;
 use sumac_agg_layout::State;
 use sumac_wire::{
     Header, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, PAGE_ELEMENTS, Reason, admit,
-    header::flag,
+    header::{HEADER_LEN, flag},
     reason::COUNTERS,
     slot::SlotMeta,
     tables::{JobEntry, WorkerEntry, job_flag},
@@ -61,6 +61,29 @@ pub struct HostAggregator {
     lanes: Vec<u32>,
     counters: [u64; COUNTERS],
     pub watch: Watch,
+    told: Told,
+}
+
+/// Limits the answers to workers of removed jobs: the second, and the answers in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    second: u32,
+    answers: u32,
+}
+
+impl Told {
+    /// Most answers in a second: a worker has its first within that time in any case, since it goes on sending.
+    const MOST: u32 = 64;
+
+    /// Whether one more may go at `now`, in milliseconds.
+    fn may(&mut self, now: u32) -> bool {
+        let second = now / 1000;
+        if self.second != second {
+            *self = Told { second, answers: 0 };
+        }
+        self.answers += 1;
+        self.answers <= Told::MOST
+    }
 }
 
 impl HostAggregator {
@@ -88,6 +111,7 @@ impl HostAggregator {
             lanes: vec![0; MAX_JOBS * MAX_LANES],
             counters: [0; COUNTERS],
             watch: Watch::new(slots),
+            told: Told::default(),
         })
     }
 
@@ -143,13 +167,13 @@ impl HostAggregator {
         check_range(new.entry.slot_base, new.entry.slots, self.pool.slots(), self.entries())
     }
 
-    /// Stops to aggregate for a job; returns whether it was there.
+    /// Stops to aggregate for a job; returns whether it was there. The entry stays, inactive: slots remember its epoch, and
+    /// workers that still send are told.
     pub fn remove(&mut self, number: u16) -> bool {
         let Some(job) = self.jobs.get_mut(usize::from(number)) else { return false };
-        // The epoch stays: slots remember it.
-        let entry = JobEntry { epoch: job.entry.epoch, ..JobEntry::default() };
-        let before = std::mem::replace(job, Job { entry, ..Job::default() });
-        before.entry.flags & job_flag::ACTIVE != 0
+        let before = job.entry.flags;
+        job.entry.flags &= !job_flag::ACTIVE;
+        before & job_flag::ACTIVE != 0
     }
 
     pub fn entries(&self) -> impl Iterator<Item = (u16, &JobEntry)> {
@@ -218,7 +242,10 @@ impl HostAggregator {
             reason => reason,
         });
         let job = header.ok().map(|header| header.job).filter(|job| self.job(*job).is_some());
-        let taken = header.and_then(|header| self.take(&header, source, packet, is_marked));
+        let taken = header.and_then(|header| match self.take(&header, source, packet, is_marked) {
+            Err(Reason::UnknownJob) => self.tell_former(&header, source, packet),
+            taken => taken,
+        });
         let answer = taken.unwrap_or_else(Answer::None);
         // Copies for all are drawn for one by one, as they leave.
         let answer = match (answer, job) {
@@ -249,6 +276,23 @@ impl HostAggregator {
             return self.take_result(&entry, header, source, parent, packet);
         }
         self.take_static(&entry, header, source, parent, packet)
+    }
+
+    /// Answers a worker of a removed job.
+    fn tell_former(
+        &mut self,
+        header: &Header,
+        source: Ipv4Addr,
+        packet: &mut [u8],
+    ) -> Result<Answer, Reason> {
+        let job = self.jobs.get(usize::from(header.job)).ok_or(Reason::UnknownJob)?;
+        let rank = admit::former_sender(header, &job.entry).ok_or(Reason::UnknownJob)?;
+        let worker = *job.workers.get(usize::from(rank)).ok_or(Reason::UnknownJob)?;
+        if *worker.ip() != source || !self.told.may(self.shared.now) {
+            return Err(Reason::UnknownJob);
+        }
+        packet[..HEADER_LEN].copy_from_slice(&admit::unknown_job(header).to_bytes());
+        Ok(Answer::One(Reason::UnknownJob, worker))
     }
 
     /// Returns the rank and the address of a packet's sender, a worker below this aggregator.

@@ -9,7 +9,12 @@ use std::net::Ipv4Addr;
 use common::*;
 use proptest::prelude::*;
 use sumac_agg_host::{Answer, HostAggregator, JobError, NewJob, NoMemory};
-use sumac_wire::{Header, Kind, Reason, header::flag, reason::COUNTERS, tables::JobEntry};
+use sumac_wire::{
+    Header, Kind, Reason,
+    header::{HEADER_LEN, flag},
+    reason::COUNTERS,
+    tables::JobEntry,
+};
 
 #[test]
 fn the_last_of_three_brings_the_sum_to_all() {
@@ -155,7 +160,7 @@ fn removed_jobs_and_new_incarnations() {
     assert!(aggregator.remove(JOB));
     assert!(!aggregator.remove(JOB));
     let answer = aggregator.on_packet(worker_ip(1), &mut contribution(2, 1, 0));
-    assert_eq!(answer, Answer::None(Reason::UnknownJob));
+    assert_eq!(answer, Answer::One(Reason::UnknownJob, worker(1)), "it is told");
     let next = JobEntry { epoch: EPOCH + 1, ..entry() };
     aggregator.install(&job(next, 2)).unwrap();
     for (rank, expected) in [(0, Answer::None(Reason::Added)), (1, Answer::All(Reason::Completed, JOB))] {
@@ -319,4 +324,31 @@ fn jobs_do_not_take_each_others_place() {
     let refused = aggregator.install(&job(entry(), 2)).unwrap_err().to_string();
     assert!(refused.contains("had epoch 3 before"), "{refused}");
     aggregator.install(&job(JobEntry { epoch: EPOCH + 1, ..entry() }, 2)).unwrap();
+}
+
+#[test]
+fn a_worker_of_a_removed_job_is_told() {
+    let mut aggregator = aggregator(3);
+    aggregator.on_packet(worker_ip(0), &mut contribution(3, 0, 0));
+    assert!(aggregator.remove(JOB) && !aggregator.remove(JOB));
+    let sent = contribution(3, 1, 0);
+    let mut packet = sent.clone();
+    assert_eq!(
+        aggregator.on_packet(worker_ip(1), &mut packet),
+        Answer::One(Reason::UnknownJob, worker(1)),
+        "its own address"
+    );
+    let told = Header { kind: Kind::Report as u8, flags: flag::UNKNOWN_JOB, ..read(&sent) };
+    assert_eq!((read(&packet), &packet[HEADER_LEN..]), (told, &sent[HEADER_LEN..]));
+    let unknown = Answer::None(Reason::UnknownJob);
+    assert_eq!(aggregator.on_packet(worker_ip(2), &mut sent.clone()), unknown, "another's address");
+    let forged = Header { token: 1, ..read(&sent) };
+    assert_eq!(aggregator.on_packet(worker_ip(1), &mut self::packet(&forged, &values(1, 0, 64))), unknown);
+    let told = |aggregator: &mut HostAggregator| {
+        let answers = (0..500).map(|_| aggregator.on_packet(worker_ip(1), &mut sent.clone()));
+        answers.filter(|answer| matches!(answer, Answer::One(..))).count()
+    };
+    assert!((1..64).contains(&told(&mut aggregator)), "a flood is answered by no flood");
+    aggregator.set_now(1000);
+    assert_eq!(told(&mut aggregator), 64, "in the next second");
 }

@@ -19,7 +19,7 @@ use common::{EPOCH, JOB, SLOTS, TOKEN, contribution, elements, read, reference};
 use sumac_agg_host::HostDataPlane;
 use sumac_control::plane::{DataPlane, JobInstall, Level, PlaneKind, WorkerInstall};
 use sumac_job::JobTerms;
-use sumac_wire::{Kind, Reason};
+use sumac_wire::{Kind, Reason, header::flag};
 
 /// Ends a test that hangs; nothing here takes as long.
 const HANGS: Duration = Duration::from_secs(20);
@@ -115,11 +115,10 @@ fn jobs_come_and_go_while_it_runs() {
         assert_eq!((read(&report).kind, read(&report).epoch), (Kind::Report as u8, epoch));
         plane.remove(JOB).unwrap();
         plane.remove(JOB).unwrap();
-        // Packets keep their order here: this one is refused before the next epoch's probe comes.
         workers[0].send(&plane, &probe(epoch));
-        while plane.counter(Reason::UnknownJob) < u64::from(epoch) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let told = read(&workers[0].receive());
+        assert_eq!((told.kind, told.flags), (Kind::Report as u8, flag::UNKNOWN_JOB));
+        assert_eq!(plane.counter(Reason::UnknownJob), u64::from(epoch));
     }
     assert_eq!(plane.instance().unwrap(), instance);
     // A datagram longer than any buffer, an empty one, and one from a stranger do no harm.

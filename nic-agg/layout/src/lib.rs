@@ -53,6 +53,8 @@ pub mod name {
         LATENESS,
         /// The MAC address of each port, in the low 48 bits as they lie in memory, by its interface's index.
         OWN,
+        /// The aggregator's addresses that workers and parents of any job were ever told.
+        ADDRESSES,
     }
 
     /// aya-log's ring.
@@ -204,9 +206,11 @@ pub struct Began {
 pub enum Event {
     UnknownJob = 0,
     BadToken = 1,
+    /// A worker of a removed job was told.
+    Told = 2,
 }
 
-pub const EVENTS: usize = 2;
+pub const EVENTS: usize = 3;
 
 /// Limits how often one CPU tells of one event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -120,20 +120,16 @@ fn first_gap(slots: u32, pool: u32, jobs: &[(u16, JobEntry)]) -> Option<u32> {
     iter::once(0).chain(ends).filter(is_free).min()
 }
 
-/// Removes a job, whose packets are refused from now on and whose slots are free. Returns whether it was there.
+/// Removes a job, whose slots are free from now on. Returns whether it was there. Its entry and its workers' stay, inactive:
+/// the epoch may not be used again while slots hold it, and workers that still send are told.
 pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
     let entry = entry(tables, job)?;
     if entry.flags & job_flag::ACTIVE == 0 {
         return Ok(false);
     }
-    // The epoch stays: it may not be used again while slots hold it.
-    tables.entries.set(job.into(), &JobEntry { epoch: entry.epoch, ..JobEntry::default() })?;
+    tables.entries.set(job.into(), &inactive(entry))?;
     thread::sleep(PROGRAM_TIMEOUT);
     tables.clear_egress(job)?;
-    tables.set_parents(job, &[])?;
-    for rank in 0..MAX_WORKERS as u16 {
-        tables.workers.set(worker_index(job, rank), &WorkerEntry::default())?;
-    }
     Ok(true)
 }
 
@@ -198,9 +194,12 @@ fn write(
 ) -> Result<(), TableError> {
     tables.clear_egress(new.job)?;
     tables.clear_counters(new.job)?;
-    for (rank, worker) in (0..).zip(&new.workers) {
-        tables.workers.set(worker_index(new.job, rank), worker)?;
+    for rank in 0..MAX_WORKERS as u16 {
+        let worker = new.workers.get(usize::from(rank)).copied().unwrap_or_default();
+        tables.workers.set(worker_index(new.job, rank), &worker)?;
     }
+    let own = new.workers.iter().chain(&new.parents).map(|peer| peer.aggregator_ip);
+    own.into_iter().try_for_each(|ip| tables.add_address(ip))?;
     // After the workers' own entries; no contribution is of these ranks.
     let mut shared = new.workers.len() as u16;
     for (ifindex, ranks) in interfaces {

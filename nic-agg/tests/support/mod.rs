@@ -28,6 +28,14 @@ pub const DROP: u32 = 1;
 pub const PASS: u32 = 2;
 pub const REDIRECT: u32 = 4;
 
+/// The verdict on a refused frame: the kernel gets what version, type and job do not show to be Sumac's.
+pub fn refusal(reason: Reason) -> u32 {
+    use Reason::{BadFormat, BadLength, BadType, BadVersion, Fragment, Truncated, UnknownJob};
+    let is_unproven =
+        matches!(reason, Truncated | BadLength | Fragment | BadVersion | BadType | BadFormat | UnknownJob);
+    if is_unproven { PASS } else { DROP }
+}
+
 /// The shards of the aggregator; a job has one by default.
 pub const SHARDS: u16 = 2;
 /// Slots of each shard for dynamic jobs.

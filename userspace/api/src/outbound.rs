@@ -241,6 +241,15 @@ pub enum Event {
         /// The reason.
         error: Failure,
     },
+    /// An operation waits for other workers. It is sent once for each state of the wait, and only if the socket's buffer has room.
+    Waiting {
+        /// The job.
+        job: u64,
+        /// The operation, and the workers that it waits for.
+        message: String,
+        /// Their ranks; none where they are not known.
+        ranks: Vec<u16>,
+    },
 }
 
 /// One message of the daemon.

@@ -49,6 +49,8 @@ struct State {
     abandoned: HashSet<u64>,
     /// Jobs that ended with an error.
     failed: HashMap<u64, Failure>,
+    /// Jobs with an operation that waits for other workers.
+    waiting: HashMap<u64, String>,
     lost: Option<String>,
     /// Whether a thread reads messages for all.
     reading: bool,
@@ -131,9 +133,16 @@ impl Connection {
         self.state().failed.get(&job).cloned()
     }
 
+    /// The message about a job's operation that waits for other workers, if it has been read.
+    pub(crate) fn waiting(&self, job: u64) -> Option<String> {
+        self.state().waiting.get(&job).cloned()
+    }
+
     /// Discards the state of a closed job.
     pub(crate) fn forget_job(&self, job: u64) {
-        self.state().failed.remove(&job);
+        let mut state = self.state();
+        state.failed.remove(&job);
+        state.waiting.remove(&job);
     }
 
     fn send(&self, command: Command, fds: &[BorrowedFd<'_>]) -> Result<u64, ClientError> {
@@ -244,14 +253,19 @@ impl Connection {
             Outbound::Reply { id: Some(id), result } => {
                 state.store_reply(id, result.map(|value| Answer { value, fds }));
             }
-            Outbound::Event(Event::Completed { op, duration_ns, missed, error, .. }) => {
+            Outbound::Event(Event::Completed { op, job, duration_ns, missed, error }) => {
+                state.waiting.remove(&job);
                 if !state.abandoned.remove(&op) {
                     let done = Done { duration: Duration::from_nanos(duration_ns), missed };
                     state.finished.insert(op, error.map_or(Ok(done), Err));
                 }
             }
             Outbound::Event(Event::JobFailed { job, error }) => {
+                state.waiting.remove(&job);
                 state.failed.insert(job, error);
+            }
+            Outbound::Event(Event::Waiting { job, message, .. }) => {
+                state.waiting.insert(job, message);
             }
         }
         Ok(())

@@ -51,6 +51,13 @@ impl Job {
         self.connection.job_failure(self.opened.job)
     }
 
+    /// The message about an operation that waits for other workers, with their ranks, if it has been read: after
+    /// [`Pending::wait_timeout`], say. The daemon sends it some seconds after the last result.
+    #[must_use]
+    pub fn waiting(&self) -> Option<String> {
+        self.connection.waiting(self.opened.job)
+    }
+
     /// Sums a tensor over all workers, in place. All workers submit the same shapes in the same order.
     ///
     /// # Errors

@@ -24,6 +24,8 @@ pub enum Post {
     },
     /// Its oldest operation has not ended for a second.
     Stalled(ReportedOperation),
+    /// It has had no result for a second, and this is its oldest operation; `None`: a result came, or the operation has ended.
+    Idle(Option<ReportedOperation>),
     /// Its operations that have not ended, since the workers' operations differ.
     Operations(OperationReport),
 }
@@ -42,6 +44,11 @@ pub enum Event {
     },
     /// The workers' operations differ: each member is to report its own.
     ReportOperations,
+    /// An operation waits for these ranks.
+    Waiting {
+        message: String,
+        ranks: Vec<u16>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +100,7 @@ impl Event {
                 Event::Fault { fault, .. } => fault.problem.len(),
                 Event::ResumePoint { point, .. } => 12 * (point.next.len() + point.loads.len()),
                 Event::ReportOperations => 0,
+                Event::Waiting { message, ranks } => message.len() + 2 * ranks.len(),
             }
     }
 }

@@ -48,6 +48,8 @@ pub enum FailureKind {
     StateLost,
     PlaneDown,
     Stopped,
+    /// All ranks have submitted an operation that does not end.
+    NoProgress,
     /// Ranks have different operations, or one that no job can have.
     Mismatch,
     Rack,

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sd_notify::NotifyState;
 use serde::Serialize;
 use serde_json::Value;
 use sumac_api::{Code, Failure, Open, SandboxReply, StatsReply};
@@ -26,6 +27,7 @@ use crate::parameter::{self, ParameterHostError, ParameterHostTask, ParameterJob
 use crate::quotas::{Quotas, Reservation};
 use crate::sandbox;
 use crate::server::{Permissions, ServeError, Server, Sessions, listen};
+use crate::watch;
 
 /// The time for jobs to leave their coordinators at shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -46,6 +48,8 @@ pub enum DaemonError {
     ParameterHost(#[from] ParameterHostError),
     #[error("cannot start the daemon's asynchronous part: {0}")]
     Runtime(std::io::Error),
+    #[error("a thread of the data path has panicked ({0}); please report it, and start the daemon again")]
+    Datapath(String),
 }
 
 #[derive(Debug)]
@@ -149,14 +153,24 @@ impl Daemon {
         self.state.backend.name()
     }
 
-    /// Serves until SIGTERM or SIGINT, then stops.
+    /// Serves until SIGTERM or SIGINT, then stops; also when a thread of the data path has panicked. Notifies systemd, if it
+    /// has started the daemon with a notification socket.
     pub fn run(self) -> Result<(), DaemonError> {
-        if let Some(runtime) = &self.runtime {
-            runtime.block_on(termination()).map_err(DaemonError::Runtime)?;
-        }
+        let Some(runtime) = &self.runtime else { return Ok(()) };
+        runtime.spawn(watch::interface(self.state.clone()));
+        runtime.spawn(watch::watchdog(self.state.clone()));
+        let ended = async {
+            tokio::select! {
+                signal = termination() => signal.map_err(DaemonError::Runtime),
+                thread = self.state.backend.datapath.died() => Err(DaemonError::Datapath(thread)),
+            }
+        };
+        watch::notify(NotifyState::Ready);
+        let ended = runtime.block_on(ended);
+        watch::notify(NotifyState::Stopping);
         tracing::info!("stopping");
         self.stop();
-        Ok(())
+        ended
     }
 
     /// Stops: trainers are notified, and jobs fail on the other hosts with this host's rank. The host's XDP program stays

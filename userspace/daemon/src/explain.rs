@@ -105,6 +105,8 @@ pub(crate) fn job_error(error: &JobError) -> Failure {
         JobError::Cancelled { .. } => Code::Cancelled,
         JobError::Worker { .. }
         | JobError::Mismatch { .. }
+        | JobError::PathLost { .. }
+        | JobError::UnknownJob { .. }
         | JobError::AggregatorLost { .. }
         | JobError::Ended { .. } => Code::JobFailed,
     };

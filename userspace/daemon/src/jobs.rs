@@ -8,7 +8,7 @@ use std::time::Duration;
 use sumac_api::{Attach, Code, Failure, JobStats, OpenReply};
 use sumac_control::{Credential, Secret};
 use sumac_job::OperationId;
-use sumac_transport::Completion;
+use sumac_transport::{Completion, JobError};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, timeout_at};
@@ -191,6 +191,14 @@ impl JobTable {
                     Rejection::UnknownJob { .. } => FragmentEnd::JobEnded,
                 });
             }
+        }
+    }
+
+    /// Fails all jobs of this host.
+    pub(crate) fn fail_all(&self, error: &JobError) {
+        for job in self.lock().values().filter_map(|row| row.job.as_ref()) {
+            // Fails when the job has ended.
+            drop(job.events.send(JobEvent::Failed(error.clone())));
         }
     }
 

@@ -52,6 +52,7 @@ mod sandbox;
 mod server;
 mod session;
 mod wake_queue;
+mod watch;
 
 pub use access::UnknownPrincipal;
 pub use backend::BackendError;

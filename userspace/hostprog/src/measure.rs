@@ -76,6 +76,7 @@ pub fn measure(lengths: &[u16], repeat: u32) -> Result<Vec<Measurement>, Measure
 
 fn set_job(ebpf: &mut Ebpf, flags: u16) -> Result<(), TableError> {
     let entry = HostJobEntry {
+        ip: AGGREGATOR + 1,
         aggregator_ip: AGGREGATOR,
         elements: MAX_ELEMENTS as u16,
         world: 4,

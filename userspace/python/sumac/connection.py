@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import select
 import socket
@@ -21,6 +22,8 @@ MAX_MESSAGE = 128 * 1024
 """The maximum length of a message in bytes, in both directions."""
 
 Found = TypeVar("Found")
+
+_LOG = logging.getLogger("sumac")
 
 
 class Outcome(NamedTuple):
@@ -69,6 +72,7 @@ class Connection:
         self._finished: dict[int, Outcome] = {}
         self._abandoned: set[int] = set()
         self._failures: dict[int, SumacError] = {}
+        self._waiting: dict[int, str] = {}
 
     def call(self, cmd: str, fds: tuple[int, ...] = (), **fields: Any) -> tuple[dict[str, Any], list[int]]:
         """Sends a command and returns its reply: the ``ok`` object, and descriptors that the caller must close."""
@@ -113,9 +117,14 @@ class Connection:
         """Returns the error of a failed job, if that message has been read."""
         return self._failures.get(job)
 
+    def waiting(self, job: int) -> str | None:
+        """Returns the message about a job's operation that waits for other workers, if it has been read."""
+        return self._waiting.get(job)
+
     def forget(self, job: int) -> None:
         """Discards the state of a closed job."""
         self._failures.pop(job, None)
+        self._waiting.pop(job, None)
 
     def close(self) -> None:
         """Closes the connection; jobs that are still open fail on all workers."""
@@ -196,10 +205,15 @@ class Connection:
         elif event == "completed":
             self._complete(message)
         elif event == "job_failed":
+            self._waiting.pop(message["job"], None)
             self._failures[message["job"]] = from_daemon(message["error"])
+        elif event == "waiting":
+            self._waiting[message["job"]] = message["message"]
+            _LOG.warning("%s", message["message"])
 
     def _complete(self, message: dict[str, Any]) -> None:
         op = message["op"]
+        self._waiting.pop(message["job"], None)
         if op in self._abandoned:
             self._abandoned.discard(op)
             return

@@ -138,11 +138,18 @@ class Job:
         reply, _ = self._connection.call(
             command, job=self._handle, region=region, dtype=name_of(array.dtype), offset=offset, count=count, **fields
         )
-        return Handle(self._connection, reply["op"], array, array if out is None else out)
+        return Handle(self._connection, self._handle, reply["op"], array, array if out is None else out)
 
     def failure(self) -> SumacError | None:
         """Returns the error of the failed job, if that message has been read."""
         return self._connection.failure(self._handle)
+
+    def waiting(self) -> str | None:
+        """Returns the message about an operation that waits for other workers, with their ranks, if it has been read.
+
+        The daemon sends it some seconds after the last result; it is also logged by the logger ``sumac``.
+        """
+        return self._connection.waiting(self._handle)
 
     def fileno(self) -> int:
         """Returns the eventfd that counts ended operations, for ``select`` and event loops."""
@@ -172,8 +179,9 @@ class Job:
 class Handle:
     """A submitted operation."""
 
-    def __init__(self, connection: Connection, op: int, array: np.ndarray, out: np.ndarray) -> None:
+    def __init__(self, connection: Connection, job: int, op: int, array: np.ndarray, out: np.ndarray) -> None:
         self._connection = connection
+        self._job = job
         self._array = array  # A reference that keeps its memory registered until the end.
         self._out = out
         self._outcome: Outcome | None = None
@@ -182,7 +190,9 @@ class Handle:
     def wait(self, timeout: float | None = None) -> np.ndarray:
         """Waits for the result, at most ``timeout`` seconds, and returns the array that holds it."""
         if not self._ended(timeout):
-            raise WaitTimeout("timeout", f"operation {self.op} has not ended after {timeout} s", "it continues")
+            waiting = self._connection.waiting(self._job)
+            why = f": {waiting}" if waiting else ""
+            raise WaitTimeout("timeout", f"operation {self.op} has not ended after {timeout} s{why}", "it continues")
         assert self._outcome is not None
         if self._outcome.error is not None:
             raise self._outcome.error

@@ -34,13 +34,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use sumac_wire::{Kind, Reason};
+use sumac_wire::{Kind, Reason, header::flag};
 
 use crate::{
     dynamic_mode::DynamicMode,
     engine_core::{Core, CoreParams, Phase},
     error::{JobError, ParamError, SubmitError},
-    mode::ModeProtocol,
+    mode::{CheckedPath, ModeProtocol},
     operation::{Completion, OpId, Operation},
     packet::Packet,
     params::{JobParams, Tuning},
@@ -134,13 +134,17 @@ impl Engine {
 
     /// The time at which [`Engine::on_timeout`] is to be called, or a packet can be sent that has to wait until then.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.mode.poll_timeout(&self.core).into_iter().chain(self.core.paced_until).min()
+        let check = if self.core.checks_path() { self.core.path_check.deadline() } else { None };
+        self.mode.poll_timeout(&self.core).into_iter().chain(self.core.paced_until).chain(check).min()
     }
 
     /// Lets the timers expire that are due at `now`.
     pub fn on_timeout(&mut self, now: Time) {
         self.core.now = now;
         self.mode.on_timeout(&mut self.core);
+        if let Some(why) = self.core.check_path() {
+            self.fail(self.mode.path_lost(why));
+        }
     }
 
     /// Parses and processes one UDP payload. One that is not a packet is counted by reason and changes nothing.
@@ -168,8 +172,19 @@ impl Engine {
         match Kind::from_number(packet.header.kind) {
             Some(Kind::Result) => self.mode.on_result(&mut self.core, packet),
             Some(Kind::Report) => {
-                self.core.check_report(&packet.header)?;
-                self.mode.on_report(&mut self.core, &packet.header);
+                let report = &packet.header;
+                self.core.check_report(report)?;
+                if report.has(flag::UNKNOWN_JOB) {
+                    self.core.stats.unknown_job += 1;
+                    self.mode.on_unknown_job(&mut self.core);
+                    return Ok(());
+                }
+                let Core { path_check, now, params, .. } = &mut self.core;
+                if let Some(why) = path_check.on_report(*now, report, params) {
+                    self.fail(why);
+                    return Ok(());
+                }
+                self.mode.on_report(&mut self.core, report);
                 Ok(())
             }
             _ => Err(Reason::BadType),
@@ -186,6 +201,12 @@ impl Engine {
         if given < needed {
             self.fail(JobError::FrameTooSmall { needed, given });
             return None;
+        }
+        if self.core.checks_path()
+            && let Some((elements, number)) = self.core.path_check.poll(now, self.core.params.elements)
+        {
+            let CheckedPath { to, numbers, received } = self.mode.checked_path();
+            return Some(self.core.send_probe(received, elements, number | numbers, to, out));
         }
         self.mode.poll_transmit(&mut self.core, out)
     }

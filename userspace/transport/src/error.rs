@@ -137,6 +137,13 @@ pub enum JobError {
          job, and do UDP packets reach it?"
     )]
     HostSilent { probes: u64, waited_ms: u64 },
+    #[error("the path of the running job is lost: {reason}")]
+    PathLost { reason: String },
+    #[error(
+        "the aggregator no longer has job {job} (epoch {epoch}): its control plane was stopped, or another one has taken \
+         its place; open the job again on all workers"
+    )]
+    UnknownJob { job: u16, epoch: u16 },
     #[error("the aggregator has {field} {theirs} where this worker has {ours}; restart the job")]
     Disagrees { field: &'static str, ours: u64, theirs: u64 },
     /// Another worker has another operation in the same chunk of the lane's stream.

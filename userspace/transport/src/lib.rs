@@ -23,7 +23,7 @@
 //! | `in_flight`, `queues` | the chunks in flight |
 //! | `budget`, `congestion` | the sending budget, and the congestion window |
 //! | `rtt`, `timer`, `loss`, `probe_timeout` | the round trip, retransmission timers and loss detection |
-//! | `handshake` | the probes before the first chunk |
+//! | `handshake`, `path_check` | the probes before the first chunk, and of a running job without results |
 //! | [`stats`], [`histogram`], [`error`] | counters, durations, errors |
 #![deny(unsafe_code)]
 
@@ -45,6 +45,7 @@ mod mode;
 pub mod operation;
 mod packet;
 pub mod params;
+mod path_check;
 mod peer;
 mod probe_timeout;
 mod queues;

@@ -6,9 +6,19 @@ use crate::{
     engine_core::Core,
     error::{JobError, ParamError},
     packet::Packet,
+    peer::PeerId,
     time::Time,
     transmit::Transmit,
 };
+
+/// The path of a mode's chunks.
+pub(crate) struct CheckedPath {
+    pub to: PeerId,
+    /// Bits of the numbers of probes on this path.
+    pub numbers: u32,
+    /// All chunks before this one have their results; 0 where probes do not say so.
+    pub received: u32,
+}
 
 /// The protocol of one mode. The engine has checked that a packet is the job's before a mode gets it; the time is the core's.
 pub(crate) trait ModeProtocol: Send {
@@ -20,6 +30,22 @@ pub(crate) trait ModeProtocol: Send {
 
     /// Processes a report of the lane.
     fn on_report(&mut self, core: &mut Core, report: &Header);
+
+    /// Processes the aggregator's report that it does not have the job.
+    fn on_unknown_job(&mut self, core: &mut Core) {
+        core.path_check.on_unknown_job(core.now);
+    }
+
+    /// The path of the chunks, which probes check.
+    fn checked_path(&self) -> CheckedPath;
+
+    /// The reason for which the job ends when the path is lost.
+    fn path_lost(&self, why: JobError) -> JobError {
+        match why {
+            why @ JobError::UnknownJob { .. } => why,
+            why => JobError::PathLost { reason: why.to_string() },
+        }
+    }
 
     /// Writes the next packet to `out`, which has room for the longest.
     fn poll_transmit(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit>;

@@ -117,6 +117,8 @@ engine_stats! {
     /// delayed.
     steals,
     mismatches,
+    /// Reports of the aggregator that it does not have the job.
+    unknown_job,
     /// The window of the sending budget, in chunks (dynamic jobs).
     cwnd,
     /// The number of times it was halved, for marks or losses.

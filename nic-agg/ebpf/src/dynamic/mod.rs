@@ -6,7 +6,7 @@
 mod slot;
 
 use aya_ebpf::{
-    bindings::xdp_action::{XDP_DROP, XDP_PASS},
+    bindings::xdp_action::XDP_DROP,
     programs::XdpContext,
 };
 use sumac_agg_layout::{DYNAMIC_ENTRY, State};
@@ -25,7 +25,7 @@ use crate::{
     packet::{Headers, Packet},
     payload::Payload,
     pipeline::{self, Outcome},
-    plan, send,
+    plan, refused, send,
     slot::{is_intact, sum},
     work::{Work, stage_ends},
 };
@@ -50,10 +50,10 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
     };
     let Some(work) = Work::get() else { return Outcome::new(Reason::Internal, XDP_DROP) };
     work.job = 0;
+    (work.src_ip, work.dst_ip) = (frame.src_ip, frame.dst_ip);
     let outcome = match ours::<JUMBO>(packet, &frame, state, work) {
         Ok(outcome) => outcome,
-        Err(Reason::Foreign) => Outcome::new(Reason::Foreign, XDP_PASS),
-        Err(reason) => Outcome::new(reason, XDP_DROP),
+        Err(reason) => refused::note(work, reason),
     };
     stage_ends();
     Outcome { job: work.job as u16, ..outcome }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use sd_notify::NotifyState;
 use sumac_agg::{
     local,
     plane::EbpfPlane,
@@ -379,6 +380,22 @@ fn announce(control: SocketAddr, info: &PlaneInfo) {
         %control, plane = info.kind.name(), slots = info.slots, elements = info.max_elements,
         data_port = info.base_port, shards = info.shards, "waiting for workers"
     );
+    notify(NotifyState::Ready);
+    if let Some(timeout) = sd_notify::watchdog_enabled() {
+        tokio::spawn(async move {
+            loop {
+                notify(NotifyState::Watchdog);
+                tokio::time::sleep(timeout / 3).await;
+            }
+        });
+    }
+}
+
+/// Notifies systemd, if it has started the process with a notification socket.
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "cannot notify systemd");
+    }
 }
 
 #[cfg(test)]

@@ -170,6 +170,7 @@ impl Coordinator {
             self.expire_wait(now, id);
             self.expire_measures(now, id);
             self.expire_mismatch(now, id);
+            self.expire_standstill(now, id);
             self.retry_removal(now, id);
             self.order_renewal(id);
             self.restore_missing(now, id);
@@ -181,6 +182,7 @@ impl Coordinator {
     fn excuse(&mut self, now: Time, id: RunId) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         run.members.values_mut().for_each(|member| member.seen = member.seen.max(now));
+        run.standstill.excuse(now);
         if run.is_live() {
             run.measured_by = now + MEASURE_TIMEOUT;
         }

@@ -23,6 +23,7 @@ mod posts;
 mod racks;
 mod record;
 mod run;
+mod standstill;
 #[cfg(test)]
 mod tests;
 

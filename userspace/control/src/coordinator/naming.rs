@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
+use super::Time;
 use crate::events::{Announcement, OPERATION_NAME_LEN, TEXT_LEN, printable};
 use crate::failure::JobFailure;
 
 /// Bytes of operations that wait for some worker, of one job.
 const MOST_BYTES: usize = 16 << 20;
 const WAITING_BYTES: usize = 128;
+/// The time after which the ranks are named that have not announced an operation.
+const NAMING_TIMEOUT: Time = Time::from_secs(2);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Naming {
@@ -28,11 +31,20 @@ struct Waiting {
     description: String,
     priority: u8,
     ranks: Vec<u16>,
+    /// The first announcement; zero after a restart.
+    #[serde(skip)]
+    since: Time,
 }
 
 impl Naming {
     /// A rank of a job with `world` ranks is ready for an operation. An error ends the job.
-    pub fn announce(&mut self, rank: u16, world: u16, announced: Announcement) -> Result<(), JobFailure> {
+    pub fn announce(
+        &mut self,
+        now: Time,
+        rank: u16,
+        world: u16,
+        announced: Announcement,
+    ) -> Result<(), JobFailure> {
         let refuse = |message| Err(JobFailure::mismatch(&[rank], message));
         let Announcement { name, signature, description, priority } = announced;
         if name.is_empty() || name.len() > OPERATION_NAME_LEN {
@@ -61,6 +73,7 @@ impl Naming {
             description: description.clone(),
             priority,
             ranks: Vec::with_capacity(usize::from(world)),
+            since: now,
         });
         if known.ranks.contains(&rank) {
             return refuse(format!("rank {rank} announced `{}` again before it was released", shown()));
@@ -95,6 +108,16 @@ impl Naming {
         Ok(())
     }
 
+    /// The operation that has waited longest, and too long, with the ranks that have not announced it.
+    pub fn overdue(&self, now: Time, world: u16) -> Option<(String, Vec<u16>)> {
+        let (name, first) = self.waiting.iter().min_by_key(|(name, waiting)| (waiting.since, *name))?;
+        if now < first.since + NAMING_TIMEOUT {
+            return None;
+        }
+        let what = format!("operation `{}`, {},", printable(name, OPERATION_NAME_LEN), first.description);
+        Some((what, (0..world).filter(|rank| !first.ranks.contains(rank)).collect()))
+    }
+
     pub fn release(&mut self) -> Option<String> {
         self.ready.pop_first().map(|(_, name)| name)
     }
@@ -116,17 +139,17 @@ mod tests {
     fn a_name_is_released_when_all_have_announced_it() {
         let mut naming = Naming::default();
         for rank in [1, 0] {
-            naming.announce(rank, 3, of("a", 0)).unwrap();
-            naming.announce(rank, 3, of("b", 5)).unwrap();
+            naming.announce(Time::ZERO, rank, 3, of("a", 0)).unwrap();
+            naming.announce(Time::ZERO, rank, 3, of("b", 5)).unwrap();
             assert_eq!(naming.release(), None);
         }
         for name in [("a", 0), ("b", 5)] {
-            naming.announce(2, 3, of(name.0, name.1)).unwrap();
+            naming.announce(Time::ZERO, 2, 3, of(name.0, name.1)).unwrap();
         }
         assert_eq!(naming.release().as_deref(), Some("b"), "of two that are ready the urgent one");
         assert_eq!(naming.release().as_deref(), Some("a"));
         assert_eq!(naming.release(), None);
-        naming.announce(0, 1, of("a", 0)).unwrap();
+        naming.announce(Time::ZERO, 0, 1, of("a", 0)).unwrap();
         assert_eq!(naming.release().as_deref(), Some("a"), "a name may come again");
     }
 
@@ -140,12 +163,12 @@ mod tests {
         ];
         for (second, expected) in table {
             let mut naming = Naming::default();
-            naming.announce(0, 2, of("a", 0)).unwrap();
-            assert_eq!(naming.announce(1, 2, second).unwrap_err().message, expected);
+            naming.announce(Time::ZERO, 0, 2, of("a", 0)).unwrap();
+            assert_eq!(naming.announce(Time::ZERO, 1, 2, second).unwrap_err().message, expected);
         }
         let mut naming = Naming::default();
-        naming.announce(0, 2, of("a", 0)).unwrap();
-        let twice = naming.announce(0, 2, of("a", 0)).unwrap_err().message;
+        naming.announce(Time::ZERO, 0, 2, of("a", 0)).unwrap();
+        let twice = naming.announce(Time::ZERO, 0, 2, of("a", 0)).unwrap_err().message;
         assert_eq!(twice, "rank 0 announced `a` again before it was released");
     }
 
@@ -153,22 +176,22 @@ mod tests {
     fn what_waits_is_bounded() {
         let mut naming = Naming::default();
         let long = |name: usize| of(&format!("{name:0>200}"), 0);
-        let kept = (0..).take_while(|name| naming.announce(0, 32, long(*name)).is_ok()).count();
+        let kept = (0..).take_while(|name| naming.announce(Time::ZERO, 0, 32, long(*name)).is_ok()).count();
         assert_eq!(kept, MOST_BYTES / size(&long(0).name, &long(0).description, 32));
-        let why = naming.announce(0, 32, long(kept)).unwrap_err().message;
+        let why = naming.announce(Time::ZERO, 0, 32, long(kept)).unwrap_err().message;
         assert!(why.contains(&long(kept).name) && why.contains(&kept.to_string()), "{why}");
         for rank in 1..32 {
-            assert_eq!(naming.announce(rank, 32, long(0)), Ok(()), "what is known goes on");
+            assert_eq!(naming.announce(Time::ZERO, rank, 32, long(0)), Ok(()), "what is known goes on");
         }
         assert_eq!(naming.release(), Some(long(0).name));
-        assert_eq!(naming.announce(0, 32, long(kept)), Ok(()), "and makes room");
+        assert_eq!(naming.announce(Time::ZERO, 0, 32, long(kept)), Ok(()), "and makes room");
     }
 
     #[test]
     fn names_write_no_lines() {
         let mut naming = Naming::default();
-        naming.announce(0, 2, of("a\nb", 0)).unwrap();
-        let why = naming.announce(0, 2, of("a\nb", 0)).unwrap_err().message;
+        naming.announce(Time::ZERO, 0, 2, of("a\nb", 0)).unwrap();
+        let why = naming.announce(Time::ZERO, 0, 2, of("a\nb", 0)).unwrap_err().message;
         assert_eq!(why, "rank 0 announced `a b` again before it was released");
     }
 }

@@ -121,6 +121,10 @@ impl Run {
             }
             Post::ResumePoint { epoch, point } => self.tell(Event::ResumePoint { epoch, point }),
             Post::Stalled(operation) => self.on_stalled(now, rank, operation),
+            Post::Idle(operation) => {
+                self.on_idle(now, rank, operation);
+                Ok(())
+            }
             Post::Operations(report) => self.on_operations(now, rank, report),
             Post::Announce(announcement) => {
                 let by_name = self.terms.as_ref().is_some_and(|terms| terms.order == OperationOrder::Name);
@@ -130,7 +134,7 @@ impl Run {
                     );
                     return Err(JobFailure::mismatch(&[rank], message));
                 }
-                self.naming.announce(rank, self.world, announcement)
+                self.naming.announce(now, rank, self.world, announcement)
             }
         }
     }

@@ -17,6 +17,7 @@ use super::{
     mismatch::Mismatch,
     naming::Naming,
     racks::RackId,
+    standstill::Standstill,
 };
 use crate::{
     events::{Event, ReportedOperation},
@@ -147,6 +148,8 @@ pub(super) struct Run {
     pub stalled: BTreeMap<u16, ReportedOperation>,
     #[serde(skip)]
     pub mismatch: Option<Mismatch>,
+    #[serde(skip)]
+    pub standstill: Standstill,
     #[serde(skip)]
     pub revision: u64,
     /// The journal's record of it is to be written again.

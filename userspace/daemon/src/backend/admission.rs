@@ -91,6 +91,16 @@ impl AdmittedJobs {
         });
     }
 
+    /// Continues with another program, of the interface that was made anew: it gets the jobs.
+    pub(super) fn replace(&mut self, new: AdmittedJobs) -> Result<(), MapError> {
+        (self.program, self.log) = (new.program, new.log);
+        self.follow_log();
+        for (job, entries) in &self.jobs {
+            entries.entry().map_or(Ok(()), |entry| self.program.add_job(*job, entry))?;
+        }
+        Ok(())
+    }
+
     pub(super) fn admit(&mut self, job: u16, role: Role, entry: HostJobEntry) -> Result<(), AdmissionError> {
         let mut entries = self.jobs.get(&job).copied().unwrap_or_default();
         entries.roles[role as usize] = None;

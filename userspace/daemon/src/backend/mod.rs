@@ -33,18 +33,21 @@ pub(crate) struct Local {
 }
 
 pub(crate) struct Backend {
-    pub(crate) local: Local,
+    local: Mutex<Local>,
     /// `None` over UDP.
     admitted: Option<Mutex<AdmittedJobs>>,
     pub(crate) datapath: Datapath,
     /// The reason of a fallback; empty without one.
     pub(crate) fallback: String,
+    /// The control plane whose route has the interface, where the configuration does not name it.
+    control: Option<SocketAddr>,
 }
 
 /// A backend whose sockets and maps are open, and whose threads are not started.
 pub(crate) struct PreparedBackend {
     setup: Setup,
     fallback: String,
+    control: Option<SocketAddr>,
 }
 
 impl PreparedBackend {
@@ -75,20 +78,47 @@ impl Backend {
                 udp(config)
             })?,
         };
-        Ok(PreparedBackend { setup, fallback })
+        Ok(PreparedBackend { setup, fallback, control })
     }
 
     pub(crate) fn start(
-        PreparedBackend { setup: (local, admitted, ios), fallback }: PreparedBackend,
+        PreparedBackend { setup: (local, mut admitted, ios), fallback, control }: PreparedBackend,
         config: &Config,
         sink: EventSink,
     ) -> Result<Backend, BackendError> {
-        if let Some(admitted) = &admitted {
-            admitted.lock().unwrap_or_else(PoisonError::into_inner).follow_log();
+        if let Some(admitted) = &mut admitted {
+            admitted.follow_log();
         }
         let datapath =
             Datapath::start("sumac-datapath", ios, &config.cpus, sink).map_err(BackendError::Thread)?;
-        Ok(Backend { local, admitted, datapath, fallback })
+        let (local, admitted) = (Mutex::new(local), admitted.map(Mutex::new));
+        Ok(Backend { local, admitted, datapath, fallback, control })
+    }
+
+    pub(crate) fn local(&self) -> Local {
+        *self.local.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the interface of the XDP backend, with its index.
+    pub(crate) fn interface(&self) -> Option<(String, u32)> {
+        let admitted = self.admitted()?;
+        let interface = admitted.program.interface();
+        Some((interface.name.clone(), interface.index))
+    }
+
+    /// Opens the interface of the XDP backend again, after it was made anew: attaches the program, and gives the threads
+    /// sockets on it. It may wait for ARP.
+    pub(crate) fn reopen(&self, config: &Config) -> Result<(), BackendError> {
+        let (local, admitted, ios) = xdp(config, self.control)?;
+        let (Some(mut before), Some(admitted)) = (self.admitted(), admitted) else { return Ok(()) };
+        before.replace(admitted).map_err(|error| BackendError::Xdp(error.to_string()))?;
+        drop(before);
+        *self.local.lock().unwrap_or_else(PoisonError::into_inner) = local;
+        if self.datapath.replace_io(ios) {
+            return Ok(());
+        }
+        let changed = "the interface has another number of queues than before; restart the daemon";
+        Err(BackendError::Xdp(changed.into()))
     }
 
     /// Returns `xdp` or `udp`.
@@ -106,8 +136,8 @@ impl Backend {
         let (ip, base_port) = (*to.ip(), to.port());
         let mac = match self.admitted {
             // Packets to this host itself are not sent.
-            Some(_) if ip != self.local.ip => neighbour::resolve(ip)?.mac,
-            _ => self.local.mac,
+            Some(_) if ip != self.local().ip => neighbour::resolve(ip)?.mac,
+            _ => self.local().mac,
         };
         Ok(Peer { ip, base_port, mac, checksum })
     }
@@ -136,14 +166,16 @@ impl Backend {
         };
         if let Some(mut admitted) = self.admitted() {
             if let Some(group) = placement.result_group {
-                let ip = self.local.ip;
+                let ip = self.local().ip;
                 admitted.groups.join(terms.job, group, ip).map_err(|error| {
                     let message = format!("cannot join {group}, which results are sent to, on {ip}: {error}");
                     Failure::new(Code::Datapath, message)
                         .hint("give `address` in the daemon's configuration an address of the interface")
                 })?;
             }
-            admitted.admit(terms.job, Role::Worker, terms::worker_entry(grant)).map_err(datapath)?;
+            admitted
+                .admit(terms.job, Role::Worker, terms::worker_entry(grant, self.local().ip))
+                .map_err(datapath)?;
         }
         self.datapath.add_job(plan).map_err(datapath)
     }
@@ -192,7 +224,9 @@ impl Backend {
         let peers = self.hosted_peers(job, upstream.map_err(unreachable)?)?;
         if let Some(mut admitted) = self.admitted() {
             admitted.program.check_current().map_err(datapath)?;
-            admitted.admit(job.job, Role::ParameterHost, terms::host_entry(job)).map_err(datapath)?;
+            admitted
+                .admit(job.job, Role::ParameterHost, terms::host_entry(job, self.local().ip))
+                .map_err(datapath)?;
         }
         let hosted = self.datapath.add_parameter_job(ParameterJob { job: job.clone(), peers });
         if hosted.is_err() {
@@ -211,7 +245,9 @@ impl Backend {
         let firsts =
             self.datapath.renew_parameter_job(job.job, job.epoch, workers, peers).map_err(datapath)?;
         if let Some(mut admitted) = self.admitted() {
-            admitted.admit(job.job, Role::ParameterHost, terms::host_entry(job)).map_err(datapath)?;
+            admitted
+                .admit(job.job, Role::ParameterHost, terms::host_entry(job, self.local().ip))
+                .map_err(datapath)?;
         }
         Ok(firsts)
     }
@@ -231,7 +267,9 @@ impl Backend {
     pub(crate) fn renew_job(&self, grant: &Grant) -> Result<(), Failure> {
         let terms = &grant.terms;
         if let Some(mut admitted) = self.admitted() {
-            admitted.admit(terms.job, Role::Worker, terms::worker_entry(grant)).map_err(datapath)?;
+            admitted
+                .admit(terms.job, Role::Worker, terms::worker_entry(grant, self.local().ip))
+                .map_err(datapath)?;
         }
         self.datapath.renew_job(terms.job, terms.epoch, terms.resume.clone()).map_err(datapath)
     }
@@ -242,7 +280,7 @@ impl Backend {
 
     /// Returns the 32-bit words of the longest packet.
     pub(crate) fn most_words(&self) -> u16 {
-        let words = self.datapath.capacity.saturating_sub(HEADER_LEN) / ELEMENT_LEN;
+        let words = self.datapath.capacity().saturating_sub(HEADER_LEN) / ELEMENT_LEN;
         u16::try_from(words.min(MAX_ELEMENTS)).unwrap_or(u16::MAX)
     }
 

@@ -1,7 +1,6 @@
 //! The setup of the XDP and the UDP backend.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Mutex;
 
 use sumac_control::neighbour;
 use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
@@ -22,7 +21,7 @@ pub enum BackendError {
 }
 
 /// A backend that is set up: this host's address, the program (XDP), and a queue or socket for each thread of the data path.
-pub(crate) type Setup = (Local, Option<Mutex<AdmittedJobs>>, Vec<Box<dyn FrameIo>>);
+pub(crate) type Setup = (Local, Option<AdmittedJobs>, Vec<Box<dyn FrameIo>>);
 
 pub(super) fn udp(config: &Config) -> Result<Setup, BackendError> {
     let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
@@ -70,7 +69,7 @@ pub(super) fn xdp(config: &Config, control: Option<SocketAddr>) -> Result<Setup,
     let local = Local { ip, port: program.ports().0, mac: ios.first().map_or([0; 6], XdpFrameIo::mac) };
     tracing::info!(ifname, program = ?program.mode(), "packets move over AF_XDP");
     let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
-    Ok((local, Some(Mutex::new(AdmittedJobs::new(program, log))), ios))
+    Ok((local, Some(AdmittedJobs::new(program, log)), ios))
 }
 
 /// Opens the program that is attached to the interface, or attaches it.

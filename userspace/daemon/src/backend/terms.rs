@@ -1,6 +1,6 @@
 //! A job's terms in the forms of the data path and of the host's program.
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_control::plane::JobInstall;
 use sumac_control::{Grant, PlaneKind};
@@ -40,13 +40,15 @@ fn dynamic(Grant { terms, placement }: &Grant) -> DynamicParams {
     DynamicParams { fan_in_1: terms.fan_in_1, bitmap_1, beside_root, ..usual }
 }
 
-pub(super) fn worker_entry(Grant { terms, placement }: &Grant) -> HostJobEntry {
+pub(super) fn worker_entry(Grant { terms, placement }: &Grant, local: Ipv4Addr) -> HostJobEntry {
     let mut host_ips = [0; MAX_HOSTS];
     for (place, host) in host_ips.iter_mut().zip(&terms.parameter_hosts) {
         *place = host.ip().to_bits();
     }
     HostJobEntry {
         token: terms.token,
+        ip: local.to_bits(),
+        group_ip: placement.result_group.map_or(0, Ipv4Addr::to_bits),
         aggregator_ip: placement.aggregator_ip.to_bits(),
         host_ips,
         epoch: terms.epoch,
@@ -57,9 +59,10 @@ pub(super) fn worker_entry(Grant { terms, placement }: &Grant) -> HostJobEntry {
     }
 }
 
-pub(super) fn host_entry(job: &HostJob) -> HostJobEntry {
+pub(super) fn host_entry(job: &HostJob, local: Ipv4Addr) -> HostJobEntry {
     HostJobEntry {
         token: job.token,
+        ip: local.to_bits(),
         epoch: job.epoch,
         elements: job.elements,
         world: u16::try_from(job.workers.len()).unwrap_or(u16::MAX),

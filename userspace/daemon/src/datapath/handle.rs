@@ -1,6 +1,9 @@
 //! The handle of a data path: it starts its threads and sends them commands.
 
+use std::any::Any;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -11,6 +14,7 @@ use nix::unistd::Pid;
 use sumac_job::OperationId;
 use sumac_parameter::{HostError, Worker as Member};
 use sumac_transport::{JobError, Operation};
+use tokio::sync::watch;
 
 use super::engines::Engines;
 use super::frame_io::{FrameIo, Peer};
@@ -23,9 +27,12 @@ use super::thread::DatapathThread;
 pub struct Datapath {
     links: Links,
     progress: Arc<Progress>,
-    threads: Mutex<Vec<JoinHandle<DatapathStats>>>,
+    /// A thread that panicked returns nothing.
+    threads: Mutex<Vec<JoinHandle<Option<DatapathStats>>>>,
+    /// The first thread that panicked, with its message.
+    died: watch::Sender<Option<String>>,
     /// The largest UDP payload that can be sent, in bytes.
-    pub(crate) capacity: usize,
+    capacity: AtomicUsize,
     /// The most shards of a job.
     pub(crate) shards: u16,
 }
@@ -51,24 +58,54 @@ impl Datapath {
         let (links, commands): (Vec<_>, Vec<_>) = links.into_iter().unzip();
         let links: Links = links.into();
         let progress = Arc::new(Progress::new(links.clone(), sink));
-        let datapath = Datapath { links, progress, threads: Mutex::default(), capacity, shards };
+        let (threads, died) = (Mutex::default(), watch::Sender::new(None));
+        let datapath = Datapath { links, progress, threads, died, capacity: capacity.into(), shards };
         let start = Instant::now();
         for (number, (io, commands)) in ios.into_iter().zip(commands).enumerate() {
             let name = if datapath.links.len() == 1 { name.to_owned() } else { format!("{name}-{number}") };
             let link = datapath.links[number].clone();
             let engines = Engines::new(number, datapath.links.clone(), datapath.progress.clone(), base_port);
             let mut thread = DatapathThread::new(name.clone(), io, engines, start, link, commands);
-            let cpu = cpus.get(number).copied();
-            let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let (cpu, died) = (cpus.get(number).copied(), datapath.died.clone());
+            let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 thread.stats.cpu = cpu.filter(|cpu| pin(&thread.stats.name, *cpu));
-                thread.run()
+                // The thread's state ends with it; nobody sees it half changed.
+                let ended = catch_unwind(AssertUnwindSafe(|| thread.run()));
+                ended.map_err(|panic| died.send_replace(Some(format!("{name}: {}", text(&*panic))))).ok()
             })?;
             datapath.threads().push(thread);
         }
         Ok(datapath)
     }
 
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<DatapathStats>>> {
+    /// Waits until a thread has panicked. Returns which, with its message.
+    pub(crate) async fn died(&self) -> String {
+        let mut died = self.died.subscribe();
+        let why = died.wait_for(Option::is_some).await.ok().and_then(|why| (*why).clone());
+        why.unwrap_or_default()
+    }
+
+    /// Returns whether all threads answer. Waits for them.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.on_all(|_| ()).is_some()
+    }
+
+    /// The largest UDP payload that can be sent, in bytes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Gives the threads other sockets, after their interface was made anew. Returns `false` when there are not as many.
+    pub(crate) fn replace_io(&self, ios: Vec<Box<dyn FrameIo>>) -> bool {
+        if ios.len() != self.links.len() {
+            return false;
+        }
+        let capacity = ios.iter().map(|io| io.capacity()).min().unwrap_or_default();
+        self.capacity.store(capacity, Ordering::Relaxed);
+        self.links.iter().zip(ios).all(|(link, io)| link.send(move |thread| thread.io = io))
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<Option<DatapathStats>>>> {
         // Every statement leaves the list whole.
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -223,11 +260,11 @@ impl Datapath {
         // A thread whose event sink drops the last handle cannot join itself; it ends after this event.
         let here = std::thread::current().id();
         let others = threads.into_iter().filter(|thread| thread.thread().id() != here);
-        let reports: Vec<_> = others.map(JoinHandle::join).collect();
-        if reports.iter().any(Result::is_err) {
+        let reports: Vec<_> = others.map(|thread| thread.join().ok().flatten()).collect();
+        if reports.iter().any(Option::is_none) {
             tracing::error!("a thread of the data path has panicked; please report it");
         }
-        Some(reports.into_iter().filter_map(Result::ok).collect())
+        Some(reports.into_iter().flatten().collect())
     }
 }
 
@@ -235,6 +272,12 @@ impl Drop for Datapath {
     fn drop(&mut self) {
         self.shutdown();
     }
+}
+
+/// The message of a panic.
+fn text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 /// Pins the calling thread. Returns whether it succeeded.
@@ -245,4 +288,26 @@ fn pin(name: &str, cpu: usize) -> bool {
         tracing::warn!(datapath = name, cpu, error = error.desc(), "cannot pin the thread to that CPU");
     }
     outcome.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use super::super::UdpFrameIo;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_thread_that_panics_is_named() {
+        let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, 2).unwrap();
+        let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
+        let datapath = Datapath::start("test-datapath", ios, &[], Arc::new(|_| ())).unwrap();
+        assert!(datapath.is_alive());
+        datapath.links[1].send(|_| panic!("injected"));
+        let died = tokio::time::timeout(Duration::from_secs(20), datapath.died()).await.unwrap();
+        assert_eq!(died, "test-datapath-1: injected");
+        assert!(!datapath.is_alive() && datapath.stats().is_none());
+        assert_eq!(datapath.shutdown().map(|reports| reports.len()), Some(1), "the other one's");
+    }
 }

@@ -1,7 +1,6 @@
 //! The event loop of an open job: events of its clients, the data path and the control plane, until one of them ends it.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::time::Duration;
 
 use sumac_control::events::{Event, Fault, Post};
@@ -9,7 +8,7 @@ use sumac_control::{Grant, Member, MemberState, Outcome};
 use sumac_job::OperationId;
 use sumac_transport::JobError;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::start::Channels;
 use super::{End, Job, JobEvent, blocking};
@@ -27,8 +26,11 @@ const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(4);
 const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of reports that are kept for operations that have not ended here yet.
 const KEPT: usize = 64;
-/// The interval without results after which a warning is logged. It is no error: another worker may still be computing.
-const STANDSTILL_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// The interval between two looks at the number of results, and the time without one after which it is reported.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time without a result and without a word of the coordinator after which trainers are told.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(8);
 
 pub(super) struct EventLoop<'a> {
     job: &'a Job,
@@ -41,18 +43,42 @@ pub(super) struct EventLoop<'a> {
     deserted: Option<Instant>,
     /// The oldest operation, the time since which it is the oldest, and whether it was reported.
     oldest: Option<(OperationId, Instant, bool)>,
+    progress: Progress,
+}
+
+/// The results of the job, while its oldest operation does not end.
+#[derive(Debug)]
+struct Progress {
+    results: Option<u64>,
+    /// The time of the last new result, and of the last look.
+    since: Instant,
+    looked: Instant,
+    /// The operation that was reported to be without a result.
+    idle: Option<OperationId>,
+    /// Whether the trainers know what it waits for.
+    is_told: bool,
 }
 
 impl<'a> EventLoop<'a> {
     pub(super) fn new(job: &'a Job, operations: &'a JobOperations, member: &'a Member) -> EventLoop<'a> {
         let faults = PendingFaults::default();
-        EventLoop { job, operations, member, faults, mismatched: None, deserted: None, oldest: None }
+        let now = Instant::now();
+        let progress = Progress { results: None, since: now, looked: now, idle: None, is_told: false };
+        EventLoop {
+            job,
+            operations,
+            member,
+            faults,
+            mismatched: None,
+            deserted: None,
+            oldest: None,
+            progress,
+        }
     }
 
     pub(super) async fn run(mut self, mut events: UnboundedReceiver<JobEvent>, channels: Channels) -> End {
         let Channels { events: mut control_events, mut renewed } = channels;
         let mut failed = std::pin::pin!(self.member.failed());
-        let mut standstill = std::pin::pin!(log_standstill(self.job, self.operations));
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let end = loop {
@@ -68,8 +94,10 @@ impl<'a> EventLoop<'a> {
                     None
                 }
                 Some(grant) = renewed.recv() => self.renew(grant).await,
-                _ = ticks.tick() => self.check_deadlines(),
-                never = &mut standstill => match never {},
+                _ = ticks.tick() => {
+                    self.check_progress().await;
+                    self.check_deadlines()
+                }
             };
             if let Some(end) = end {
                 break end;
@@ -142,6 +170,7 @@ impl<'a> EventLoop<'a> {
             // For a replacement.
             Event::ResumePoint { .. } => {}
             Event::ReportOperations => self.report_operations(None),
+            Event::Waiting { message, ranks } => self.tell_waiting(&message, &ranks),
         }
     }
 
@@ -176,6 +205,52 @@ impl<'a> EventLoop<'a> {
         }
     }
 
+    /// Reports an operation without results, and the return of results.
+    async fn check_progress(&mut self) {
+        let now = Instant::now();
+        let Some(oldest) = self.operations.oldest().filter(|_| self.is_oldest_stalled(now)) else {
+            return self.on_progress(now, self.progress.results);
+        };
+        if now.duration_since(self.progress.looked) < PROGRESS_INTERVAL {
+            return;
+        }
+        self.progress.looked = now;
+        let (daemon, number) = (self.job.daemon.clone(), self.operations.terms.job);
+        let results = blocking(move || daemon.backend.results(number)).await.ok().flatten();
+        if results != self.progress.results {
+            return self.on_progress(now, results);
+        }
+        let idle = now.duration_since(self.progress.since);
+        if idle >= IDLE_TIMEOUT && self.progress.idle != Some(oldest.operation) {
+            self.progress.idle = Some(oldest.operation);
+            self.member.post(Post::Idle(Some(oldest.clone())));
+        }
+        if idle >= SILENCE_TIMEOUT && !self.progress.is_told {
+            let message = format!(
+                "{} has had no result for {SILENCE_TIMEOUT:?}, and the control plane does not say for which worker it waits",
+                oldest.text
+            );
+            self.tell_waiting(&message, &[]);
+        }
+    }
+
+    fn is_oldest_stalled(&self, now: Instant) -> bool {
+        self.oldest.is_some_and(|(_, since, _)| now.duration_since(since) >= STALL_TIMEOUT)
+    }
+
+    fn on_progress(&mut self, now: Instant, results: Option<u64>) {
+        if self.progress.idle.is_some() {
+            self.member.post(Post::Idle(None));
+        }
+        self.progress = Progress { results, since: now, looked: now, idle: None, is_told: false };
+    }
+
+    fn tell_waiting(&mut self, message: &str, ranks: &[u16]) {
+        self.progress.is_told = true;
+        log_limited!(warn, job = self.job.plan.spec.job, ?ranks, "{message}");
+        self.operations.waits(message, ranks);
+    }
+
     fn check_mismatch(&self, now: Instant) -> Option<End> {
         if now.duration_since(self.mismatched?) < DIAGNOSIS_TIMEOUT {
             return None;
@@ -204,28 +279,6 @@ impl<'a> EventLoop<'a> {
         let reason = format!("has left job {:?} while sums were outstanding here", self.job.plan.spec.job);
         log_limited!(warn, ?departed, job = self.job.plan.spec.job, "sums wait for workers that have left");
         Some(End::ours(JobError::Worker { rank, reason }))
-    }
-}
-
-async fn log_standstill(job: &Job, operations: &JobOperations) -> Infallible {
-    let number = operations.terms.job;
-    let mut before = None;
-    loop {
-        sleep(STANDSTILL_LOG_INTERVAL).await;
-        let outstanding = operations.outstanding();
-        let daemon = job.daemon.clone();
-        let results = blocking(move || daemon.backend.results(number)).await.ok().flatten();
-        if outstanding > 0 && results.is_some() && results == before {
-            log_limited!(
-                warn,
-                job = job.plan.spec.job,
-                outstanding,
-                results,
-                "no result for {STANDSTILL_LOG_INTERVAL:?}: have all workers submitted the operation? \
-                 `sumac-agg status` counts what the aggregator refuses"
-            );
-        }
-        before = results.filter(|_| outstanding > 0);
     }
 }
 

@@ -60,7 +60,7 @@ impl Job {
     pub(super) async fn join(&self) -> Result<(NameReservation, Member), Failure> {
         let name = self.daemon.jobs.reserve(&self.plan.spec.job, self.plan.spec.rank).await?;
         let (spec, endpoint) = (self.plan.spec.clone(), &self.plan.endpoint);
-        let local = self.daemon.backend.local;
+        let local = self.daemon.backend.local();
         let mut max_elements = path::words_to(endpoint.address).min(self.daemon.backend.most_words());
         if spec.mode == Some(Mode::Dynamic) {
             // The limit of a shared slot.

@@ -396,6 +396,14 @@ impl JobOperations {
         }
     }
 
+    /// Notifies the clients that an operation waits for these ranks; none: they are not known.
+    pub(crate) fn waits(&self, message: &str, ranks: &[u16]) {
+        for client in self.lock().clients.values() {
+            let (job, message, ranks) = (client.handle, message.to_owned(), ranks.to_vec());
+            client.notify(Notification::Waiting { job, message, ranks });
+        }
+    }
+
     pub(crate) fn cancel(&self) {
         if std::mem::replace(&mut self.lock().is_cancelled, true) {
             return;

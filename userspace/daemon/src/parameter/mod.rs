@@ -119,7 +119,7 @@ impl ParameterHostDataPlane {
 impl DataPlane for ParameterHostDataPlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         self.sweep();
-        let local = self.daemon.backend.local;
+        let local = self.daemon.backend.local();
         Ok(PlaneInfo {
             kind: PlaneKind::Parameter,
             // It has no slots, but 0 is invalid.

@@ -38,6 +38,12 @@ pub(crate) enum Notification {
         request: u64,
         job: u64,
     },
+    /// An operation of an open job waits for other workers.
+    Waiting {
+        job: u64,
+        message: String,
+        ranks: Vec<u16>,
+    },
     Stop,
 }
 
@@ -48,6 +54,13 @@ impl Session {
             Notification::Completed { op, outcome } => self.completed(op, &outcome),
             Notification::JobFailed { job, failure } => self.job_failed(job, failure),
             Notification::Closed { request, job } => self.closed(request, job),
+            Notification::Waiting { job, message, ranks } => {
+                match self.send(&Outbound::Event(Event::Waiting { job, message, ranks })) {
+                    // A trainer that reads nothing meanwhile does without.
+                    Err(End::Overrun) => Ok(()),
+                    sent => sent,
+                }
+            }
             Notification::Stop => {
                 for handle in self.jobs.keys() {
                     let error = Failure::new(Code::ShuttingDown, "this host's daemon is being stopped")

@@ -65,6 +65,7 @@ fn host(rank: u16, pins: &Path, queues: usize) -> Host {
     let params = params(rank, 2);
     let entry = HostJobEntry {
         token: params.token,
+        ip: mine.into(),
         aggregator_ip: theirs.into(),
         epoch: params.epoch,
         elements: params.elements,
@@ -284,6 +285,7 @@ fn a_worker_is_the_parameter_host() {
             host_ips[0] = u32::from(*address(1).ip());
             let entry = HostJobEntry {
                 token: params.token,
+                ip: (*address(rank as u8 + 1).ip()).into(),
                 host_ips,
                 epoch: params.epoch,
                 elements: params.elements,

@@ -18,6 +18,8 @@ pub const PORT: u16 = 48700;
 pub const JOB: u16 = 3;
 pub const ENTRY: HostJobEntry = HostJobEntry {
     token: 0x0123_4567_89ab_cdef,
+    ip: HOST,
+    group_ip: 0,
     aggregator_ip: AGGREGATOR,
     epoch: 7,
     elements: 256,

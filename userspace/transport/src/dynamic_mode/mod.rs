@@ -36,7 +36,7 @@ use crate::{
     handshake::{Handshake, Outcome},
     in_flight::{ChunkState, InFlight},
     lane::shard_of,
-    mode::ModeProtocol,
+    mode::{CheckedPath, ModeProtocol},
     operation::Operation,
     packet::Packet,
     params::{JobParams, Tuning},
@@ -169,8 +169,7 @@ impl DynamicMode {
                     core.probe_timeout.on_probe(core.now);
                     self.probe(core);
                     if self.path.probe(core.now) {
-                        // The aggregator is gone, and with it the sums in its slots.
-                        core.in_flight.mark_all_lost();
+                        on_direct(core);
                     }
                 }
             }
@@ -221,6 +220,12 @@ impl DynamicMode {
     }
 }
 
+/// Packets go straight from now on: the aggregator is gone, and with it the sums in its slots.
+fn on_direct(core: &mut Core) {
+    core.in_flight.mark_all_lost();
+    core.path_check.restart(core.now);
+}
+
 impl ModeProtocol for DynamicMode {
     fn on_result(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason> {
         self.receive(core, packet)
@@ -267,9 +272,32 @@ impl ModeProtocol for DynamicMode {
             _ => {}
         }
         if self.path.on_timeout(core.now) {
-            core.in_flight.mark_all_lost();
+            on_direct(core);
         }
         self.settle(core);
+    }
+
+    fn on_unknown_job(&mut self, core: &mut Core) {
+        if self.path.on_unknown_job() {
+            on_direct(core);
+        }
+        self.settle(core);
+    }
+
+    fn checked_path(&self) -> CheckedPath {
+        let received = self.base as u32;
+        match self.path.is_direct() {
+            true => CheckedPath { to: self.host, numbers: HOST_PROBES, received },
+            false => CheckedPath { to: self.aggregator, numbers: 0, received },
+        }
+    }
+
+    fn path_lost(&self, why: JobError) -> JobError {
+        let why = match why {
+            JobError::NoReply { probes, waited_ms } => JobError::HostSilent { probes, waited_ms },
+            why => why,
+        };
+        JobError::PathLost { reason: why.to_string() }
     }
 
     fn take_over(&mut self, _core: &mut Core) {

@@ -132,6 +132,17 @@ impl Path {
         gives_up
     }
 
+    /// Records that the aggregator does not have the job. Returns whether packets go straight from now on.
+    pub fn on_unknown_job(&mut self) -> bool {
+        if !matches!(self.state, PathState::Joining | PathState::Through) {
+            return false;
+        }
+        self.state = PathState::Direct;
+        // It may get the job again: further probes tell.
+        self.probe_due = true;
+        true
+    }
+
     /// Records the answer to a probe that went straight to the parameter host.
     pub fn on_host_report(&mut self) {
         self.host_answered = true;

@@ -42,6 +42,7 @@ impl Core {
         let was_lost = answered.state == ChunkState::Lost;
         self.stats.suspects_spared += u64::from(was_lost);
         self.probe_timeout.on_result(now);
+        self.path_check.restart(now);
         let rtt = now.since(answered.sent);
         let is_own = echo == answered.sent.stamp() && !answered.is_query;
         let is_only = !answered.is_resent && !was_lost;

@@ -21,6 +21,7 @@ use crate::{
     operation::{Completion, OpId, Operation},
     packet,
     params::{JobParams, Tuning},
+    path_check::PathCheck,
     peer::PeerId,
     probe_timeout::ProbeTimeout,
     rtt::RttEstimator,
@@ -68,6 +69,7 @@ pub(crate) struct Core {
     pub backoff: Backoff,
     pub threshold: PacketThreshold,
     pub probe_timeout: ProbeTimeout,
+    pub path_check: PathCheck,
     pub budget: Box<dyn SendingBudget>,
     /// The time until which a paced budget lets no packet go.
     pub paced_until: Option<Time>,
@@ -94,6 +96,7 @@ impl Core {
             backoff: Backoff::default(),
             threshold: PacketThreshold::new(tuning.packet_threshold.unwrap_or(packet_threshold)),
             probe_timeout,
+            path_check: PathCheck::default(),
             budget,
             paced_until: None,
             results_restart_timers,
@@ -156,6 +159,19 @@ impl Core {
     /// The timer that has expired first.
     pub fn next_expiry(&self) -> Option<Expiry> {
         self.timers().next().filter(|(at, _)| *at <= self.now).map(|(_, expiry)| expiry)
+    }
+
+    /// Whether the running job waits for results, so that its path is to be checked.
+    pub fn checks_path(&self) -> bool {
+        matches!(self.phase, Phase::Ready) && self.in_flight.unanswered() > 0
+    }
+
+    /// Checks the path when no result has come for long. Returns the reason for which it is lost.
+    pub fn check_path(&mut self) -> Option<JobError> {
+        if !self.checks_path() {
+            return None;
+        }
+        self.path_check.on_timeout(self.now, &self.tuning, &self.params)
     }
 
     /// Considers a chunk lost because its timer expired.
@@ -295,6 +311,9 @@ impl Core {
         out: &mut [u8],
     ) -> Transmit {
         let operation = self.in_flight.get(index).operation;
+        if self.in_flight.unanswered() == 0 {
+            self.path_check.restart(self.now);
+        }
         let packet = self.next_packet;
         self.next_packet += 1;
         self.in_flight.on_sent(

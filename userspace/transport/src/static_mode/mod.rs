@@ -24,7 +24,7 @@ use crate::{
     error::ParamError,
     handshake::{Handshake, Outcome},
     in_flight::InFlight,
-    mode::ModeProtocol,
+    mode::{CheckedPath, ModeProtocol},
     packet::Packet,
     params::{JobParams, Tuning, check_slots},
     peer::{PeerId, PeerTable},
@@ -124,6 +124,10 @@ impl ModeProtocol for StaticMode {
                 on_measure(core, measure);
             }
         }
+    }
+
+    fn checked_path(&self) -> CheckedPath {
+        CheckedPath { to: self.aggregator, numbers: 0, received: 0 }
     }
 
     fn poll_transmit(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {

@@ -6,6 +6,7 @@ mod hostile;
 mod numbers;
 mod operations;
 mod passes;
+mod path;
 mod recovery;
 mod streams;
 mod support;

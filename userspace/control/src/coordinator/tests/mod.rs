@@ -12,6 +12,7 @@ mod random;
 mod random_dynamic;
 mod replacement;
 mod restart;
+mod standstill;
 
 use std::net::Ipv4Addr;
 

@@ -1,0 +1,63 @@
+//! Watches the data path's interface and threads while the daemon runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use sumac_transport::JobError;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use crate::daemon::DaemonState;
+
+/// The interval between two looks at the interface.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Fails the jobs when the interface of the XDP backend is removed, and opens it again when it was made anew.
+pub(crate) async fn interface(daemon: Arc<DaemonState>) {
+    let mut is_lost = false;
+    while let Some((name, opened)) = daemon.backend.interface() {
+        sleep(INTERVAL).await;
+        let found = nix::net::if_::if_nametoindex(name.as_str()).ok();
+        if found == Some(opened) {
+            continue;
+        }
+        if !is_lost {
+            let reason = format!("interface {name} of this host was removed, or made anew");
+            tracing::warn!(interface = name, "the interface is another than before; all jobs end");
+            daemon.jobs.fail_all(&JobError::PathLost { reason });
+        }
+        is_lost = true;
+        if found.is_none() {
+            continue;
+        }
+        let state = daemon.clone();
+        match spawn_blocking(move || state.backend.reopen(&state.config)).await {
+            Ok(Ok(())) => {
+                tracing::info!(interface = name, "the interface is in service again");
+                is_lost = false;
+            }
+            Ok(Err(error)) => tracing::warn!(interface = name, %error, "cannot open the interface yet"),
+            Err(error) => tracing::error!(%error, "opening the interface panicked; please report it"),
+        }
+    }
+}
+
+/// Notifies systemd's watchdog, if there is one, as long as the data path's threads answer.
+pub(crate) async fn watchdog(daemon: Arc<DaemonState>) {
+    let Some(timeout) = sd_notify::watchdog_enabled() else { return };
+    loop {
+        let state = daemon.clone();
+        if spawn_blocking(move || state.backend.datapath.is_alive()).await.unwrap_or(false) {
+            notify(NotifyState::Watchdog);
+        }
+        sleep(timeout / 3).await;
+    }
+}
+
+/// Notifies systemd, if it has started the daemon with a notification socket.
+pub(crate) fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "cannot notify systemd");
+    }
+}

@@ -1,0 +1,123 @@
+//! The path of a running job that is lost, or on which nothing comes because a worker is late.
+
+use sumac_transport::{DynamicParams, JobError, JobParams, JobState, Time};
+use sumac_wire::{Kind, Reason, header::flag};
+
+use crate::support::{Lone, Sent, block, job};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A dynamic job of two workers.
+fn dynamic() -> JobParams {
+    JobParams { slots: 0, dynamic: Some(DynamicParams::new(64).with_window(16)), ..block(2, 1, 8) }
+}
+
+/// Lets time pass without a result, for at most a minute. `answer` gives the answer to a packet. Returns the seconds until the
+/// job ended, with its error.
+fn stall(lone: &mut Lone, answer: impl Fn(&Sent) -> Option<Vec<u8>>) -> Option<(f64, JobError)> {
+    lone.submit_floats(&[2.0; 8]);
+    let start = lone.now;
+    loop {
+        for sent in lone.send_all() {
+            answer(&sent).into_iter().for_each(|payload| lone.take(&payload));
+        }
+        let seconds = lone.now.since(start) as f64 / SECOND as f64;
+        if let JobState::Failed(error) = lone.engine.state() {
+            let error = error.clone();
+            assert!(lone.engine.poll_completion().is_some_and(|ended| ended.result.is_err()));
+            return Some((seconds, error));
+        }
+        if seconds > 60.0 {
+            return None;
+        }
+        lone.expire();
+    }
+}
+
+fn is_probe(sent: &Sent) -> bool {
+    sent.header.kind == Kind::Probe as u8
+}
+
+/// The report that the aggregator does not have the job.
+fn unknown(sent: &Sent) -> Option<Vec<u8>> {
+    let told = |header: &mut sumac_wire::Header| {
+        (header.kind, header.flags) = (Kind::Report as u8, flag::UNKNOWN_JOB);
+    };
+    Some(sent.answer_with(told))
+}
+
+fn text(end: Option<(f64, JobError)>) -> (f64, String) {
+    end.map_or((0.0, String::new()), |(seconds, error)| (seconds, error.to_string()))
+}
+
+#[test]
+fn a_path_that_answers_waits_for_the_late_worker() {
+    for params in [job(2, 4, 8), dynamic()] {
+        let mut lone = Lone::ready(params, 50_000);
+        assert_eq!(stall(&mut lone, |sent| is_probe(sent).then(|| sent.answer())), None);
+        let probes = lone.engine.stats().probes_sent;
+        assert!((50..1_000).contains(&probes), "{probes} probes in a minute");
+    }
+}
+
+#[test]
+fn a_path_that_is_lost_ends_the_job_within_five_seconds() {
+    for (params, what) in
+        [(job(2, 4, 8), "no answer from the aggregator"), (dynamic(), "no answer from the parameter host")]
+    {
+        let mut lone = Lone::ready(params, 50_000);
+        let (seconds, error) = text(stall(&mut lone, |_| None));
+        assert!((3.0..5.0).contains(&seconds) && error.contains(what), "after {seconds} s: {error}");
+    }
+}
+
+#[test]
+fn an_mtu_that_has_become_too_small_is_named() {
+    for params in [job(2, 4, 8), dynamic()] {
+        let mut lone = Lone::ready(params, 50_000);
+        let small = |sent: &Sent| (is_probe(sent) && sent.header.elements == 0).then(|| sent.answer());
+        let (seconds, error) = text(stall(&mut lone, small));
+        assert!(error.contains("raise the MTU"), "{error}");
+        assert!((3.0..5.0).contains(&seconds), "after {seconds} s");
+    }
+}
+
+#[test]
+fn an_aggregator_that_does_not_have_the_job_ends_a_static_one() {
+    let mut lone = Lone::ready(job(2, 4, 8), 50_000);
+    let (seconds, error) = text(stall(&mut lone, unknown));
+    assert!(error.contains("no longer has job 3 (epoch 7)"), "{error}");
+    assert!((2.0..4.0).contains(&seconds), "after {seconds} s: the control plane comes first");
+    // Somebody else's word is nothing.
+    let mut lone = Lone::ready(job(2, 4, 8), 50_000);
+    let forged = |sent: &Sent| {
+        lone_answer(sent, |header| (header.flags, header.token) = (flag::UNKNOWN_JOB, header.token ^ 1))
+    };
+    assert!(text(stall(&mut lone, forged)).1.contains("no answer from the aggregator"));
+    let stats = lone.engine.stats();
+    assert!(stats.unknown_job == 0 && stats.frames.get(Reason::BadToken) > 0);
+}
+
+fn lone_answer(sent: &Sent, change: impl Fn(&mut sumac_wire::Header)) -> Option<Vec<u8>> {
+    Some(sent.answer_with(|header| {
+        header.kind = Kind::Report as u8;
+        change(header);
+    }))
+}
+
+#[test]
+fn an_aggregator_that_does_not_have_the_job_is_bypassed_by_a_dynamic_one() {
+    let mut lone = Lone::ready(dynamic(), 50_000);
+    lone.submit_floats(&[2.0; 8]);
+    let sent = lone.send_all();
+    assert_eq!((sent.len(), lone.engine.stats().direct), (1, 0));
+    unknown(&sent[0]).into_iter().for_each(|payload| lone.take(&payload));
+    assert_eq!(lone.engine.stats().direct, 1, "at once");
+    let again: Vec<Sent> = lone.send_all().into_iter().filter(|sent| !is_probe(sent)).collect();
+    assert_eq!((again.len(), again[0].header.seq), (1, sent[0].header.seq));
+    assert!(again[0].header.has(flag::RESEND), "no slot shall keep it");
+    lone.take(&again[0].answer());
+    assert!(lone.engine.poll_completion().is_some_and(|ended| ended.result.is_ok()));
+    assert_eq!(lone.engine.state(), JobState::Ready);
+    assert!(lone.now < Time(SECOND));
+}
