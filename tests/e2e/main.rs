@@ -18,6 +18,7 @@ mod foreign;
 mod hostile;
 mod joining;
 mod loss;
+mod lost;
 mod mismatch;
 mod numbers;
 mod queues;

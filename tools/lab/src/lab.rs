@@ -60,6 +60,13 @@ impl Lab {
         WORKER_PORT
     }
 
+    /// Removes a worker's interface, and makes it anew with the same name and address, in a lab without cables. What was
+    /// attached to it is gone.
+    pub fn replug(&self, rank: u16) -> Result<()> {
+        self.worker(rank).ip(&[format!("link del dev {WORKER_PORT}")])?;
+        self.hosts.plug_in_worker(rank, &self.spec)
+    }
+
     /// The aggregator's host; in a lab of racks the root's.
     pub fn aggregator(&self) -> &Namespace {
         &self.hosts.aggregator

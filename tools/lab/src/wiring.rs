@@ -136,7 +136,7 @@ impl Hosts {
         self.aggregator.ip(&routes.collect::<Vec<_>>())
     }
 
-    fn plug_in_worker(&self, rank: u16, spec: &LabSpec) -> Result<()> {
+    pub(crate) fn plug_in_worker(&self, rank: u16, spec: &LabSpec) -> Result<()> {
         let number = usize::from(rank);
         let leaf = Leaf {
             host: &self.workers[number],
