@@ -81,7 +81,7 @@ for _ in range(100):
 fn arrived(sumac: &Deployment<'_>, to: &Namespace, ip: Ipv4Addr, form: &str) -> usize {
     let port = sumac_wire::DEFAULT_BASE_PORT.to_string();
     let lab = sumac.lab();
-    let mut receiver = Command::new("python3");
+    let mut receiver = Command::new("/usr/bin/python3");
     receiver.args(["-c", RECEIVE, &port]);
     // A name, and so a log, of its own.
     let what = format!("receiver-{}-{form}", to.name());
@@ -89,7 +89,7 @@ fn arrived(sumac: &Deployment<'_>, to: &Namespace, ip: Ipv4Addr, form: &str) -> 
     let log = receiver.log().to_owned();
     let text = || std::fs::read_to_string(&log).unwrap_or_default();
     receiver.wait_until("bound", LIMIT, || text().contains("bound")).unwrap();
-    let mut sender = Command::new("python3");
+    let mut sender = Command::new("/usr/bin/python3");
     sender.args(["-c", SEND, &ip.to_string(), &port, form]);
     lab.start(lab.worker(0), "sender", &mut sender).unwrap().wait_success("the sender", LIMIT).unwrap();
     receiver.wait_success("the receiver", LIMIT).unwrap();

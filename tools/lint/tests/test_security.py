@@ -18,7 +18,7 @@ class NamedTests(unittest.TestCase):
         named -= {"no_new_privs"}
         self.assertGreater(len(named), 20)
         for name in sorted(named):
-            self.assertRegex(tests, rf"fn {name}\(", name)
+            self.assertTrue(f"fn {name}(" in tests, name)
 
     def test_each_named_file_exists(self) -> None:
         for path in set(re.findall(r"[\w/-]+\.rs", DOCUMENT)):
