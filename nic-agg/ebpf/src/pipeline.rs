@@ -56,7 +56,7 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
     (work.src_ip, work.dst_ip) = (frame.src_ip, frame.dst_ip);
     let outcome = match ours::<JUMBO>(ctx, packet, &frame, state, work) {
         Ok(outcome) => outcome,
-        Err(reason) => refused::note(work, reason),
+        Err(reason) => Outcome::new(reason, XDP_DROP),
     };
     stage_ends();
     Outcome { job: work.job as u16, ..outcome }
@@ -82,9 +82,15 @@ fn ours<const JUMBO: bool>(
     work: &mut Work,
 ) -> Result<Outcome, Reason> {
     let headers = packet.headers().ok_or(Reason::Truncated)?;
-    let header = Header::read(&headers.sumac(), 0, frame.payload_len())?;
+    let header = match Header::read(&headers.sumac(), 0, frame.payload_len()) {
+        Ok(header) => header,
+        Err(reason) => return Ok(Outcome::new(reason, XDP_PASS)),
+    };
     (work.base_port, work.shard) = (state.base_port, frame.dst_port.wrapping_sub(state.base_port));
-    let wants_slot = admit(ctx, &header, frame, work)?;
+    let wants_slot = match admit(ctx, &header, frame, work) {
+        Ok(wants_slot) => wants_slot,
+        Err(reason) => return Ok(refused::note(work, reason)),
+    };
     if drops::on_arrival(state, header.job) {
         return Err(Reason::Injected);
     }

@@ -1,4 +1,4 @@
-//! The fate of a refused frame: the kernel's, dropped, or the answer to a worker whose job was removed here.
+//! The fate of a frame that is not admitted: the kernel's, dropped, or the answer to a worker whose job was removed here.
 //!
 //! After all is done, by what is in [`Work`] and with pointers of its own into the frame: to the verifier this is one way for
 //! all the ways on which frames are refused.

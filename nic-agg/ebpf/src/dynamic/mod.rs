@@ -53,7 +53,7 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
     (work.src_ip, work.dst_ip) = (frame.src_ip, frame.dst_ip);
     let outcome = match ours::<JUMBO>(packet, &frame, state, work) {
         Ok(outcome) => outcome,
-        Err(reason) => refused::note(work, reason),
+        Err(reason) => Outcome::new(reason, XDP_DROP),
     };
     stage_ends();
     Outcome { job: work.job as u16, ..outcome }
@@ -70,7 +70,9 @@ fn ours<const JUMBO: bool>(
     let header = Header::read(&headers.sumac(), 0, frame.payload_len())?;
     (work.base_port, work.shard) = (state.base_port, frame.dst_port.wrapping_sub(state.base_port));
     work.tail = 0;
-    admit(&header, frame, work)?;
+    if let Err(reason) = admit(&header, frame, work) {
+        return Ok(refused::note(work, reason));
+    }
     // A job's chunks are no longer than a page; where a driver split the frame, its values cannot be reached.
     if JUMBO && !packet.holds(usize::from(header.elements)) {
         return Err(Reason::Internal);
