@@ -9,7 +9,7 @@
 //! The cables are slow, so that a sum is half way when the aggregator goes.
 
 use nix::sys::signal::Signal;
-use sumac_client::Pending;
+use sumac_client::{Pending, Reduction};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Deployment, SumacOptions};
 use sumac_lab::units::Rate;
@@ -34,6 +34,13 @@ fn submit_but_one(crew: &Crew, seed: u64) -> Vec<Pending<f32>> {
     crew.trainers[..LATE].iter().map(|trainer| trainer.submit(seed, COUNT)).collect()
 }
 
+/// All hand in a sum, and all but rank 2 the next one. Making the values takes longer than the first sum, so it is done before.
+fn submit_two(crew: &Crew) -> [Vec<Pending<f32>>; 2] {
+    let (whole, mut rest) = (crew.prepare(SEED, COUNT), crew.prepare(SEED + 1, COUNT));
+    rest.truncate(LATE);
+    [whole, rest].map(|tensors| crew.hand_in(tensors, Reduction::Sum))
+}
+
 /// Waits until more chunks were asked for: timers have noticed that nothing is answered.
 fn wait_for_questions(crew: &Crew) {
     let before = crew.counter("questions");
@@ -44,8 +51,7 @@ fn wait_for_questions(crew: &Crew) {
 fn sums_go_on_when_the_programs_are_attached_again() {
     in_slow_lab(|sumac| {
         let crew = Crew::join(sumac, "resumed");
-        let whole = crew.submit(SEED, COUNT);
-        let mut rest = submit_but_one(&crew, SEED + 1);
+        let [whole, mut rest] = submit_two(&crew);
         stats::wait_for_results(&crew.trainers[0], 500);
 
         sumac.detach_aggregator().unwrap();
@@ -73,8 +79,7 @@ fn sums_go_on_when_the_programs_are_attached_again() {
 fn a_job_whose_slots_are_gone_fails_by_name() {
     in_slow_lab(|sumac| {
         let crew = Crew::join(sumac, "bereft");
-        let _whole = crew.submit(SEED, COUNT);
-        let pending = submit_but_one(&crew, SEED + 1);
+        let [_whole, pending] = submit_two(&crew);
         stats::wait_for_results(&crew.trainers[0], 500);
         sumac.sumac_agg(&["detach", "--all"]).unwrap();
         sumac.attach_aggregator().unwrap();

@@ -351,7 +351,8 @@ mod tests {
         }
         assert_eq!(sender(&good(), &JobEntry { flags: 0, ..JOB }), Err(Reason::UnknownJob));
         let former = JobEntry { flags: 0, ..JOB };
-        let changes: [(&str, fn(&mut Header), Option<u16>); 6] = [
+        type Change = (&'static str, fn(&mut Header), Option<u16>);
+        let changes: [Change; 6] = [
             ("a worker that was not told", |_| (), Some(3)),
             ("its probe", |h| h.kind = Kind::Probe as u8, Some(3)),
             ("no worker of it", |h| h.bitmap_0 = 16, None),

@@ -39,11 +39,8 @@ fn is_probe(sent: &Sent) -> bool {
 }
 
 /// The report that the aggregator does not have the job.
-fn unknown(sent: &Sent) -> Option<Vec<u8>> {
-    let told = |header: &mut sumac_wire::Header| {
-        (header.kind, header.flags) = (Kind::Report as u8, flag::UNKNOWN_JOB);
-    };
-    Some(sent.answer_with(told))
+fn unknown(sent: &Sent) -> Vec<u8> {
+    sent.answer_with(|header| (header.kind, header.flags) = (Kind::Report as u8, flag::UNKNOWN_JOB))
 }
 
 fn text(end: Option<(f64, JobError)>) -> (f64, String) {
@@ -85,24 +82,21 @@ fn an_mtu_that_has_become_too_small_is_named() {
 #[test]
 fn an_aggregator_that_does_not_have_the_job_ends_a_static_one() {
     let mut lone = Lone::ready(job(2, 4, 8), 50_000);
-    let (seconds, error) = text(stall(&mut lone, unknown));
+    let (seconds, error) = text(stall(&mut lone, |sent| Some(unknown(sent))));
     assert!(error.contains("no longer has job 3 (epoch 7)"), "{error}");
     assert!((2.0..4.0).contains(&seconds), "after {seconds} s: the control plane comes first");
     // Somebody else's word is nothing.
     let mut lone = Lone::ready(job(2, 4, 8), 50_000);
     let forged = |sent: &Sent| {
-        lone_answer(sent, |header| (header.flags, header.token) = (flag::UNKNOWN_JOB, header.token ^ 1))
+        let change = |header: &mut sumac_wire::Header| {
+            (header.kind, header.flags) = (Kind::Report as u8, flag::UNKNOWN_JOB);
+            header.token ^= 1;
+        };
+        Some(sent.answer_with(change))
     };
     assert!(text(stall(&mut lone, forged)).1.contains("no answer from the aggregator"));
     let stats = lone.engine.stats();
     assert!(stats.unknown_job == 0 && stats.frames.get(Reason::BadToken) > 0);
-}
-
-fn lone_answer(sent: &Sent, change: impl Fn(&mut sumac_wire::Header)) -> Option<Vec<u8>> {
-    Some(sent.answer_with(|header| {
-        header.kind = Kind::Report as u8;
-        change(header);
-    }))
 }
 
 #[test]
@@ -111,7 +105,7 @@ fn an_aggregator_that_does_not_have_the_job_is_bypassed_by_a_dynamic_one() {
     lone.submit_floats(&[2.0; 8]);
     let sent = lone.send_all();
     assert_eq!((sent.len(), lone.engine.stats().direct), (1, 0));
-    unknown(&sent[0]).into_iter().for_each(|payload| lone.take(&payload));
+    lone.take(&unknown(&sent[0]));
     assert_eq!(lone.engine.stats().direct, 1, "at once");
     let again: Vec<Sent> = lone.send_all().into_iter().filter(|sent| !is_probe(sent)).collect();
     assert_eq!((again.len(), again[0].header.seq), (1, sent[0].header.seq));
