@@ -8,12 +8,7 @@ use aya_ebpf::{
     programs::XdpContext,
 };
 use sumac_agg_layout::Event;
-use sumac_wire::{
-    Header, Reason, admit,
-    bytes::Bytes,
-    frame, reason,
-    tables::worker_index,
-};
+use sumac_wire::{Header, Reason, admit, bytes::Bytes, frame, reason, tables::worker_index};
 
 use crate::{
     answer::{self, Addresses},

@@ -138,6 +138,11 @@ impl Attached {
         Ok(())
     }
 
+    /// Releases the program before the handle ends: its interface is gone, and one of the same name is to be claimed.
+    pub fn release(&mut self) {
+        self.owner = None;
+    }
+
     pub(crate) fn open_pins(pins: HostPins) -> Result<Self, OpenError> {
         let (ifname, path) = (pins.interface.clone(), pins.directory.path().to_owned());
         let closed = |source| OpenError::System { subject: path.display().to_string(), source };

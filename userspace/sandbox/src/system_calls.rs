@@ -11,7 +11,7 @@ macro_rules! numbers {
 #[cfg(target_arch = "x86_64")]
 const LEGACY: &[i64] = numbers![
     SYS_access SYS_chmod SYS_dup2 SYS_epoll_wait SYS_getdents SYS_mkdir SYS_open SYS_pipe SYS_poll SYS_readlink SYS_rename
-    SYS_rmdir SYS_select SYS_stat SYS_lstat SYS_time SYS_unlink SYS_arch_prctl
+    SYS_rmdir SYS_select SYS_stat SYS_lstat SYS_symlink SYS_time SYS_unlink SYS_arch_prctl
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[i64] = &[];
@@ -41,7 +41,7 @@ const FILES: &[i64] = numbers![
     SYS_close SYS_close_range SYS_dup SYS_dup3 SYS_faccessat SYS_faccessat2 SYS_fadvise64 SYS_fallocate SYS_fchmod
     SYS_fchmodat SYS_fcntl SYS_fdatasync SYS_flock SYS_fstat SYS_fstatfs SYS_fsync SYS_ftruncate SYS_getcwd SYS_getdents64
     SYS_ioctl SYS_lseek SYS_mkdirat SYS_newfstatat SYS_openat SYS_openat2 SYS_pipe2 SYS_pread64 SYS_preadv SYS_pwrite64
-    SYS_pwritev SYS_read SYS_readlinkat SYS_readv SYS_renameat SYS_renameat2 SYS_statfs SYS_statx SYS_umask SYS_unlinkat
+    SYS_pwritev SYS_read SYS_readlinkat SYS_readv SYS_renameat SYS_renameat2 SYS_statfs SYS_statx SYS_symlinkat SYS_umask SYS_unlinkat
     SYS_write SYS_writev
 ];
 

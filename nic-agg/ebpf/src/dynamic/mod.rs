@@ -5,10 +5,7 @@
 
 mod slot;
 
-use aya_ebpf::{
-    bindings::xdp_action::XDP_DROP,
-    programs::XdpContext,
-};
+use aya_ebpf::{bindings::xdp_action::XDP_DROP, programs::XdpContext};
 use sumac_agg_layout::{DYNAMIC_ENTRY, State};
 use sumac_wire::{
     Header, Kind, Reason,

@@ -109,6 +109,9 @@ impl Backend {
     /// Opens the interface of the XDP backend again, after it was made anew: attaches the program, and gives the threads
     /// sockets on it. It may wait for ARP.
     pub(crate) fn reopen(&self, config: &Config) -> Result<(), BackendError> {
+        if let Some(mut admitted) = self.admitted() {
+            admitted.program.release();
+        }
         let (local, admitted, ios) = xdp(config, self.control)?;
         let (Some(mut before), Some(admitted)) = (self.admitted(), admitted) else { return Ok(()) };
         before.replace(admitted).map_err(|error| BackendError::Xdp(error.to_string()))?;
