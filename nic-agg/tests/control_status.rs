@@ -4,6 +4,7 @@
 #[path = "support/serve.rs"]
 mod serve;
 
+use std::os::unix::fs::PermissionsExt;
 use std::{
     ffi::OsString,
     fs,
@@ -33,6 +34,7 @@ impl Server {
         fs::create_dir_all(&state_dir).unwrap();
         let file = state_dir.join("given");
         fs::write(&file, SECRET).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         let mut arguments = ["--plane", "none", "--listen", "127.0.0.1:0"].map(OsString::from).to_vec();
         for secret in ["--secret-file", "--rack-secret-file"] {
             arguments.extend([secret.into(), file.clone().into()]);

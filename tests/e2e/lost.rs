@@ -71,6 +71,27 @@ fn a_dynamic_job_goes_on_when_the_control_plane_is_stopped_in_order() {
 }
 
 #[test]
+fn a_dynamic_job_goes_on_past_an_aggregator_with_too_few_slots() {
+    let spec = LabSpec { parameter_hosts: 1, ..slow(Topology::PerPort) };
+    let options = SumacOptions { dynamic: Some(DynamicOptions::default()), ..SumacOptions::default() };
+    with_sumac(spec, &options, |sumac| {
+        let crew = Crew::join(sumac, "bypassed");
+        let pending = crew.submit(SEED, COUNT);
+        stats::wait_for_results(&crew.trainers[0], 200);
+        sumac.sumac_agg(&["detach", "--all"]).unwrap();
+        // The job does not fit, so the control plane does not install it again.
+        let ports = sumac.lab().spec().aggregator_ports();
+        let ports = ports.iter().map(String::as_str);
+        let attach: Vec<&str> = ["attach", "--dynamic-slots", "8"].into_iter().chain(ports).collect();
+        sumac.sumac_agg(&attach).unwrap();
+        exact::assert_sums("half way", SEED, &crew.results(pending));
+        exact::assert_sums("afterwards", SEED + 1, &crew.allreduce(SEED + 1, COUNT));
+        assert!(crew.counter("direct") > 0, "past the aggregator");
+        crew.leave();
+    });
+}
+
+#[test]
 fn an_mtu_that_shrinks_under_a_job_is_named() {
     with_sumac(slow(Topology::PerPort), &SumacOptions::default(), |sumac| {
         named(sumac, "raise the MTU", |sumac, _| {

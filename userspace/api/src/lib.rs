@@ -29,7 +29,7 @@ pub use sumac_job::{
 };
 
 /// The protocol's version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The maximum length of a message in bytes, in both directions.
 pub const MAX_MESSAGE: usize = 128 * 1024;

@@ -278,7 +278,7 @@ mod tests {
         let rooted = Collective { root: Some(3), ..plain.clone() };
         let reduced = Collective { reduction: Some(Reduction::Mean), ..plain.clone() };
         let commands = [
-            Command::Hello(Hello { version: 2, client: "test".into() }),
+            Command::Hello(Hello { version: 3, client: "test".into() }),
             Command::Open(open),
             Command::Attach(Attach { job: "digits".into(), secret: None }),
             Command::Register(Register { size: 4096 }),

@@ -13,7 +13,7 @@ from .errors import ConnectionLost
 from .job import Job
 from .memory import Memory, Shape
 
-VERSION = 2
+VERSION = 3
 """The supported version of the local API."""
 
 DEFAULT_SOCKET = "/run/sumac/sumac.sock"
