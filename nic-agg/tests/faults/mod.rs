@@ -1,6 +1,6 @@
 //! Failing system calls and kill -9 at every step of the commands, by strace: what follows is the former state or the new.
 //!
-//! Every seventh of the steps that change something is tried, and all of them with `SUMAC_FAULTS=all` in the environment.
+//! Every seventeenth of the steps that change something is tried, and all of them with `SUMAC_FAULTS=all` in the environment.
 
 mod trace;
 

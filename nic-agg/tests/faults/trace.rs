@@ -68,7 +68,7 @@ impl Traced {
         Traced { steps, ..traced }
     }
 
-    /// Returns the faults to try: every seventh step that changes something, each with one kind; a few of those that look.
+    /// Returns the faults to try: every seventeenth step that changes something, each with one kind; a few of those that look.
     pub fn faults(&self) -> Vec<(Step, Fault)> {
         let is_looking = |step: &Step| LOOKING.iter().any(|name| step.text.contains(name));
         let (looking, changing): (Vec<_>, Vec<_>) = self.steps.iter().cloned().partition(is_looking);
@@ -77,8 +77,8 @@ impl Traced {
             return looking.into_iter().chain(changing).flat_map(both).collect();
         }
         let kinds = [Fault::Kill, Fault::Error].into_iter().cycle();
-        let changing = changing.into_iter().step_by(7).zip(kinds);
-        let looking = looking.into_iter().skip(7).step_by(61).map(|step| (step, Fault::Error));
+        let changing = changing.into_iter().step_by(17).zip(kinds);
+        let looking = looking.into_iter().skip(7).step_by(151).map(|step| (step, Fault::Error));
         changing.chain(looking).collect()
     }
 
