@@ -22,8 +22,8 @@ use sumac_tests::site::with_sumac;
 use sumac_tests::stats;
 use sumac_wire::header::{Kind, flag};
 
-/// Counters of the job's own frames.
-const ALIVE: &[&str] = &["foreign", "probed", "duplicate", "added"];
+/// Counters of the job's own frames; `steered` are answers to the probes of its path while it waits.
+const ALIVE: &[&str] = &["foreign", "probed", "duplicate", "added", "steered"];
 
 /// Wrong at the aggregator, which takes contributions and probes.
 const AT_AGGREGATOR: &[Case] = &[
