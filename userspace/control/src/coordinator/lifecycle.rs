@@ -1,8 +1,8 @@
 //! The life of runs after the joins: starts, silence, leaves, the planes' answers, the end.
 
 use super::{
-    Action, Coordinator, End, HELD_UP, InstalledJob, MEASURE_TIMEOUT, MemberId, Outcome, PLANE_TIMEOUT,
-    RECONNECT_GRACE, Record, RunId, SILENCE_TIMEOUT, Time,
+    Action, Coordinator, End, HELD_UP, InstalledJob, MAX_MISSED_FAILURES, MEASURE_TIMEOUT, MemberId, Outcome,
+    PLANE_TIMEOUT, RECONNECT_GRACE, Record, RunId, SILENCE_TIMEOUT, Time,
     agreement::Limits,
     hosts::HOSTS_TIMEOUT,
     layout::Layout,
@@ -389,6 +389,12 @@ impl Coordinator {
         let Some(run) = self.runs.get_mut(&id) else { return };
         let Some(member) = run.members.remove(&rank) else { return };
         run.revision += 1;
+        if let Phase::Over(End::Failed(failure)) = &run.phase {
+            // It may only have been out of reach, and asks when it is back.
+            self.missed_failures.push_back((member.id, failure.clone()));
+            let excess = self.missed_failures.len().saturating_sub(MAX_MISSED_FAILURES);
+            self.missed_failures.drain(..excess);
+        }
         self.members.remove(&member.id);
         self.advance(id);
         let is_deserted = self.runs.get(&id).is_some_and(|run| run.is_waiting() && run.members.is_empty());

@@ -52,7 +52,7 @@ use self::{
 };
 use crate::{
     JOB_NAME_LEN,
-    failure::{Refusal, RefusalKind, invalid},
+    failure::{JobFailure, Refusal, RefusalKind, invalid},
     message::{Denial, DenialKind, End, JoinRequest, Status},
     plane::{PlaneInfo, PlaneKind, WorkerInstall},
     pool::Pool,
@@ -74,6 +74,8 @@ const MEASURE_TIMEOUT: Duration = Duration::from_secs(30);
 const HELD_UP: Duration = Duration::from_millis(700);
 /// Members at once, those of finished jobs that have not received it yet among them.
 const MAX_MEMBERS: usize = 4096;
+/// Failures that are kept for members that were silent.
+const MAX_MISSED_FAILURES: usize = 1024;
 
 /// Names one worker's membership. Random, so that nobody guesses another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -167,6 +169,8 @@ pub struct Coordinator {
     members: HashMap<MemberId, (RunId, u16)>,
     racks: BTreeMap<RackId, Rack>,
     lost_racks: Vec<RackId>,
+    /// The failures that members have not received, since they were silent when their jobs ended.
+    missed_failures: VecDeque<(MemberId, JobFailure)>,
     /// Whether a completed slot takes the next chunk of its lane, however late it is; SwitchML as published does not.
     pub stealing: bool,
     /// A dead worker's rank in a dynamic job may be taken for so long; the job fails when nobody does. Not in jobs whose
@@ -220,7 +224,10 @@ impl Coordinator {
         }
         let run = self.names.get(job).and_then(|name| self.runs.get(&name.current?));
         let is_replaced = run.filter(|run| run.is_live()).is_some_and(|run| run.members.contains_key(&rank));
-        let message = if is_replaced {
+        let missed = self.missed_failures.iter().find(|(member, _)| *member == id);
+        let message = if let Some((_, failure)) = missed {
+            format!("job `{job}` has ended meanwhile: {}; open it anew on all workers", failure.message)
+        } else if is_replaced {
             format!(
                 "job `{job}` goes on without this worker, which was silent: another is its rank {rank} now"
             )

@@ -118,6 +118,7 @@ impl Coordinator {
             members: HashMap::default(),
             racks: restart.racks,
             lost_racks: Vec::new(),
+            missed_failures: VecDeque::new(),
             stealing: true,
             rejoin_grace: Time::ZERO,
             actions: VecDeque::default(),

@@ -103,6 +103,17 @@ fn workers_have_time_to_reconnect_through_a_rack_that_is_back() {
     assert_eq!((failure.kind, failure.culprit()), (FailureKind::Silent, Some(1)), "{failure}");
 }
 
+/// Those below it could not hear of the job's end, and ask for it when the rack is back.
+#[test]
+fn workers_below_a_dead_rack_are_told_that_it_was_the_rack() {
+    let (mut world, members) = running();
+    let even = [members[0], members[2]];
+    world.pass_with(seconds(5), &even, &BOTH[..1]);
+    assert_eq!(world.failure(members[0]).kind, FailureKind::Rack);
+    let denied = world.coordinator.reconnect(world.now, "a", 1, members[1], 0).unwrap_err();
+    assert!(denied.message.contains("`r1` (10.77.100.11) stopped answering"), "{denied:?}");
+}
+
 #[test]
 fn a_rack_that_lost_its_state_or_is_away_fails_them_too() {
     let (mut world, members) = running();
