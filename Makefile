@@ -37,6 +37,17 @@ chaos: build ## kill 1,000 random processes under a loop of allreduces, half of 
 	$(BIN)/sumac-lab chaos --mode static --kills $(KILLS) --seed $(SEED)
 	$(BIN)/sumac-lab chaos --mode dynamic --kills $(KILLS) --seed $(SEED)
 
+MINUTES ?= 60
+
+.PHONY: fuzz
+fuzz: ## fuzz every parser with libFuzzer, MINUTES=60 divided over the targets; new inputs go into the corpora
+	@tools/setup.sh --fuzz
+	tools/fuzz.sh $(MINUTES)
+
+.PHONY: miri
+miri: ## run the units of packets, transport and leases under Miri (needs rustup's nightly with its component miri)
+	tools/miri.sh
+
 .PHONY: bench
 bench: build ## measure, and write docs/results.md's numbers as JSON (long; installs what it compares with)
 	@tools/setup.sh --compare

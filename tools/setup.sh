@@ -4,11 +4,13 @@
 #   tools/setup.sh --compare  also PyTorch's Gloo and Open MPI, for `sumac-figures compare` and `make bench`
 #   tools/setup.sh --lint     also clippy and rustfmt, for `make lint`
 #   tools/setup.sh --deny     also cargo-deny, for `make deny`
+#   tools/setup.sh --fuzz     also cargo-bolero, for `make fuzz`
 # A second run finds everything in place and does nothing.
 set -euo pipefail
 
 BPF_LINKER_VERSION=0.13.0
 CARGO_DENY_VERSION=0.20.2
+CARGO_BOLERO_VERSION=0.13.5
 LLVM=22
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -57,6 +59,12 @@ install_cargo_deny() {
     cargo install --quiet --locked cargo-deny --version "$CARGO_DENY_VERSION"
 }
 
+install_cargo_bolero() {
+    cargo bolero --version 2>/dev/null | grep -qx "cargo-bolero $CARGO_BOLERO_VERSION" && return
+    say "building cargo-bolero $CARGO_BOLERO_VERSION (a few minutes)"
+    cargo install --quiet --locked cargo-bolero --version "$CARGO_BOLERO_VERSION" --no-default-features --features libfuzzer
+}
+
 command -v apt-get >/dev/null || die "this script knows Debian 12 only; install by hand: ${build_packages[*]}"
 install_missing "${build_packages[@]}" "${lab_packages[@]}"
 if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
@@ -65,4 +73,5 @@ if [ "${1:-}" = --lint ]; then
     cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 || install_missing "${lint_packages[@]}"
 fi
 if [ "${1:-}" = --deny ]; then install_cargo_deny; fi
+if [ "${1:-}" = --fuzz ]; then install_cargo_bolero; fi
 say "everything is in place"

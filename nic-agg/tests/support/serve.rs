@@ -39,7 +39,7 @@ pub struct Serving {
 impl Serving {
     /// Starts it with these arguments after `serve`.
     pub fn start<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Serving {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sumac-agg"))
+        let mut child = Command::new(program())
             .arg("serve")
             .args(arguments)
             .env("RUST_LOG", "info")
@@ -57,4 +57,9 @@ impl Serving {
         let (_, rest) = self.line.split_once(&format!("{name}=")).unwrap();
         rest.split(' ').next().unwrap()
     }
+}
+
+/// Returns the path of this package's program; other packages' tests, which share this module, have none.
+fn program() -> &'static str {
+    option_env!("CARGO_BIN_EXE_sumac-agg").expect("a test of sumac-agg")
 }

@@ -51,6 +51,7 @@ mod quotas;
 mod sandbox;
 mod server;
 mod session;
+mod sync;
 mod wake_queue;
 mod watch;
 

@@ -5,23 +5,21 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
-use rustix::event::EventfdFlags;
+use crate::sync::{Event, Mutex};
 
 /// See the module. `None` inside: the receiver has closed it.
 #[derive(Debug)]
 pub(crate) struct WakeQueue<T> {
     items: Mutex<Option<VecDeque<T>>>,
     /// Readable while there are items.
-    pub(crate) wake: OwnedFd,
+    pub(crate) wake: Event,
 }
 
 impl<T> WakeQueue<T> {
     pub(crate) fn new() -> io::Result<WakeQueue<T>> {
-        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(WakeQueue { items: Mutex::new(Some(VecDeque::new())), wake })
+        Ok(WakeQueue { items: Mutex::new(Some(VecDeque::new())), wake: Event::new()? })
     }
 
     /// Appends an item; returns it when the queue is closed.
@@ -32,14 +30,13 @@ impl<T> WakeQueue<T> {
         };
         queue.push_back(item);
         drop(items);
-        // The counter can only be full of wake-ups that are still unread.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.wake.signal();
         Ok(())
     }
 
     pub(crate) fn take(&self) -> VecDeque<T> {
-        // Read before the queue is emptied: an item that arrives in between costs a wake-up, and is not lost.
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        // Reset before the queue is emptied: an item that arrives in between costs a wake-up, and is not lost.
+        self.wake.reset();
         let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
         items.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -48,22 +45,5 @@ impl<T> WakeQueue<T> {
     pub(crate) fn close(&self) {
         let items = self.items.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(items);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn items_arrive_in_order_and_none_after_the_close() {
-        let queue = WakeQueue::new().unwrap();
-        queue.push(1).unwrap();
-        queue.push(2).unwrap();
-        assert_eq!(queue.take(), [1, 2]);
-        assert!(queue.take().is_empty());
-        queue.close();
-        assert_eq!(queue.push(3), Err(3));
-        assert!(queue.take().is_empty());
     }
 }

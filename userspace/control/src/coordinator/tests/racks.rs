@@ -103,7 +103,7 @@ fn workers_have_time_to_reconnect_through_a_rack_that_is_back() {
     assert_eq!((failure.kind, failure.culprit()), (FailureKind::Silent, Some(1)), "{failure}");
 }
 
-/// Those below it could not hear of the job's end, and ask for it when the rack is back.
+/// Members below it cannot receive the end of the job, and ask for it when the rack is back.
 #[test]
 fn workers_below_a_dead_rack_are_told_that_it_was_the_rack() {
     let (mut world, members) = running();
