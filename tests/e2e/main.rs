@@ -17,6 +17,7 @@ mod faults;
 mod foreign;
 mod hostile;
 mod joining;
+mod links;
 mod loss;
 mod lost;
 mod mismatch;

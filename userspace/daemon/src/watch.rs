@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+use sumac_loader::Interface;
 use sumac_transport::JobError;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -13,13 +14,22 @@ use crate::daemon::DaemonState;
 /// The interval between two looks at the interface.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Fails the jobs when the interface of the XDP backend is removed, and opens it again when it was made anew.
+/// Fails the jobs when the interface of the XDP backend is removed, opens it again when it was made anew, and follows its
+/// MAC address. A job whose aggregator still has the former one ends when no probe is answered.
 pub(crate) async fn interface(daemon: Arc<DaemonState>) {
     let mut is_lost = false;
     while let Some((name, opened)) = daemon.backend.interface() {
         sleep(INTERVAL).await;
-        let found = nix::net::if_::if_nametoindex(name.as_str()).ok();
-        if found == Some(opened) {
+        let found = Interface::by_name(&name).ok();
+        if let Some(interface) = found.as_ref().filter(|interface| interface.index == opened) {
+            if let Some(mac) = interface.mac().filter(|mac| *mac != daemon.backend.local().mac) {
+                tracing::warn!(
+                    interface = name,
+                    address = interface.address,
+                    "the interface has another MAC address"
+                );
+                daemon.backend.set_mac(mac);
+            }
             continue;
         }
         if !is_lost {

@@ -124,6 +124,12 @@ impl Backend {
         Err(BackendError::Xdp(changed.into()))
     }
 
+    /// Continues with another MAC address of the interface.
+    pub(crate) fn set_mac(&self, mac: [u8; 6]) {
+        self.local.lock().unwrap_or_else(PoisonError::into_inner).mac = mac;
+        self.datapath.set_mac(mac);
+    }
+
     /// Returns `xdp` or `udp`.
     pub(crate) fn name(&self) -> &'static str {
         if self.admitted.is_some() { "xdp" } else { "udp" }

@@ -92,6 +92,9 @@ pub trait FrameIo: Send {
     /// Waits until sent frames have completed, at most until `deadline`.
     fn quiesce(&mut self, deadline: Instant);
 
+    /// Sets the address that frames come from, after that of the interface has changed.
+    fn set_mac(&mut self, _mac: [u8; 6]) {}
+
     fn report(&self) -> IoReport;
 }
 

@@ -105,6 +105,13 @@ impl Datapath {
         self.links.iter().zip(ios).all(|(link, io)| link.send(move |thread| thread.io = io))
     }
 
+    /// Sets the address that frames come from, after that of the interface has changed.
+    pub(crate) fn set_mac(&self, mac: [u8; 6]) {
+        for link in self.links.iter() {
+            link.send(move |thread| thread.io.set_mac(mac));
+        }
+    }
+
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<Option<DatapathStats>>>> {
         // Every statement leaves the list whole.
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)

@@ -221,6 +221,10 @@ impl FrameIo for XdpFrameIo {
         }
     }
 
+    fn set_mac(&mut self, mac: [u8; 6]) {
+        self.mac = mac;
+    }
+
     fn report(&self) -> IoReport {
         let frames = self.socket.conservation();
         let socket = SocketReport {
