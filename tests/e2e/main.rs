@@ -21,6 +21,7 @@ mod links;
 mod loss;
 mod lost;
 mod mismatch;
+mod notify;
 mod numbers;
 mod queues;
 mod racks;

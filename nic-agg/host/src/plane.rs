@@ -201,8 +201,7 @@ impl HostDataPlane {
     }
 
     fn check_alive(&self) -> Result<(), PlaneError> {
-        let is_alive = |shard: &Shard| shard.thread.as_ref().is_some_and(|thread| !thread.is_finished());
-        if self.shards.iter().all(is_alive) {
+        if !self.shards.iter().any(Shard::has_ended) {
             return Ok(());
         }
         let what = "an aggregating thread has ended; restart `sumac-agg serve`".into();
@@ -316,6 +315,10 @@ impl DataPlane for HostDataPlane {
     fn instance(&self) -> Result<u64, PlaneError> {
         self.check_alive()?;
         Ok(self.instance)
+    }
+
+    fn is_alive(&self) -> bool {
+        self.shards.iter().all(Shard::is_alive)
     }
 }
 

@@ -5,9 +5,12 @@ mod pump;
 use std::{
     io,
     net::{SocketAddrV4, UdpSocket},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -41,10 +44,36 @@ pub enum StartError {
     Setup { what: &'static str, source: io::Error },
 }
 
+/// The time without a round after which a thread counts as hung.
+const HUNG: Duration = Duration::from_secs(2);
+
 /// One shard: its port's socket and its core belong to its thread.
 pub struct Shard {
     pub core: Arc<Mutex<HostAggregator>>,
     pub thread: Option<JoinHandle<()>>,
+    last_round: LastRound,
+}
+
+/// The time of a thread's last round, in milliseconds from a start.
+#[derive(Clone)]
+struct LastRound {
+    start: Instant,
+    at: Arc<AtomicU64>,
+}
+
+impl LastRound {
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn note(&self) {
+        self.at.store(self.now(), Ordering::Relaxed);
+    }
+
+    fn is_recent(&self) -> bool {
+        let age = self.now().saturating_sub(self.at.load(Ordering::Relaxed));
+        u128::from(age) < HUNG.as_millis()
+    }
 }
 
 impl Shard {
@@ -55,12 +84,22 @@ impl Shard {
         stop: Arc<AtomicBool>,
     ) -> Result<Shard, StartError> {
         let core = Arc::new(Mutex::new(core));
-        let pump = Pump::new(socket, core.clone(), stop);
+        let last_round = LastRound { start: Instant::now(), at: Arc::default() };
+        let pump = Pump::new(socket, core.clone(), stop, last_round.clone());
         let thread = thread::Builder::new()
             .name(format!("aggregate{number}"))
             .spawn(move || pump.run())
             .map_err(|source| StartError::Setup { what: "start an aggregating thread", source })?;
-        Ok(Shard { core, thread: Some(thread) })
+        Ok(Shard { core, thread: Some(thread), last_round })
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Whether the thread runs its rounds.
+    pub fn is_alive(&self) -> bool {
+        !self.has_ended() && self.last_round.is_recent()
     }
 }
 

@@ -179,6 +179,10 @@ pub trait DataPlane: Send + Sync + 'static {
     fn remove(&self, job: u16) -> Result<(), PlaneError>;
     /// Names the memory that holds the slots: another number means that their contents are lost.
     fn instance(&self) -> Result<u64, PlaneError>;
+    /// Whether its threads in this process run; for systemd's watchdog.
+    fn is_alive(&self) -> bool {
+        true
+    }
 }
 
 /// A control plane without an aggregator: workers of dynamic jobs send to their parameter hosts. Limits nothing.

@@ -21,7 +21,7 @@ use nix::{
 };
 use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, admit::payload_len, header::offset};
 
-use super::{IDLE, lock};
+use super::{IDLE, LastRound, lock};
 use crate::aggregator::{Answer, HostAggregator};
 
 const BATCH: usize = 32;
@@ -34,6 +34,7 @@ pub struct Pump {
     socket: UdpSocket,
     core: Arc<Mutex<HostAggregator>>,
     stop: Arc<AtomicBool>,
+    last_round: LastRound,
     /// The origin of the shared slots' clock.
     start: Instant,
     /// The ECN bits that the socket sends with now.
@@ -59,8 +60,13 @@ struct Outgoing {
 
 impl Pump {
     /// Between this socket and this core, until `stop`.
-    pub fn new(socket: UdpSocket, core: Arc<Mutex<HostAggregator>>, stop: Arc<AtomicBool>) -> Pump {
-        Pump { socket, core, stop, start: Instant::now(), ecn: 0 }
+    pub fn new(
+        socket: UdpSocket,
+        core: Arc<Mutex<HostAggregator>>,
+        stop: Arc<AtomicBool>,
+        last_round: LastRound,
+    ) -> Pump {
+        Pump { socket, core, stop, last_round, start: Instant::now(), ecn: 0 }
     }
 
     pub fn run(mut self) {
@@ -68,6 +74,7 @@ impl Pump {
         let mut arrivals = Vec::with_capacity(BATCH);
         let mut outgoing = Vec::with_capacity(BATCH * MAX_WORKERS);
         while !self.stop.load(Ordering::Relaxed) {
+            self.last_round.note();
             arrivals.clear();
             match self.receive(&mut buffers, &mut arrivals) {
                 Ok(()) | Err(Errno::EAGAIN | Errno::EINTR) => {}

@@ -356,8 +356,8 @@ async fn serve<P: DataPlane>(
     };
     match role {
         Role::Root(options) => {
-            let listening = Listening::open(listen, plane, options).await?;
-            announce(listening.address(), &info);
+            let listening = Listening::open(listen, plane.clone(), options).await?;
+            announce(listening.address(), &info, plane);
             let overseer = listening.overseer();
             let overseer = deciding.get_or_init(|| overseer).clone();
             answer_questions(&local::control_name(listening.address().port()), move |question| {
@@ -367,15 +367,15 @@ async fn serve<P: DataPlane>(
         }
         Role::Rack { parent, name, identity } => {
             tracing::info!(parent = %parent.address, name, "a rack's aggregator, below another");
-            let server = RackServer::open(listen, plane, identity, parent, name).await?;
-            announce(server.address(), &info);
+            let server = RackServer::open(listen, plane.clone(), identity, parent, name).await?;
+            announce(server.address(), &info, plane);
             server.serve(stop).await?;
         }
     }
     Ok(())
 }
 
-fn announce(control: SocketAddr, info: &PlaneInfo) {
+fn announce<P: DataPlane>(control: SocketAddr, info: &PlaneInfo, plane: Arc<P>) {
     tracing::info!(
         %control, plane = info.kind.name(), slots = info.slots, elements = info.max_elements,
         data_port = info.base_port, shards = info.shards, "waiting for workers"
@@ -384,7 +384,9 @@ fn announce(control: SocketAddr, info: &PlaneInfo) {
     if let Some(timeout) = sd_notify::watchdog_enabled() {
         tokio::spawn(async move {
             loop {
-                notify(NotifyState::Watchdog);
+                if plane.is_alive() {
+                    notify(NotifyState::Watchdog);
+                }
                 tokio::time::sleep(timeout / 3).await;
             }
         });
