@@ -27,6 +27,7 @@ PACKAGES = {
     "nft": "nftables",
     "nsenter": "util-linux",
     "setpriv": "util-linux",
+    "unshare": "util-linux",
     "ping": "iputils-ping",
     # numpy's package depends on the interpreter.
     "/usr/bin/python3": "python3-numpy",

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -23,6 +24,9 @@ pub struct Args {
     /// End jobs without a question.
     #[arg(long, short)]
     yes: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     pin_root: PinRoot,
 }
@@ -30,22 +34,32 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let root = &args.pin_root.path;
     let found = sumac_hostprog::inventory(root)?;
-    let mut out = io::stdout().lock();
     if args.dry_run {
-        for path in &found.paths {
-            writeln!(out, "would remove {}", path.display())?;
-        }
-        for jobs in &found.jobs {
-            writeln!(out, "would end {jobs}")?;
-        }
-    } else {
-        confirm(args, &found)?;
-        for path in &sumac_hostprog::clean(root)? {
-            writeln!(out, "removed {}", path.display())?;
-        }
+        return show(args, &found.paths, &found.jobs);
     }
-    if found.paths.is_empty() {
-        writeln!(out, "nothing of Sumac's below {}", root.display())?;
+    confirm(args, &found)?;
+    show(args, &sumac_hostprog::clean(root)?, &[])
+}
+
+/// Prints what was, or would be, removed.
+fn show(args: &Args, paths: &[PathBuf], jobs: &[String]) -> anyhow::Result<ExitCode> {
+    if args.json {
+        exit::print_json(&match args.dry_run {
+            true => serde_json::json!({ "would_remove": paths, "would_end": jobs }),
+            false => serde_json::json!({ "removed": paths }),
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut out = io::stdout().lock();
+    let (remove, end) = if args.dry_run { ("would remove", "would end") } else { ("removed", "ended") };
+    for path in paths {
+        writeln!(out, "{remove} {}", path.display())?;
+    }
+    for jobs in jobs {
+        writeln!(out, "{end} {jobs}")?;
+    }
+    if paths.is_empty() {
+        writeln!(out, "nothing of Sumac's below {}", args.pin_root.path.display())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,8 @@
 #[path = "../../../nic-agg/tests/faults/trace.rs"]
 mod trace;
 
+mod mounts;
+
 use std::{
     os::unix::process::CommandExt as _,
     path::Path,
@@ -178,6 +180,9 @@ fn clean_lists_removed_pins() {
     assert_eq!((code, out.matches("/link\n").count()), (0, 2), "{out}{error}");
     let (code, out, _) = lab.sumac("clean");
     assert!(code == 0 && out.contains("nothing of Sumac's"), "{out}");
+    assert_eq!(lab.json("clean --json"), serde_json::json!({ "removed": [] }));
+    let (code, _, error) = lab.sumac("detach h0");
+    assert!(code == 1 && error.contains("no host program on h0"), "{error}");
 }
 
 /// Failing system calls and kill -9 at steps of `attach` over an attached program: program, mode and ports belong together.
@@ -230,8 +235,10 @@ fn clean_asks_before_it_ends_a_job() {
     let (code, _, error) = lab.sumac("clean");
     assert!(code == 1 && error.contains("jobs [7]") && error.contains("--yes"), "{error}");
     assert_eq!(lab.json("status --json")["interfaces"][0]["state"], "attached", "nothing was removed");
-    let (code, out, error) = lab.sumac("clean --yes");
-    assert!(code == 0 && out.contains("/link\n"), "{out}{error}");
+    let listed = lab.json("clean --dry-run --json");
+    assert_eq!(listed["would_end"], serde_json::json!(["jobs [7] of the host program on h0"]), "{listed}");
+    let removed = lab.json("clean --yes --json")["removed"].clone();
+    assert!(removed[0].as_str().unwrap().ends_with("/link"), "{removed}");
     assert!(!Path::new(&lab.pins).exists(), "pins remain");
 }
 

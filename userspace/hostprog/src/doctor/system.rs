@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path};
 
-use sumac_loader::preflight::{self, IPC_LOCK, NET_RAW, OLDEST_KERNEL, SYS_ADMIN};
+use sumac_loader::{
+    mounts::{self, Lifetime},
+    preflight::{self, IPC_LOCK, NET_RAW, OLDEST_KERNEL, SYS_ADMIN},
+};
 
 use super::check::Check;
 
@@ -92,19 +95,42 @@ fn memlock(capabilities: u64, limits: Option<&str>) -> Check {
     }
 }
 
+/// What to do in a mount namespace without the machine's bpffs.
+const SHARED_MOUNTS: &str = "enter the network namespace alone (`nsenter --net=/run/netns/NAME COMMAND`, not `ip netns exec`), or give the \
+     container or unit the machine's /sys/fs/bpf";
+
 fn bpffs(pin_root: &Path, capabilities: u64) -> Check {
     let shown = pin_root.display();
     if preflight::is_on_bpffs(pin_root) {
-        return Check::ok(format!("{shown} can hold pins"));
+        return lifetime(pin_root, &mounts::lifetime(pin_root));
     }
     let found = format!("{shown} is on no bpf file system: programs could not outlive the process");
+    if mounts::is_private() {
+        let found =
+            format!("{found}; this is a mount namespace of its own, and /sys/fs/bpf may be elsewhere");
+        return Check::fail(found, SHARED_MOUNTS);
+    }
     if preflight::holds(capabilities, SYS_ADMIN) && pin_root.starts_with("/sys/fs/bpf") {
         return Check::warn(found, "`sumac attach` mounts it, or: mount -t bpf bpf /sys/fs/bpf");
     }
-    Check::fail(
-        found,
-        "mount -t bpf bpf /sys/fs/bpf, as root; `ip netns exec` hides it, `nsenter --net=` does not",
-    )
+    Check::fail(found, "mount -t bpf bpf /sys/fs/bpf, as root")
+}
+
+fn lifetime(pin_root: &Path, lifetime: &Lifetime) -> Check {
+    let shown = pin_root.display();
+    match lifetime {
+        Lifetime::Machine => Check::ok(format!("{shown} can hold pins")),
+        Lifetime::Processes { pid, name } => Check::warn(
+            format!(
+                "{shown} is on a bpffs of this mount namespace alone: programs end with its last process, such as {pid} ({name})"
+            ),
+            SHARED_MOUNTS,
+        ),
+        Lifetime::Caller => Check::fail(
+            format!("{shown} is on a bpffs that this command has alone: programs would end with it"),
+            SHARED_MOUNTS,
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -118,7 +144,9 @@ mod tests {
         const PLENTY: &str =
             "Max locked memory         unlimited            unlimited            bytes     \n";
         const ALL: u64 = (1 << 41) - 1;
-        let table: [(&str, Check, Severity); 16] = [
+        let processes = Lifetime::Processes { pid: 7, name: "sh".into() };
+        let pins = Path::new("/sys/fs/bpf/sumac");
+        let table: [(&str, Check, Severity); 19] = [
             ("a new kernel", kernel("6.18.44"), Severity::Ok),
             ("the oldest kernel", kernel("5.15.0-91-generic"), Severity::Ok),
             ("an old kernel", kernel("5.10.0"), Severity::Fail),
@@ -134,6 +162,9 @@ mod tests {
             ("little memory", memlock(0, Some(LIMITS)), Severity::Fail),
             ("plenty of memory", memlock(0, Some(PLENTY)), Severity::Ok),
             ("no bpffs, may mount", bpffs(Path::new("/sys/fs/bpf-not"), ALL), Severity::Fail),
+            ("the machine's bpffs", lifetime(pins, &Lifetime::Machine), Severity::Ok),
+            ("a container's bpffs", lifetime(pins, &processes), Severity::Warn),
+            ("the command's own bpffs", lifetime(pins, &Lifetime::Caller), Severity::Fail),
             ("pins in /tmp", bpffs(Path::new("/tmp/x"), ALL), Severity::Fail),
         ];
         for (name, check, level) in table {
