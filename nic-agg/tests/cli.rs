@@ -99,14 +99,22 @@ fn verbs_in_their_usual_order() {
     assert!(code == 1 && text.contains("attach --elements"), "{text}");
 
     assert!(shell.done("detach").contains("kept the slots of jobs [7]"));
+    assert!(shell.done("detach").starts_with("nothing is attached\n"));
     shell.done("attach p0 --slots 32 --elements 256");
-    shell.done("job remove 7");
+    let (code, text) = shell.fails("detach p9");
+    assert!(code == 1 && text.contains("not attached to [\"p9\"]"), "{text}");
+    assert_eq!(shell.json("job remove 7 --json"), serde_json::json!({ "removed": 7 }));
     assert_eq!(shell.fails("job remove 7").0, 1);
     let again = shell.json("job add 7 --token 0x5eed --worker 10.79.0.2 --slots 16 --json");
     assert_eq!((&again["epoch"], &again["first_slot"]), (&2.into(), &0.into()), "{again}");
     let removed = shell.done("detach --all");
     assert!(removed.lines().next().unwrap().ends_with("link-p0"), "{removed}");
     assert_eq!(shell.fails("job list").0, 3);
+    assert_eq!(shell.done("detach"), "nothing is attached\n");
+    let nothing = serde_json::json!({ "interfaces": [], "kept_jobs": [] });
+    assert_eq!(shell.json("detach --json"), nothing);
+    assert!(shell.done("detach --all").starts_with("nothing of an aggregator's below"));
+    assert_eq!(shell.fails("detach p0").0, 1, "named, but not attached");
 }
 
 #[test]
@@ -184,7 +192,8 @@ fn drops_on_purpose_are_set_counted_and_shown() {
     let shell = Shell::new();
     shell.done("attach p0 --slots 32");
     shell.done("drop --up 1% --down 0");
-    shell.done("drop --up 2% --down 3% --job 9");
+    let set = serde_json::json!({ "job": 9, "up_percent": 2.0, "down_percent": 3.0 });
+    assert_eq!(shell.json("drop --up 2% --down 3% --job 9 --json"), set);
     let rule = |first: u16, last: u16, up: f64, down: f64| serde_json::json!({ "first_job": first, "last_job": last, "up_percent": up, "down_percent": down });
     let rules = [rule(1, 8, 1.0, 0.0), rule(9, 9, 2.0, 3.0), rule(10, 63, 1.0, 0.0)];
     assert_eq!(shell.json("status --json")["drops"], serde_json::json!(rules), "without a job");

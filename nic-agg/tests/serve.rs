@@ -364,6 +364,18 @@ async fn a_host_aggregator_tells_its_status_and_drops_on_purpose() {
     shell(&format!("drop --up 0 --down 0 --host {port}")).unwrap();
     assert_eq!(json()["drops"], serde_json::json!([]));
     drop(workers);
+    let deadline = std::time::Instant::now() + HANGS;
+    let ended = loop {
+        let status = json();
+        if status["jobs"] == serde_json::json!([]) {
+            break status["ended"].clone();
+        }
+        assert!(std::time::Instant::now() < deadline, "{status}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(ended[0]["counters"]["completed"], 40, "the job's totals survive it: {ended}");
+    let text = shell(&format!("status --host {port}")).unwrap();
+    assert!(text.contains(": ended; frames: "), "{text}");
     let refused = shell(&format!("drop --up 1% --down 0 --job 64 --host {port}")).unwrap_err();
     assert!(refused.contains("job number 64"), "{refused}");
     drop(server);

@@ -45,8 +45,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         if args.json {
             return print_json(&serde_json::json!({ "removed": removed }));
         }
-        for path in removed {
+        for path in &removed {
             writeln!(out, "removed {}", path.display())?;
+        }
+        if removed.is_empty() {
+            writeln!(out, "nothing of an aggregator's below {}", args.pins.pin_root.display())?;
         }
         return Ok(());
     }
@@ -57,6 +60,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         )?;
     } else {
         detached.interfaces.iter().try_for_each(|interface| writeln!(out, "{interface}: detached"))?;
+        if detached.interfaces.is_empty() && args.interfaces.is_empty() {
+            writeln!(out, "nothing is attached")?;
+        }
     }
     if !detached.kept_jobs.is_empty() && !args.json {
         let jobs = &detached.kept_jobs;

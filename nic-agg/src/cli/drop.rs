@@ -2,11 +2,11 @@
 
 use sumac_agg::{
     Aggregator,
-    drops::{DropRate, drops},
+    drops::{DropRate, drops, percent},
     local::{self, Question},
 };
 
-use super::options::Target;
+use super::options::{Target, print_json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,6 +34,9 @@ pub struct Args {
     job: Option<u16>,
     #[command(flatten)]
     target: Target,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -41,6 +44,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match args.target.host {
         Some(port) => drop(local::ask(&local::host_name(port), &Question::drop(args.job, drops))?),
         None => Aggregator::open(&args.target.pins.pin_root)?.set_drops(args.job, drops)?,
+    }
+    if args.json {
+        let (up, down) = (percent(drops.up), percent(drops.down));
+        let set = serde_json::json!({ "job": args.job, "up_percent": up, "down_percent": down });
+        return print_json(&set);
     }
     Ok(())
 }

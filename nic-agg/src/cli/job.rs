@@ -53,6 +53,9 @@ enum JobCommand {
         job: u16,
         #[command(flatten)]
         pins: PinRoot,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// List jobs
     #[command(after_help = "Example:\n  sumac-agg job list --json")]
@@ -129,11 +132,11 @@ fn number(text: &str) -> Result<u64, String> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {
         JobCommand::Add(args) => add(args),
-        JobCommand::Remove { job, pins } => {
+        JobCommand::Remove { job, pins, json } => {
             if !Aggregator::open(&pins.pin_root)?.remove_job(*job)? {
                 return Err(anyhow!("no job {job}: see sumac-agg job list"));
             }
-            Ok(())
+            if *json { print_json(&serde_json::json!({ "removed": job })) } else { Ok(()) }
         }
         JobCommand::List { pins, json } => {
             let jobs = Aggregator::open(&pins.pin_root)?.jobs()?;

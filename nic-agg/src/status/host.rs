@@ -9,7 +9,7 @@ use sumac_wire::{MAX_JOBS, PAGE_ELEMENTS, dynamic, slot::SlotMeta, tables::JobEn
 
 use super::{
     ChunkLimit, DynamicPool, Plane, Status,
-    job::{JobStatus, Observed, by_reason, job_status, slots_used, worker_status},
+    job::{JobStatus, Observed, by_reason, ended, job_status, slots_used, worker_status},
 };
 use crate::drops::{self, DropRule};
 
@@ -40,7 +40,7 @@ pub fn status(plane: &HostDataPlane) -> Result<Status, PlaneError> {
         drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, plane.drops(job)))),
         counters: by_reason(|reason| plane.counter(reason)),
         jobs,
-        ended: Vec::new(),
+        ended: ended(plane.entries(), |job| Ok::<_, PlaneError>(plane.job_seen(job)))?,
     })
 }
 

@@ -176,13 +176,17 @@ impl Aggregator {
     }
 }
 
-/// Returns the totals of the jobs that were removed, of those that had any frames.
-pub(super) fn ended(tables: &Tables) -> Result<Vec<EndedJob>, TableError> {
+/// Returns the totals of the jobs among the entries that were removed, of those that had any frames.
+pub(super) fn ended<E>(
+    entries: impl IntoIterator<Item = (u16, JobEntry)>,
+    seen: impl Fn(u16) -> Result<JobSeen, E>,
+) -> Result<Vec<EndedJob>, E> {
     let mut ended = Vec::new();
-    for (job, JobEntry { epoch, .. }) in
-        tables.jobs()?.into_iter().filter(|(_, entry)| entry.flags & job_flag::ACTIVE == 0)
-    {
-        let seen = tables.job_seen(job)?;
+    for (job, JobEntry { epoch, flags, .. }) in entries {
+        if flags & job_flag::ACTIVE != 0 {
+            continue;
+        }
+        let seen = seen(job)?;
         let counters = by_reason(|reason| seen.counters[reason as usize]);
         if !counters.is_empty() {
             ended.push(EndedJob { job, epoch, counters });

@@ -141,7 +141,7 @@ impl Aggregator {
             drops: DropRule::of(drops),
             counters: counters.map(|(reason, count)| (reason.name(), count)).collect(),
             jobs,
-            ended: job::ended(&tables)?,
+            ended: job::ended(tables.jobs()?, |job| tables.job_seen(job))?,
         })
     }
 }
