@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use super::{
     error::{SteerError, advice, unsupported},
     flow_rules::{FlowRules, PortRule},
-    records::RuleRecords,
+    records::{RuleRecords, has},
 };
 
 /// A change to an interface's rules, kept for its rollback.
@@ -34,7 +34,9 @@ impl RuleTable<'_> {
             found => found.map_err(|source| unsupported(self.ifname, source))?,
         };
         // Recorded rules that others deleted, or that a restart of the driver did, are own no more.
-        let (own, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|rule| own.contains(rule));
+        let (own, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|rule| has(own, rule));
+        // Also that of an insertion that did not end, before another one is announced.
+        self.record(&own)?;
         for (port, queue) in wanted {
             if let Some(rule) = others.iter().find(|rule| rule.port == *port && rule.queue != *queue) {
                 let ifname = self.ifname.to_owned();
@@ -108,7 +110,10 @@ impl RuleTable<'_> {
         wanted: impl Iterator<Item = (u16, u32)>,
         change: &mut Change,
     ) -> Result<(), SteerError> {
+        let failed = |source| SteerError::records(self.ifname, self.records, source);
         for (port, queue) in wanted {
+            // Before the rule: a process that is killed must not leave one that nobody knows.
+            self.records.announce(port, queue).map_err(failed)?;
             let rule = self.rules.insert(port, queue).map_err(|source| SteerError::Insert {
                 ifname: self.ifname.to_owned(),
                 port,
@@ -117,6 +122,7 @@ impl RuleTable<'_> {
                 source,
             })?;
             change.inserted.push(rule);
+            self.records.add(&rule).map_err(failed)?;
         }
         Ok(())
     }

@@ -13,6 +13,9 @@ use sumac_loader::pins::{decode_interface, encode_interface, entries, file_name}
 
 use super::flow_rules::PortRule;
 
+/// The location of a rule that is about to be inserted: the driver may choose it.
+const PENDING: u32 = u32::MAX;
+
 const PREFIX: &str = "rule-";
 
 /// The records of one interface's rules.
@@ -63,6 +66,29 @@ impl RuleRecords {
         Ok(found)
     }
 
+    /// Records that a rule is about to be inserted, in place of the last one of which that was recorded. If this process ends
+    /// before [`RuleRecords::add`], the rule is known by port and queue: a port has one rule.
+    pub fn announce(&self, port: u16, queue: u32) -> io::Result<()> {
+        self.forget_pending()?;
+        self.link(&PortRule { location: PENDING, port, queue })
+    }
+
+    /// Records the rule that was announced, now that it is inserted.
+    pub fn add(&self, rule: &PortRule) -> io::Result<()> {
+        if self.record(rule).is_symlink() {
+            fs::remove_file(self.record(rule))?;
+        }
+        self.link(rule)?;
+        self.forget_pending()
+    }
+
+    fn forget_pending(&self) -> io::Result<()> {
+        match fs::remove_file(self.directory.join(format!("{}{PENDING}", self.prefix))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
     /// Records exactly these rules.
     pub fn write(&self, rules: &[PortRule]) -> io::Result<()> {
         let recorded = self.read()?;
@@ -70,14 +96,26 @@ impl RuleRecords {
             fs::remove_file(self.record(rule))?;
         }
         for rule in rules.iter().filter(|rule| !recorded.contains(rule)) {
-            symlink(format!("port-{}-queue-{}", rule.port, rule.queue), self.record(rule))?;
+            self.link(rule)?;
         }
         Ok(())
+    }
+
+    fn link(&self, rule: &PortRule) -> io::Result<()> {
+        symlink(format!("port-{}-queue-{}", rule.port, rule.queue), self.record(rule))
     }
 
     fn record(&self, rule: &PortRule) -> PathBuf {
         self.directory.join(format!("{}{}", self.prefix, rule.location))
     }
+}
+
+/// Returns whether a rule of the NIC is one of the recorded.
+pub(super) fn has(records: &[PortRule], rule: &PortRule) -> bool {
+    records.iter().any(|own| {
+        *rule == PortRule { location: rule.location, ..*own }
+            && [rule.location, PENDING].contains(&own.location)
+    })
 }
 
 fn parse(name: &str, prefix: &str, target: &str) -> Option<PortRule> {

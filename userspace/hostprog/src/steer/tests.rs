@@ -1,6 +1,9 @@
 //! Changes to the rules of a simulated NIC, and their records.
 
-use std::fs;
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use clap::ValueEnum as _;
 
@@ -165,4 +168,21 @@ fn a_rule_that_stays_is_named_and_recorded() {
     let error = records.change(&nic, &[]).unwrap_err().to_string();
     assert!(error.contains("could not remove rule 7 of eth9") && error.contains("delete 7"), "{error}");
     assert_eq!((steered(&nic), records.ports()), (vec![(48700, 0)], vec![48700]));
+}
+
+/// Killed between the insertion of a rule and its record.
+#[test]
+fn a_rule_of_a_killed_process_is_own() {
+    for (driver, name) in [(FakeDriver::default(), "killed"), (FakeDriver::choosing_locations(), "chosen")] {
+        let (nic, records) = (FlowRules::fake(driver), Records::new(name));
+        let wanted = [(48700, 0), (48701, 1), (48702, 0)];
+        nic.driver().kills.set(Some(48701));
+        assert!(catch_unwind(AssertUnwindSafe(|| records.change(&nic, &wanted))).is_err());
+        nic.driver().kills.set(None);
+        assert_eq!(steered(&nic), wanted[..2]);
+        let change = records.change(&nic, &wanted).unwrap();
+        assert_eq!((change.inserted.len(), records.ports()), (1, vec![48700, 48701, 48702]));
+        let _ = records.change(&nic, &[]).unwrap();
+        assert_eq!((steered(&nic), records.ports()), (vec![], vec![]));
+    }
 }

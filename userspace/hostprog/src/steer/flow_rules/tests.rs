@@ -18,6 +18,8 @@ pub struct FakeDriver {
     pub refuses: Cell<Option<u16>>,
     /// Its filters are switched off.
     pub is_off: Cell<bool>,
+    /// A port with whose rule the process ends.
+    pub kills: Cell<Option<u16>>,
     /// Rules cannot be deleted.
     pub keeps: Cell<bool>,
 }
@@ -36,6 +38,10 @@ impl FlowRules {
 }
 
 impl FakeDriver {
+    pub fn choosing_locations() -> FakeDriver {
+        FakeDriver { driver_chooses: true, ..FakeDriver::default() }
+    }
+
     pub(super) fn handle<const N: usize>(&self, request: &mut RxNfc<N>) -> io::Result<()> {
         let refused = |number| Err(io::Error::from_raw_os_error(number));
         let mut rules = self.rules.borrow_mut();
@@ -78,6 +84,7 @@ impl FakeDriver {
                 let Some(free) = rules.get_mut(location) else { return refused(libc::EINVAL) };
                 *free = Some(request.spec);
                 request.spec.location = location as u32;
+                assert!(self.kills.get().is_none() || self.kills.get() != port, "killed");
             }
             GET_HASH if request.flow_type == UDP4 => request.data = 1 << 4 | 1 << 7 | 1 << 31,
             _ => return refused(libc::EOPNOTSUPP),
