@@ -61,5 +61,6 @@ impl Serving {
 
 /// Returns the path of this package's program; other packages' tests, which share this module, have none.
 fn program() -> &'static str {
-    option_env!("CARGO_BIN_EXE_sumac-agg").expect("a test of sumac-agg")
+    const PATH: Option<&str> = option_env!("CARGO_BIN_EXE_sumac-agg");
+    PATH.expect("a test of sumac-agg")
 }
