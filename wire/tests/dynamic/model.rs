@@ -1,98 +1,82 @@
-//! The workers, the aggregators, the parameter host, the network between them, and what must hold.
+//! The states and steps of a [`System`], the network between its members, and what must hold.
 
 use std::collections::BTreeSet;
 
 use stateright::{Model, Property};
 use sumac_wire::{
-    Header, Kind, MAX_WORKERS,
-    dynamic::{
-        self, Action, Contribution, SlotMeta, decide,
-        host::{self, Bits, ChunkMeta, Outcome},
-        owner,
-    },
+    Header,
+    dynamic::{self, SlotMeta, host::ChunkMeta, owner},
     header::flag,
 };
 
-const JOB: u16 = 3;
-const EPOCH: u16 = 1;
-
-/// A contribution, or what a level made of some, with a sum in the elements' stead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Packet {
-    header: Header,
-    /// The contributions in the sum.
-    sum: u64,
-}
-
-/// The system to check. All chunks have the same slot, the only one of each aggregator.
-#[derive(Clone, Copy, Debug)]
-pub struct System {
-    /// Workers of each rack.
-    pub racks: &'static [u32],
-    /// Workers whose first aggregator is the second one; without one they send to the host.
-    pub direct: u32,
-    /// Whether there is a second aggregator, before the parameter host.
-    pub two_levels: bool,
-    /// Chunks of the stream.
-    pub chunks: u32,
-    /// Chunks that a worker sends ahead of its first without a result.
-    pub window: u32,
-    /// Whether another job takes free slots.
-    pub shared: bool,
-    /// Whether the host may complete a chunk at any time with the contributions that it has (bounded loss).
-    pub flushes: bool,
-    /// Whether the host ignores `received` and infers from a complete chunk that all have those a window older.
-    pub infers: bool,
-}
+use crate::system::{Aggregator, Form, Overflow, Packet, System, job_owner};
 
 /// The property that the header's `received` field brings about.
 pub const KEPT: &str = "a result is kept until all workers have it";
 
-/// A slot and its value.
-type Slot = (SlotMeta, u64);
-
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct State {
     /// `[rack]`
-    first: Vec<Slot>,
-    second: Slot,
+    pub first: Vec<Aggregator>,
+    pub second: Aggregator,
     /// The packets from racks to the second aggregator.
-    between: BTreeSet<Packet>,
+    pub between: BTreeSet<Packet>,
     /// The packets at the last hop.
-    last: BTreeSet<Packet>,
+    pub last: BTreeSet<Packet>,
     /// The parameter host's chunks, and their values.
-    host: Vec<(ChunkMeta, u64)>,
+    pub host: Vec<(ChunkMeta, u64)>,
+    /// The first chunk that the host had not completed when it renewed the job.
+    pub resume: Option<u32>,
     /// `[worker]`: how far the host knows it to have received.
-    received: Vec<u32>,
+    pub received: Vec<u32>,
     /// Bits of chunks whose result was sent.
-    complete: u32,
+    pub complete: u32,
+    /// Bits of chunks whose floats were asked for.
+    pub asked: u32,
     /// `[worker]`: bits of chunks whose result it has.
-    have: Vec<u32>,
+    pub have: Vec<u32>,
+    /// `[worker]`: bits of chunks whose floats it was asked for.
+    pub floats: Vec<u32>,
+    /// Bits of workers that continue under the new incarnation.
+    pub renewed: u32,
     /// Whether a result was sent that does not hold every worker once.
-    is_wrong: bool,
+    pub is_wrong: bool,
     /// Whether the host gave up a result that a worker does not have.
-    is_early: bool,
+    pub is_early: bool,
 }
+
+/// An aggregator: a rack's, or the second.
+type At = Option<usize>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// A worker's packet arrives at its first aggregator: worker, chunk, whether it is marked as sent again, how far it
-    /// had received when it was sent.
-    Contribution(usize, u32, bool, u32),
-    /// A rack's at the second.
+    /// A worker's packet arrives at its first aggregator: worker, chunk, form, how far it had received when it was sent,
+    /// and its slot.
+    Contribution(usize, u32, Form, u32, u32),
+    /// A worker sends past the aggregators.
+    Direct(usize, u32, Form, u32),
+    /// A rack's packet arrives at the second aggregator.
     Between(Packet),
     /// One at the host.
     Last(Packet),
-    /// A chunk's result passes an aggregator: a rack's, or the second.
-    Release(Option<usize>, u32),
+    /// A chunk's result passes an aggregator and names a slot.
+    Release(At, u32, u32),
     /// A chunk's result arrives at a worker.
     Result(usize, u32),
+    /// The request for a chunk's floats arrives at a worker.
+    Ask(usize, u32),
+    /// The host needs the room of a chunk's floats for an earlier one.
+    Forget(usize),
     /// Another job takes a free slot.
-    Take(Option<usize>),
+    Take(At, u32),
     /// A slot loses what it has: its aggregator starts anew, another job frees it, its age is up.
-    Lose(Option<usize>),
+    Lose(At, u32),
     /// The host completes the chunk in this place.
     Flush(usize),
+    /// Worker 0 has died: the host renews the job, then the aggregators in any order, then the workers.
+    RenewHost,
+    RenewAggregator(At),
+    RenewWorker(usize),
 }
 
 const FOREIGN: SlotMeta = SlotMeta {
@@ -109,213 +93,91 @@ const FOREIGN: SlotMeta = SlotMeta {
     received: 0,
 };
 
+impl State {
+    pub fn at(&mut self, aggregator: At) -> &mut Aggregator {
+        match aggregator {
+            Some(rack) => &mut self.first[rack],
+            None => &mut self.second,
+        }
+    }
+
+    fn get(&self, aggregator: At) -> &Aggregator {
+        match aggregator {
+            Some(rack) => &self.first[rack],
+            None => &self.second,
+        }
+    }
+
+    pub fn is_renewed(&self, worker: usize) -> bool {
+        self.renewed >> worker & 1 == 1
+    }
+
+    fn complete(&self, system: &System) -> impl Iterator<Item = u32> {
+        let complete = self.complete;
+        (0..system.chunks).filter(move |seq| complete >> seq & 1 == 1)
+    }
+
+    /// Puts a worker's packet on its way from its first aggregator to the next hop.
+    fn send_on(&mut self, system: &System, worker: usize, sent: Option<Packet>) {
+        match system.two_levels && system.place(worker).2 {
+            true => self.between.extend(sent),
+            false => self.send_to_host(sent),
+        }
+    }
+
+    /// The host does not regard a packet's slot, which is left out.
+    fn send_to_host(&mut self, sent: Option<Packet>) {
+        self.last
+            .extend(sent.map(|Packet { header, sum }| Packet { header: Header { slot: 0, ..header }, sum }));
+    }
+}
+
 impl System {
-    fn workers(&self) -> usize {
-        (self.racks.iter().sum::<u32>() + self.direct) as usize
-    }
-
-    /// Returns a worker's bit at the second level, its bit in its rack, and whether it has a rack's aggregator.
-    fn place(&self, worker: usize) -> (usize, u32, bool) {
-        let mut rank = worker as u32;
-        for (rack, workers) in self.racks.iter().enumerate() {
-            if rank < *workers {
-                return (rack, rank, true);
-            }
-            rank -= workers;
-        }
-        (self.racks.len() + rank as usize, 0, false)
-    }
-
-    fn all(&self) -> Bits {
-        let mut all = [0; host::MAX_RACKS];
-        for worker in 0..self.workers() {
-            let (rack, rank, _) = self.place(worker);
-            all[rack] |= 1 << rank;
-        }
-        all
-    }
-
-    fn kept(&self) -> u32 {
-        (2 * self.window).next_power_of_two()
-    }
-
-    /// Returns one worker's contribution to a chunk: one, in four bits of its own.
-    fn term(worker: usize, chunk: u32) -> u64 {
-        1 << (4 * (worker as u32 * 4 + chunk))
-    }
-
-    fn correct(&self, chunk: u32) -> u64 {
-        (0..self.workers()).map(|worker| System::term(worker, chunk)).sum()
-    }
-
-    fn packet(&self, worker: usize, seq: u32, again: bool, received: u32) -> Packet {
-        let (rack, rank, has_rack) = self.place(worker);
-        let level = if has_rack { 0 } else { flag::LEVEL };
-        let racks = self.racks.len() as u8 + self.direct as u8;
-        let header = Header {
-            kind: Kind::Contribution as u8,
-            flags: level | if again { flag::RESEND } else { 0 },
-            job: JOB,
-            epoch: EPOCH,
-            seq,
-            elements: 1,
-            fan_in_0: if has_rack { self.racks[rack] as u8 } else { 1 },
-            fan_in_1: if self.two_levels || !has_rack { racks } else { 0 },
-            bitmap_0: 1 << rank,
-            bitmap_1: 1 << rack,
-            received,
-            ..Header::default()
-        };
-        Packet { header, sum: System::term(worker, seq) }
-    }
-
     /// Chunks that a worker may send, or have sent.
-    fn reached(&self, state: &State, worker: usize) -> u32 {
+    pub fn reached(&self, state: &State, worker: usize) -> u32 {
         (state.have[worker].trailing_ones() + self.window).min(self.chunks)
     }
 
-    /// Takes a packet at an aggregator; what it sends on.
-    fn aggregate((meta, value): &mut Slot, packet: &Packet) -> Option<Packet> {
-        let header = &packet.header;
-        let (after, action) = decide(meta, &Contribution::of(header), 0, u32::MAX);
-        let before = std::mem::replace(meta, after);
-        match action {
-            Action::Store => *value = packet.sum,
-            Action::Add | Action::Complete | Action::Flush { adds: true } => *value += packet.sum,
-            Action::Flush { adds: false } | Action::Pass | Action::Collide | Action::Drop => {}
-        }
-        let sent = match action {
-            Action::Complete => Some(Packet { header: dynamic::sum(header, &after), sum: *value }),
-            Action::Flush { .. } => Some(Packet { header: dynamic::flushed(header, &before), sum: *value }),
-            Action::Pass => Some(Packet { header: dynamic::passed(header), ..*packet }),
-            Action::Collide => Some(Packet { header: dynamic::collided(header), ..*packet }),
-            Action::Store | Action::Add | Action::Drop => None,
-        };
-        if meta.owner == 0 {
-            *value = 0;
-        }
-        sent
+    /// Returns the forms in which a worker may send a chunk now.
+    fn forms(&self, state: &State, worker: usize, seq: u32) -> impl Iterator<Item = Form> {
+        // After a renewal a window of chunks bypasses the slots, since survivors know other slots than a replacement.
+        let settled = state.resume.filter(|_| state.is_renewed(worker)).map(|first| first + self.window);
+        let first = settled.is_none_or(|settled| seq >= settled).then_some(Form::First);
+        let floats = (state.floats[worker] >> seq & 1 == 1).then_some(Form::Floats);
+        first.into_iter().chain([Form::Again]).chain(floats)
     }
 
-    fn at_worker(
-        &self,
-        state: &mut State,
-        worker: usize,
-        seq: u32,
-        again: bool,
-        received: u32,
-    ) -> Option<Packet> {
-        let packet = self.packet(worker, seq, again, received);
-        match self.place(worker) {
-            (rack, _, true) => System::aggregate(&mut state.first[rack], &packet),
-            _ if self.two_levels => System::aggregate(&mut state.second, &packet),
-            _ => Some(packet),
-        }
-    }
-
-    fn at_host(&self, state: &mut State, packet: &Packet) {
-        let all = self.all();
-        let header = &packet.header;
-        let place = (header.seq % self.kept()) as usize;
-        let received = self.note(state, packet, &all);
-        let (chunk, value) = &mut state.host[place];
-        let before = chunk.seq();
-        match chunk.absorb(header, host::Job { all: &all, kept: self.kept(), received: &received }) {
-            host::Action::Store => *value = packet.sum,
-            host::Action::Add => *value += packet.sum,
-            _ => return,
-        }
-        if let Some(given_up) = before.filter(|seq| *seq != header.seq) {
-            state.is_early |= state.have.iter().any(|have| have >> given_up & 1 == 0);
-        }
-        self.settle(state, place, &all);
-    }
-
-    /// Notes how far a packet's senders have received; how far all have, as the decision takes it.
-    fn note(&self, state: &mut State, packet: &Packet, all: &Bits) -> Vec<u32> {
-        if self.infers {
-            return vec![u32::MAX >> 1; host::MAX_RACKS * MAX_WORKERS];
-        }
-        let mut received = vec![0; host::MAX_RACKS * MAX_WORKERS];
-        let index = |worker| {
-            let (rack, rank, _) = self.place(worker);
-            rack * MAX_WORKERS + rank as usize
-        };
-        (0..).zip(&state.received).for_each(|(worker, known)| received[index(worker)] = *known);
-        if let Some(bits) = host::holds(&packet.header, all) {
-            host::note_received(&mut received, &bits, packet.header.received);
-        }
-        (0..).zip(&mut state.received).for_each(|(worker, known)| *known = received[index(worker)]);
-        received
-    }
-
-    /// Returns the contributors of a sum of chunk `seq`.
-    fn holders(&self, seq: u32, sum: u64) -> Bits {
-        let mut holders = [0; host::MAX_RACKS];
-        for worker in (0..self.workers()).filter(|worker| sum & System::term(*worker, seq) != 0) {
-            let (rack, rank, _) = self.place(worker);
-            holders[rack] |= 1 << rank;
-        }
-        holders
-    }
-
-    /// Completes the chunk in `place` if the values of `of` are in.
-    fn settle(&self, state: &mut State, place: usize, of: &Bits) {
-        let (chunk, value) = &mut state.host[place];
-        let Some(seq) = chunk.seq() else { return };
-        if chunk.settle(of, false) == Outcome::Complete {
-            let correct = self.correct(seq);
-            // Of a chunk that was flushed: at most once.
-            state.is_wrong |= *value != correct && !(self.flushes && *value & !correct == 0);
-            state.complete |= 1 << seq;
-        }
-    }
-
-    fn slot(state: &mut State, rack: Option<usize>) -> &mut Slot {
-        match rack {
-            Some(rack) => &mut state.first[rack],
-            None => &mut state.second,
-        }
-    }
-
-    fn aggregators(&self) -> impl Iterator<Item = Option<usize>> {
-        (0..self.racks.len()).map(Some).chain(self.two_levels.then_some(None))
-    }
-
-    /// Whether all chunks complete when the network loses nothing any more and workers send again what they miss.
-    fn recovers(&self, state: &State) -> bool {
-        let mut state = state.clone();
-        let done = (1 << self.chunks) - 1;
-        for _ in 0..4 * self.chunks {
-            for worker in 0..self.workers() {
-                for seq in state.have[worker].trailing_ones()..self.reached(&state, worker) {
-                    self.send_again(&mut state, worker, seq);
+    /// Steps of one worker. Its packets arrive at any time from when it may send them.
+    fn sendings(&self, state: &State, worker: usize, steps: &mut Vec<Step>) {
+        let prefix = state.have[worker].trailing_ones();
+        for seq in 0..self.reached(state, worker) {
+            for received in (seq + 1).saturating_sub(self.window)..=prefix.min(seq) {
+                for form in self.forms(state, worker, seq) {
+                    let slots = 0..self.slots;
+                    steps.extend(slots.map(|slot| Step::Contribution(worker, seq, form, received, slot)));
+                    let is_direct = self.bypasses && form != Form::First;
+                    steps.extend(is_direct.then_some(Step::Direct(worker, seq, form, received)));
                 }
             }
         }
-        !state.is_wrong && state.have.iter().all(|have| *have == done)
+        steps.extend(state.complete(self).map(|seq| Step::Result(worker, seq)));
+        let asked = (0..self.chunks).filter(|seq| state.asked >> seq & 1 == 1);
+        steps.extend(asked.map(|seq| Step::Ask(worker, seq)));
     }
 
-    /// A worker sends again, and everything arrives.
-    fn send_again(&self, state: &mut State, worker: usize, seq: u32) {
-        if state.have[worker] >> seq & 1 == 1 {
+    fn renewals(&self, state: &State, steps: &mut Vec<Step>) {
+        if !self.renews {
             return;
         }
-        let (_, _, has_rack) = self.place(worker);
-        let received = state.have[worker].trailing_ones().min(seq);
-        let sent = self.at_worker(state, worker, seq, true, received);
-        let sent = match sent {
-            Some(packet) if self.two_levels && has_rack => System::aggregate(&mut state.second, &packet),
-            other => other,
-        };
-        if let Some(packet) = sent {
-            self.at_host(state, &packet);
+        if state.resume.is_none() {
+            return steps.push(Step::RenewHost);
         }
-        if state.complete >> seq & 1 == 1 {
-            for have in &mut state.have {
-                *have |= 1 << seq;
-            }
+        let old: Vec<At> = self.aggregators().filter(|at| !state.get(*at).is_renewed).collect();
+        if old.is_empty() {
+            let old = (0..self.workers()).filter(|worker| !state.is_renewed(*worker));
+            steps.extend(old.map(Step::RenewWorker));
         }
+        steps.extend(old.into_iter().map(Step::RenewAggregator));
     }
 }
 
@@ -324,15 +186,21 @@ impl Model for System {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
+        let aggregator =
+            Aggregator { slots: vec![Default::default(); self.slots as usize], is_renewed: false };
         vec![State {
-            first: vec![Default::default(); self.racks.len()],
-            second: Default::default(),
+            first: vec![aggregator.clone(); self.racks.len()],
+            second: aggregator,
             between: BTreeSet::new(),
             last: BTreeSet::new(),
             host: vec![Default::default(); self.kept() as usize],
+            resume: None,
             received: vec![0; self.workers()],
             complete: 0,
+            asked: 0,
             have: vec![0; self.workers()],
+            floats: vec![0; self.workers()],
+            renewed: 0,
             is_wrong: false,
             is_early: false,
         }]
@@ -340,68 +208,80 @@ impl Model for System {
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
         for worker in 0..self.workers() {
-            let prefix = state.have[worker].trailing_ones();
-            for seq in 0..self.reached(state, worker) {
-                // Sent at any time from when the worker may send it until it has its result.
-                for received in (seq + 1).saturating_sub(self.window)..=prefix.min(seq) {
-                    steps.extend([false, true].map(|again| Step::Contribution(worker, seq, again, received)));
-                }
-            }
-            let results = (0..self.chunks).filter(|seq| state.complete >> seq & 1 == 1);
-            steps.extend(results.map(|seq| Step::Result(worker, seq)));
+            self.sendings(state, worker, steps);
         }
         steps.extend(state.between.iter().copied().map(Step::Between));
         steps.extend(state.last.iter().copied().map(Step::Last));
-        if self.flushes {
-            let begun =
-                |place: &usize| state.host[*place].0.seq().is_some() && !state.host[*place].0.is_complete();
-            steps.extend((0..state.host.len()).filter(begun).map(Step::Flush));
+        for (place, (chunk, _)) in
+            state.host.iter().enumerate().filter(|(_, (chunk, _))| !chunk.is_complete())
+        {
+            steps.extend((self.flushes && chunk.seq().is_some()).then_some(Step::Flush(place)));
+            steps.extend(chunk.is_raw().then_some(Step::Forget(place)));
         }
-        for aggregator in self.aggregators() {
-            let results = (0..self.chunks).filter(|seq| state.complete >> seq & 1 == 1);
-            steps.extend(results.map(|seq| Step::Release(aggregator, seq)));
-            steps.extend(self.shared.then_some(Step::Take(aggregator)));
-            steps.push(Step::Lose(aggregator));
+        for at in self.aggregators() {
+            for slot in 0..self.slots {
+                steps.extend(state.complete(self).map(|seq| Step::Release(at, seq, slot)));
+                steps.extend(self.shared.then_some(Step::Take(at, slot)));
+                steps.push(Step::Lose(at, slot));
+            }
         }
+        self.renewals(state, steps);
     }
 
     fn next_state(&self, before: &State, step: Step) -> Option<State> {
         let mut state = before.clone();
         match step {
-            Step::Contribution(worker, seq, again, received) => {
-                let sent = self.at_worker(&mut state, worker, seq, again, received);
-                let has_rack = self.place(worker).2;
-                if self.aggregators().next().is_none() {
-                    // It arrives again when the worker's next sending does.
-                    sent.iter().for_each(|packet| self.at_host(&mut state, packet));
-                    return (state != *before).then_some(state);
+            Step::Contribution(worker, seq, form, received, slot) => {
+                let at = self.first_hop(worker);
+                // What its receiver refuses for its incarnation has no effect.
+                let is_renewed = match at {
+                    Some(at) => state.get(at).is_renewed,
+                    None => state.resume.is_some(),
+                };
+                if is_renewed && !state.is_renewed(worker) {
+                    return None;
                 }
-                let hop = if self.two_levels && has_rack { &mut state.between } else { &mut state.last };
-                hop.extend(sent);
+                let mut packet = self.packet(worker, seq, form, received, is_renewed);
+                packet.header.slot = slot;
+                match at {
+                    Some(at) => {
+                        let sent = self.aggregate(state.at(at), &packet);
+                        state.send_on(self, worker, sent);
+                    }
+                    // It arrives again when the worker's next sending does.
+                    None => self.at_host(&mut state, &packet),
+                }
+            }
+            Step::Direct(worker, seq, form, received) => {
+                let is_renewed = state.is_renewed(worker);
+                state.last.insert(self.packet(worker, seq, form, received, is_renewed));
             }
             Step::Between(packet) => {
-                let sent = System::aggregate(&mut state.second, &packet);
-                state.last.extend(sent);
+                let sent = self.aggregate(&mut state.second, &packet);
+                state.send_to_host(sent);
             }
             Step::Last(packet) => self.at_host(&mut state, &packet),
-            Step::Release(rack, seq) => {
-                let (meta, value) = System::slot(&mut state, rack);
-                *meta = dynamic::release(meta, owner(JOB, EPOCH, 0), seq, 0, u32::MAX);
+            Step::Release(at, seq, slot) => {
+                let at = state.at(at);
+                let owner = job_owner(at.is_renewed);
+                let (meta, value) = &mut at.slots[slot as usize];
+                *meta = dynamic::release(meta, owner, seq, 0, u32::MAX);
                 *value = if meta.owner == 0 { 0 } else { *value };
             }
             Step::Result(worker, seq) => state.have[worker] |= 1 << seq,
-            Step::Take(rack) => {
-                let slot = System::slot(&mut state, rack);
+            Step::Ask(worker, seq) => state.floats[worker] |= 1 << seq,
+            Step::Forget(place) => state.host[place].0.forget_floats(),
+            Step::Take(at, slot) => {
+                let slot = &mut state.at(at).slots[slot as usize];
                 if slot.0.owner == 0 {
                     *slot = (FOREIGN, 0);
                 }
             }
-            Step::Flush(place) => {
-                let (chunk, value) = &state.host[place];
-                let of = self.holders(chunk.seq().unwrap_or(0), *value);
-                self.settle(&mut state, place, &of);
-            }
-            Step::Lose(rack) => *System::slot(&mut state, rack) = Default::default(),
+            Step::Lose(at, slot) => state.at(at).slots[slot as usize] = Default::default(),
+            Step::Flush(place) => self.flush(&mut state, place),
+            Step::RenewHost => self.renew_host(&mut state),
+            Step::RenewAggregator(at) => state.at(at).is_renewed = true,
+            Step::RenewWorker(worker) => self.renew_worker(&mut state, worker),
         }
         (state != *before).then_some(state)
     }
@@ -422,6 +302,13 @@ impl Model for System {
                 system.aggregators().next().is_none()
                     || state.last.iter().any(|packet| !packet.header.has(flag::RESEND))
             }),
+            Property::sometimes(
+                "floats are asked for, or a job is renewed",
+                |system: &Self, state: &State| {
+                    (system.overflow == Overflow::None || state.asked != 0)
+                        && (!system.renews || state.renewed.count_ones() as usize == system.workers())
+                },
+            ),
         ]
     }
 }
