@@ -266,7 +266,7 @@ struct Attaching<'a> {
     changes: Vec<(Interface, RuleRecords, Change)>,
 }
 
-/// What was loaded: the programs, and the maps under them.
+/// The loaded programs, and the maps under them.
 struct Loaded {
     ebpf: Ebpf,
     tables: Tables,

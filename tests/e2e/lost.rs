@@ -19,6 +19,12 @@ fn slow(topology: Topology) -> LabSpec {
     LabSpec { rate: Some(Rate(50_000_000)), topology, ..LabSpec::new(2) }
 }
 
+fn in_dynamic_lab(body: impl FnOnce(&mut Deployment<'_>)) {
+    let spec = LabSpec { parameter_hosts: 1, ..slow(Topology::PerPort) };
+    let options = SumacOptions { dynamic: Some(DynamicOptions::default()), ..SumacOptions::default() };
+    with_sumac(spec, &options, body);
+}
+
 /// In the middle of a sum `happens` loses its path; the error names it.
 fn named(sumac: &mut Deployment<'_>, culprit: &str, happens: impl FnOnce(&mut Deployment<'_>, &Crew)) {
     let crew = Crew::join(sumac, "lost");
@@ -51,9 +57,7 @@ fn a_job_that_leaves_the_aggregators_table_fails_by_name() {
 
 #[test]
 fn a_dynamic_job_goes_on_when_the_control_plane_is_stopped_in_order() {
-    let spec = LabSpec { parameter_hosts: 1, ..slow(Topology::PerPort) };
-    let options = SumacOptions { dynamic: Some(DynamicOptions::default()), ..SumacOptions::default() };
-    with_sumac(spec, &options, |sumac| {
+    in_dynamic_lab(|sumac| {
         let crew = Crew::join(sumac, "stopped");
         let pending = crew.submit(SEED, COUNT);
         stats::wait_for_results(&crew.trainers[0], 200);
@@ -72,9 +76,7 @@ fn a_dynamic_job_goes_on_when_the_control_plane_is_stopped_in_order() {
 
 #[test]
 fn a_dynamic_job_goes_on_past_an_aggregator_with_too_few_slots() {
-    let spec = LabSpec { parameter_hosts: 1, ..slow(Topology::PerPort) };
-    let options = SumacOptions { dynamic: Some(DynamicOptions::default()), ..SumacOptions::default() };
-    with_sumac(spec, &options, |sumac| {
+    in_dynamic_lab(|sumac| {
         let crew = Crew::join(sumac, "bypassed");
         let pending = crew.submit(SEED, COUNT);
         stats::wait_for_results(&crew.trainers[0], 200);

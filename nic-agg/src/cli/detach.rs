@@ -7,7 +7,7 @@ use sumac_agg::{clean, detach};
 
 use super::options::{PinRoot, print_json};
 
-/// What an error leaves.
+/// The state after an error, and the remedy.
 const PARTIAL: &str = "not all was removed; run it again for the rest";
 
 const EXAMPLES: &str = "\

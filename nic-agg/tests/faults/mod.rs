@@ -15,7 +15,7 @@ use sumac_loader::{BoundXdpMode, Interface};
 use self::trace::{Fault, Traced};
 use super::{Shell, support::net::needs_privileges};
 
-/// What can be seen of an aggregator.
+/// The visible state of an aggregator.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     /// Of each port, its programs by number and mode.
@@ -133,13 +133,12 @@ fn a_first_attachment_that_fails_or_is_killed_leaves_nothing() {
     }
 }
 
-#[test]
-fn a_change_of_mode_that_fails_or_is_killed_is_done_or_undone() {
-    needs_privileges!("a_change_of_mode_that_fails_or_is_killed_is_done_or_undone");
+/// Changes an attachment, from one command line to another, with a fault at each step: it is the former or the new one.
+fn assert_old_or_new(from: &str, to: &str, is_new: impl Fn(&Seen, &Seen) -> bool) {
     let shell = Shell::widened();
-    shell.done("attach p0 p1 --slots 32 --mode driver");
-    let traced = shell.traced("attach p0 p1 --slots 32 --mode generic");
-    shell.done("attach p0 p1 --slots 32 --mode driver");
+    shell.done(from);
+    let traced = shell.traced(to);
+    shell.done(from);
     let mut before = shell.seen();
     for (step, fault) in traced.faults() {
         let output = traced.run(&step, fault);
@@ -148,38 +147,29 @@ fn a_change_of_mode_that_fails_or_is_killed_is_done_or_undone() {
             shell.done("drop --up 0 --down 0");
         }
         let after = shell.seen();
-        let is_new = after.is_attached_to(2) && after.programs[0][0].1 == BoundXdpMode::Generic;
+        let is_new = after.is_attached_to(2) && is_new(&before, &after);
         assert!(is_new || after == before, "neither old nor new: {before:?} {after:?} {case}");
         if is_new {
-            shell.done("attach p0 p1 --slots 32 --mode driver");
+            shell.done(from);
             before = shell.seen();
         }
     }
 }
 
 #[test]
+fn a_change_of_mode_that_fails_or_is_killed_is_done_or_undone() {
+    needs_privileges!("a_change_of_mode_that_fails_or_is_killed_is_done_or_undone");
+    let [driver, generic] =
+        ["driver", "generic"].map(|mode| format!("attach p0 p1 --slots 32 --mode {mode}"));
+    assert_old_or_new(&driver, &generic, |_, after| after.programs[0][0].1 == BoundXdpMode::Generic);
+}
+
+#[test]
 fn another_pool_is_there_whole_or_not_at_all() {
     needs_privileges!("another_pool_is_there_whole_or_not_at_all");
-    let shell = Shell::widened();
-    shell.done("attach p0 p1 --slots 32");
-    let traced = shell.traced("attach p0 p1 --slots 64");
-    shell.done("attach p0 p1 --slots 32");
-    let mut before = shell.seen();
-    for (step, fault) in traced.faults() {
-        let output = traced.run(&step, fault);
-        let case = format!("{step:?} {fault:?}: {}", String::from_utf8_lossy(&output.stderr));
-        if fault == Fault::Kill {
-            shell.done("drop --up 0 --down 0");
-        }
-        let after = shell.seen();
-        let is_new = after.is_attached_to(2) && after.slots == 64 && after.instance != before.instance;
-        assert!(is_new || after == before, "neither old nor new: {before:?} {after:?} {case}");
-        // Not an orphan: the job gets into the maps of the programs that are attached.
-        if is_new {
-            shell.done("attach p0 p1 --slots 32");
-            before = shell.seen();
-        }
-    }
+    assert_old_or_new("attach p0 p1 --slots 32", "attach p0 p1 --slots 64", |before, after| {
+        after.slots == 64 && after.instance != before.instance
+    });
 }
 
 #[test]
@@ -204,7 +194,7 @@ fn jobs_and_removals_that_fail_or_are_killed_are_done_or_undone() {
                 format!("{} {step:?} {fault:?}: {}", traced.line, String::from_utf8_lossy(&output.stderr));
             let after = shell.seen();
             assert!(after.jobs.iter().all(|(_, workers)| *workers == 1), "half a job: {after:?} {case}");
-            // What is left goes on: it can be attached, with the job or without.
+            // The rest goes on: it can be attached, with the job or without.
             let again = shell.run(attach);
             assert!(again.status.success(), "{case} {}", String::from_utf8_lossy(&again.stderr));
             let after = shell.seen();

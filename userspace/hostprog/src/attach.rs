@@ -125,7 +125,7 @@ fn attach_locked(
     if attachment.was_stale {
         tracing::info!(interface = options.ifname, "replacing the pins of an interface that is gone");
     }
-    // What is left without a link is of an interface that is gone, or of a removal that did not end.
+    // Pins without a link are of an interface that is gone, or of a removal that did not end.
     let keep = attachment.bound_mode().is_some() && is_compatible(pins)?;
     let interface = attachment.interface.clone();
     let records = RuleRecords::of_interface(pins.directory.path());

@@ -1,4 +1,4 @@
-//! What `sumac clean` would remove: pins, and the jobs that end with them.
+//! The inventory that `sumac clean` would remove: pins, and the jobs that end with them.
 
 use std::{
     fs,

@@ -16,7 +16,7 @@ use crate::{
 /// the directory's lock.
 ///
 /// # Errors
-/// What could not be restored. The next call tries again.
+/// A change that could not be completed or undone. The next call tries again.
 pub fn recover(pins: &PinDirectory) -> Result<bool, AttachError> {
     if !pins.is_interrupted()? {
         return Ok(false);

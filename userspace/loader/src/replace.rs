@@ -61,7 +61,7 @@ impl PinDirectory {
     /// [`crate::recover::recover`].
     pub fn commit(&self) -> Result<(), PinError> {
         self.record(COMMIT, ".")?;
-        // What is done is skipped; a lack of memory may have passed.
+        // Completed steps are skipped; a lack of memory may have passed.
         if let Err(error) = self.complete().or_else(|_| self.complete()) {
             tracing::warn!("{error}; the next command completes it");
         }

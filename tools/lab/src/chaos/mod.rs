@@ -172,7 +172,7 @@ fn kill(
     let gap = trainers.longest_gap(killed_at);
     let mut since = killed_at;
     if restart.is_none() {
-        // What fails only now fails because of the restart.
+        // An operation that fails only now fails because of the restart.
         since = if passed_before_restart { monotonic() } else { killed_at };
         victim.restart(sumac, trainers)?;
     }

@@ -208,12 +208,15 @@ impl<'a> EventLoop<'a> {
     /// Reports an operation without results, and the return of results.
     async fn check_progress(&mut self) {
         let now = Instant::now();
-        let Some(oldest) = self.operations.oldest().filter(|_| self.is_oldest_stalled(now)) else {
+        if !self.is_oldest_stalled(now) {
             return self.on_progress(now, self.progress.results);
-        };
+        }
         if now.duration_since(self.progress.looked) < PROGRESS_INTERVAL {
             return;
         }
+        let Some(oldest) = self.operations.oldest() else {
+            return self.on_progress(now, self.progress.results);
+        };
         self.progress.looked = now;
         let (daemon, number) = (self.job.daemon.clone(), self.operations.terms.job);
         let results = blocking(move || daemon.backend.results(number)).await.ok().flatten();
