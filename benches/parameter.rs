@@ -36,6 +36,7 @@ fn host(elements: u16) -> ParameterHost {
         lanes: 2,
         shards: 1,
         checksum: true,
+        congestion_control: true,
         workers: (0..WORKERS).map(place).collect(),
         upstream: vec![AGGREGATOR],
     };

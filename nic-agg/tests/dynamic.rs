@@ -19,7 +19,7 @@ use support::{
         CE, ECT, SLOTS, contribution, dynamic_job, frame, header, host, rack_job, result, root_job, values,
     },
     frames::{self, Answer, answer, sum},
-    job_of, needs_privileges, refusal,
+    job_of, needs_privileges, refusal, result_token,
     summed::Summed,
     with_entry,
 };
@@ -291,7 +291,7 @@ fn probes_show_the_whole_way() {
             let up = answer(&shown.out);
             assert_eq!(up.header, Header { flags: flag::LEVEL, ..probe }, "{what}: up");
             assert_eq!((up.frame.dst_ip, up.frame.dst_port), (above.ip, above.port), "{what}");
-            let report = Header { kind: Kind::Report as u8, ..up.header };
+            let report = Header { kind: Kind::Report as u8, token: result_token(), ..up.header };
             let shown = bench.show(&frame(job, &above, &report, &values(&report, 9), ECT));
             assert_eq!(shown.reason, Reason::Probed, "{what}: down");
             let (down, below) = (answer(&shown.out), &job.workers[rank]);
@@ -349,7 +349,7 @@ fn what_is_for_somebody_else_is_the_kernels() {
     let bench = Bench::new(&[only.clone(), rack.clone(), root.clone()]);
     for (what, job, above) in [("only", &only, host(0)), ("rack", &rack, host(9)), ("root", &root, host(0))] {
         let again = Header { flags: flag::RESEND, ..header(job, 0, 3, 3) };
-        let report = Header { kind: Kind::Report as u8, ..again };
+        let report = Header { kind: Kind::Report as u8, token: result_token(), ..again };
         // A worker's packet, one of another level, and the reply.
         let other = Header { flags: again.flags ^ flag::LEVEL, ..again };
         let crossing = [
@@ -391,6 +391,13 @@ fn marks_of_congestion_go_on_as_an_echo() {
     let down = bench.show(&frame(&job, &host(0), &result, &values(&result, 0), CE));
     let down = answer(&down.out);
     assert_eq!((down.header.flags, down.frame.dscp_ecn), (flag::ECN_ECHO, ECT), "a result's");
+    // Without congestion control, or sent again.
+    let next = header(&job, 0, 4, 4);
+    let unmarkable = ECT & !0b11;
+    let sent = frame(&job, &job.workers[0], &Header { flags: flag::RESEND, ..next }, &[1; 20], unmarkable);
+    assert_eq!(answer(&bench.show(&sent).out).frame.dscp_ecn, unmarkable);
+    let back = frame(&job, &host(0), &Header { seq: 4, slot: 4, ..result }, &[1; 20], unmarkable);
+    assert_eq!(answer(&bench.show(&back).out).frame.dscp_ecn, unmarkable);
 }
 
 #[test]
@@ -424,7 +431,8 @@ fn packets_of_a_removed_job_are_told_or_cross_to_the_parameter_host() {
     let shown = bench.show(&contribution(&job, 0, &sent));
     assert_eq!((shown.verdict, shown.reason), (REDIRECT, Reason::UnknownJob));
     let told = answer(&shown.out);
-    assert_eq!(told.header, Header { kind: Kind::Report as u8, flags: flag::UNKNOWN_JOB, ..sent });
+    let token = result_token();
+    assert_eq!(told.header, Header { kind: Kind::Report as u8, token, flags: flag::UNKNOWN_JOB, ..sent });
     assert_eq!((told.frame.dst_ip, told.frame.dscp_ecn & 3), (job.workers[0].ip, 0));
     let back = result(&sent);
     let from_above = frame(&job, &host(0), &back, &values(&back, 0), ECT);

@@ -21,9 +21,11 @@ use support::{
     dynamic::{CE, ECT, SLOTS, dynamic_job, frame, header, host, rack_job, root_job},
     frames::{answer, tag},
     model::{Model, Sent, To},
-    needs_privileges, refusal, with_entry, worker,
+    needs_privileges, refusal, result_token, with_entry, worker,
 };
 
+/// DSCP and ECN of frames whose sender does not react to marks.
+const UNMARKABLE: u8 = ECT & !0b11;
 /// The most elements here: two strides of the loops and some.
 const ELEMENTS: u16 = 35;
 
@@ -100,7 +102,7 @@ fn from_above(rng: &mut SmallRng, request: &Header) -> Header {
     let kind = if once_in(rng, 8) { Kind::Report } else { Kind::Result };
     let flags = one_of(rng, &[0, 0, flag::ECN_ECHO, flag::RAW_FLOAT, flag::COLLISION, flag::LEVEL]);
     let elements = if once_in(rng, 5) { 0 } else { request.elements };
-    Header { kind: kind as u8, flags, elements, ..*request }
+    Header { kind: kind as u8, token: result_token(), flags, elements, ..*request }
 }
 
 fn above_of(job: &NewJob, lane: u32) -> WorkerEntry {
@@ -153,8 +155,9 @@ fn storm(variant: Variant, packets: usize) {
         // Large values overflow; the sums of small ones can be compared.
         let shift = if once_in(&mut rng, 6) { 0 } else { 4 };
         let values: Vec<i32> = (0..header.elements).map(|_| rng.random::<i32>() >> shift).collect();
-        let is_marked = once_in(&mut rng, 8);
-        let mut bytes = frame(job, &from, &header, &values, if is_marked { CE } else { ECT });
+        let dscp_ecn = one_of(&mut rng, &[CE, ECT, ECT, ECT, ECT, ECT, UNMARKABLE, UNMARKABLE]);
+        let is_marked = dscp_ecn == CE;
+        let mut bytes = frame(job, &from, &header, &values, dscp_ecn);
         let is_bent = once_in(&mut rng, 16) && header.elements > 0;
         if is_bent {
             *bytes.last_mut().unwrap() ^= 1 << rng.random_range(0..8);
@@ -193,7 +196,7 @@ fn storm(variant: Variant, packets: usize) {
             let got = answer(&shown.out);
             assert_eq!(shown.out[got.frame.payload()..], payload, "{what}: the host aggregator's");
             assert_eq!((got.header, got.values), (expected, values), "{what}");
-            assert_eq!(got.frame.dscp_ecn & 0xfc, ECT & 0xfc, "{what}");
+            assert_eq!(got.frame.dscp_ecn, if is_marked { ECT } else { dscp_ecn }, "{what}");
             match (to, on_host.unwrap()) {
                 (To::All, Answer::All(..)) => assert_eq!(got.macs[0], [0; 6], "{what}"),
                 (To::One(ip, port), Answer::One(_, to)) => {

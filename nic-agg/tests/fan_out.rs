@@ -19,6 +19,7 @@ use support::{
     frames::{header, sum, value},
     job_of,
     net::{FRAME_TIMEOUT, Namespace, cable, privileged},
+    result_token,
 };
 
 /// The most elements for an MTU of 1500.
@@ -95,7 +96,10 @@ impl Job {
         for rank in 0..world {
             let probe = Header { kind: Kind::Probe as u8, ..header(&self.new, rank, 0, full) };
             self.send(rank, &probe);
-            assert_eq!(self.receive(rank).0, Header { kind: Kind::Report as u8, ..probe });
+            assert_eq!(
+                self.receive(rank).0,
+                Header { kind: Kind::Report as u8, token: result_token(), ..probe }
+            );
         }
         for seq in 0..50 {
             let elements = if seq % 3 == 0 { full } else { 1 + seq as u16 * (full / 60) };

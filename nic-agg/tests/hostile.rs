@@ -11,7 +11,7 @@ use sumac_wire::{Header, Kind, Reason, header::flag};
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT, SHARDS,
     frames::{answer, contribution, emit, frame_of, header, sum, tag},
-    job_of, needs_privileges, refusal,
+    job_of, needs_privileges, refusal, result_token,
 };
 
 const ELEMENTS: u16 = 20;
@@ -222,7 +222,8 @@ fn a_worker_of_a_removed_job_is_told() {
             let shown = bench.show(&frame);
             assert_eq!((shown.verdict, shown.reason), (REDIRECT, Reason::UnknownJob), "{what}");
             let told = answer(&shown.out);
-            let expected = Header { kind: Kind::Report as u8, flags: flag::UNKNOWN_JOB, ..sent };
+            let token = result_token();
+            let expected = Header { kind: Kind::Report as u8, token, flags: flag::UNKNOWN_JOB, ..sent };
             assert_eq!(told.header, expected, "{what}");
             assert_eq!(told.macs, [job.workers[1].mac, AGGREGATOR_MAC], "{what}");
             let way = (told.frame.src_ip, told.frame.dst_ip, told.frame.src_port, told.frame.dst_port);

@@ -19,7 +19,7 @@ use sumac_wire::{
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT, Shown,
     frames::{answer, frame_of, header, sum},
-    job_of, needs_privileges, with_entry,
+    job_of, needs_privileges, result_token, with_entry,
 };
 
 const ELEMENTS: u16 = 37;
@@ -266,7 +266,7 @@ fn strangers_do_not_speak_for_the_parent() {
     type Change = fn(&mut Vec<u8>);
     let table: [(&str, Change, Reason); 6] = [
         ("another address", |b| b[29] ^= 1, Reason::WrongSource),
-        ("no mark of the level", |b| b[45] &= !(flag::LEVEL as u8), Reason::WrongWorker),
+        ("no mark of the level: as a worker's", |b| b[45] &= !(flag::LEVEL as u8), Reason::BadToken),
         ("a token", |b| b[90] ^= 1, Reason::BadToken),
         ("an epoch", |b| b[49] ^= 1, Reason::WrongEpoch),
         ("a slot of nobody", |b| b[56] = 9, Reason::WrongSlot),
@@ -281,10 +281,12 @@ fn strangers_do_not_speak_for_the_parent() {
         assert!(bench.pool() == before, "{what}: a slot changed");
     }
     // A worker of the rack with a parent's packet, and a rack at a rack.
-    let played = tree.frame(1, 0, |h| (h.kind, h.flags) = (Kind::Result as u8, h.flags | flag::LEVEL));
+    let played = tree.frame(1, 0, |h| {
+        (h.kind, h.token, h.flags) = (Kind::Result as u8, result_token(), h.flags | flag::LEVEL);
+    });
     assert_eq!(bench.show(&played).reason, Reason::WrongSource);
     let up = bench.show(&tree.frame(1, 1, |_| ()));
     assert_eq!(up.reason, Reason::Forwarded);
-    assert_eq!(bench.show(&up.out).reason, Reason::WrongSource, "its own part");
+    assert_eq!(bench.show(&up.out).reason, Reason::BadToken, "its own part");
     assert_eq!(tree.root.show(&frame_of(job, 0, &header(job, 0, 3, ELEMENTS))).reason, Reason::WrongWorker);
 }

@@ -179,6 +179,9 @@ fn a_dynamic_job_goes_on_after_detach_and_attach() {
         assert!(aggregator.remove_job(job.job).unwrap());
         aggregator.add_job(&job).unwrap();
         assert!(aggregator.remove_job(job.job).unwrap());
+        let another = with_entry(job.clone(), |entry| JobEntry { token: entry.token ^ 1, ..entry });
+        let refused = aggregator.add_job(&another).unwrap_err();
+        assert!(matches!(refused, AddJobError::Job(JobError::EpochUsed { .. })), "{refused}");
         let refused = aggregator.add_job(&fixed).unwrap_err();
         assert!(matches!(refused, AddJobError::Job(JobError::EpochUsed { .. })), "{refused}");
     });
@@ -325,8 +328,12 @@ fn jobs_need_ports_slots_and_a_new_epoch() {
         matches!(used, Err(AddJobError::Job(JobError::EpochUsed { epoch: 1, .. }))),
         "slots hold epoch 1"
     );
-    let next = with_entry(job.clone(), |entry| JobEntry { epoch: 2, ..entry });
-    assert_eq!(add(&next).unwrap(), 0);
+    let of_epoch = |epoch| with_entry(job.clone(), |entry| JobEntry { epoch, ..entry });
+    assert_eq!(add(&of_epoch(2)).unwrap(), 0);
+    lab.middle.inside(|| aggregator.remove_job(9).unwrap());
+    let earlier = add(&of_epoch(1)).unwrap_err().to_string();
+    assert!(earlier.contains("had epoch 2 before"), "{earlier}");
+    assert_eq!(add(&of_epoch(3)).unwrap(), 0);
     lab.middle.inside(|| detach(&lab.middle.pins, &["p1".to_owned()]).unwrap());
     assert!(matches!(add(&NewJob { job: 13, ..job }), Err(AddJobError::NoPort { rank: 1, .. })));
 }

@@ -11,7 +11,7 @@ use sumac_wire::{
 use support::{
     AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT,
     frames::{answer, contribution, frame_of, header, tag},
-    job_of, needs_privileges, refusal,
+    job_of, needs_privileges, refusal, result_token,
 };
 
 /// Returns a worker's query about a chunk.
@@ -67,6 +67,7 @@ fn each_row_of_the_table() {
             let asked = header(&job, rank, seq, 0);
             let expected = Header {
                 kind: Kind::Result as u8,
+                token: result_token(),
                 flags: asked.flags | flag::QUERY,
                 contributors: 3,
                 ..asked

@@ -14,7 +14,7 @@ use sumac_wire::{
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT,
     frames::{Answer, answer, contribution, emit, frame_of, header, move_to_port, sum, tag, value},
-    job_of, needs_privileges, with_entry,
+    job_of, needs_privileges, result_token, with_entry,
 };
 
 const ALL: u32 = 0b111;
@@ -59,7 +59,7 @@ fn check_result(what: &str, job: &NewJob, got: &Answer, asked_by: usize, seq: u3
         (u32::from(got.header.epoch), u32::from(asked.epoch)),
     ];
     assert!(same.iter().all(|(got, asked)| got == asked), "{what}: {same:?}");
-    assert_eq!(got.header.token, asked.token, "{what}");
+    assert_eq!(got.header.token, result_token(), "{what}");
     assert_eq!(got.header.next_seq, seq.wrapping_add(16), "{what}: the version's next chunk");
     assert_eq!(got.values, sum(0..world, seq, usize::from(elements)), "{what}");
 }
@@ -394,7 +394,10 @@ fn probes_are_answered_with_the_same_length() {
         assert_eq!((shown.verdict, shown.reason), (REDIRECT, Reason::Probed), "{elements} elements");
         let report = answer(&shown.out);
         assert_eq!(shown.out.len(), frame.len());
-        assert_eq!(report.header, sumac_wire::Header { kind: Kind::Report as u8, ..probe });
+        assert_eq!(
+            report.header,
+            sumac_wire::Header { kind: Kind::Report as u8, token: result_token(), ..probe }
+        );
         assert_eq!((report.frame.dst_ip, report.frame.dst_port), (job.workers[1].ip, 49000));
         assert_eq!(report.macs, [job.workers[1].mac, AGGREGATOR_MAC]);
     }

@@ -51,7 +51,7 @@ const AT_AGGREGATOR: &[Case] = &[
 /// Wrong at a worker's host, which takes results and answers to probes.
 const AT_HOST: &[Case] = &[
     ("a stranger's address", |f| f.from(STRANGER), "wrong_source"),
-    ("a contribution", |f| f.header.kind = Kind::Contribution as u8, "bad_type"),
+    ("a contribution with the token of results", |f| f.header.kind = Kind::Contribution as u8, "bad_token"),
     ("from worker 1", |f| f.from(Ipv4Addr::new(10, 77, 1, 2)), "wrong_source"),
 ];
 

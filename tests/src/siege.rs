@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use sumac_job::result_token;
 use sumac_lab::deployment::Deployment;
 use sumac_wire::frame::{Endpoints, OVERHEAD};
 use sumac_wire::header::{HEADER_LEN, Kind};
@@ -71,6 +72,11 @@ pub fn more_elements(forgery: &mut Forgery, more: i16) {
     forgery.elements_len = usize::from(forgery.header.elements) * 4;
 }
 
+/// A worker's packet that says that it is an aggregator's or a parameter host's, with the token of these.
+pub fn as_answer(forgery: &mut Forgery, kind: Kind) {
+    (forgery.header.kind, forgery.header.token) = (kind as u8, result_token(forgery.header.token));
+}
+
 /// The signature of an operation in the words of docs/api.md: FNV-1a of 32 bits.
 fn signature(words: &str) -> u32 {
     words.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
@@ -81,7 +87,7 @@ pub fn good(kind: Kind, to: Endpoints, (number, job): (u16, HostJobEntry)) -> Fo
     let mut forgery = Forgery::new(kind, to, FORGER, job.world, job.elements);
     forgery.header.job = number;
     forgery.header.epoch = job.epoch;
-    forgery.header.token = job.token;
+    forgery.header.token = if kind == Kind::Result { job.result_token } else { job.token };
     forgery.header.tensor = signature(&format!("#0 allreduce sum float32[{COUNT}]"));
     forgery
 }

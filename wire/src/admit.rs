@@ -70,21 +70,25 @@ pub fn sender(header: &Header, job: &JobEntry) -> Result<u16, Reason> {
 /// caller holds the address against [`source`], and answers with [`unknown_job`].
 #[inline(always)]
 pub fn former_sender(header: &Header, job: &JobEntry) -> Option<u16> {
-    let is_request = header.kind == Kind::Contribution as u8 || header.kind == Kind::Probe as u8;
-    if !is_request || job.flags & job_flag::ACTIVE != 0 {
+    if !is_request(header) || job.flags & job_flag::ACTIVE != 0 {
         return None;
     }
-    // A number that no job ever had has an entry of zeros.
-    if job.world == 0 || header.token != job.token || header.epoch != job.epoch {
-        return None;
-    }
+    identity(header, job_flag::ACTIVE, job.token, job.epoch).ok()?;
+    // A number that no job ever had has an entry of zeros, and no ranks.
     sender_rank(header, job).ok()
+}
+
+/// Whether a packet is of the kinds that workers send.
+#[inline(always)]
+const fn is_request(header: &Header) -> bool {
+    header.kind == Kind::Contribution as u8 || header.kind == Kind::Probe as u8
 }
 
 /// The report to a [`former_sender`]: its packet, marked, in the same length.
 #[inline(always)]
-pub fn unknown_job(request: &Header) -> Header {
-    Header { kind: Kind::Report as u8, flags: request.flags & flag::LEVEL | flag::UNKNOWN_JOB, ..*request }
+pub fn unknown_job(request: &Header, job: &JobEntry) -> Header {
+    let flags = request.flags & flag::LEVEL | flag::UNKNOWN_JOB;
+    Header { kind: Kind::Report as u8, flags, token: job.result_token, ..*request }
 }
 
 #[inline(always)]
@@ -189,7 +193,7 @@ pub fn conclusion(
     parent: &WorkerEntry,
     shard: u16,
 ) -> Result<Option<Conclusion>, Reason> {
-    identity(header, job.flags, job.token, job.epoch)?;
+    identity(header, job.flags, job.result_token, job.epoch)?;
     source(src_ip, parent)?;
     if job.flags & job_flag::CHILD == 0 || !header.has(flag::LEVEL) {
         return Err(Reason::BadType);
@@ -227,15 +231,14 @@ pub fn answer(header: &Header, src_ip: u32, dst_ip: u32, job: &HostJobEntry) -> 
     if dst_ip != job.ip && (dst_ip != job.group_ip || dst_ip == 0) {
         return Err(Reason::Foreign);
     }
-    identity(header, job.flags, job.token, job.epoch)?;
     let is_answer = header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8;
+    identity(header, job.flags, if is_answer { job.result_token } else { job.token }, job.epoch)?;
     if is_answer {
         if !is_source(src_ip, job) {
             return Err(Reason::WrongSource);
         }
     } else {
-        let is_request = header.kind == Kind::Contribution as u8 || header.kind == Kind::Probe as u8;
-        if !is_request || job.flags & job_flag::PARAMETER == 0 {
+        if !is_request(header) || job.flags & job_flag::PARAMETER == 0 {
             return Err(Reason::BadType);
         }
     }
@@ -268,6 +271,7 @@ mod tests {
 
     const JOB: JobEntry = JobEntry {
         token: 0xfeed,
+        result_token: 0xbeef,
         slot_base: 64,
         slots: 128,
         group_ip: 0,
@@ -368,8 +372,9 @@ mod tests {
         }
         let never = Header { token: 0, epoch: 0, fan_in_0: 0, ..good() };
         assert_eq!(former_sender(&never, &JobEntry::default()), None);
-        let told = unknown_job(&good());
+        let told = unknown_job(&good(), &former);
         assert_eq!((told.kind, told.flags, told.elements), (Kind::Report as u8, flag::UNKNOWN_JOB, 256));
+        assert_eq!(told.token, 0xbeef);
         let worker = WorkerEntry { ip: 9, ..WorkerEntry::default() };
         assert_eq!((source(9, &worker), source(8, &worker)), (Ok(()), Err(Reason::WrongSource)));
     }
@@ -389,7 +394,8 @@ mod tests {
     fn a_child_listens_to_its_parent() {
         let child = JobEntry { flags: job_flag::ACTIVE | job_flag::CHILD, ..JOB };
         let parent = WorkerEntry { ip: 9, ..WorkerEntry::default() };
-        let result = Header { kind: Kind::Result as u8, flags: flag::LEVEL, next_seq: 99, ..good() };
+        let result =
+            Header { kind: Kind::Result as u8, token: 0xbeef, flags: flag::LEVEL, next_seq: 99, ..good() };
         let got =
             |header: &Header, ip, job| conclusion(header, ip, job, &parent, 1).map(|c| c.map(|c| c.next_seq));
         assert_eq!(got(&result, 9, &child), Ok(Some(99)));
@@ -398,7 +404,7 @@ mod tests {
         let table: [(&str, Change, Reason); 6] = [
             ("a contribution", |h| h.kind = Kind::Contribution as u8, Reason::BadType),
             ("not between levels", |h| h.flags = 0, Reason::BadType),
-            ("token", |h| h.token = 1, Reason::BadToken),
+            ("the token of contributions", |h| h.token = 0xfeed, Reason::BadToken),
             ("epoch", |h| h.epoch = 8, Reason::WrongEpoch),
             ("slot", |h| h.slot = 0, Reason::WrongSlot),
             ("elements", |h| h.elements = 0, Reason::WrongElements),
@@ -420,6 +426,7 @@ mod tests {
     fn host_refuses() {
         let job = HostJobEntry {
             token: 0xfeed,
+            result_token: 0xbeef,
             ip: 20,
             group_ip: 0,
             aggregator_ip: 9,
@@ -432,16 +439,16 @@ mod tests {
         };
         type Change = fn(&mut Header);
         let table: [(&str, Change, u32, Result<(), Reason>); 10] = [
-            ("a result", |h| h.kind = Kind::Result as u8, 9, Ok(())),
-            ("a parameter host's", |h| h.kind = Kind::Result as u8, 12, Ok(())),
-            ("nobody's", |h| h.kind = Kind::Result as u8, 0, Err(Reason::WrongSource)),
+            ("a result", |h| (h.kind, h.token) = (2, 0xbeef), 9, Ok(())),
+            ("a parameter host's", |h| (h.kind, h.token) = (2, 0xbeef), 12, Ok(())),
+            ("nobody's", |h| (h.kind, h.token) = (2, 0xbeef), 0, Err(Reason::WrongSource)),
             ("a stop", |h| h.kind = Kind::Stop as u8, 9, Err(Reason::BadType)),
-            ("a report", |h| h.kind = Kind::Report as u8, 9, Ok(())),
+            ("a report", |h| (h.kind, h.token) = (4, 0xbeef), 9, Ok(())),
             ("a contribution", |_| (), 9, Err(Reason::BadType)),
-            ("token", |h| (h.kind, h.token) = (2, 1), 9, Err(Reason::BadToken)),
-            ("epoch", |h| (h.kind, h.epoch) = (2, 1), 9, Err(Reason::WrongEpoch)),
-            ("source", |h| h.kind = 2, 8, Err(Reason::WrongSource)),
-            ("elements", |h| (h.kind, h.elements) = (2, 257), 9, Err(Reason::WrongElements)),
+            ("the token of contributions", |h| h.kind = 2, 9, Err(Reason::BadToken)),
+            ("epoch", |h| (h.kind, h.token, h.epoch) = (2, 0xbeef, 1), 9, Err(Reason::WrongEpoch)),
+            ("source", |h| (h.kind, h.token) = (2, 0xbeef), 8, Err(Reason::WrongSource)),
+            ("elements", |h| (h.kind, h.token, h.elements) = (2, 0xbeef, 257), 9, Err(Reason::WrongElements)),
         ];
         for (what, change, src_ip, expected) in table {
             let mut header = good();
@@ -449,7 +456,7 @@ mod tests {
             assert_eq!(answer(&header, src_ip, 20, &job), expected, "{what}");
         }
         assert_eq!(answer(&good(), 9, 20, &HostJobEntry { flags: 0, ..job }), Err(Reason::UnknownJob));
-        let result = Header { kind: Kind::Result as u8, ..good() };
+        let result = Header { kind: Kind::Result as u8, token: 0xbeef, ..good() };
         for (dst_ip, group_ip, expected) in
             [(21, 0, Err(Reason::Foreign)), (0, 0, Err(Reason::Foreign)), (21, 21, Ok(())), (20, 21, Ok(()))]
         {
@@ -463,7 +470,7 @@ mod tests {
         }
         let host = HostJobEntry { flags: job_flag::ACTIVE | job_flag::PARAMETER, ..job };
         assert_eq!(answer(&good(), 77, 20, &host), Ok(()), "a contribution, whoever sent it");
-        assert_eq!(answer(&Header { token: 1, ..good() }, 77, 20, &host), Err(Reason::BadToken));
+        assert_eq!(answer(&Header { token: 0xbeef, ..good() }, 77, 20, &host), Err(Reason::BadToken));
         assert_eq!(answer(&result, 77, 20, &host), Err(Reason::WrongSource));
     }
 }

@@ -29,8 +29,11 @@ pub mod job_flag {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct JobEntry {
-    /// Random, known to the job's workers only.
+    /// Of contributions and probes: random, known to the job's members only.
     pub token: u64,
+    /// Of results and reports: made from `token`, which cannot be told from it, since everybody in a flooded network sees what
+    /// goes to a multicast group.
+    pub result_token: u64,
     /// The pool's index of the job's slot 0.
     pub slot_base: u32,
     /// Slots of the job, all lanes together. Of a [`job_flag::DYNAMIC`] one: slots of each shard that its chunks may
@@ -142,8 +145,10 @@ pub const fn worker_index(job: u16, rank: u16) -> u32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HostJobEntry {
-    /// Random, known to the job's workers only.
+    /// Of contributions and probes, as in [`JobEntry`].
     pub token: u64,
+    /// Of results and reports.
+    pub result_token: u64,
     /// This host's address, which packets must be sent to.
     pub ip: u32,
     /// The multicast group that results are sent to as well; zero: none.

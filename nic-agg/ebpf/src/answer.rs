@@ -4,7 +4,7 @@ use sumac_wire::{
     Header, Kind, checksum,
     frame::{IPV4_LEN, UDP_LEN},
     header::{HEADER_LEN, VERSION, flag, offset},
-    tables::WorkerEntry,
+    tables::{JobEntry, WorkerEntry},
 };
 
 use crate::{packet::Headers, work::Work};
@@ -76,12 +76,17 @@ pub fn write_header(headers: Headers, header: &Header) {
     headers.set(AT + offset::NEXT_EXPONENT, header.next_exponent);
     headers.set(AT + offset::TENSOR, header.tensor.to_be());
     headers.set(AT + offset::NEXT_SEQ, header.next_seq.to_be());
+    headers.set(AT + offset::TOKEN, header.token.to_be());
 }
 
-/// Says of a frame that is about to be addressed that routers may mark it instead of dropping it: ECT(0) (RFC 3168).
+/// Takes the mark off a frame that is about to be addressed: ECT(0) (RFC 3168). One that could not be marked stays so: its
+/// sender does not react.
 #[inline(always)]
-pub fn allow_marks(headers: Headers) {
-    headers.set(DSCP_ECN, headers.get::<u8>(DSCP_ECN) & !ECN | ECT_0);
+pub fn unmark(headers: Headers) {
+    let byte = headers.get::<u8>(DSCP_ECN);
+    if byte & ECN != 0 {
+        headers.set(DSCP_ECN, byte & !ECN | ECT_0);
+    }
 }
 
 #[inline(always)]
@@ -92,16 +97,17 @@ pub fn change_flags(headers: Headers, set: u16, clear: u16) {
 }
 
 #[inline(always)]
-pub fn make_report(headers: Headers) {
+pub fn make_report(headers: Headers, job: &JobEntry) {
     set_kind(headers, Kind::Report as u8);
+    headers.set(Headers::SUMAC + offset::TOKEN, job.result_token.to_be());
 }
 
 /// Makes a worker's packet the report that its job is not here any more ([`sumac_wire::admit::unknown_job`]). The checksum
 /// is adjusted.
 #[inline(always)]
-pub fn make_unknown_job(headers: Headers, to: Addresses) {
+pub fn make_unknown_job(headers: Headers, job: &JobEntry, to: Addresses) {
     let before = header_sum(headers, |word| !word);
-    make_report(headers);
+    make_report(headers, job);
     change_flags(headers, flag::UNKNOWN_JOB, !flag::LEVEL);
     adjust_checksum(headers, before + header_sum(headers, |word| word));
     headers.set(DSCP_ECN, headers.get::<u8>(DSCP_ECN) & !ECN);
@@ -122,6 +128,7 @@ pub fn make(headers: Headers, chunk: &Chunk) {
     headers.set(Headers::SUMAC + offset::FLAGS, chunk.flags.to_be());
     headers.set(Headers::SUMAC + offset::SEQ, chunk.seq.to_be());
     headers.set(Headers::SUMAC + offset::SLOT, chunk.slot.to_be());
+    headers.set(Headers::SUMAC + offset::TOKEN, chunk.token.to_be());
     headers.set(Headers::SUMAC + offset::BITMAP_0, chunk.worker.to_be());
     // The slot's chunks of before are complete.
     headers.set(Headers::SUMAC + offset::RECEIVED, chunk.seq.to_be());
@@ -133,6 +140,7 @@ pub struct Chunk {
     pub flags: u16,
     pub seq: u32,
     pub slot: u32,
+    pub token: u64,
     pub worker: u32,
 }
 

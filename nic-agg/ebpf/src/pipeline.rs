@@ -174,7 +174,8 @@ fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) ->
             return Err(Reason::BadChecksum);
         }
     }
-    answer::make_report(payload.headers);
+    let job = JOBS.get(u32::from(payload.headers.job())).ok_or(Reason::Internal)?;
+    answer::make_report(payload.headers, job);
     Ok(Outcome::new(Reason::Probed, send::back(payload.headers, work, ingress)?))
 }
 

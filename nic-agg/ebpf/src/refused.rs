@@ -61,7 +61,8 @@ fn tell(ctx: &XdpContext, work: &Work) -> Option<u32> {
     packet.be64(frame::ETH_LEN - 8)?;
     let headers = packet.headers()?;
     let header = Header::fields(&headers.sumac(), 0)?;
-    let rank = admit::former_sender(&header, JOBS.get(u32::from(header.job))?)?;
+    let job = JOBS.get(u32::from(header.job))?;
+    let rank = admit::former_sender(&header, job)?;
     let worker = WORKERS.get(worker_index(header.job, rank))?;
     if admit::source(work.src_ip, worker).is_err() || work.dst_ip != worker.aggregator_ip {
         return None;
@@ -70,7 +71,7 @@ fn tell(ctx: &XdpContext, work: &Work) -> Option<u32> {
         return Some(XDP_DROP);
     }
     headers.swap_macs();
-    answer::make_unknown_job(headers, Addresses::to(worker, work.base_port, work.shard));
+    answer::make_unknown_job(headers, job, Addresses::to(worker, work.base_port, work.shard));
     // SAFETY: the context is this run's.
     Some(send::out_of(unsafe { (*ctx.ctx).ingress_ifindex }))
 }

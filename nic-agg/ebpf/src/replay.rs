@@ -6,7 +6,7 @@ use sumac_wire::{Kind, header::flag};
 
 use crate::{
     answer::{self, Addresses, Chunk},
-    maps::{REPLAY, STATE},
+    maps::{JOBS, REPLAY, STATE},
     packet::Packet,
 };
 
@@ -33,7 +33,9 @@ pub fn next(ctx: &XdpContext) -> bool {
     let flags = if is_dynamic || seq & plan.slots == 0 { 0 } else { flag::POOL_VERSION };
     let is_result = rank == plan.world;
     let kind = if is_result { Kind::Result } else { Kind::Contribution } as u8;
-    answer::make(headers, &Chunk { kind, flags, seq, slot, worker: 1 << (rank & 31) });
+    let Some(job) = JOBS.get(u32::from(headers.job())) else { return false };
+    let token = if is_result { job.result_token } else { job.token };
+    answer::make(headers, &Chunk { kind, flags, seq, slot, token, worker: 1 << (rank & 31) });
     let ip = if is_result { plan.host_ip } else { plan.first_ip.wrapping_add(rank) };
     let to = Addresses {
         src_ip: ip,

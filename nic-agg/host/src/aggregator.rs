@@ -291,7 +291,7 @@ impl HostAggregator {
         if *worker.ip() != source || !self.told.may(self.shared.now) {
             return Err(Reason::UnknownJob);
         }
-        packet[..HEADER_LEN].copy_from_slice(&admit::unknown_job(header).to_bytes());
+        packet[..HEADER_LEN].copy_from_slice(&admit::unknown_job(header, &job.entry).to_bytes());
         Ok(Answer::One(Reason::UnknownJob, worker))
     }
 

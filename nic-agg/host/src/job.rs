@@ -4,6 +4,7 @@ use std::{net::SocketAddrV4, slice};
 
 use sumac_agg_layout::State;
 use sumac_control::plane::{JobInstall, Level};
+use sumac_job::result_token;
 use sumac_wire::{
     MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
     tables::{JobEntry, WorkerEntry, job_flag},
@@ -17,8 +18,8 @@ pub enum JobError {
     Number(u16),
     #[error("job {job} is there already (epoch {epoch}); remove it first")]
     Taken { job: u16, epoch: u16 },
-    #[error("job {job} had epoch {epoch} before, and slots still hold it; take a later one")]
-    EpochUsed { job: u16, epoch: u16 },
+    #[error("job {job} had epoch {last} before; take a later one than that, not {epoch}")]
+    EpochUsed { job: u16, epoch: u16, last: u16 },
     #[error("a job of {0} workers: must be 1 to {MAX_WORKERS}")]
     World(usize),
     #[error("{0} slots in a lane: must be a power of two")]
@@ -61,8 +62,8 @@ pub enum JobError {
 pub struct NewJob {
     /// Its number: 1 to `MAX_JOBS - 1`.
     pub job: u16,
-    /// [`NewJob::active_entry`] adds what follows from the other fields. The epoch must be new for the number of a static
-    /// job, since slots are not cleared.
+    /// [`NewJob::active_entry`] adds what follows from the other fields. The epoch must be later than the last one of the
+    /// number, since slots are not cleared.
     pub entry: JobEntry,
     /// The workers by rank; racks at a root.
     pub workers: Vec<WorkerEntry>,
@@ -126,11 +127,20 @@ impl NewJob {
         let is_only = self.entry.flags & (job_flag::ROOT | job_flag::CHILD) == 0;
         JobEntry {
             world,
+            result_token: result_token(self.entry.token),
             contributors: if is_only { world } else { self.entry.contributors },
             hosts: self.parents.len() as u16,
             flags: self.entry.flags | job_flag::ACTIVE,
             ..self.entry
         }
+    }
+
+    /// Whether the epoch is later than that of the job which had the number before: slots and packets of that one remain.
+    /// A dynamic job may also come again as it was. Bitmaps tell its parameter hosts whose values its slots have.
+    fn may_follow(&self, before: &JobEntry) -> bool {
+        let JobEntry { epoch, token, .. } = self.entry;
+        let is_same = self.is_dynamic() && (epoch, token) == (before.epoch, before.token);
+        is_same || epoch > before.epoch
     }
 
     /// Checks a job against the sizes of an aggregator, and against what the table has at its number.
@@ -142,9 +152,8 @@ impl NewJob {
         if before.flags & job_flag::ACTIVE != 0 {
             return Err(JobError::Taken { job, epoch: before.epoch });
         }
-        // A dynamic job may continue with the content of its slots: bitmaps tell its parameter hosts whose values these have.
-        if !self.is_dynamic() && *before != JobEntry::default() && before.epoch == epoch {
-            return Err(JobError::EpochUsed { job, epoch });
+        if *before != JobEntry::default() && !self.may_follow(before) {
+            return Err(JobError::EpochUsed { job, epoch, last: before.epoch });
         }
         if self.workers.is_empty() || self.workers.len() > MAX_WORKERS {
             return Err(JobError::World(self.workers.len()));

@@ -31,6 +31,7 @@ fn the_last_of_three_brings_the_sum_to_all() {
             let sent = header(3, 2, 2, ELEMENTS);
             let result = Header {
                 kind: Kind::Result as u8,
+                token: result_token(),
                 bitmap_0: 0b111,
                 contributors: 3,
                 next_seq: 2 + 2 * SLOTS,
@@ -68,14 +69,14 @@ fn duplicates_are_not_added_and_late_ones_get_the_sum_again() {
 }
 
 #[test]
-fn probes_are_answered_to_the_registered_address_with_the_same_bytes() {
+fn probes_are_answered_to_the_registered_address_in_the_same_length() {
     let mut aggregator = aggregator(2);
     let probe = Header { kind: Kind::Probe as u8, ..header(2, 1, 0, ELEMENTS) };
     let mut packet = packet(&probe, &vec![0; usize::from(ELEMENTS)]);
     let sent = packet.clone();
     assert_eq!(aggregator.on_packet(worker_ip(1), &mut packet), Answer::One(Reason::Probed, worker(1)));
-    assert_eq!(packet[0], 0x24, "report");
-    assert_eq!(packet[1..], sent[1..]);
+    assert_eq!(read(&packet), Header { kind: Kind::Report as u8, token: result_token(), ..probe });
+    assert_eq!(packet[HEADER_LEN..], sent[HEADER_LEN..]);
 }
 
 #[test]
@@ -338,7 +339,8 @@ fn a_worker_of_a_removed_job_is_told() {
         Answer::One(Reason::UnknownJob, worker(1)),
         "its own address"
     );
-    let told = Header { kind: Kind::Report as u8, flags: flag::UNKNOWN_JOB, ..read(&sent) };
+    let token = result_token();
+    let told = Header { kind: Kind::Report as u8, token, flags: flag::UNKNOWN_JOB, ..read(&sent) };
     assert_eq!((read(&packet), &packet[HEADER_LEN..]), (told, &sent[HEADER_LEN..]));
     let unknown = Answer::None(Reason::UnknownJob);
     assert_eq!(aggregator.on_packet(worker_ip(2), &mut sent.clone()), unknown, "another's address");

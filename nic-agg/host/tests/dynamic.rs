@@ -8,7 +8,7 @@ mod summed;
 
 use std::net::SocketAddrV4;
 
-use common::{ELEMENTS, JOB, elements, packet, read, shared, worker, worker_ip};
+use common::{ELEMENTS, JOB, elements, packet, read, result_token, shared, worker, worker_ip};
 use shared::{HOST, SLOTS, aggregator, contribution, header, reference, result, values};
 use sumac_agg_host::{Answer, HostAggregator, NewJob};
 use sumac_wire::{
@@ -46,7 +46,7 @@ fn a_sum_goes_to_the_host_and_its_result_to_all() {
     assert_eq!(read(&sum), Header { flags: flag::LEVEL, bitmap_0: 0b111, ..last });
     assert_eq!(elements(&sum), reference(3, 1, ELEMENTS));
     assert_eq!(conclude(&mut aggregator, &result(&last)), Answer::All(Reason::Concluded, JOB));
-    assert_eq!((aggregator.held(), aggregator.ecn(JOB)), (0, 0b10));
+    assert_eq!(aggregator.held(), 0);
     let counters = aggregator.watch.worker(JOB, 1).counters;
     assert_eq!((counters.added, counters.last), (1, 1));
 }
@@ -219,7 +219,7 @@ fn probes_go_up_and_their_answers_to_who_asked() {
     let (answer, passed) = send(&mut aggregator, 1, &probe);
     assert_eq!(answer, Answer::One(Reason::Passed, HOST));
     assert_eq!(read(&passed), Header { flags: flag::LEVEL, ..probe });
-    let report = Header { kind: Kind::Report as u8, ..read(&passed) };
+    let report = Header { kind: Kind::Report as u8, token: result_token(), ..read(&passed) };
     let mut down = packet(&report, &[]);
     assert_eq!(aggregator.on_packet(*HOST.ip(), &mut down), Answer::One(Reason::Probed, worker(1)));
     assert_eq!(read(&down), Header { flags: 0, ..report });

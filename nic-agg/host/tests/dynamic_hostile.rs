@@ -6,7 +6,9 @@ mod common;
 
 use std::net::Ipv4Addr;
 
-use common::{ELEMENTS, EPOCH, JOB, TOKEN, elements, entry, packet, read, shared, worker, worker_ip};
+use common::{
+    ELEMENTS, EPOCH, JOB, TOKEN, elements, entry, packet, read, result_token, shared, worker, worker_ip,
+};
 use proptest::prelude::*;
 use shared::{HOST, SLOTS, aggregator, contribution, header, reference, result, values};
 use sumac_agg_host::{Answer, HostAggregator, NewJob};
@@ -19,11 +21,12 @@ use sumac_wire::{
 type Change = fn(&mut Header);
 
 /// Invalid contributions of a worker.
-const CONTRIBUTIONS: [(&str, Change, Reason); 30] = [
+const CONTRIBUTIONS: [(&str, Change, Reason); 31] = [
     ("type 0", |h| h.kind = 0, Reason::BadType),
     ("a flush", |h| h.kind = Kind::Stop as u8, Reason::BadType),
-    ("a result", |h| h.kind = Kind::Result as u8, Reason::WrongSource),
-    ("a report", |h| h.kind = Kind::Report as u8, Reason::WrongSource),
+    ("a result", |h| (h.kind, h.token) = (2, result_token()), Reason::WrongSource),
+    ("a report", |h| (h.kind, h.token) = (4, result_token()), Reason::WrongSource),
+    ("a result with the token of contributions", |h| h.kind = Kind::Result as u8, Reason::BadToken),
     ("a job without entry", |h| h.job = JOB + 1, Reason::UnknownJob),
     ("a job outside of the table", |h| h.job = u16::MAX, Reason::UnknownJob),
     ("epoch before", |h| h.epoch = EPOCH - 1, Reason::WrongEpoch),
@@ -53,7 +56,7 @@ const CONTRIBUTIONS: [(&str, Change, Reason); 30] = [
 ];
 
 /// Invalid results of a parameter host.
-const RESULTS: [(&str, Change, Reason); 10] = [
+const RESULTS: [(&str, Change, Reason); 11] = [
     ("an answer to nobody's probe", |h| (h.kind, h.bitmap_0) = (Kind::Report as u8, 4), Reason::WrongWorker),
     ("an answer to two", |h| (h.kind, h.bitmap_0) = (Kind::Report as u8, 3), Reason::WrongWorker),
     ("a job without entry", |h| h.job = JOB + 1, Reason::UnknownJob),
@@ -62,8 +65,9 @@ const RESULTS: [(&str, Change, Reason); 10] = [
     ("the slot after the last", |h| h.slot = SLOTS, Reason::WrongSlot),
     ("a lane outside of the table", |h| h.lane = 77, Reason::WrongSlot),
     ("more than a chunk", |h| h.elements = ELEMENTS + 1, Reason::WrongElements),
-    ("a contribution", |h| (h.kind, h.bitmap_0) = (Kind::Contribution as u8, 2), Reason::WrongSource),
-    ("a probe", |h| (h.kind, h.bitmap_0) = (Kind::Probe as u8, 2), Reason::WrongSource),
+    ("a contribution", |h| (h.kind, h.token, h.bitmap_0) = (1, TOKEN, 2), Reason::WrongSource),
+    ("a probe", |h| (h.kind, h.token, h.bitmap_0) = (3, TOKEN, 2), Reason::WrongSource),
+    ("the token of contributions", |h| h.token = TOKEN, Reason::BadToken),
 ];
 
 /// Gives a bad packet to an aggregator whose slot holds one of two contributions; the other then completes it as if
@@ -166,7 +170,8 @@ fn a_parameter_host_beside_a_worker() {
     assert_eq!(send(&result(&contribution(2, 1, 0))), Answer::All(Reason::Concluded, JOB));
     let probe = Header { kind: Kind::Probe as u8, ..contribution(2, 1, 0) };
     assert_eq!(send(&probe), Answer::One(Reason::Passed, hosts[0]));
-    assert_eq!(send(&Header { kind: Kind::Report as u8, ..probe }), Answer::One(Reason::Probed, worker(1)));
+    let report = Header { kind: Kind::Report as u8, token: result_token(), ..probe };
+    assert_eq!(send(&report), Answer::One(Reason::Probed, worker(1)));
     assert_eq!(aggregator.held(), 0);
 }
 
@@ -187,7 +192,6 @@ fn jobs_of_both_kinds_side_by_side() {
     let sum = reference(2, 0, ELEMENTS);
     assert_eq!(send(1, &shared_header(1)), (Answer::One(Reason::Forwarded, HOST), sum.clone()));
     assert_eq!(send(1, &fixed_header(1)), (Answer::All(Reason::Completed, JOB + 1), sum));
-    assert_eq!((aggregator.ecn(JOB), aggregator.ecn(JOB + 1)), (0b10, 0));
 }
 
 /// Below a root, and at it, only what comes by its way.

@@ -119,7 +119,7 @@ fn sums_go_up_and_results_down_and_marks_with_them() {
         let tos = |nth: u32| if seq % nth == 0 { MARKED } else { i32::from(CAPABLE) };
         let echo = |nth: u32| if seq % nth == 0 { flag::ECN_ECHO } else { 0 };
         workers[0].send(&plane, tos(5), &contribution(2, 0, seq), &values(0, seq, ELEMENTS));
-        workers[1].send(&plane, 0, &contribution(2, 1, seq), &values(1, seq, ELEMENTS));
+        workers[1].send(&plane, CAPABLE.into(), &contribution(2, 1, seq), &values(1, seq, ELEMENTS));
         let (sum, got) = host.receive();
         let header = read(&sum);
         assert_eq!((got, header.flags, header.seq), (CAPABLE, flag::LEVEL | echo(5), seq));

@@ -118,7 +118,8 @@ fn questions_are_answered_and_change_nothing() {
     let (answer, packet) = ask(&mut aggregator, 1, 0);
     assert_eq!(answer, wanted(1));
     let asked = header(2, 1, 0, 0);
-    let expected = Header { kind: Kind::Result as u8, flags: flag::QUERY, contributors: 2, ..asked };
+    let token = result_token();
+    let expected = Header { kind: Kind::Result as u8, token, flags: flag::QUERY, contributors: 2, ..asked };
     assert_eq!((read(&packet), packet.len()), (expected, HEADER_LEN));
     assert_eq!(ask(&mut aggregator, 1, SLOTS).0, Answer::None(Reason::OutOfTurn));
     let last = aggregator.on_packet(worker_ip(1), &mut contribution(2, 1, 0));

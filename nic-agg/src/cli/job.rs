@@ -75,10 +75,10 @@ struct AddArgs {
     /// A worker's address and, if not the base port, UDP port; in the order of ranks
     #[arg(long = "worker", value_name = "IP[:PORT]", required = true, value_parser = endpoint)]
     workers: Vec<SocketAddrV4>,
-    /// The secret number that all packets of the job carry
+    /// The secret number that all packets of its members carry
     #[arg(long, value_name = "NUMBER", value_parser = number)]
     token: u64,
-    /// The job's incarnation; the one after the last unless given
+    /// The job's incarnation, later than the last one of the number; by default the one after that
     #[arg(long, value_name = "N")]
     epoch: Option<u16>,
     /// Slots of each of the job's lanes, a power of two; of a dynamic job, those of each shard that it may take [default:
@@ -162,7 +162,7 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
         None => {
             let jobs = aggregator.tables()?.jobs()?;
             let last = jobs.iter().find(|(number, _)| *number == args.job).map(|(_, entry)| entry.epoch);
-            last.unwrap_or(0).wrapping_add(1)
+            last.unwrap_or(0).saturating_add(1)
         }
     };
     let (slots, lane_slots_log2) = if args.dynamic {

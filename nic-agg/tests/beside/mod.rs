@@ -109,7 +109,7 @@ fn another_releases_maps_are_refused_by_version() {
     // A release before there were versions.
     fs::remove_file(&abi).unwrap();
     assert!(shell.fails("attach p0 --slots 32").1.contains("ABI version none"));
-    symlink("1", &abi).unwrap();
+    symlink(sumac_agg_layout::ABI.to_string(), &abi).unwrap();
     assert_eq!(shell.json("job list --json").as_array().unwrap().len(), 1, "jobs are kept");
     fs::remove_file(&abi).unwrap();
     shell.done("detach --all");

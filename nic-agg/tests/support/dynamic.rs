@@ -10,7 +10,7 @@ use sumac_wire::{
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
-use super::{AGGREGATOR, AGGREGATOR_MAC, frames::value, job_of, with_entry};
+use super::{AGGREGATOR, AGGREGATOR_MAC, frames::value, job_of, result_token, with_entry};
 
 /// DSCP and ECN of frames that routers may mark.
 pub const ECT: u8 = 0x2a;
@@ -93,7 +93,7 @@ pub fn header(job: &NewJob, rank: usize, seq: u32, slot: u32) -> Header {
 
 /// Returns the header of the parameter host's reply to a packet.
 pub fn result(request: &Header) -> Header {
-    Header { kind: Kind::Result as u8, flags: 0, contributors: 4, ..*request }
+    Header { kind: Kind::Result as u8, token: result_token(), flags: 0, contributors: 4, ..*request }
 }
 
 /// Returns the values of `rank`'s part of a chunk.

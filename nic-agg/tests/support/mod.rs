@@ -43,6 +43,11 @@ pub const DYNAMIC_SLOTS: u32 = 32;
 /// Milliseconds without packets that free such a slot: longer than a test.
 pub const SLOT_TIMEOUT: u32 = 60_000;
 pub const TOKEN: u64 = 0x5eed_f00d_cafe_1234;
+
+/// The token in its results.
+pub fn result_token() -> u64 {
+    sumac_job::result_token(TOKEN)
+}
 pub const AGGREGATOR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const AGGREGATOR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xff];
 

@@ -19,7 +19,7 @@ use sumac_client::Client;
 use sumac_lab::deployment::DynamicOptions;
 use sumac_tests::forge::Forgery;
 use sumac_tests::inject::{Injector, STRANGER, job_at, to_aggregator, to_parameter_host, to_worker};
-use sumac_tests::siege::{self, ANYWHERE, Case, FORGER, Siege, cut, forge, good, no_elements};
+use sumac_tests::siege::{self, ANYWHERE, Case, FORGER, Siege, as_answer, cut, forge, good, no_elements};
 use sumac_tests::site::with_sumac;
 use sumac_tests::stats;
 use sumac_wire::dynamic;
@@ -50,8 +50,8 @@ const AT_AGGREGATOR: &[Case] = &[
     ("the parameter host's address", |f| f.from(parameter_host()), "wrong_source"),
     ("another worker's bit", |f| f.header.bitmap_0 = 1, "wrong_source"),
     ("another worker's address", |f| f.from(Ipv4Addr::new(10, 77, 0, 2)), "wrong_source"),
-    ("a result", |f| f.header.kind = Kind::Result as u8, "wrong_source"),
-    ("an answer to a probe", |f| f.header.kind = Kind::Report as u8, "wrong_source"),
+    ("a result", |f| as_answer(f, Kind::Result), "wrong_source"),
+    ("an answer to a probe", |f| as_answer(f, Kind::Report), "wrong_source"),
     ("two workers' bits", |f| f.header.bitmap_0 = 3, "wrong_worker"),
     ("no worker's bit", |f| f.header.bitmap_0 = 0, "wrong_worker"),
     ("the bit of a worker that the job has not", |f| f.header.bitmap_0 = 1 << 31, "wrong_worker"),
@@ -85,14 +85,14 @@ const FROM_ABOVE: &[Case] = &[
 const AT_WORKER: &[Case] = &[
     ("a stranger's address", |f| f.from(STRANGER), "wrong_source"),
     ("from worker 1", |f| f.from(Ipv4Addr::new(10, 77, 1, 2)), "wrong_source"),
-    ("a contribution", |f| f.header.kind = Kind::Contribution as u8, "bad_type"),
-    ("a probe", |f| f.header.kind = Kind::Probe as u8, "bad_type"),
+    ("a contribution with the token of results", |f| f.header.kind = Kind::Contribution as u8, "bad_token"),
+    ("a probe with the token of results", |f| f.header.kind = Kind::Probe as u8, "bad_token"),
 ];
 
 /// Wrong at the parameter host: by its host program's reasons, and what its engine refuses.
 const AT_PARAMETER_HOST: &[Case] = &[
-    ("a result", |f| f.header.kind = Kind::Result as u8, "wrong_source"),
-    ("an answer to a probe", |f| f.header.kind = Kind::Report as u8, "wrong_source"),
+    ("a result", |f| as_answer(f, Kind::Result), "wrong_source"),
+    ("an answer to a probe", |f| as_answer(f, Kind::Report), "wrong_source"),
     ("a stranger's address", |f| f.from(STRANGER), "refused"),
     ("another worker's bit", |f| f.header.bitmap_0 = 1, "refused"),
     ("another worker's address", |f| f.from(Ipv4Addr::new(10, 77, 0, 2)), "refused"),

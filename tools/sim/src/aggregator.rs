@@ -8,6 +8,7 @@ use sumac_wire::{Header, Reason, admit, header::flag};
 use crate::{
     address::PORT,
     events::{MILLI, Nanos},
+    packet::ecn,
 };
 
 /// Memory of an aggregator.
@@ -106,14 +107,14 @@ impl Aggregator {
         self.shards.iter().map(HostAggregator::held).sum()
     }
 
-    /// Handles a packet that was addressed to it.
+    /// Handles a packet with these ECN bits that was addressed to it.
     pub(crate) fn handle(
         &mut self,
         now: Nanos,
         source: SocketAddrV4,
         own: SocketAddrV4,
         payload: &mut [u8],
-        marked: bool,
+        bits: u8,
     ) -> Handled {
         let is_below = |socket: SocketAddrV4| {
             self.jobs.values().any(|job| job.workers.iter().any(|below| below.ip == socket.ip().to_bits()))
@@ -127,9 +128,8 @@ impl Aggregator {
         let header = Header::read(&*payload, 0, payload.len()).ok();
         // An exponent round and a question carry no elements.
         let carries = |header: &Header| !header.has(flag::EXPONENT | flag::QUERY);
-        let job = header.map_or(0, |header| header.job);
         let before = added(shard, header.as_ref());
-        let answer = match marked {
+        let answer = match bits == ecn::MARKED {
             true => shard.on_marked_packet(*source.ip(), payload),
             false => shard.on_packet(*source.ip(), payload),
         };
@@ -141,7 +141,7 @@ impl Aggregator {
         };
         Handled {
             destinations,
-            ecn: shard.ecn(job),
+            ecn: if bits == ecn::NOT_CAPABLE { ecn::NOT_CAPABLE } else { ecn::CAPABLE },
             reason: Some(answer.reason()),
             added: header.as_ref().is_some_and(carries) && added(shard, header.as_ref()) > before,
         }

@@ -234,6 +234,7 @@ impl Job {
             lanes: self.lanes,
             shards: self.params.shards,
             checksum: false,
+            congestion_control: dynamic.congestion,
             workers: workers.collect(),
             upstream,
         })

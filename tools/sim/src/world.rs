@@ -212,13 +212,13 @@ impl World {
         if node_of(*packet.destination.ip()) != node {
             return self.send(node, packet);
         }
-        let marked = packet.ecn == ecn::MARKED;
+        let bits = packet.ecn;
         match packet.body {
             Body::Tcp(segment) => self.with_flow(segment.flow, |flow, now, packets| {
-                flow.on_segment(now, &segment, marked, packets);
+                flow.on_segment(now, &segment, bits == ecn::MARKED, packets);
             }),
             Body::Sumac(payload) if self.nodes[node].aggregator.is_some() => {
-                self.at_aggregator(node, packet.source, packet.destination, payload, marked);
+                self.at_aggregator(node, packet.source, packet.destination, payload, bits);
             }
             Body::Sumac(_) => self.at_host(node, packet),
         }
@@ -249,11 +249,11 @@ impl World {
         source: SocketAddrV4,
         own: SocketAddrV4,
         mut payload: Vec<u8>,
-        marked: bool,
+        bits: u8,
     ) {
         let Some(aggregator) = &mut self.nodes[node].aggregator else { return };
         let header = self.observer.as_ref().and_then(|_| Header::read(&payload[..], 0, payload.len()).ok());
-        let handled = aggregator.handle(self.now, source, own, &mut payload, marked);
+        let handled = aggregator.handle(self.now, source, own, &mut payload, bits);
         if let (Some(observer), Some(header), Some(reason)) = (&mut self.observer, header, handled.reason) {
             observer.handled(node, &header, reason, handled.added);
         }

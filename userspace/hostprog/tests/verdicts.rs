@@ -224,18 +224,19 @@ fn hostile_frames_are_refused_by_reason() {
         change(&mut bytes);
         bytes
     };
-    let table: [(&str, Vec<u8>, Reason); 24] = [
+    let table: [(&str, Vec<u8>, Reason); 25] = [
         ("version 1", bent(|b| b[42] = 0x12), Reason::BadVersion),
         ("version 0", bent(|b| b[42] = 0x02), Reason::BadVersion),
         ("type 0", bent(|b| b[42] = 0x20), Reason::BadType),
         ("type 15", bent(|b| b[42] = 0x2f), Reason::BadType),
-        ("a contribution", with(|h| h.kind = 1), Reason::BadType),
-        ("a probe", with(|h| h.kind = 3), Reason::BadType),
+        ("a contribution", with(|h| (h.kind, h.token) = (1, ENTRY.token)), Reason::BadType),
+        ("a probe", with(|h| (h.kind, h.token) = (3, ENTRY.token)), Reason::BadType),
         ("a format nobody knows", with(|h| h.format = 9), Reason::BadFormat),
         ("an unknown job", with(|h| h.job = 4), Reason::UnknownJob),
         ("a job beyond the table", with(|h| h.job = 65535), Reason::UnknownJob),
         ("the last epoch", with(|h| h.epoch -= 1), Reason::WrongEpoch),
         ("the next epoch", with(|h| h.epoch += 1), Reason::WrongEpoch),
+        ("the token of contributions", with(|h| h.token = ENTRY.token), Reason::BadToken),
         ("no token", with(|h| h.token = 0), Reason::BadToken),
         ("one bit of the token", with(|h| h.token ^= 1 << 63), Reason::BadToken),
         ("a stranger", frame_from(&good, AGGREGATOR + 1), Reason::WrongSource),
@@ -263,7 +264,7 @@ fn results_come_from_parameter_hosts_too() {
     let mut bench = Bench::new();
     let (first, last) = (AGGREGATOR + 7, AGGREGATOR + 9);
     let hosts = [first, 0, 0, last];
-    let (result, contribution) = (header(16), Header { kind: 1, ..header(16) });
+    let (result, contribution) = (header(16), Header { kind: 1, token: ENTRY.token, ..header(16) });
     let report = Header { kind: 4, ..header(0) };
     // Whether there is an aggregator, too.
     for aggregator_ip in [AGGREGATOR, 0] {
@@ -289,16 +290,18 @@ fn contributions_go_in_at_a_parameter_host_alone() {
     let mut bench = Bench::new();
     let flags = job_flag::PARAMETER | job_flag::CHECKSUM;
     bench.attached.add_job(JOB, HostJobEntry { aggregator_ip: 0, flags, ..ENTRY }).unwrap();
-    let (contribution, probe) = (Header { kind: 1, ..header(256) }, Header { kind: 3, ..header(0) });
+    let of_workers = |kind, elements| Header { kind, token: ENTRY.token, ..header(elements) };
+    let (contribution, probe) = (of_workers(1, 256), of_workers(3, 0));
     // Who may send them is known behind.
     for ip in [AGGREGATOR, HOST + 5] {
         assert_eq!(bench.show(0, &frame_from(&contribution, ip)), (REDIRECT, Reason::Steered));
         assert_eq!(bench.show(0, &frame_from(&probe, ip)), (REDIRECT, Reason::Steered));
     }
     type Change = fn(&mut Header);
-    let table: [(&str, Change, Reason); 6] = [
-        ("a result", |h| h.kind = 2, Reason::WrongSource),
-        ("a report", |h| h.kind = 4, Reason::WrongSource),
+    let table: [(&str, Change, Reason); 7] = [
+        ("a result", |h| (h.kind, h.token) = (2, ENTRY.result_token), Reason::WrongSource),
+        ("a report", |h| (h.kind, h.token) = (4, ENTRY.result_token), Reason::WrongSource),
+        ("a result with their token", |h| h.kind = 2, Reason::BadToken),
         ("a wrong token", |h| h.token ^= 1, Reason::BadToken),
         ("another epoch", |h| h.epoch += 1, Reason::WrongEpoch),
         ("another job", |h| h.job += 1, Reason::UnknownJob),

@@ -6,6 +6,7 @@
 //! | [`spec`] | [`JobSpec`]: the parameters that a worker asks for |
 //! | [`terms`] | [`JobTerms`]: the parameters that the coordinator granted, and each worker's [`Placement`] |
 //! | [`options`] | the options that both have: [`Mode`], [`Scale`], [`WireFormat`], [`NonFinitePolicy`], [`OperationOrder`] |
+//! | [`token`] | the token in results, made from the one in contributions |
 //! | [`operation`] | [`OperationDescriptor`], [`OperationId`], [`DType`], [`Reduction`], [`CollectiveKind`] |
 #![forbid(unsafe_code)]
 
@@ -13,8 +14,10 @@ pub mod operation;
 pub mod options;
 pub mod spec;
 pub mod terms;
+pub mod token;
 
 pub use operation::{CollectiveKind, DType, OperationDescriptor, OperationId, Reduction, ResumePoint};
 pub use options::{Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
 pub use spec::JobSpec;
 pub use terms::{AggregatorKind, JobTerms, Placement};
+pub use token::result_token;

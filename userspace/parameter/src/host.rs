@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, net::SocketAddrV4};
 
+use sumac_job::result_token;
 use sumac_wire::{
     Header, Kind, MAX_JOBS, Reason, Time,
     admit::{dynamic as admit, payload_len},
@@ -41,6 +42,7 @@ pub struct ParameterHost {
 #[derive(Debug)]
 struct Job {
     terms: HostJob,
+    result_token: u64,
     members: Members,
     /// By lane; none of a lane whose packets do not come here.
     rings: Vec<Option<Ring>>,
@@ -101,7 +103,10 @@ impl ParameterHost {
         let ring = || Ring::new(terms.kept(), terms.elements, racks, stock());
         let rings = (0..terms.lanes).map(|lane| is_here(lane).then(ring)).collect();
         let stats = JobStats { job, epoch: terms.epoch, world: members.world(), ..JobStats::default() };
-        *entry = Some(Box::new(Job { terms, members, rings, reserved: needed, stats, is_linear: false }));
+        let result_token = result_token(terms.token);
+        let reserved = needed;
+        *entry =
+            Some(Box::new(Job { terms, result_token, members, rings, reserved, stats, is_linear: false }));
         self.reserved += needed;
         Ok(())
     }
@@ -338,7 +343,7 @@ impl Job {
             chunk.next_passes = self.members.are_split();
         }
         match done {
-            Done::Taken(Outcome::Complete | Outcome::AskRaw) => chunk.answered(header, bits, source),
+            Done::Taken(Outcome::Complete | Outcome::AskRaw) => chunk.answered(),
             Done::Left(Action::Reply | Action::AskRaw) if !chunk.is_to_answer(bits, source) => {
                 self.stats.duplicates += 1;
                 return Err(Reason::Duplicate);
@@ -394,17 +399,17 @@ impl Job {
         if header.epoch != self.terms.epoch {
             return None;
         }
-        let source = match to {
-            To::One(source) => *source,
+        let (source, is_first) = match to {
+            To::One(source) => (*source, false),
             To::All(next) => {
                 let (source, after) = self.members.way(*next)?;
                 *next = after;
-                source
+                (source, true)
             }
         };
         let len = payload_len(header.elements);
         let (head, elements) = out.get_mut(..len)?.split_at_mut(HEADER_LEN);
-        head.copy_from_slice(&header.to_bytes());
+        head.copy_from_slice(&Header { token: self.result_token, ..header }.to_bytes());
         match body {
             Body::Zeros => elements.fill(0),
             Body::Sum => {
@@ -420,7 +425,8 @@ impl Job {
             len,
             to: self.members.address(source, shard)?,
             entropy: entropy(header.seq),
-            dscp_ecn: dscp(class) | ECT_0,
+            // Nobody reacts to a mark on what is sent again, or on the answer to a probe (RFC 3168, section 6.1.5).
+            dscp_ecn: dscp(class) | if is_first && self.terms.congestion_control { ECT_0 } else { 0 },
             checksum: self.terms.checksum,
         })
     }

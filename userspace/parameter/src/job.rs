@@ -26,6 +26,8 @@ pub struct HostJob {
     pub shards: u16,
     /// Whether results carry a UDP checksum, where the kernel does not write one anyway.
     pub checksum: bool,
+    /// Whether workers yield to congestion; only then results may be marked.
+    pub congestion_control: bool,
     pub workers: Vec<Worker>,
     /// The aggregators whose sums arrive here and which results return to; with the port of shard 0.
     pub upstream: Vec<SocketAddrV4>,

@@ -207,12 +207,10 @@ impl Chunk {
         &mut self.values
     }
 
-    /// Notes an answer to all, caused by `header` of these workers.
-    pub(crate) fn answered(&mut self, header: &Header, bits: &Bits, source: Source) {
+    /// Notes an answer to all. A packet that completed the chunk asks for nothing, also when it was sent again: the others have
+    /// not missed an answer.
+    pub(crate) fn answered(&mut self) {
         self.asked = None;
-        if header.has(flag::RESEND) {
-            self.is_to_answer(bits, source);
-        }
     }
 
     /// Returns whether workers that ask again for a chunk's answer are to get it.

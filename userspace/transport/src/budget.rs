@@ -33,6 +33,11 @@ pub(crate) trait SendingBudget: Send {
     /// Whether a packet may be sent while so many chunks are in the network.
     fn may_send(&self, now: Time, in_network: usize) -> MaySend;
 
+    /// Whether marks of congestion reduce it: only then may packets say that they can be marked.
+    fn reacts_to_marks(&self) -> bool {
+        false
+    }
+
     fn on_sent(&mut self, _now: Time, _bytes: usize) {}
 
     /// Records a sample of the round trip: one for each acknowledgement that is unambiguous.

@@ -38,6 +38,10 @@ impl SendingBudget for CongestionWindow {
         within(self.window, in_network)
     }
 
+    fn reacts_to_marks(&self) -> bool {
+        true
+    }
+
     /// As in TCP (RFC 5681, RFC 3168), the window does not grow before results of chunks come that were sent after the last
     /// halving: beside TCP it would take more than its share.
     fn on_result(&mut self, seq: u64) {

@@ -312,7 +312,8 @@ mod tests {
     fn answer(engine: &mut Engine, now: Time, (header, elements): &(Header, Vec<u8>), is_marked: bool) {
         let is_probe = header.kind == Kind::Probe as u8;
         let kind = if is_probe { Kind::Report } else { Kind::Result } as u8;
-        let header = Header { kind, contributors: 1, next_seq: header.seq.wrapping_add(8), ..*header };
+        let (token, next_seq) = (sumac_job::result_token(header.token), header.seq.wrapping_add(8));
+        let header = Header { kind, token, contributors: 1, next_seq, ..*header };
         engine.on_packet(now, &Packet { header, elements, from: PeerId(0), is_marked });
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sumac_job::{DType, Mode, NonFinitePolicy, Scale, WireFormat};
+use sumac_job::{DType, NonFinitePolicy, Scale, WireFormat};
 use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_WORKERS};
 
 use crate::{
@@ -105,10 +105,6 @@ impl JobParams {
             Some(_) if self.measure => Err(ParamError::Measure),
             Some(dynamic) => dynamic.check(),
         }
-    }
-
-    pub(crate) fn mode(&self) -> Mode {
-        if self.dynamic.is_some() { Mode::Dynamic } else { Mode::Static }
     }
 
     /// Chunks of an operation in its lane's stream.

@@ -1,7 +1,5 @@
 //! Packets to send: a written UDP payload with its destination and tags.
 
-use sumac_job::Mode;
-
 use crate::peer::PeerId;
 
 /// A UDP payload that the engine has written, and its destination and tags.
@@ -18,22 +16,17 @@ pub struct Transmit {
     pub dscp_ecn: u8,
 }
 
-/// The ECN field of packets that routers may mark instead of dropping them: ECT(0).
+/// The ECN field of packets that routers may mark instead of dropping them: ECT(0) (RFC 3168).
 const ECT_0: u8 = 0b10;
 /// The position of IPv4's class selector in the byte of DSCP and ECN.
 const CLASS_SELECTOR: u32 = 5;
 /// The highest class selector.
 const MAX_PRIORITY: u8 = 7;
 
-/// The byte of DSCP and ECN of a packet of this priority; `None`: a probe. All tags are decided here; aggregators and
-/// parameter hosts keep them.
-pub(crate) fn tag(mode: Mode, priority: Option<u8>) -> u8 {
-    let ecn = match mode {
-        Mode::Static => 0,
-        // Senders react to marks.
-        Mode::Dynamic => ECT_0,
-    };
-    priority.map_or(0, |priority| priority.min(MAX_PRIORITY) << CLASS_SELECTOR | ecn)
+/// The byte of DSCP and ECN of a packet of this priority. `is_capable`: the sender reacts to marks on it. All tags are decided
+/// here and at the parameter host; aggregators keep them.
+pub(crate) fn tag(priority: u8, is_capable: bool) -> u8 {
+    priority.min(MAX_PRIORITY) << CLASS_SELECTOR | if is_capable { ECT_0 } else { 0 }
 }
 
 /// Spreads consecutive numbers over 16 bits (Fibonacci hashing).
@@ -46,17 +39,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_follow_from_mode_and_priority() {
+    fn tags_follow_from_priority_and_ecn() {
         let table = [
-            (Mode::Static, None, 0),
-            (Mode::Dynamic, None, 0),
-            (Mode::Static, Some(5), 0b1010_0000),
-            (Mode::Dynamic, Some(5), 0b1010_0010),
-            (Mode::Dynamic, Some(0), 0b0000_0010),
-            (Mode::Static, Some(200), 0b1110_0000),
+            (5, false, 0b1010_0000),
+            (5, true, 0b1010_0010),
+            (0, true, 0b0000_0010),
+            (0, false, 0),
+            (200, false, 0b1110_0000),
         ];
-        for (mode, priority, expected) in table {
-            assert_eq!(tag(mode, priority), expected, "{mode:?} {priority:?}");
+        for (priority, is_capable, expected) in table {
+            assert_eq!(tag(priority, is_capable), expected, "{priority} {is_capable}");
         }
     }
 }

@@ -20,7 +20,8 @@ use support::block;
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Makes the answer of a lone worker's contribution, exponent round or probe, in place.
-fn turn_round(frame: &mut [u8], is_dynamic: bool) {
+fn turn_round(frame: &mut [u8], token: [u8; 8], is_dynamic: bool) {
+    frame[offset::TOKEN..][..8].copy_from_slice(&token);
     let kind = if frame[0] & 0x0f == Kind::Probe as u8 { Kind::Report } else { Kind::Result };
     frame[0] = VERSION << 4 | kind as u8;
     frame[offset::CONTRIBUTORS + 1] = 1;
@@ -46,6 +47,7 @@ fn allocations(engine: &mut Engine, now: &mut Time, count: usize) -> usize {
     let mut frame = [0; 128];
     let mut frames = 0u32;
     let is_dynamic = engine.params().dynamic.is_some();
+    let token = sumac_job::result_token(engine.params().token).to_be_bytes();
     let region = Region::new(ALLOCATOR);
     engine.submit(*now, operation).map_err(|(error, _)| error).expect("a good operation");
     let completion = loop {
@@ -55,7 +57,7 @@ fn allocations(engine: &mut Engine, now: &mut Time, count: usize) -> usize {
         *now = now.plus(1_000);
         if let Some(sent) = engine.poll_transmit(*now, &mut frame) {
             frames += 1;
-            turn_round(&mut frame[..sent.len], is_dynamic);
+            turn_round(&mut frame[..sent.len], token, is_dynamic);
             if !frames.is_multiple_of(7) {
                 engine.on_payload(*now, PeerId(0), &frame[..sent.len]);
             }

@@ -86,7 +86,7 @@ pub fn result(
     parent: &WorkerEntry,
     shard: u16,
 ) -> Result<Down, Reason> {
-    identity(header, job.flags, job.token, job.epoch)?;
+    identity(header, job.flags, job.result_token, job.epoch)?;
     source(src_ip, parent)?;
     if header.elements > job.elements {
         return Err(Reason::WrongElements);
@@ -149,6 +149,7 @@ mod tests {
 
     const JOB: JobEntry = JobEntry {
         token: 0xfeed,
+        result_token: 0xbeef,
         slot_base: 0,
         slots: 128,
         group_ip: 0,
@@ -238,14 +239,14 @@ mod tests {
     #[test]
     fn results_come_from_the_parameter_host() {
         let host = WorkerEntry { ip: 9, ..WorkerEntry::default() };
-        let good = Header { kind: Kind::Result as u8, ..good() };
+        let good = Header { kind: Kind::Result as u8, token: 0xbeef, ..good() };
         let of = |header: &Header, ip| result(header, ip, &JOB, &host, 1);
         assert_eq!(of(&good, 9), Ok(Down::All));
         assert_eq!(of(&Header { elements: 0, flags: flag::RAW_FLOAT, ..good }, 9), Ok(Down::All));
         assert_eq!(of(&good, 8), Err(Reason::WrongSource));
         let table: [(Change, Reason); 6] = [
             (|h| h.kind = Kind::Contribution as u8, Reason::BadType),
-            (|h| h.token = 1, Reason::BadToken),
+            (|h| h.token = 0xfeed, Reason::BadToken),
             (|h| h.epoch = 1, Reason::WrongEpoch),
             (|h| h.slot = 128, Reason::WrongSlot),
             (|h| h.lane = 0, Reason::WrongSlot),
@@ -261,7 +262,7 @@ mod tests {
     #[test]
     fn answers_to_probes_find_their_way_down() {
         let host = WorkerEntry { ip: 9, ..WorkerEntry::default() };
-        let report = Header { kind: Kind::Report as u8, slot: NO_SLOT, elements: 0, ..good() };
+        let report = Header { kind: Kind::Report as u8, token: 0xbeef, slot: NO_SLOT, elements: 0, ..good() };
         let at = |job: &JobEntry, report: &Header, ip| result(report, ip, job, &host, 1);
         assert_eq!(at(&JOB, &report, 9), Ok(Down::One(3)), "the only level knows workers");
         assert_eq!(at(&JOB, &report, 8), Err(Reason::WrongSource));

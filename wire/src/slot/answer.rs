@@ -20,7 +20,8 @@ impl SlotMeta {
 #[inline(always)]
 fn to_senders(request: &Header, flags: u16, job: &JobEntry) -> Header {
     let keep = flags | request.flags & flag::POOL_VERSION;
-    let answer = Header { kind: Kind::Result as u8, contributors: job.contributors, ..*request };
+    let (kind, token) = (Kind::Result as u8, job.result_token);
+    let answer = Header { kind, token, contributors: job.contributors, ..*request };
     if job.flags & job_flag::ROOT != 0 {
         Header { flags: keep | flag::LEVEL, bitmap_1: job.all(), ..answer }
     } else {

@@ -167,7 +167,7 @@ fn report(payload: Payload, work: &mut Work) -> Result<Outcome, Reason> {
     without_slot(payload, work)?;
     // The probe was marked on its way up.
     answer::change_flags(headers, 0, flag::LEVEL);
-    answer::allow_marks(headers);
+    answer::unmark(headers);
     Ok(Outcome::new(Reason::Probed, send::down(headers, work)?))
 }
 
@@ -239,7 +239,7 @@ fn send_on(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
     if is_single && drops::on_leaving(state, headers.job()) {
         return Err(Reason::Injected);
     }
-    answer::allow_marks(headers);
+    answer::unmark(headers);
     let verdict = if is(plan::RESULT) {
         send::to_all::<false>(headers, work, job)?
     } else {

@@ -7,7 +7,7 @@ use sumac_wire::{
     admit::{self, dynamic::Down},
     dynamic::{Contribution, passed},
     header::{HEADER_LEN, flag},
-    tables::{JobEntry, job_flag, worker_index},
+    tables::{JobEntry, worker_index},
 };
 
 use super::{Answer, HostAggregator};
@@ -16,9 +16,6 @@ use crate::{
     shared::Taken,
     watch::{Chunk, WorkerSeen},
 };
-
-/// ECN of the TOS field: the sender reacts to marks. What packets of dynamic jobs leave with.
-const CAPABLE: u8 = 0b10;
 
 impl HostAggregator {
     pub fn held(&self) -> u32 {
@@ -33,11 +30,6 @@ impl HostAggregator {
     /// Sets the milliseconds after which a shared slot that nobody adds to is reclaimed.
     pub fn set_slot_timeout(&mut self, timeout: u32) {
         self.shared.timeout = timeout;
-    }
-
-    pub fn ecn(&self, job: u16) -> u8 {
-        let is_dynamic = self.job(job).is_some_and(|job| job.flags & job_flag::DYNAMIC != 0);
-        if is_dynamic { CAPABLE } else { 0 }
     }
 
     pub(super) fn take_dynamic(

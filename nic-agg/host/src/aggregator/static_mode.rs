@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use sumac_values as values;
 use sumac_wire::{
     Header, Kind, MAX_LANES, Reason, admit,
-    header::{HEADER_LEN, VERSION, flag, offset},
+    header::{HEADER_LEN, flag},
     slot::{
         Action, Conclusion, Contribution, SlotMeta, Then, Version, answer, conclude, decide, owner, state,
     },
@@ -92,7 +92,8 @@ impl HostAggregator {
             return Err(Reason::Injected);
         }
         let Some(contribution) = request else {
-            set_kind(packet, Kind::Report);
+            let report = Header { kind: Kind::Report as u8, token: entry.result_token, ..*header };
+            packet[..HEADER_LEN].copy_from_slice(&report.to_bytes());
             return Ok(Answer::One(Reason::Probed, back));
         };
         let applied = self.contribute(entry, header, &contribution, packet);
@@ -254,8 +255,4 @@ enum Applied {
     Up,
     UpAgain,
     Wanted,
-}
-
-fn set_kind(packet: &mut [u8], kind: Kind) {
-    packet[offset::VERSION_KIND] = VERSION << 4 | kind as u8;
 }

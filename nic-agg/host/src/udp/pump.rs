@@ -19,7 +19,7 @@ use nix::{
         ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt,
     },
 };
-use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, admit::payload_len, header::offset};
+use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, admit::payload_len};
 
 use super::{IDLE, LastRound, lock};
 use crate::aggregator::{Answer, HostAggregator};
@@ -27,8 +27,10 @@ use crate::aggregator::{Answer, HostAggregator};
 const BATCH: usize = 32;
 /// Bytes of a packet's buffer: longer ones are cut short, and refused for it.
 const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16) + 64;
-/// The ECN bits of a packet that was marked.
+/// The ECN bits of a packet that was marked (RFC 3168).
 const CONGESTION: u8 = 0b11;
+/// ECT(0), the ECN bits of a packet that may be marked.
+const CAPABLE: u8 = 0b10;
 
 pub struct Pump {
     socket: UdpSocket,
@@ -44,8 +46,8 @@ pub struct Pump {
 struct Arrival {
     source: Ipv4Addr,
     len: usize,
-    /// The network marked it: congestion experienced.
-    is_marked: bool,
+    /// Its ECN bits.
+    ecn: u8,
 }
 
 /// A packet of the batch that is to be sent.
@@ -106,8 +108,8 @@ impl Pump {
         let messages = recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_WAITFORONE, None)?;
         for message in messages {
             let source = message.address.map_or(Ipv4Addr::UNSPECIFIED, |address| address.ip());
-            let is_marked = message.cmsgs().is_ok_and(|mut all| all.any(|one| is_mark(&one)));
-            arrivals.push(Arrival { source, len: message.bytes, is_marked });
+            let ecn = message.cmsgs().ok().and_then(|mut all| all.find_map(|one| ecn(&one)));
+            arrivals.push(Arrival { source, len: message.bytes, ecn: ecn.unwrap_or(0) });
         }
         Ok(())
     }
@@ -117,20 +119,20 @@ impl Pump {
         // It wraps after 49 days, as slots expect.
         core.set_now(self.start.elapsed().as_millis() as u32);
         let packets = buffers.chunks_exact_mut(CAPACITY).zip(arrivals);
-        for (packet, (buffer, Arrival { source, len, is_marked })) in packets.enumerate() {
+        for (packet, (buffer, Arrival { source, len, ecn })) in packets.enumerate() {
             let bytes = &mut buffer[..*len];
-            let answer = match is_marked {
-                true => core.on_marked_packet(*source, bytes),
-                false => core.on_packet(*source, bytes),
+            let answer = match *ecn {
+                CONGESTION => core.on_marked_packet(*source, bytes),
+                _ => core.on_packet(*source, bytes),
             };
+            // What could not be marked stays so: its sender does not react.
+            let ecn = if *ecn == 0 { 0 } else { CAPABLE };
             match answer {
                 Answer::None(_) => {}
                 Answer::One(_, to) => {
-                    let ecn = core.ecn(job_of(bytes));
                     outgoing.push(Outgoing { packet, to, ecn, copy_of: None, is_sent: false });
                 }
                 Answer::All(_, job) => {
-                    let ecn = core.ecn(job);
                     for rank in 0..core.workers(job).len() {
                         let to = core.workers(job).get(rank).copied().filter(|_| core.keeps_copy(job));
                         let copy = |to| Outgoing { packet, to, ecn, copy_of: Some(job), is_sent: false };
@@ -189,12 +191,10 @@ impl Pump {
     }
 }
 
-/// Whether the kernel says of a datagram that the network marked it: both ECN bits are set (RFC 3168).
-fn is_mark(message: &ControlMessageOwned) -> bool {
-    matches!(message, ControlMessageOwned::Ipv4Tos(tos) if tos & CONGESTION == CONGESTION)
-}
-
-/// The job that a packet is of; any, of one that is too short to say.
-fn job_of(packet: &[u8]) -> u16 {
-    packet.get(offset::JOB..).and_then(|rest| rest.first_chunk()).map_or(0, |job| u16::from_be_bytes(*job))
+/// The ECN bits that the kernel gives of a datagram.
+fn ecn(message: &ControlMessageOwned) -> Option<u8> {
+    match message {
+        ControlMessageOwned::Ipv4Tos(tos) => Some(tos & CONGESTION),
+        _ => None,
+    }
 }

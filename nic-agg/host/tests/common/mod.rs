@@ -15,6 +15,11 @@ use sumac_wire::{
 pub const JOB: u16 = 5;
 pub const EPOCH: u16 = 3;
 pub const TOKEN: u64 = 0xfeed_beef_0bad_cafe;
+
+/// The token in its results.
+pub fn result_token() -> u64 {
+    sumac_job::result_token(TOKEN)
+}
 pub const SLOTS_LOG2: u32 = 2;
 pub const SLOTS: u32 = 1 << SLOTS_LOG2;
 pub const ELEMENTS: u16 = 64;

@@ -8,7 +8,7 @@ use sumac_wire::{
     tables::{JobEntry, job_flag},
 };
 
-use super::{ELEMENTS, EPOCH, JOB, TOKEN, worker};
+use super::{ELEMENTS, EPOCH, JOB, TOKEN, result_token, worker};
 
 /// Slots that are shared.
 pub const SLOTS: u32 = 8;
@@ -79,7 +79,7 @@ pub fn contribution(world: u16, rank: u16, seq: u32) -> Header {
 
 /// The parameter host's result that answers a packet.
 pub fn result(request: &Header) -> Header {
-    Header { kind: Kind::Result as u8, flags: 0, bitmap_0: 0, bitmap_1: 0, ..*request }
+    Header { kind: Kind::Result as u8, token: result_token(), flags: 0, bitmap_0: 0, bitmap_1: 0, ..*request }
 }
 
 /// Returns the values of worker `rank` for chunk `seq`: small enough for a sum of 32 workers.

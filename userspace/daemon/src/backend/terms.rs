@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_control::plane::JobInstall;
 use sumac_control::{Grant, PlaneKind};
+use sumac_job::result_token;
 use sumac_parameter::{HostJob, Worker};
 use sumac_transport::{DynamicParams, JobParams};
 use sumac_wire::MAX_HOSTS;
@@ -47,6 +48,7 @@ pub(super) fn worker_entry(Grant { terms, placement }: &Grant, local: Ipv4Addr) 
     }
     HostJobEntry {
         token: terms.token,
+        result_token: result_token(terms.token),
         ip: local.to_bits(),
         group_ip: placement.result_group.map_or(0, Ipv4Addr::to_bits),
         aggregator_ip: placement.aggregator_ip.to_bits(),
@@ -62,6 +64,7 @@ pub(super) fn worker_entry(Grant { terms, placement }: &Grant, local: Ipv4Addr) 
 pub(super) fn host_entry(job: &HostJob, local: Ipv4Addr) -> HostJobEntry {
     HostJobEntry {
         token: job.token,
+        result_token: result_token(job.token),
         ip: local.to_bits(),
         epoch: job.epoch,
         elements: job.elements,
@@ -100,6 +103,7 @@ pub(crate) fn host_job(job: &JobInstall) -> Result<HostJob, &'static str> {
         lanes: terms.lanes(),
         shards: terms.shards,
         checksum: terms.checksum,
+        congestion_control: terms.congestion_control,
         workers: workers.collect(),
         upstream: job.upstream.clone(),
     })

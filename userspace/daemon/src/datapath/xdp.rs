@@ -206,7 +206,8 @@ impl FrameIo for XdpFrameIo {
     }
 
     fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
-        let is_stuck = self.is_full || self.socket.pending() > 0;
+        // Once only: the lane whose packet found no frame may be gone.
+        let is_stuck = std::mem::take(&mut self.is_full) || self.socket.pending() > 0;
         let soon = is_stuck.then(|| Instant::now() + RETRY);
         let now = (!self.loopback.is_empty()).then(Instant::now);
         let deadline = [deadline, soon, now].into_iter().flatten().min();

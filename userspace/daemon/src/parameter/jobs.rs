@@ -102,6 +102,7 @@ mod tests {
             lanes: 2,
             shards: 1,
             checksum: true,
+            congestion_control: true,
             workers: Vec::new(),
             upstream: vec!["10.77.0.1:48700".parse().unwrap()],
         }

@@ -226,7 +226,7 @@ fn payloads_cross_to_the_thread_that_has_their_lane() {
         job: params.job,
         epoch: params.epoch,
         slot: lane * params.slots,
-        token: params.token,
+        token: sumac_job::result_token(params.token),
         ..Default::default()
     };
     for lane in [0, 1, 2, 3, 4, 77] {

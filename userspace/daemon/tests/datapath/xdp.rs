@@ -17,6 +17,7 @@ use std::{
 use sumac_agg_host::HostDataPlane;
 use sumac_daemon::datapath::{DatapathStats, FrameIo, ParameterJob, Peer, WorkerJob, XdpConfig, XdpFrameIo};
 use sumac_hostprog::{AttachOptions, Attached, attach, detach};
+use sumac_job::result_token;
 use sumac_parameter::{HostJob, Worker as Member};
 use sumac_transport::{DynamicParams, JobParams};
 use sumac_wire::{
@@ -65,6 +66,7 @@ fn host(rank: u16, pins: &Path, queues: usize) -> Host {
     let params = params(rank, 2);
     let entry = HostJobEntry {
         token: params.token,
+        result_token: result_token(params.token),
         ip: mine.into(),
         aggregator_ip: theirs.into(),
         epoch: params.epoch,
@@ -275,6 +277,7 @@ fn a_worker_is_the_parameter_host() {
             lanes: 1,
             shards: 1,
             checksum: true,
+            congestion_control: true,
             workers: [1, 2].map(|n| Member { address: address(n), rack: 0, bit: n - 1 }).to_vec(),
             upstream: Vec::new(),
         };
@@ -285,6 +288,7 @@ fn a_worker_is_the_parameter_host() {
             host_ips[0] = u32::from(*address(1).ip());
             let entry = HostJobEntry {
                 token: params.token,
+                result_token: result_token(params.token),
                 ip: (*address(rank as u8 + 1).ip()).into(),
                 host_ips,
                 epoch: params.epoch,

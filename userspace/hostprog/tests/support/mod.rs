@@ -18,6 +18,7 @@ pub const PORT: u16 = 48700;
 pub const JOB: u16 = 3;
 pub const ENTRY: HostJobEntry = HostJobEntry {
     token: 0x0123_4567_89ab_cdef,
+    result_token: 0x7654_3210_fedc_ba98,
     ip: HOST,
     group_ip: 0,
     aggregator_ip: AGGREGATOR,
@@ -39,7 +40,7 @@ pub fn header(elements: u16) -> Header {
         bitmap_0: 0b1111,
         contributors: 4,
         elements,
-        token: ENTRY.token,
+        token: ENTRY.result_token,
         ..Header::default()
     }
 }

@@ -37,6 +37,7 @@ pub fn job(racks: &[u32]) -> HostJob {
         lanes: 4,
         shards: 2,
         checksum: true,
+        congestion_control: true,
         workers: places.map(worker).collect(),
         upstream: vec![AGGREGATOR],
     }

@@ -2,7 +2,7 @@
 
 mod acknowledge;
 
-use sumac_job::NonFinitePolicy;
+use sumac_job::{NonFinitePolicy, result_token};
 use sumac_wire::{
     Header, Kind, Reason,
     admit::payload_len,
@@ -15,7 +15,7 @@ use crate::{
     convert::Arithmetic,
     error::{JobError, SubmitError},
     handshake,
-    in_flight::{ChunkRecord, InFlight, SentPacket},
+    in_flight::{ChunkRecord, ChunkState, InFlight, SentPacket},
     lane::shard_of,
     loss::PacketThreshold,
     operation::{Completion, OpId, Operation},
@@ -60,6 +60,7 @@ pub(crate) struct CoreParams {
 /// The state that all modes work on.
 pub(crate) struct Core {
     pub params: JobParams,
+    result_token: u64,
     pub tuning: Tuning,
     pub phase: Phase,
     pub codec: ChunkCodec,
@@ -86,6 +87,7 @@ impl Core {
     pub fn new(params: JobParams, tuning: &Tuning, first: u64, mode: CoreParams) -> Core {
         let CoreParams { in_flight, budget, packet_threshold, probe_timeout, results_restart_timers } = mode;
         Core {
+            result_token: result_token(params.token),
             tuning: tuning.clone(),
             phase: Phase::Probing,
             codec: ChunkCodec::new(&params),
@@ -206,7 +208,7 @@ impl Core {
         if self.has_failed() || header.job != self.params.job {
             return Err(Reason::UnknownJob);
         }
-        if header.token != self.params.token {
+        if header.token != self.result_token {
             return Err(Reason::BadToken);
         }
         if header.epoch != self.params.epoch {
@@ -310,7 +312,7 @@ impl Core {
         is_start: bool,
         out: &mut [u8],
     ) -> Transmit {
-        let operation = self.in_flight.get(index).operation;
+        let ChunkRecord { operation, state, .. } = *self.in_flight.get(index);
         if self.in_flight.unanswered() == 0 {
             self.path_check.restart(self.now);
         }
@@ -331,24 +333,24 @@ impl Core {
         self.budget.on_sent(self.now, len);
         self.stats.in_flight = self.in_flight.unanswered() as u64;
         let priority = self.stream.get(operation).map_or(0, |pending| pending.operation.priority);
-        self.transmit(header, to, entropy(packet), Some(priority), out)
+        // Nobody reacts to a mark on a packet that is sent again (RFC 3168, section 6.1.5).
+        let is_capable = self.budget.reacts_to_marks() && state != ChunkState::Lost;
+        self.transmit(header, to, entropy(packet), tag(priority, is_capable), out)
     }
 
-    /// Writes a packet's header; `priority`: `None` for a probe.
     fn transmit(
         &mut self,
         header: &Header,
         to: PeerId,
         entropy: u16,
-        priority: Option<u8>,
+        dscp_ecn: u8,
         out: &mut [u8],
     ) -> Transmit {
         out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
         let len = payload_len(header.elements);
         self.stats.bytes_sent += len as u64;
         let JobParams { lane, shards, .. } = self.params;
-        let (port_offset, dscp_ecn) = (shard_of(lane, shards), tag(self.params.mode(), priority));
-        Transmit { len, to, port_offset, entropy, dscp_ecn }
+        Transmit { len, to, port_offset: shard_of(lane, shards), entropy, dscp_ecn }
     }
 
     /// Writes a probe. `received`: all chunks before this one have their results.
@@ -363,7 +365,7 @@ impl Core {
         let header = Header { received, ..handshake::probe(&self.params, self.now, elements, number) };
         out[HEADER_LEN..payload_len(elements)].fill(0);
         self.stats.probes_sent += 1;
-        self.transmit(&header, to, entropy(u64::from(number)), None, out)
+        self.transmit(&header, to, entropy(u64::from(number)), 0, out)
     }
 
     /// Writes a chunk's result to its tensor, after checking that it is the one that was asked for.

@@ -52,6 +52,30 @@ fn packets_say_where_they_belong() {
     assert_eq!((sent[0].header.slot, sent[0].header.flags), (NO_SLOT, flag::RESEND), "no aggregator");
 }
 
+/// RFC 3168, section 6.1.5: neither on packets that are sent again nor on probes, and not by who ignores marks.
+#[test]
+fn only_first_transmissions_that_can_be_marked_say_so() {
+    let fields = |params: JobParams| {
+        let mut lone = Lone::new(params);
+        let mut frame = [0; 4096];
+        let mut send = |lone: &mut Lone| -> Vec<u8> {
+            let next = || lone.engine.poll_transmit(lone.now, &mut frame);
+            std::iter::from_fn(next).map(|sent| sent.dscp_ecn & 0b11).collect()
+        };
+        let probes = send(&mut lone);
+        let mut lone = Lone::ready(lone.engine.params().clone(), RTT);
+        lone.submit_floats(&[2.0; 160]);
+        let first = send(&mut lone);
+        lone.expire();
+        (probes, first, send(&mut lone))
+    };
+    let (probes, first, again) = fields(with(|_| ()));
+    assert_eq!((probes, first), (vec![0, 0], vec![0b10; 16]));
+    assert!(!again.is_empty() && again.iter().all(|ecn| *ecn == 0), "{again:?}");
+    let fixed = with(|dynamic| *dynamic = dynamic.clone().without_congestion_control());
+    assert_eq!(fields(fixed).1, vec![0; 16]);
+}
+
 #[test]
 fn three_later_results_are_a_loss_and_halve_the_window() {
     let (mut lone, sent) = start(with(|_| ()));

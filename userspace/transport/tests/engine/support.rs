@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use sumac_job::result_token;
 use sumac_transport::{
     Arithmetic, Buffer, DType, Engine, JobError, JobParams, Operation, Packet, PeerId, PeerTable, Scale, Time,
 };
@@ -79,6 +80,7 @@ impl Sent {
                 ..self.header
             },
         };
+        header.token = result_token(self.header.token);
         if self.header.has(flag::EXPONENT) {
             (header.exponent, header.next_exponent) = (self.header.next_exponent, exponent::NONE);
             header.next_seq = 0;
