@@ -33,7 +33,7 @@ fn job(slots: u32, scaling: Scale, is_dynamic: bool) -> JobParams {
     JobParams {
         scaling,
         dynamic: is_dynamic.then(|| DynamicParams {
-            initial_window: slots,
+            initial_window: Some(slots),
             ..DynamicParams::new(4 * slots).with_window(slots)
         }),
         ..JobParams::new(1, 1, slots, ELEMENTS)

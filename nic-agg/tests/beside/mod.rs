@@ -145,6 +145,10 @@ fn a_bpffs_that_ends_with_the_command_is_refused() {
     assert_eq!(shell.programs(), 0);
     let (code, text) = alone(&format!("{mount} {BIN} attach p0 --slots 32 --pin-root /mnt/sumac; exit $?"));
     assert!(code == 0 && text.contains("end with its last process"), "{text}");
+    // The kernel releases them some time after that process.
+    while shell.programs() != 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     // The machine's own, seen from another mount namespace.
     let (code, text) =
         alone(&format!("exec {BIN} attach p0 --slots 32 --pin-root {}", shell.middle.pins.display()));

@@ -49,7 +49,7 @@ pub struct Fields<'a>(pub &'a [u8]);
 
 impl Fields<'_> {
     /// The next 32 bits.
-    pub fn next(&mut self) -> u32 {
+    pub fn word(&mut self) -> u32 {
         let mut bytes = [0; 4];
         let count = self.0.len().min(4);
         let (head, rest) = self.0.split_at(count);
@@ -60,7 +60,7 @@ impl Fields<'_> {
 
     /// The next 32 bits, mostly brought below `limit`.
     pub fn below(&mut self, limit: u32) -> u32 {
-        let number = self.next();
+        let number = self.word();
         if number & 0xf == 0xf { number } else { (number >> 4) % limit.max(1) }
     }
 }

@@ -88,7 +88,7 @@ fn registered_descriptors() {
     fuzz!(|input: &[u8]| {
         let mut numbers = Fields(input);
         let (len, size) = (u64::from(numbers.below(20_000)) % (1 << 20), numbers.below(20_000) as usize);
-        let (kind, seals) = (numbers.next() % 4, SealFlags::from_bits_truncate(numbers.next() % 16));
+        let (kind, seals) = (numbers.word() % 4, SealFlags::from_bits_truncate(numbers.word() % 16));
         let fd: OwnedFd = match kind {
             0 => std::fs::File::open("/proc/self/exe").unwrap().into(),
             1 => std::io::pipe().unwrap().0.into(),

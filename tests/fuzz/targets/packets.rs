@@ -68,6 +68,7 @@ fn packets_at_a_parameter_host() {
         lanes: 2,
         shards: 1,
         checksum: true,
+        congestion_control: true,
         workers: workers.collect(),
         upstream: vec![aggregator],
     };
@@ -149,8 +150,14 @@ fn answer_to(request: &[u8]) -> Vec<u8> {
     let mut answer = request.to_vec();
     if let Ok(header) = Header::read(request, 0, request.len()) {
         let kind = if header.kind == Kind::Probe as u8 { Kind::Report } else { Kind::Result };
-        let (bitmap_0, contributors) = (0b11, 2);
-        let header = Header { kind: kind as u8, bitmap_0, contributors, next_seq: header.seq + 8, ..header };
+        let header = Header {
+            kind: kind as u8,
+            token: sumac_job::result_token(header.token),
+            bitmap_0: 0b11,
+            contributors: 2,
+            next_seq: header.seq + 8,
+            ..header
+        };
         answer[..HEADER_LEN].copy_from_slice(&header.to_bytes());
     }
     answer
@@ -179,8 +186,8 @@ fn assigned_parameters() {
         params.rank = numbers.below(40) as u16;
         (params.rack_rank, params.rack_world) = (numbers.below(33) as u16, numbers.below(33) as u16);
         (params.lane, params.shards) = (numbers.below(20) as u16, numbers.below(17) as u16);
-        params.measure = numbers.next() % 2 == 0;
-        if numbers.next() % 2 == 0 {
+        params.measure = numbers.word() % 2 == 0;
+        if numbers.word() % 2 == 0 {
             params.dynamic = Some(DynamicParams::new(numbers.below(64)).with_window(numbers.below(512)));
         }
         let rest = numbers.0;

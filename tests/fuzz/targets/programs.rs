@@ -65,6 +65,7 @@ fn frames_at_the_host_program() {
         let (aggregator_ip, world) = (AGGREGATOR.to_bits(), 3);
         let entry = HostJobEntry {
             token: TOKEN,
+            result_token: TOKEN,
             aggregator_ip,
             // The examples' destination.
             ip: aggregator_ip,

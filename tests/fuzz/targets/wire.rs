@@ -25,10 +25,11 @@ pub fn example_frames() -> Vec<Vec<u8>> {
 }
 
 fn admit_everywhere(header: &Header, numbers: &mut Fields<'_>) {
-    let (flags, shards, world) = (numbers.next() as u16, numbers.below(9) as u16, numbers.below(33) as u16);
+    let (flags, shards, world) = (numbers.word() as u16, numbers.below(9) as u16, numbers.below(33) as u16);
     let job = JobEntry {
         token: TOKEN,
-        slot_base: numbers.next(),
+        result_token: TOKEN,
+        slot_base: numbers.word(),
         slots: numbers.below(1024),
         epoch: 3,
         world: world.clamp(1, 32),
@@ -41,12 +42,13 @@ fn admit_everywhere(header: &Header, numbers: &mut Fields<'_>) {
         ..JobEntry::default()
     };
     let _ = admit::sender(header, &job);
-    let _ = admit::source(numbers.next(), &WorkerEntry::default());
+    let _ = admit::source(numbers.word(), &WorkerEntry::default());
     let shard = numbers.below(8) as u16;
     let _ = admit::request(header, &job, shard);
     let _ = admit::dynamic::request(header, &job, shard);
     let host = HostJobEntry {
         token: TOKEN,
+        result_token: TOKEN,
         ip: 1,
         aggregator_ip: 2,
         epoch: 3,
@@ -84,16 +86,16 @@ fn writing_a_frame() {
         let to = Endpoints {
             src_mac: [2; 6],
             dst_mac: [4; 6],
-            src_ip: numbers.next(),
-            dst_ip: numbers.next(),
-            src_port: numbers.next() as u16,
-            dst_port: PORTS.base + (numbers.next() % 2) as u16,
-            dscp_ecn: numbers.next() as u8,
+            src_ip: numbers.word(),
+            dst_ip: numbers.word(),
+            src_port: numbers.word() as u16,
+            dst_port: PORTS.base + (numbers.word() % 2) as u16,
+            dscp_ecn: numbers.word() as u8,
         };
         let mut bytes = vec![0; OVERHEAD];
         bytes.extend_from_slice(numbers.0);
         let len = bytes.len() - OVERHEAD;
-        let with_checksum = numbers.next() % 2 == 0;
+        let with_checksum = numbers.word() % 2 == 0;
         let Some(written) = frame::emit(&mut bytes, &to, len, with_checksum) else { return };
         assert_eq!(written, bytes.len());
         assert_eq!(checksum::fold(checksum::add(0, &bytes[14..34])), 0xffff, "the IPv4 header's checksum");

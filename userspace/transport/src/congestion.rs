@@ -11,11 +11,23 @@ use crate::{
     time::Time,
 };
 
+/// The initial window of a job, in bytes: 200 packets of 300 bytes, about the bandwidth-delay product within a data centre.
+const INITIAL_BYTES: usize = 60_000;
+
+/// The initial window of each of a job's shards, in chunks of so many bytes.
+pub(crate) fn initial_window(chunk: usize, shards: u16, limit: u32) -> u32 {
+    let chunks = INITIAL_BYTES / chunk.max(1) / usize::from(shards.max(1));
+    (chunks as u32).clamp(1, limit)
+}
+
 #[derive(Debug)]
 pub(crate) struct CongestionWindow {
     window: u32,
     limit: u32,
-    /// The slow-start threshold: below it the window grows by one with every result, from it on by one per window of results.
+    /// The job's shards: each has a window of its own and grows by its part of one chunk.
+    shards: u32,
+    /// The slow-start threshold: below it the window grows by one with every result, from it on all shards together by one per
+    /// window of results.
     threshold: u32,
     /// Results since the window last grew.
     results: u32,
@@ -24,8 +36,9 @@ pub(crate) struct CongestionWindow {
 }
 
 impl CongestionWindow {
-    pub fn new(initial: u32, limit: u32) -> CongestionWindow {
-        CongestionWindow { window: initial, limit, threshold: limit, results: 0, recovery_end: 0 }
+    pub fn new(initial: u32, limit: u32, shards: u16) -> CongestionWindow {
+        let shards = shards.into();
+        CongestionWindow { window: initial, limit, shards, threshold: limit, results: 0, recovery_end: 0 }
     }
 }
 
@@ -49,7 +62,7 @@ impl SendingBudget for CongestionWindow {
             return;
         }
         self.results += 1;
-        if self.window < self.threshold || self.results >= self.window {
+        if self.window < self.threshold || self.results >= self.window * self.shards {
             self.window += 1;
             self.results = 0;
         }
@@ -79,7 +92,7 @@ mod tests {
 
     #[test]
     fn slow_start_ends_at_the_limit() {
-        let mut window = CongestionWindow::new(2, 8);
+        let mut window = CongestionWindow::new(2, 8, 1);
         let grown: Vec<u32> = (0..8)
             .map(|seq| {
                 window.on_result(seq);
@@ -91,7 +104,7 @@ mod tests {
 
     #[test]
     fn it_is_halved_once_per_window_and_then_grows_by_one_per_window() {
-        let mut window = CongestionWindow::new(8, 64);
+        let mut window = CongestionWindow::new(8, 64, 1);
         assert!(congested(&mut window, 3, 2, 9));
         assert_eq!(window.window(), 4);
         assert!(!congested(&mut window, 9, 3, 10), "another worker may have sent it before");
@@ -116,7 +129,7 @@ mod tests {
     fn workers_that_are_not_as_far_halve_as_often() {
         // One of them has sent its window of 8 chunks when the first mark comes, the other only half of it.
         let windows = [8, 4].map(|next| {
-            let mut window = CongestionWindow::new(8, 64);
+            let mut window = CongestionWindow::new(8, 64, 1);
             let halvings: Vec<u64> = (0..12).filter(|seq| congested(&mut window, *seq, *seq, next)).collect();
             (halvings, window.window())
         });
@@ -125,8 +138,23 @@ mod tests {
     }
 
     #[test]
+    fn shards_share_the_initial_window_and_its_growth() {
+        assert_eq!(initial_window(300, 1, 256), 200, "the paper's packets");
+        assert_eq!((initial_window(1464, 1, 256), initial_window(1464, 4, 256)), (40, 10));
+        assert_eq!((initial_window(9000, 16, 256), initial_window(1, 1, 256)), (1, 256));
+        let mut window = CongestionWindow::new(8, 64, 4);
+        assert!(congested(&mut window, 3, 2, 9));
+        let mut results = 0;
+        while window.window() == 4 {
+            window.on_result(10 + results);
+            results += 1;
+        }
+        assert_eq!((results, window.window()), (16, 5), "a window of each shard");
+    }
+
+    #[test]
     fn a_full_window_blocks() {
-        let window = CongestionWindow::new(2, 8);
+        let window = CongestionWindow::new(2, 8, 1);
         assert_eq!(
             (window.may_send(Time(0), 1), window.may_send(Time(0), 2)),
             (MaySend::Now, MaySend::Blocked)

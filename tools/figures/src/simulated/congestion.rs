@@ -88,7 +88,7 @@ fn run(congestion: bool, slots: u32, time: Nanos, seed: u64) -> Result<Outcome, 
     let usual = DynamicParams::new(slots);
     let dynamic = match congestion {
         true => usual,
-        false => DynamicParams { initial_window: 256, ..usual.without_congestion_control() },
+        false => usual.without_congestion_control(),
     };
     let job = testbed.job(&Allocation::Dynamic(dynamic), &nodes, &[parameter]);
     let number = job.params.job;

@@ -106,7 +106,7 @@ fn run(who: Who, loss: f64, count: usize, seed: u64) -> Result<f64, SetupError> 
     let nodes: Vec<_> = hosts.iter().map(|(node, _)| *node).collect();
     let mode = match who {
         Who::Dynamic => Allocation::Dynamic(DynamicParams {
-            initial_window: 64,
+            initial_window: Some(64),
             congestion: false,
             ..DynamicParams::new(4_096)
         }),

@@ -32,6 +32,8 @@ enum Neighbour {
     },
     /// A job like it.
     Job,
+    /// The same with so many shards, where the first job has one.
+    Shards(u16),
 }
 
 const TCP: Neighbour = Neighbour::Flow { is_capable: true };
@@ -45,7 +47,7 @@ struct Case {
     beside: Neighbour,
 }
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 8] = [
     Case { name: "small demand alone", pause: 2.0, congestion: true, beside: Neighbour::Nobody },
     Case { name: "small demand beside TCP", pause: 2.0, congestion: true, beside: TCP },
     Case { name: "always sending alone", pause: 0.0, congestion: true, beside: Neighbour::Nobody },
@@ -58,6 +60,12 @@ const CASES: [Case; 7] = [
         beside: Neighbour::Flow { is_capable: false },
     },
     Case { name: "two jobs that always send", pause: 0.0, congestion: true, beside: Neighbour::Job },
+    Case {
+        name: "one of one shard beside one of four",
+        pause: 0.0,
+        congestion: true,
+        beside: Neighbour::Shards(4),
+    },
 ];
 
 struct Outcome {
@@ -94,6 +102,7 @@ pub fn figure16(effort: Effort) -> Result<Figure, SetupError> {
     let flow = |case| of(case, |outcome: &Outcome| outcome.neighbour);
     let share = job(3) / (job(3) + flow(3));
     let two = job(6) / (job(6) + flow(6));
+    let shards = job(7) / (job(7) + flow(7));
     Ok(Figure {
         figure: "fig16",
         title: "a job beside a TCP-like flow, and beside another job, on one worker's cable",
@@ -126,6 +135,12 @@ pub fn figure16(effort: Effort) -> Result<Figure, SetupError> {
                 (0.4..=0.6).contains(&two),
             ),
             Target::new(
+                "one of them with four shards",
+                "leaves the other 40 to 60 %",
+                format!("{:.1} %", shards * 100.0),
+                (0.4..=0.6).contains(&shards),
+            ),
+            Target::new(
                 "the cable with both",
                 "is at least 85 % full",
                 format!("{:.1} %", full(&CASES[3], job(3), flow(3)) * 100.0),
@@ -140,8 +155,12 @@ fn run(case: Case, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
     let mut testbed = Testbed::new(CABLES, 1_024, seed);
     let (edge, sink) = cable_to_share(&mut testbed);
     let end = BEGIN + time;
-    let running = job(&mut testbed, case, edge, time)?;
-    let other = if case.beside == Neighbour::Job { Some(job(&mut testbed, case, edge, time)?) } else { None };
+    let running = job(&mut testbed, case, 1, edge, time)?;
+    let other = match case.beside {
+        Neighbour::Job => Some(job(&mut testbed, case, 1, edge, time)?),
+        Neighbour::Shards(shards) => Some(job(&mut testbed, case, shards, edge, time)?),
+        _ => None,
+    };
     let flow = match case.beside {
         Neighbour::Flow { is_capable } => {
             let source = fast_host(&mut testbed, edge);
@@ -172,12 +191,20 @@ fn run(case: Case, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
 }
 
 /// A job one of whose workers is behind the cable that is shared.
-fn job(testbed: &mut Testbed, case: Case, edge: usize, time: Nanos) -> Result<Running, SetupError> {
+fn job(
+    testbed: &mut Testbed,
+    case: Case,
+    shards: u16,
+    edge: usize,
+    time: Nanos,
+) -> Result<Running, SetupError> {
     let first = fast_host(testbed, edge);
     let nodes = [vec![first], testbed.hosts(WORKERS - 1)].concat();
     let parameter = testbed.parameter_host();
-    let dynamic = DynamicParams { congestion: case.congestion, ..DynamicParams::new(1_024) };
-    let job = testbed.job(&Allocation::Dynamic(dynamic), &nodes, &[parameter]);
+    let usual = DynamicParams::new(1_024);
+    let dynamic = if case.congestion { usual } else { usual.without_congestion_control() };
+    let mut job = testbed.job(&Allocation::Dynamic(dynamic), &nodes, &[parameter]);
+    (job.lanes, job.params.shards) = (shards, shards);
     let sending = testbed.cables.time(4 * CHUNKS as u64);
     let always = case.pause == 0.0;
     // Small tensors, whose ends make the line over time.
@@ -194,7 +221,11 @@ fn job(testbed: &mut Testbed, case: Case, edge: usize, time: Nanos) -> Result<Ru
 fn full(case: &Case, job: f64, neighbour: f64) -> f64 {
     let bytes = CABLES.rate as f64 / 8.0;
     let segments = bytes * SEGMENT as f64 / FULL_SEGMENT as f64;
-    let rate = if case.beside == Neighbour::Job { CABLES.goodput() } else { segments };
+    let rate = if matches!(case.beside, Neighbour::Job | Neighbour::Shards(_)) {
+        CABLES.goodput()
+    } else {
+        segments
+    };
     job / CABLES.goodput() + neighbour / rate
 }
 

@@ -153,7 +153,7 @@ impl Testbed {
         self.jobs += 1;
         let (lanes, slots, dynamic) = match mode {
             Allocation::Static(lanes, slots) => (*lanes, *slots, None),
-            Allocation::Dynamic(dynamic) => (1, 1, Some(dynamic.clone())),
+            Allocation::Dynamic(dynamic) => (1, 1, Some(initial(dynamic))),
         };
         let first_slot = self.slots;
         self.slots += slots * u32::from(lanes);
@@ -186,6 +186,13 @@ impl Testbed {
         let aggregator = self.world.nodes[self.center].aggregator.as_ref();
         aggregator.map_or(0, |aggregator| aggregator.job_counter(job.job.params.job, reason))
     }
+}
+
+/// With the paper's initial window in bytes of the cable, of which the engine does not know.
+fn initial(dynamic: &DynamicParams) -> DynamicParams {
+    let chunks = (60_000 / FRAMING.chunk_len(ELEMENTS)) as u32;
+    let initial_window = dynamic.initial_window.or(Some(chunks.min(dynamic.window)));
+    DynamicParams { initial_window, ..dynamic.clone() }
 }
 
 /// A plan of tensors without a pause, from this time on.

@@ -243,7 +243,7 @@ fn dynamic(rng: &mut ChaCha8Rng, slots: u32) -> (DynamicParams, Tuning) {
     let dynamic = DynamicParams {
         window,
         positions: window >> rng.random_range(0..=window.ilog2().min(3)),
-        initial_window: rng.random_range(1..=window),
+        initial_window: Some(rng.random_range(1..=window)),
         congestion: rng.random_bool(0.7),
         ..DynamicParams::new(slots)
     };

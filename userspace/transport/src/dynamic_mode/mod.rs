@@ -22,6 +22,7 @@ use std::ops::Range;
 
 use sumac_wire::{
     Header, Reason,
+    admit::payload_len,
     header::exponent::{NONE, UNKNOWN},
 };
 
@@ -30,7 +31,7 @@ use self::{path::Path, slot_map::SlotMap};
 use crate::{
     budget::{CongestionEvent, FixedWindow, SendingBudget},
     chunk::{ChunkCodec, Form},
-    congestion::CongestionWindow,
+    congestion::{CongestionWindow, initial_window},
     engine_core::{Core, CoreParams, Phase},
     error::{JobError, ParamError},
     handshake::{Handshake, Outcome},
@@ -103,9 +104,11 @@ impl DynamicMode {
         let host = peers.parameter_host(shard_of(job.lane, job.shards));
         let host = host.ok_or(ParamError::NoPeer { role: "parameter host" })?;
         let aggregator = peers.aggregator().filter(|_| params.slots > 0);
+        let usual = || initial_window(payload_len(job.elements), job.shards, params.window);
+        let initial = params.initial_window.unwrap_or_else(usual);
         let budget: Box<dyn SendingBudget> = match params.congestion {
-            true => Box::new(CongestionWindow::new(params.initial_window, params.window)),
-            false => Box::new(FixedWindow(params.initial_window)),
+            true => Box::new(CongestionWindow::new(initial, params.window, job.shards)),
+            false => Box::new(FixedWindow(initial)),
         };
         let window = u64::from(params.window);
         // WindowEntry `i` has the chunks that are `i` modulo the window.

@@ -9,8 +9,6 @@ use crate::{
 
 /// The default window, in chunks: somewhat more than the bandwidth-delay product within a data centre.
 const WINDOW: u32 = 256;
-/// The default initial congestion window, in chunks (ATP section 3.7: about the bandwidth-delay product).
-const INITIAL_WINDOW: u32 = 200;
 
 /// Slots are plenty when they suffice for so many windows.
 const PLENTY: u32 = 4;
@@ -31,8 +29,8 @@ pub struct DynamicParams {
     /// congestion control, when the window is always full and would collide with itself. Otherwise half of the window: a
     /// slot is held for half of the round trip to the parameter host, so that a job needs no more slots free of others.
     pub positions: u32,
-    /// The initial congestion window, in chunks; 1 to `window`.
-    pub initial_window: u32,
+    /// The initial congestion window, in chunks; 1 to `window`. `None`: the paper's 60,000 bytes, divided over the shards.
+    pub initial_window: Option<u32>,
     /// Whether the congestion window adapts. Otherwise it stays at `initial_window`.
     pub congestion: bool,
     /// The number of racks and single workers that contribute to the second aggregator; 0: there is only one level.
@@ -50,7 +48,7 @@ impl DynamicParams {
             slots,
             window: WINDOW,
             positions: positions(slots, WINDOW),
-            initial_window: INITIAL_WINDOW,
+            initial_window: None,
             congestion: true,
             fan_in_1: 0,
             bitmap_1: 0,
@@ -60,14 +58,13 @@ impl DynamicParams {
 
     #[must_use]
     pub fn with_window(self, window: u32) -> DynamicParams {
-        let initial_window = INITIAL_WINDOW.min(window);
-        DynamicParams { window, positions: positions(self.slots, window), initial_window, ..self }
+        DynamicParams { window, positions: positions(self.slots, window), ..self }
     }
 
-    /// The same parameters with a congestion window that stays at its initial size.
+    /// The same parameters with a congestion window that stays at its initial size: the window.
     #[must_use]
     pub fn without_congestion_control(self) -> DynamicParams {
-        DynamicParams { congestion: false, positions: self.window, ..self }
+        DynamicParams { congestion: false, positions: self.window, initial_window: Some(self.window), ..self }
     }
 
     pub(crate) fn check(&self) -> Result<(), ParamError> {
@@ -78,7 +75,9 @@ impl DynamicParams {
         if !positions.is_power_of_two() || positions > window {
             return Err(ParamError::Positions { positions, window });
         }
-        if initial == 0 || initial > window {
+        if let Some(initial) = initial
+            && !(1..=window).contains(&initial)
+        {
             return Err(ParamError::InitialWindow { initial, window });
         }
         self.check_racks()
@@ -110,8 +109,8 @@ mod tests {
             (|d| d.window = 8192, ParamError::Window { window: 8192 }),
             (|d| d.positions = 0, ParamError::Positions { positions: 0, window: 256 }),
             (|d| d.positions = 512, ParamError::Positions { positions: 512, window: 256 }),
-            (|d| d.initial_window = 0, ParamError::InitialWindow { initial: 0, window: 256 }),
-            (|d| d.initial_window = 257, ParamError::InitialWindow { initial: 257, window: 256 }),
+            (|d| d.initial_window = Some(0), ParamError::InitialWindow { initial: 0, window: 256 }),
+            (|d| d.initial_window = Some(257), ParamError::InitialWindow { initial: 257, window: 256 }),
             (|d| d.fan_in_1 = 3, ParamError::Racks { racks: 3, bitmap: 0 }),
             (|d| (d.fan_in_1, d.bitmap_1) = (3, 8), ParamError::Racks { racks: 3, bitmap: 8 }),
             (|d| d.beside_root = true, ParamError::Racks { racks: 0, bitmap: 0 }),

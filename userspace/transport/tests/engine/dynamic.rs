@@ -143,7 +143,7 @@ fn marks_that_one_worker_saw_go_back_with_its_next_packet_also_after_a_pause() {
 
 #[test]
 fn the_first_window_is_what_the_job_says_and_grows_with_results() {
-    let (mut lone, sent) = start(with(|dynamic| dynamic.initial_window = 3));
+    let (mut lone, sent) = start(with(|dynamic| dynamic.initial_window = Some(3)));
     assert_eq!(sent.len(), 3);
     lone.take(&sent[0].answer());
     let more = lone.send_all();
