@@ -13,6 +13,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
+    #[expect(clippy::unnecessary_wraps, reason = "an eventfd may be refused")]
     pub(crate) fn new() -> io::Result<Event> {
         Ok(Event { count: Mutex::new(0), changed: Condvar::new() })
     }

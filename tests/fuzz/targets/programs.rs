@@ -38,7 +38,7 @@ fn frames_at_the_aggregator_program() {
         assert!([DROP, PASS, REDIRECT, TX].contains(&verdict), "verdict {verdict}");
         match frame::parse(&frame[..], PORTS) {
             Parsed::Foreign if verdict == PASS => {
-                assert_eq!(out, frame, "somebody else's frame is as it was")
+                assert_eq!(out, frame, "somebody else's frame is as it was");
             }
             Parsed::Bad(_) => assert!(verdict == DROP || verdict == PASS),
             Parsed::Foreign | Parsed::Ours(_) => {}

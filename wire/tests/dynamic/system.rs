@@ -146,7 +146,7 @@ impl System {
                 Overflow::Value | Overflow::Sum => term == OTHER,
             };
             // Of a chunk that was flushed: at most once.
-            if !is_in && !(self.flushes && term == 0) {
+            if !(is_in || self.flushes && term == 0) {
                 return false;
             }
         }
