@@ -232,15 +232,16 @@ pub fn answer(header: &Header, src_ip: u32, dst_ip: u32, job: &HostJobEntry) -> 
         return Err(Reason::Foreign);
     }
     let is_answer = header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8;
+    // The other types have no token.
+    if !is_answer && !is_request(header) {
+        return Err(Reason::BadType);
+    }
     identity(header, job.flags, if is_answer { job.result_token } else { job.token }, job.epoch)?;
-    if is_answer {
-        if !is_source(src_ip, job) {
-            return Err(Reason::WrongSource);
-        }
-    } else {
-        if !is_request(header) || job.flags & job_flag::PARAMETER == 0 {
-            return Err(Reason::BadType);
-        }
+    if is_answer && !is_source(src_ip, job) {
+        return Err(Reason::WrongSource);
+    }
+    if !is_answer && job.flags & job_flag::PARAMETER == 0 {
+        return Err(Reason::BadType);
     }
     if header.elements > job.elements {
         return Err(Reason::WrongElements);
