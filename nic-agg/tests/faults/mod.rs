@@ -1,6 +1,7 @@
 //! Failing system calls and kill -9 at every step of the commands, by strace: what follows is the former state or the new.
 //!
-//! Every seventeenth of the steps that change something is tried, and all of them with `SUMAC_FAULTS=all` in the environment.
+//! Every seventeenth of the steps that change something is tried, and all of them with `SUMAC_FAULTS=all` in the environment, or the
+//! fourth of twenty parts with `3/20`.
 
 mod trace;
 
