@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use sd_notify::NotifyState;
 use sumac_loader::Interface;
 use sumac_transport::JobError;
@@ -20,7 +21,14 @@ pub(crate) async fn interface(daemon: Arc<DaemonState>) {
     let mut is_lost = false;
     while let Some((name, opened)) = daemon.backend.interface() {
         sleep(INTERVAL).await;
-        let found = Interface::by_name(&name).ok();
+        let asked = name.clone();
+        // Off this thread, which answers the control plane: the kernel may be reconfiguring a NIC, under a lock, for seconds.
+        let found = match spawn_blocking(move || Interface::by_name(&asked)).await {
+            Ok(Ok(interface)) => Some(interface),
+            Ok(Err(error)) if error.raw_os_error() == Some(Errno::ENODEV as i32) => None,
+            // Nothing is known, such as without free descriptors.
+            Ok(Err(_)) | Err(_) => continue,
+        };
         if let Some(interface) = found.as_ref().filter(|interface| interface.index == opened) {
             if let Some(mac) = interface.mac().filter(|mac| *mac != daemon.backend.local().mac) {
                 tracing::warn!(
