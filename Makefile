@@ -45,7 +45,7 @@ fuzz: ## fuzz every parser with libFuzzer, MINUTES=60 divided over the targets; 
 	tools/fuzz.sh $(MINUTES)
 
 .PHONY: miri
-miri: ## run the units of packets, transport and leases under Miri (needs rustup's nightly with its component miri)
+miri: ## run the units of leases and packets under Miri (needs rustup's nightly with its component miri)
 	tools/miri.sh
 
 .PHONY: bench

@@ -8,6 +8,8 @@ mod sync;
 #[path = "../../../userspace/daemon/src/wake_queue.rs"]
 mod wake_queue;
 
+// cargo-bolero builds this executable too, with code that refers to the fuzzer's.
+use bolero as _;
 use loom::{sync::Arc, thread};
 use wake_queue::WakeQueue;
 

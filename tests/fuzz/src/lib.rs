@@ -68,6 +68,8 @@ impl Fields<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    // cargo-bolero builds this executable too, with code that refers to the fuzzer's.
+    use bolero as _;
 
     #[test]
     fn an_input_is_an_example_with_edits_or_itself() {

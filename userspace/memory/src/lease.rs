@@ -125,7 +125,7 @@ mod tests {
     use crate::SharedRegion;
 
     fn region(size: usize) -> SharedRegion {
-        SharedRegion::create(size).unwrap().0
+        SharedRegion::anonymous(size)
     }
 
     #[test]

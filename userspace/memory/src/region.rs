@@ -137,6 +137,13 @@ impl SharedRegion {
         Ok(SharedRegion { lender: Arc::new(Lender::new(mapping)) })
     }
 
+    /// Maps anonymous memory in a memfd's place. Miri has no memfd.
+    #[cfg(test)]
+    pub(crate) fn anonymous(size: usize) -> SharedRegion {
+        let mapping = MmapOptions::new().len(size).map_anon().unwrap();
+        SharedRegion { lender: Arc::new(Lender::new(mapping.into())) }
+    }
+
     /// Number of bytes in the region; never zero.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
