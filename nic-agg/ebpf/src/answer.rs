@@ -79,8 +79,8 @@ pub fn write_header(headers: Headers, header: &Header) {
     headers.set(AT + offset::TOKEN, header.token.to_be());
 }
 
-/// Takes the mark off a frame that is about to be addressed: ECT(0) (RFC 3168). One that could not be marked stays so: its
-/// sender does not react.
+/// Takes the mark off a frame that is about to be addressed: ECT(0) (RFC 3168). One that is not ECN-capable stays so: its
+/// sender does not react to marks.
 #[inline(always)]
 pub fn unmark(headers: Headers) {
     let byte = headers.get::<u8>(DSCP_ECN);

@@ -76,7 +76,7 @@ fn messages_with_descriptors() {
             Err(FrameError::TooLarge { length }) => assert!(length == text.len() && length > MAX_MESSAGE),
             Err(error) => panic!("{error}"),
         }
-        // Nothing holds a received descriptor any more, so the pipe has ended.
+        // All received descriptors are closed, so the pipe has ended.
         let mut end = read;
         rustix::io::ioctl_fionbio(&end, true).unwrap();
         assert_eq!(end.read(&mut [0]).unwrap(), 0, "a descriptor is left");

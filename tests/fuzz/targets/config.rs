@@ -35,7 +35,7 @@ fn files() {
         if config.check(file).is_err() {
             return;
         }
-        // What passed the check can be used.
+        // A configuration that passes the check can be used.
         assert!(config.mode_bits().is_some());
         let _ = (config.join_timeout(), config.memory_bytes(), config.control());
     });

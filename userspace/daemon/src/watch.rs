@@ -26,7 +26,7 @@ pub(crate) async fn interface(daemon: Arc<DaemonState>) {
         let found = match spawn_blocking(move || Interface::by_name(&asked)).await {
             Ok(Ok(interface)) => Some(interface),
             Ok(Err(error)) if error.raw_os_error() == Some(Errno::ENODEV as i32) => None,
-            // Nothing is known, such as without free descriptors.
+            // The look-up failed, for example without free descriptors; the interface may be there.
             Ok(Err(_)) | Err(_) => continue,
         };
         if let Some(interface) = found.as_ref().filter(|interface| interface.index == opened) {

@@ -425,7 +425,7 @@ impl Job {
             len,
             to: self.members.address(source, shard)?,
             entropy: entropy(header.seq),
-            // Nobody reacts to a mark on what is sent again, or on the answer to a probe (RFC 3168, section 6.1.5).
+            // Repeated results and answers to probes are not ECN-capable (RFC 3168, section 6.1.5).
             dscp_ecn: dscp(class) | if is_first && self.terms.congestion_control { ECT_0 } else { 0 },
             checksum: self.terms.checksum,
         })

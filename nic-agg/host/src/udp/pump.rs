@@ -125,7 +125,7 @@ impl Pump {
                 CONGESTION => core.on_marked_packet(*source, bytes),
                 _ => core.on_packet(*source, bytes),
             };
-            // What could not be marked stays so: its sender does not react.
+            // A packet that is not ECN-capable stays so: its sender does not react to marks.
             let ecn = if *ecn == 0 { 0 } else { CAPABLE };
             match answer {
                 Answer::None(_) => {}

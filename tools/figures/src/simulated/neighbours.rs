@@ -30,10 +30,10 @@ enum Neighbour {
     Flow {
         is_capable: bool,
     },
-    /// A job like it.
-    Job,
-    /// The same with so many shards, where the first job has one.
-    Shards(u16),
+    /// A job like it, with so many shards where it has one.
+    Job {
+        shards: u16,
+    },
 }
 
 const TCP: Neighbour = Neighbour::Flow { is_capable: true };
@@ -59,12 +59,17 @@ const CASES: [Case; 8] = [
         congestion: true,
         beside: Neighbour::Flow { is_capable: false },
     },
-    Case { name: "two jobs that always send", pause: 0.0, congestion: true, beside: Neighbour::Job },
+    Case {
+        name: "two jobs that always send",
+        pause: 0.0,
+        congestion: true,
+        beside: Neighbour::Job { shards: 1 },
+    },
     Case {
         name: "one of one shard beside one of four",
         pause: 0.0,
         congestion: true,
-        beside: Neighbour::Shards(4),
+        beside: Neighbour::Job { shards: 4 },
     },
 ];
 
@@ -157,8 +162,7 @@ fn run(case: Case, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
     let end = BEGIN + time;
     let running = job(&mut testbed, case, 1, edge, time)?;
     let other = match case.beside {
-        Neighbour::Job => Some(job(&mut testbed, case, 1, edge, time)?),
-        Neighbour::Shards(shards) => Some(job(&mut testbed, case, shards, edge, time)?),
+        Neighbour::Job { shards } => Some(job(&mut testbed, case, shards, edge, time)?),
         _ => None,
     };
     let flow = match case.beside {
@@ -221,11 +225,7 @@ fn job(
 fn full(case: &Case, job: f64, neighbour: f64) -> f64 {
     let bytes = CABLES.rate as f64 / 8.0;
     let segments = bytes * SEGMENT as f64 / FULL_SEGMENT as f64;
-    let rate = if matches!(case.beside, Neighbour::Job | Neighbour::Shards(_)) {
-        CABLES.goodput()
-    } else {
-        segments
-    };
+    let rate = if matches!(case.beside, Neighbour::Job { .. }) { CABLES.goodput() } else { segments };
     job / CABLES.goodput() + neighbour / rate
 }
 

@@ -165,7 +165,7 @@ fn ecn_marks_are_echoed_and_results_are_ecn_capable() {
     assert_eq!(first.flags, flag::ECN_ECHO);
     assert_eq!(tos(&trainers[1].0[0]), 0b10, "ECT(0)");
     assert_eq!(hosted(&host).job(5).unwrap().marked, 1);
-    // Nobody reacts to a mark on a result that is sent again.
+    // A repeated result is not ECN-capable.
     trainers[1].send(base, &Header { flags: flag::RESEND, ..header(1, 0) }, &[1; 4]);
     assert_eq!(tos(&trainers[1].0[0]), 0, "Not-ECT");
 }

@@ -95,7 +95,7 @@ fn memlock(capabilities: u64, limits: Option<&str>) -> Check {
     }
 }
 
-/// What to do in a mount namespace without the machine's bpffs.
+/// The remedy in a mount namespace without the machine's bpffs.
 const SHARED_MOUNTS: &str = "enter the network namespace alone (`nsenter --net=/run/netns/NAME COMMAND`, not `ip netns exec`), or give the \
      container or unit the machine's /sys/fs/bpf";
 

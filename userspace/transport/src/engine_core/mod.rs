@@ -333,7 +333,7 @@ impl Core {
         self.budget.on_sent(self.now, len);
         self.stats.in_flight = self.in_flight.unanswered() as u64;
         let priority = self.stream.get(operation).map_or(0, |pending| pending.operation.priority);
-        // Nobody reacts to a mark on a packet that is sent again (RFC 3168, section 6.1.5).
+        // Retransmissions are not ECN-capable (RFC 3168, section 6.1.5).
         let is_capable = self.budget.reacts_to_marks() && state != ChunkState::Lost;
         self.transmit(header, to, entropy(packet), tag(priority, is_capable), out)
     }
