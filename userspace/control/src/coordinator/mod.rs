@@ -65,8 +65,9 @@ pub type Time = Duration;
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A data plane may be away for this long before its jobs fail.
 pub const PLANE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time that members, racks and parameter hosts have to reconnect after a restart, beside [`SILENCE_TIMEOUT`].
-pub const RECONNECT_GRACE: Duration = Duration::from_secs(8);
+/// Time that members, racks and parameter hosts have to reconnect after a restart, beside [`SILENCE_TIMEOUT`]: one attempt
+/// may end by that timeout, and the next begins at once. Who died meanwhile is named within 5 s.
+const RECONNECT_GRACE: Duration = Duration::from_millis(2500);
 /// Time that the workers of a job may measure their paths; each has its answer, or gives up, within seconds.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(30);
 /// When [`Coordinator::tick`] comes later than this, the server itself was held up, and the workers'

@@ -44,9 +44,9 @@ fn a_member_that_does_not_reconnect_is_named() {
     let mut world = World::new();
     let members = world.start("a", 2);
     world.restart(0);
-    world.pass(seconds(9), &members[..1]);
+    world.pass(seconds(4), &members[..1]);
     assert_eq!(world.terms(members[0]).epoch, 1, "not yet");
-    world.pass(seconds(2), &members[..1]);
+    world.pass(seconds(1), &members[..1]);
     assert_eq!(world.failure(members[0]).message, "rank 1 (10.77.1.2) stopped answering");
 }
 
@@ -104,7 +104,7 @@ fn hosts_that_do_not_come_back_end_their_jobs() {
         if how == "without" {
             world.enter(host(0));
         } else {
-            world.pass(seconds(11), &members);
+            world.pass(seconds(5), &members);
         }
         let failure = world.failure(members[0]);
         assert_eq!(failure.kind, FailureKind::ParameterHost);
