@@ -52,7 +52,7 @@ fn wrong_fields_are_refused() {
         ("type 0", |h| h.kind = 0, Reason::BadType),
         ("a result", |h| h.kind = Kind::Result as u8, Reason::BadType),
         ("a report", |h| h.kind = Kind::Report as u8, Reason::BadType),
-        ("a flush", |h| h.kind = Kind::Flush as u8, Reason::BadType),
+        ("type 6", |h| h.kind = 6, Reason::BadType),
         ("type 8", |h| h.kind = 8, Reason::BadType),
         ("format 3", |h| h.format = 3, Reason::BadFormat),
         ("job 0", |h| h.job = 0, Reason::UnknownJob),

@@ -1,16 +1,19 @@
-//! Queries (docs/protocol.md) on the program in the kernel for the presence of a contribution.
+//! Queries and flushes (docs/protocol.md) on the program in the kernel.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
 
-use sumac_agg_host::NewJob;
+use std::net::Ipv4Addr;
+
+use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
+use sumac_agg_host::{HostAggregator, NewJob};
 use sumac_wire::{
     Header, Kind, Reason,
     header::{HEADER_LEN, flag},
 };
 use support::{
     AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT,
-    frames::{answer, contribution, frame_of, header, tag},
+    frames::{answer, contribution, frame_of, header, sum, tag, value},
     job_of, needs_privileges, refusal, result_token,
 };
 
@@ -133,4 +136,117 @@ fn a_maximum_is_no_sum() {
     let refused = bench.show(&frame_of(&job, 1, &other));
     assert_eq!((refused.verdict, refused.reason), (REDIRECT, Reason::Mismatch));
     assert!(bench.pool() == before, "a slot changed");
+}
+
+/// Returns the header of a worker's flush, of an operation of 16 chunks. The limit is one chunk.
+fn flush(job: &NewJob, rank: usize, seq: u32) -> Header {
+    let header = header(job, rank, seq, 20);
+    Header { flags: header.flags | flag::PARTIAL, contributors: 1, next_seq: seq & !15, ..header }
+}
+
+#[test]
+fn a_flush_completes_a_slot_within_the_budget() {
+    needs_privileges!("a_flush_completes_a_slot_within_the_budget");
+    // Slots of 8, slot 3, three workers; chunks 3 and 11 are one operation. Each row: contributions, the flush, its
+    // outcome, and the workers in the sum.
+    type Row = (&'static str, &'static [(usize, u32)], (usize, u32), Reason, &'static [usize]);
+    let table: [Row; 6] = [
+        ("one of three", &[], (0, 3), Reason::Added, &[]),
+        ("by one that is in", &[(0, 3), (1, 3)], (1, 3), Reason::Completed, &[0, 1]),
+        ("by one that was missing", &[(2, 3)], (0, 3), Reason::Completed, &[0, 2]),
+        ("the last", &[(0, 3), (2, 3)], (1, 3), Reason::Completed, &[0, 1, 2]),
+        ("a complete one", &[(0, 3), (1, 3), (2, 3)], (1, 3), Reason::Replied, &[0, 1, 2]),
+        ("alone, again", &[(1, 3)], (1, 3), Reason::Duplicate, &[]),
+    ];
+    for (what, contributions, (rank, seq), reason, ranks) in table {
+        let job = job_of(3, 20);
+        let bench = Bench::new(std::slice::from_ref(&job));
+        for (rank, seq) in contributions {
+            bench.show(&contribution(&job, *rank, *seq, 20));
+        }
+        let mut damaged = frame_of(&job, rank, &flush(&job, rank, seq));
+        *damaged.last_mut().unwrap() ^= 0x40;
+        assert_eq!(bench.show(&damaged).reason, Reason::BadChecksum, "{what}");
+        let shown = bench.show(&frame_of(&job, rank, &flush(&job, rank, seq)));
+        assert_eq!(shown.reason, reason, "{what}");
+        if !ranks.is_empty() {
+            let got = answer(&shown.out);
+            assert_eq!(got.values, sum(ranks.iter().copied(), seq, 20), "{what}");
+            let bitmap = ranks.iter().map(|rank| 1 << rank).sum::<u32>();
+            assert_eq!(
+                (got.header.bitmap_0, got.header.contributors),
+                (bitmap, ranks.len() as u16),
+                "{what}"
+            );
+            assert_eq!(got.header.has(flag::PARTIAL), ranks.len() < 3, "{what}");
+        }
+    }
+    let job = job_of(3, 20);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    for (seq, reason) in [(3, Reason::Completed), (11, Reason::Added), (19, Reason::Completed)] {
+        bench.show(&contribution(&job, 0, seq, 20));
+        let shown = bench.show(&frame_of(&job, 1, &flush(&job, 1, seq)));
+        assert_eq!(shown.reason, reason, "chunk {seq}: one of an operation");
+        let late = bench.show(&contribution(&job, 2, seq, 20));
+        let expected = if reason == Reason::Completed { Reason::Replied } else { Reason::Completed };
+        assert_eq!(late.reason, expected, "chunk {seq}: who was late gets the result");
+    }
+}
+
+/// Workers that lose contributions and results, at random: program and host aggregator answer each packet alike, and no
+/// worker is left out of more chunks of an operation than the limit.
+#[test]
+fn both_aggregators_flush_alike() {
+    needs_privileges!("both_aggregators_flush_alike");
+    for (seed, world) in (0..4).zip([2, 3, 5, 32u8]) {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let job = job_of(world, 20);
+        let bench = Bench::new(std::slice::from_ref(&job));
+        let mut host = HostAggregator::new(64, 832).unwrap();
+        host.install(&job).unwrap();
+        let mut chunks = vec![3; usize::from(world)];
+        let (mut partial, mut spent) = (0, std::collections::BTreeMap::new());
+        for step in 0..1500 {
+            let rank = rng.random_range(0..usize::from(world));
+            let seq: u32 = chunks[rank];
+            let header = match rng.random_range(0..4) {
+                0 => Header { contributors: 2, ..flush(&job, rank, seq) },
+                1 if seq > 3 => header(&job, rank, seq - 8, 20),
+                _ => header(&job, rank, seq, 20),
+            };
+            let shown = bench.show(&frame_of(&job, rank, &header));
+            let mut packet = header.to_bytes().to_vec();
+            packet.extend((0..20).flat_map(|i| value(rank, header.seq, i).to_be_bytes()));
+            let answered = host.on_packet(Ipv4Addr::from_bits(job.workers[rank].ip), &mut packet);
+            let what = format!("seed {seed}, step {step}, rank {rank}, chunk {}", header.seq);
+            assert_eq!(shown.reason, answered.reason(), "{what}");
+            if shown.verdict != REDIRECT {
+                continue;
+            }
+            let got = answer(&shown.out);
+            assert_eq!(got.header, Header::read(&packet[..], 0, packet.len()).unwrap(), "{what}");
+            let values: Vec<i32> =
+                packet[HEADER_LEN..].as_chunks().0.iter().map(|value| i32::from_be_bytes(*value)).collect();
+            assert_eq!(got.values, values, "{what}");
+            let is_in = |rank: &usize| got.header.bitmap_0 >> rank & 1 == 1;
+            let all = 0..usize::from(world);
+            assert_eq!(
+                got.values,
+                sum(all.clone().filter(is_in).collect::<Vec<_>>(), got.header.seq, 20),
+                "{what}"
+            );
+            let to_all = shown.reason == Reason::Completed;
+            partial += usize::from(to_all && got.header.has(flag::PARTIAL));
+            for left_out in all.clone().filter(|rank| to_all && !is_in(rank)) {
+                *spent.entry((got.header.seq & !15, left_out)).or_insert(0) += 1;
+            }
+            for to in all.filter(|to| if to_all { rng.random_bool(0.5) } else { *to == rank }) {
+                if chunks[to] == got.header.seq {
+                    chunks[to] += 8;
+                }
+            }
+        }
+        println!("{world} workers: {partial} partial sums up to chunk {:?}", chunks.iter().max());
+        assert!(partial > 0 && spent.values().all(|spent| *spent <= 2), "{spent:?}");
+    }
 }

@@ -6,7 +6,7 @@
 use crate::{Reason, bytes::Bytes};
 
 /// The version of the packet that this build speaks.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes in the header.
 pub const HEADER_LEN: usize = 64;
 /// `slot` of a packet that no aggregator shall touch.
@@ -76,7 +76,8 @@ fields! {
     BITMAP_0: 20, bitmap_0: u32, be32;
     /// The sender's first aggregator below the second, one bit.
     BITMAP_1: 24, bitmap_1: u32, be32;
-    /// In a result: how many workers' values the sum holds.
+    /// In a result: how many workers' values the sum holds. In a flush: the chunks of its operation that each worker may
+    /// be left out of.
     CONTRIBUTORS: 28, contributors: u16, be16;
     /// Block floating point: the exponent that this chunk is scaled by ([`exponent`](crate::header::exponent)).
     EXPONENT: 30, exponent: i8, u8;
@@ -88,7 +89,7 @@ fields! {
     OFFSET: 36, offset: u32, be32;
     /// The sender's clock in microseconds, echoed.
     TIMESTAMP: 40, timestamp: u32, be32;
-    /// In a result: the chunk that takes this version of the slot next.
+    /// In a result: the chunk that takes this version of the slot next. In a flush: its operation's first chunk.
     NEXT_SEQ: 44, next_seq: u32, be32;
     /// The job's secret number.
     TOKEN: 48, token: u64, be64;
@@ -107,7 +108,8 @@ pub mod flag {
     pub const COLLISION: u16 = 1 << 1;
     /// A value did not fit and was clamped; slots merge it into their result.
     pub const OVERFLOW: u16 = 1 << 2;
-    /// The sum holds fewer than all workers (bounded loss).
+    /// In a result: the sum holds fewer than all workers, those in `bitmap 0`. In a contribution, which is then a *flush*:
+    /// complete the slot with what it has (bounded loss).
     pub const PARTIAL: u16 = 1 << 3;
     /// The elements are raw floats, not to be added as integers (dynamic mode).
     pub const RAW_FLOAT: u16 = 1 << 4;
@@ -166,8 +168,6 @@ pub enum Kind {
     Report = 4,
     /// Direct mode: enough has arrived.
     Stop = 5,
-    /// Complete the slot with what it has (bounded loss).
-    Flush = 6,
     /// Reserved for in-band control.
     Control = 7,
 }
@@ -182,7 +182,6 @@ impl Kind {
             3 => Kind::Probe,
             4 => Kind::Report,
             5 => Kind::Stop,
-            6 => Kind::Flush,
             7 => Kind::Control,
             _ => return None,
         })
@@ -259,7 +258,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_header() -> impl Strategy<Value = Header> {
-        let ids = (1..=7u8, any::<u16>(), any::<u16>(), any::<u16>(), any::<u32>(), any::<u32>());
+        let ids = (1..=5u8, any::<u16>(), any::<u16>(), any::<u16>(), any::<u32>(), any::<u32>());
         let tree = (any::<u8>(), any::<u8>(), 0..=832u16, any::<u32>(), any::<u32>(), any::<u16>());
         let chunk = (any::<i8>(), any::<i8>(), any::<u32>(), any::<u32>(), any::<u32>());
         let rest = (any::<u32>(), any::<u64>(), any::<u32>(), any::<u16>());
@@ -314,11 +313,12 @@ mod tests {
                 "cut at {cut}"
             );
         }
-        let table: [(&str, usize, u8, Reason); 5] = [
+        let table: [(&str, usize, u8, Reason); 6] = [
             ("version 1", 0, 0x11, Reason::BadVersion),
-            ("version 3", 0, 0x31, Reason::BadVersion),
-            ("type 0", 0, 0x20, Reason::BadType),
-            ("type 15", 0, 0x2f, Reason::BadType),
+            ("version 2", 0, 0x21, Reason::BadVersion),
+            ("type 0", 0, 0x30, Reason::BadType),
+            ("type 6", 0, 0x36, Reason::BadType),
+            ("type 15", 0, 0x3f, Reason::BadType),
             ("format 3", 1, 3, Reason::BadFormat),
         ];
         for (what, at, value, reason) in table {

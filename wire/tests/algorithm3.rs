@@ -73,6 +73,8 @@ fn contribution(sizes: Sizes, worker: u32, seq: u32, version: u8) -> Contributio
         received: seq,
         next_exponent: 0,
         child: false,
+        limit: 0,
+        operation: 0,
     }
 }
 

@@ -19,7 +19,7 @@ const LOOKS: u32 = 2000;
 #[inline(always)]
 pub unsafe fn take(word: *mut u32) -> bool {
     // SAFETY: by the caller's promise.
-    let exchanged = || unsafe { atomic_cxchg::<u32, { SeqCst }, { SeqCst }>(word, 0, 1) }.0 == 0;
+    let exchanged = || unsafe { take_free(word) };
     if exchanged() {
         return true;
     }
@@ -37,10 +37,21 @@ pub unsafe fn take(word: *mut u32) -> bool {
     false
 }
 
+/// Takes the lock at `word` if nobody has it.
+///
+/// # Safety
+/// `word` points to a lock in a value that was looked up in this run.
+#[inline(always)]
+pub unsafe fn take_free(word: *mut u32) -> bool {
+    // SAFETY: by the caller's promise.
+    let (found, _) = unsafe { atomic_cxchg::<u32, { SeqCst }, { SeqCst }>(word, 0, 1) };
+    found == 0
+}
+
 /// Gives the lock back.
 ///
 /// # Safety
-/// As [`take`], which gave `true`.
+/// As [`take`] or [`take_free`], which gave `true`.
 #[inline(always)]
 pub unsafe fn give(word: *mut u32) {
     // An exchange and no store: it comes after all that was written under the lock, on every machine.

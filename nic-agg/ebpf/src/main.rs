@@ -6,6 +6,7 @@
 //! | [`pipeline`] | parse, admit, hand on; gives one verdict and one reason |
 //! | [`lock`] | one CPU at a time in a slot |
 //! | [`slot`] | the decision and what it does to the values, under the slot's lock |
+//! | [`flush`] | completion of a slot with the contributions that it has |
 //! | [`plan`] | what a decision asks for, as bits |
 //! | [`tail`] | what a jumbo frame holds beyond its first page |
 //! | [`payload`] | the loops over elements |
@@ -31,6 +32,7 @@ mod drops;
 mod dynamic;
 mod egress;
 mod events;
+mod flush;
 #[path = "../../../xdp-prog/src/packet.rs"]
 mod host_packet;
 mod lock;

@@ -5,7 +5,7 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use sumac_agg_layout::{
-    Began, Drops, DynamicSlot, EVENTS, Injected, LANE_ENTRIES, Lateness, Limiter, MAX_PORTS, PARENT_ENTRIES,
+    Began, Drops, DynamicSlot, EVENTS, Injected, LANE_ENTRIES, LaneBudget, Lateness, Limiter, MAX_PORTS, PARENT_ENTRIES,
     Replay, Slot, State, TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
 };
 use sumac_wire::{
@@ -28,6 +28,9 @@ pub static PARENTS: Array<WorkerEntry, PARENT_ENTRIES> = Array::new();
 /// The chunk that is drawn next, by job and lane.
 #[btf_map]
 pub static LANES: Array<u32, LANE_ENTRIES> = Array::new();
+/// By job and lane.
+#[btf_map]
+pub static BUDGETS: Array<LaneBudget, LANE_ENTRIES> = Array::new();
 #[btf_map]
 pub static EGRESS: HashMap<EgressKey, u32, WORKER_ENTRIES> = HashMap::new();
 /// By their interfaces' indices.

@@ -219,6 +219,7 @@ fn take<const JUMBO: bool>(
 #[inline(always)]
 fn count_effect(counters: &mut WorkerCounters, plan: u32, done: Result<(), Reason>) {
     match done {
+        Ok(()) if plan & plan::HELD != 0 => counters.duplicates += 1,
         Ok(()) if plan & plan::KEEP != 0 => {
             counters.added += 1;
             if plan & plan::ANSWER != 0 {

@@ -44,6 +44,8 @@ pub const WANTED: u32 = 1 << 13;
 pub const QUESTION: u32 = 1 << 14;
 /// The slot keeps its values, whose result some sender may lack.
 pub const POSTPONED: u32 = 1 << 15;
+/// The slot has the values of the packet, which is a flush.
+pub const HELD: u32 = 1 << 23;
 
 // Dynamic jobs.
 /// The frame goes up as the level's sum.
@@ -69,6 +71,8 @@ pub const UP: u32 = PART | PART_OF_ROUND | QUESTION;
 pub const DYNAMIC_UP: u32 = SUM | FLUSHED | PASSED | COLLIDED;
 /// Bits of frames that leave again.
 pub const ANSWER: u32 = RESULT | AGREED | REFUSAL | WANTED | UP;
+/// Bits that a flush adds when it completes a slot.
+pub const COMPLETED: u32 = KEEP | DRAW | WRITE | RESULT | TO_ALL;
 
 /// The plan for an action; `flags` are the packet's.
 #[inline(always)]
@@ -88,6 +92,7 @@ pub fn of(action: Action, flags: u16, is_parents: bool) -> u32 {
         Action::Ask(Then::Wait) => contributed,
         Action::Ask(Then::Complete) => contributed | AGREED | TO_ALL,
         Action::Ask(Then::Up) => contributed | PART_OF_ROUND,
+        Action::Held(_) => HELD,
         Action::Reply => WRITE | RESULT,
         Action::ReplyExponent => AGREED,
         Action::Forward => WRITE | PART,

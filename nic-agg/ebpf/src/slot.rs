@@ -16,7 +16,7 @@ use sumac_wire::{
 };
 
 use crate::{
-    lock,
+    flush, lock,
     payload::{Elements as _, Payload},
     plan,
     tail::{self, Tail},
@@ -68,6 +68,10 @@ fn locked<const JUMBO: bool>(
     stage_ends();
     take_in::<JUMBO>(slot, work, payload)?;
     stage_ends();
+    if work.is_parents == 0 && work.contribution.limit != 0 {
+        flush::complete(work);
+        stage_ends();
+    }
     if work.plan & plan::KEEP != 0 {
         if work.plan & plan::DRAW != 0 {
             work.version.next = next(draw, work.version.seq);
@@ -78,6 +82,9 @@ fn locked<const JUMBO: bool>(
     }
     if work.plan & plan::POSTPONED != 0 {
         return Err(Reason::OutOfTurn);
+    }
+    if work.plan & (plan::HELD | plan::KEEP) == plan::HELD {
+        return Err(Reason::Duplicate);
     }
     if work.plan & plan::WRITE != 0 {
         work.payload_sum = payload.write(values(slot, work)?)?;

@@ -11,7 +11,7 @@ use sumac_wire::{
     Header, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, PAGE_ELEMENTS, Reason, admit,
     header::{HEADER_LEN, flag},
     reason::COUNTERS,
-    slot::SlotMeta,
+    slot::{Budget, SlotMeta},
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
@@ -59,6 +59,8 @@ pub struct HostAggregator {
     jobs: Vec<Job>,
     /// The chunk that each lane's next completed slot takes, by [`lane_index`](sumac_wire::tables::lane_index).
     lanes: Vec<u32>,
+    /// What flushes have spent, by `lane_index`.
+    budgets: Vec<Budget>,
     counters: [u64; COUNTERS],
     pub watch: Watch,
     told: Told,
@@ -109,6 +111,7 @@ impl HostAggregator {
             shared: SharedPool::new(0, max_elements.min(PAGE_ELEMENTS as u16), shards)?,
             jobs: vec![Job::default(); MAX_JOBS],
             lanes: vec![0; MAX_JOBS * MAX_LANES],
+            budgets: vec![Budget::default(); MAX_JOBS * MAX_LANES],
             counters: [0; COUNTERS],
             watch: Watch::new(slots),
             told: Told::default(),

@@ -80,6 +80,35 @@ fn probes_are_answered_to_the_registered_address_in_the_same_length() {
 }
 
 #[test]
+fn a_flush_completes_with_what_is_there_and_the_late_one_gets_the_sum() {
+    let mut aggregator = aggregator(3);
+    let flush = |rank, seq| {
+        let header = header(3, rank, seq, ELEMENTS);
+        let header = Header { flags: header.flags | flag::PARTIAL, contributors: 1, ..header };
+        packet(&header, &values(rank, seq, ELEMENTS))
+    };
+    let mut first = flush(1, 2);
+    assert_eq!(aggregator.on_packet(worker_ip(1), &mut first), Answer::None(Reason::Added), "no quorum");
+    assert_eq!(aggregator.on_packet(worker_ip(1), &mut flush(1, 2)), Answer::None(Reason::Duplicate));
+    aggregator.on_packet(worker_ip(0), &mut contribution(3, 0, 2));
+    let mut partial = flush(1, 2);
+    assert_eq!(aggregator.on_packet(worker_ip(1), &mut partial), Answer::All(Reason::Completed, JOB));
+    let result = read(&partial);
+    assert_eq!((result.flags, result.bitmap_0, result.contributors), (flag::PARTIAL, 0b011, 2));
+    let sum = |(a, b): (&i32, &i32)| a.wrapping_add(*b);
+    let sums: Vec<i32> = values(0, 2, ELEMENTS).iter().zip(&values(1, 2, ELEMENTS)).map(sum).collect();
+    assert_eq!(elements(&partial), sums);
+    let mut late = contribution(3, 2, 2);
+    assert_eq!(aggregator.on_packet(worker_ip(2), &mut late), Answer::One(Reason::Replied, worker(2)));
+    assert_eq!((elements(&late), read(&late).bitmap_0), (sums, 0b011));
+    // The next chunk of the operation: the budget of worker 2 is spent.
+    aggregator.on_packet(worker_ip(0), &mut contribution(3, 0, 6));
+    assert_eq!(aggregator.on_packet(worker_ip(1), &mut flush(1, 6)), Answer::None(Reason::Added));
+    let counters = aggregator.watch.worker(JOB, 1).counters;
+    assert_eq!((counters.added, counters.last, counters.duplicates), (2, 0, 2));
+}
+
+#[test]
 fn overflow_is_merged_into_the_result() {
     let mut aggregator = aggregator(2);
     let clamped = Header { flags: flag::OVERFLOW | flag::RESEND, ..header(2, 0, 0, ELEMENTS) };
@@ -97,11 +126,11 @@ fn hostile_packets_change_nothing_and_are_counted() {
     let table: [(&str, Change, Reason); 24] = [
         ("version 0", |p| p[0] = 0x01, Reason::BadVersion),
         ("version 1", |p| p[0] = 0x11, Reason::BadVersion),
-        ("type 0", |p| p[0] = 0x20, Reason::BadType),
-        ("type 8", |p| p[0] = 0x28, Reason::BadType),
-        ("a result", |p| p[0] = 0x22, Reason::BadType),
-        ("a report", |p| p[0] = 0x24, Reason::BadType),
-        ("a flush", |p| p[0] = 0x26, Reason::BadType),
+        ("type 0", |p| p[0] = 0x30, Reason::BadType),
+        ("type 8", |p| p[0] = 0x38, Reason::BadType),
+        ("a result", |p| p[0] = 0x32, Reason::BadType),
+        ("a report", |p| p[0] = 0x34, Reason::BadType),
+        ("a flush", |p| p[0] = 0x36, Reason::BadType),
         ("format", |p| p[1] = 3, Reason::BadFormat),
         ("a job without entry", |p| p[5] = 6, Reason::UnknownJob),
         ("a job outside the table", |p| p[4] = 0xff, Reason::UnknownJob),

@@ -6,13 +6,14 @@
 use core::mem::{offset_of, size_of};
 
 use sumac_wire::{
-    MAX_ELEMENTS, MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, dynamic, slot::SlotMeta,
+    MAX_ELEMENTS, MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, dynamic,
+    slot::{Budget, SlotMeta},
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The version of the maps' layout and meaning, and of what programs and loaders do with them. It is incremented with every
 /// change after which an older build must not write them, or its programs not run over them.
-pub const ABI: u32 = 2;
+pub const ABI: u32 = 3;
 
 /// Names of maps and programs, as they stand in the object and below the pin directory.
 pub mod name {
@@ -32,6 +33,8 @@ pub mod name {
         PARENTS,
         /// The chunk that is drawn next, by `lane_index`.
         LANES,
+        /// [`super::LaneBudget`], by `lane_index`.
+        BUDGETS,
         EGRESS,
         /// The ports that results leave through, with the egress program of each.
         PORTS,
@@ -91,6 +94,15 @@ pub struct Slot {
     pub meta: SlotMeta,
     /// The sums, in host order; a version's first `elements` count.
     pub values: [[u32; PAGE_ELEMENTS]; 2],
+}
+
+/// What the flushes of a lane have spent (bounded loss).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LaneBudget {
+    /// Not zero while a program has the budget for itself.
+    pub lock: u32,
+    pub budget: Budget,
 }
 
 /// Most elements of a chunk beyond the first page.

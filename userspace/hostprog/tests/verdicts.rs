@@ -227,8 +227,8 @@ fn hostile_frames_are_refused_by_reason() {
     let table: [(&str, Vec<u8>, Reason); 25] = [
         ("version 1", bent(|b| b[42] = 0x12), Reason::BadVersion),
         ("version 0", bent(|b| b[42] = 0x02), Reason::BadVersion),
-        ("type 0", bent(|b| b[42] = 0x20), Reason::BadType),
-        ("type 15", bent(|b| b[42] = 0x2f), Reason::BadType),
+        ("type 0", bent(|b| b[42] = 0x30), Reason::BadType),
+        ("type 15", bent(|b| b[42] = 0x3f), Reason::BadType),
         ("a contribution", with(|h| (h.kind, h.token) = (1, ENTRY.token)), Reason::BadType),
         ("a probe", with(|h| (h.kind, h.token) = (3, ENTRY.token)), Reason::BadType),
         ("a format nobody knows", with(|h| h.format = 9), Reason::BadFormat),

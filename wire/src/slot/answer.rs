@@ -29,15 +29,21 @@ fn to_senders(request: &Header, flags: u16, job: &JobEntry) -> Header {
     }
 }
 
-/// The result of a final version; the elements are the version's values.
+/// The result of a final version; the elements are the version's values. One that a flush completed names its
+/// contributors.
 #[inline(always)]
 pub fn result(request: &Header, version: &Version, job: &JobEntry) -> Header {
-    Header {
+    let whole = Header {
         next_seq: version.next,
         next_exponent: version.next_exponent,
         elements: version.elements,
         ..to_senders(request, version.flags & flag::MERGED, job)
+    };
+    if version.seen == job.all() {
+        return whole;
     }
+    let (flags, contributors) = (whole.flags | flag::PARTIAL, version.seen.count_ones() as u16);
+    Header { flags, contributors, bitmap_0: version.seen, ..whole }
 }
 
 /// The result of an exponent round.

@@ -15,15 +15,18 @@
 //! A version's chunk is given up only when every sender is known to have its result ([`Version::received`]), by the
 //! header's `received` field. That a chunk is complete shows it only while every sum holds every worker.
 //!
-//! Added to the paper is the *question* ([`flag::QUERY`]): a contribution without its elements, which asks whether they
-//! are missing, and changes nothing.
+//! Added to the paper are the *question* ([`flag::QUERY`]): a contribution without its elements, which asks whether they
+//! are missing, and changes nothing; and the *flush* ([`flag::PARTIAL`]), after which a slot may complete without some
+//! workers ([`Budget`]).
 
 pub mod answer;
 mod conclude;
+mod flush;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub use conclude::{Conclusion, conclude, conclude_version};
+pub use flush::Budget;
 
 use crate::{
     Reason,
@@ -33,7 +36,7 @@ use crate::{
 
 /// Bits of [`Version::state`].
 pub mod state {
-    /// The values are the sum of all workers of the job: the result may be sent again.
+    /// The values are the sum of all workers of the job, or of those that a flush found: the result may be sent again.
     pub const FINAL: u8 = 1 << 0;
     /// The exponent is that of all workers of the job.
     pub const AGREED: u8 = 1 << 1;
@@ -140,6 +143,10 @@ pub struct Contribution {
     pub next_exponent: i8,
     /// Whether a complete version is only a part, to be sent up to a parent.
     pub child: bool,
+    /// Of a flush: the chunks of its operation, on this lane, that each worker may be left out of. Zero: it is no flush.
+    pub limit: u32,
+    /// Of a flush: the operation's first chunk.
+    pub operation: u32,
 }
 
 /// The next step after a change of a version.
@@ -155,7 +162,7 @@ pub enum Then {
 
 /// The operation on the version's values.
 ///
-/// Whoever is told to `Store` or `Add` and then `Complete` draws the version's next chunk, and notes it by
+/// Whoever is told to `Store`, `Add` or `Held` and then `Complete` draws the version's next chunk, and notes it by
 /// [`SlotMeta::set_next`] before it sends the result. [`conclude`] has done that already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
@@ -165,6 +172,9 @@ pub enum Action {
     Add(Then),
     /// Leave the values: the exponent was taken in.
     Ask(Then),
+    /// Leave the values: a flush, whose contribution is in them. Count [`Reason::Duplicate`] if it does not complete the
+    /// slot.
+    Held(Then),
     /// Leave the values; send them to this sender again.
     Reply,
     /// Send the agreed exponent to this sender again.
@@ -304,8 +314,12 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
         return (active, Action::Reply);
     }
     if active.seen & c.worker != 0 {
-        let is_part = active.seen == c.all;
-        return (active, if is_part { Action::Forward } else { Action::Ignore(Reason::Duplicate) });
+        let action = match () {
+            () if active.seen == c.all => Action::Forward,
+            () if c.limit != 0 => Action::Held(Then::Wait),
+            () => Action::Ignore(Reason::Duplicate),
+        };
+        return (active, action);
     }
     let added = Version {
         seen: active.seen | c.worker,

@@ -2,19 +2,19 @@
 
 use sumac_wire::{
     Header, Kind, Reason, admit,
-    header::{exponent, flag},
-    slot::{Action, SlotMeta, Then, answer, conclude, decide, state},
+    slot::{Action, Budget, SlotMeta, Then, answer, conclude, decide, state},
     stream::is_later,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
-use crate::packet::{JOB, Packet};
+use crate::packet::Packet;
 
 /// Slots with their values, and the lane's counter.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Aggregator {
     slots: Vec<(SlotMeta, [u64; 2])>,
     next: u32,
+    budget: Budget,
     /// Whether it ignores `received` and infers from a complete chunk that all have the one before.
     infers: bool,
 }
@@ -31,7 +31,7 @@ pub enum Sent {
 impl Aggregator {
     pub fn new(job: &JobEntry, infers: bool) -> Aggregator {
         let slots = vec![(SlotMeta::default(), [0; 2]); job.slots as usize];
-        Aggregator { slots, next: 2 * job.lane_slots(), infers }
+        Aggregator { slots, next: 2 * job.lane_slots(), budget: Budget::default(), infers }
     }
 
     /// Whether chunk `seq` had to make room in its version for a later one.
@@ -49,33 +49,6 @@ impl Aggregator {
             .flat_map(|((meta, _), slot)| [0, 1].map(|version| (slot, version, meta.version(version))));
         let begun = versions.filter(|(_, _, held)| held.seen != 0 && held.state & state::FINAL == 0);
         begun.map(|(slot, version, held)| (slot, version, held.seq))
-    }
-
-    /// Completes a version with the contributions that it has.
-    pub fn flush(&mut self, job: &JobEntry, slot: u32, version: u8) -> Option<Sent> {
-        let held = self.slots[slot as usize].0.version(version);
-        if held.seen == 0 || held.state & (state::FINAL | state::ROUND) != 0 {
-            return None;
-        }
-        let next = self.draw(job, held.seq);
-        let (meta, values) = &mut self.slots[slot as usize];
-        let flushed = &mut meta.versions[usize::from(version)];
-        flushed.state |= state::FINAL;
-        // A worker that is left out may have a larger exponent: the next chunk needs an exponent round.
-        flushed.next_exponent = exponent::UNKNOWN;
-        meta.set_next(version, next);
-        let flags = if version == 1 { flag::POOL_VERSION } else { 0 };
-        let request = Header {
-            job: JOB,
-            epoch: 1,
-            flags,
-            seq: held.seq,
-            slot,
-            received: held.seq,
-            ..Header::default()
-        };
-        let result = answer::result(&request, &meta.version(version), job);
-        Some(Sent::All(Packet::new(result, values[usize::from(version)])))
     }
 
     /// The chunk that takes the version of chunk `seq` next.
@@ -104,6 +77,7 @@ impl Aggregator {
             held.received = job.all();
         }
         let (mut after, action) = decide(meta, &contribution);
+        let action = after.flush(action, &contribution, &mut self.budget);
         let values = &mut values[usize::from(version)];
         match action {
             Action::Store(_) => *values = sum,
@@ -111,7 +85,9 @@ impl Aggregator {
             Action::Ignore(reason) => return Err(reason),
             _ => {}
         }
-        if let Action::Store(Then::Complete) | Action::Add(Then::Complete) = action {
+        if let Action::Store(Then::Complete) | Action::Add(Then::Complete) | Action::Held(Then::Complete) =
+            action
+        {
             after.set_next(version, self.draw(job, header.seq));
         }
         let (meta, values) = &mut self.slots[header.slot as usize];
@@ -120,7 +96,7 @@ impl Aggregator {
         let held = after.version(version);
         let packet = |header: Header| Packet::new(header, values);
         Ok(match action {
-            Action::Store(Then::Complete) | Action::Add(Then::Complete) => {
+            Action::Store(Then::Complete) | Action::Add(Then::Complete) | Action::Held(Then::Complete) => {
                 Some(Sent::All(packet(answer::result(header, &held, job))))
             }
             Action::Ask(Then::Complete) => Some(Sent::All(packet(answer::agreed(header, &held, job)))),

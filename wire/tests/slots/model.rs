@@ -17,6 +17,9 @@ use crate::{
 /// The property that the header's `received` field brings about.
 pub const KEPT: &str = "a version is given up only when all senders have its result";
 
+/// The property that budgets bring about.
+pub const BUDGET: &str = "no worker is left out of more chunks of an operation than its limit";
+
 /// The system to check.
 #[derive(Clone, Copy, Debug)]
 pub struct System {
@@ -32,8 +35,9 @@ pub struct System {
     pub rounds: bool,
     /// Whether a contribution is sent only when it is wanted: the first sending of each is lost, and its worker asks.
     pub questions: bool,
-    /// Whether the root may complete a slot at any time with the contributions that it has (bounded loss).
-    pub flushes: bool,
+    /// Bounded loss: the chunks of an operation, two long, that each worker may be left out of. Not zero: every contribution
+    /// may come as a flush.
+    pub limit: u16,
     /// Whether aggregators ignore `received`.
     pub infers: bool,
 }
@@ -74,8 +78,6 @@ pub enum Step {
     Part(Packet),
     Conclusion(u32, Packet),
     Result(u32, Packet),
-    /// The root completes a slot's version.
-    Flush(u32, u8),
 }
 
 impl System {
@@ -88,6 +90,11 @@ impl System {
         1 << (2 * (worker * 8 + chunk))
     }
 
+    /// The first chunk of the operation that a chunk belongs to.
+    fn operation(chunk: u32) -> u32 {
+        chunk & !1
+    }
+
     fn correct(&self, chunk: u32) -> u64 {
         (0..self.all_workers()).map(|worker| System::term(worker, chunk)).sum()
     }
@@ -95,6 +102,19 @@ impl System {
     /// A worker's exponent of a chunk: now this worker's is the largest, now another's.
     fn exponent(worker: u32, chunk: u32) -> i8 {
         ((worker + chunk) % 2) as i8
+    }
+
+    /// Returns the sum that a result is to hold: that of its contributors, of whom there are at least half.
+    fn sum_of(&self, result: &Packet) -> u64 {
+        let Header { seq, bitmap_0, contributors, .. } = result.header;
+        if !result.header.has(flag::PARTIAL) {
+            return self.correct(seq);
+        }
+        let is_in = |worker: &u32| bitmap_0 >> worker & 1 == 1;
+        let is_named = bitmap_0.count_ones() == u32::from(contributors);
+        let is_quorum = 2 * u32::from(contributors) >= self.workers;
+        let sum = (0..self.workers).filter(is_in).map(|worker| System::term(worker, seq)).sum();
+        if is_named && is_quorum { sum } else { 0 }
     }
 
     fn largest_exponent(&self, chunk: u32) -> i8 {
@@ -161,11 +181,17 @@ impl System {
             return vec![question];
         }
         let asks = self.questions.then_some(question);
-        if !self.rounds {
-            return asks.into_iter().chain([packet(header)]).collect();
-        }
-        let known = with(System::exponent(worker, place.next));
-        asks.into_iter().chain([known, with(exponent::UNKNOWN)]).collect()
+        let contributions = match self.rounds {
+            false => vec![packet(header)],
+            true => vec![with(System::exponent(worker, place.next)), with(exponent::UNKNOWN)],
+        };
+        let flush = |Packet { header, sum }: Packet| {
+            let (flags, next_seq) = (header.flags | flag::PARTIAL, System::operation(place.seq));
+            Packet { header: Header { flags, contributors: self.limit, next_seq, ..header }, sum }
+        };
+        let flushes: Vec<_> =
+            contributions.iter().filter(|_| self.limit != 0).map(|packet| flush(*packet)).collect();
+        asks.into_iter().chain(contributions).chain(flushes).collect()
     }
 
     /// Algorithm 4: a result of what the slot waits for moves it on.
@@ -257,9 +283,6 @@ impl Model for System {
             steps.extend(state.results[index].iter().map(|packet| Step::Result(worker, *packet)));
         }
         steps.extend(state.parts.iter().map(|packet| Step::Part(*packet)));
-        if self.flushes {
-            steps.extend(state.root.begun().map(|(slot, version, _)| Step::Flush(slot, version)));
-        }
         for (rack, packets) in state.conclusions.iter().enumerate() {
             steps.extend(packets.iter().map(|packet| Step::Conclusion(rack as u32, *packet)));
         }
@@ -288,7 +311,6 @@ impl Model for System {
                 self.take(&mut state, worker, &packet);
                 return (state != *before).then_some(state);
             }
-            Step::Flush(slot, version) => (None, 0, Ok(state.root.flush(&self.root_job(), slot, version))),
         };
         if let Ok(Some(sent)) = sent {
             self.deliver(&mut state, rack, sender, sent);
@@ -300,10 +322,22 @@ impl Model for System {
         vec![
             Property::always("every sum holds every worker exactly once", |system: &Self, state: &State| {
                 let mut sums = state.results.iter().flatten().filter(|result| result.is_sum());
-                sums.all(|result| {
-                    let correct = system.correct(result.header.seq);
-                    // Of a slot that was flushed: at most once.
-                    result.sum == correct || system.flushes && result.sum & !correct == 0
+                sums.all(|result| result.sum == system.sum_of(result))
+            }),
+            Property::always(BUDGET, |system: &Self, state: &State| {
+                let sums = || state.results.iter().flatten().filter(|result| result.is_sum());
+                // By operation and worker, the chunks that it was left out of.
+                let operations = (0..system.chunks).step_by(2);
+                operations.into_iter().all(|operation| {
+                    (0..system.all_workers()).all(|worker| {
+                        let is_left_out = |packet: &&Packet| {
+                            System::operation(packet.header.seq) == operation
+                                && packet.sum & System::term(worker, packet.header.seq) == 0
+                        };
+                        let chunks: BTreeSet<u32> =
+                            sums().filter(is_left_out).map(|packet| packet.header.seq).collect();
+                        chunks.len() <= usize::from(system.limit)
+                    })
                 })
             }),
             Property::always("all workers get the same sum", |_: &Self, state: &State| {

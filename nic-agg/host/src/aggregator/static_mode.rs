@@ -107,7 +107,7 @@ impl HostAggregator {
         }
         Ok(match applied? {
             Applied::Added => Answer::None(Reason::Added),
-            Applied::Completed => Answer::All(Reason::Completed, header.job),
+            Applied::Completed | Applied::Flushed => Answer::All(Reason::Completed, header.job),
             Applied::Replied => Answer::One(Reason::Replied, back),
             Applied::Refused => Answer::One(Reason::Mismatch, back),
             Applied::Wanted => Answer::One(Reason::Wanted, back),
@@ -126,6 +126,13 @@ impl HostAggregator {
         let (meta, values) =
             self.pool.get(job.slot_base + header.slot, contribution.version).ok_or(Reason::Internal)?;
         let (mut after, action) = decide(meta, contribution);
+        let lane = lane_index(header.job, contribution.lane) as usize;
+        let action = if contribution.limit == 0 {
+            action
+        } else {
+            let budget = self.budgets.get_mut(lane).ok_or(Reason::Internal)?;
+            after.flush(action, contribution, budget)
+        };
         let (_, payload) = packet.split_at_mut(HEADER_LEN);
         match action {
             Action::Ignore(reason) => return Err(reason),
@@ -134,20 +141,23 @@ impl HostAggregator {
             Action::Add(_) => values::add(values, payload),
             _ => {}
         }
-        if let Action::Store(Then::Complete) | Action::Add(Then::Complete) = action {
-            let lane = lane_index(header.job, contribution.lane) as usize;
+        if let Action::Store(Then::Complete) | Action::Add(Then::Complete) | Action::Held(Then::Complete) =
+            action
+        {
             let lane = self.lanes.get_mut(lane).ok_or(Reason::Internal)?;
             after.set_next(contribution.version, draw(job, contribution, lane));
         }
         *meta = after;
-        if action == Action::Postpone {
-            return Err(Reason::OutOfTurn);
+        match action {
+            Action::Postpone => return Err(Reason::OutOfTurn),
+            Action::Held(Then::Wait) => return Err(Reason::Duplicate),
+            _ => {}
         }
         let held = after.version(contribution.version);
         let Some((header, applied)) = answer_to(action, header, &held, job) else {
             return Ok(Applied::Added);
         };
-        if matches!(action, Action::Add(_) | Action::Reply | Action::Forward) {
+        if matches!(action, Action::Add(_) | Action::Held(_) | Action::Reply | Action::Forward) {
             values::write(payload, values);
         }
         packet[..HEADER_LEN].copy_from_slice(&header.to_bytes());
@@ -206,7 +216,7 @@ impl HostAggregator {
             }
             Ok(Applied::Replied) => counters.replies += 1,
             Ok(Applied::Refused | Applied::UpAgain | Applied::Wanted) => {}
-            Err(Reason::Duplicate) => counters.duplicates += 1,
+            Ok(Applied::Flushed) | Err(Reason::Duplicate) => counters.duplicates += 1,
             Err(_) => {}
         }
     }
@@ -228,6 +238,7 @@ fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) ->
         Action::Store(Then::Complete) | Action::Add(Then::Complete) => {
             (answer::result(header, held, job), Applied::Completed)
         }
+        Action::Held(Then::Complete) => (answer::result(header, held, job), Applied::Flushed),
         Action::Ask(Then::Complete) => (answer::agreed(header, held, job), Applied::Completed),
         Action::Store(Then::Up) | Action::Add(Then::Up) => (answer::part(header, held, job), Applied::Up),
         Action::Ask(Then::Up) => (answer::part_of_round(header, held, job), Applied::Up),
@@ -241,6 +252,7 @@ fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) ->
         Action::Store(Then::Wait)
         | Action::Add(Then::Wait)
         | Action::Ask(Then::Wait)
+        | Action::Held(Then::Wait | Then::Up)
         | Action::Postpone
         | Action::Ignore(_) => return None,
     })
@@ -250,6 +262,8 @@ fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) ->
 enum Applied {
     Added,
     Completed,
+    /// By a flush whose values were in.
+    Flushed,
     Replied,
     Refused,
     Up,
