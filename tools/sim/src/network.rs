@@ -1,6 +1,7 @@
-//! Nodes and the cables between them. Packets take the shortest route; topologies have no loops.
+//! Nodes and the cables between them. Packets take the shortest routes; among several a hash of addresses and entropy chooses
+//! (ECMP).
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, net::SocketAddrV4};
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -15,15 +16,13 @@ use crate::{
 /// Index of one direction of a cable.
 pub type LinkId = usize;
 
-const NO_ROUTE: u32 = u32::MAX;
-
 /// All cables and routes.
 pub struct Network {
     framing: Framing,
     links: Vec<(NodeId, NodeId, Link)>,
     nodes: usize,
-    /// The next link from one node to another: `[to * nodes + from]`. Empty until first use.
-    routes: Vec<u32>,
+    /// The next links from one node to another: `[to * nodes + from]`. Empty until first use.
+    routes: Vec<Vec<LinkId>>,
     rng: ChaCha8Rng,
 }
 
@@ -75,8 +74,12 @@ impl Network {
             self.find_routes();
         }
         let to = node_of(*packet.destination.ip());
-        let link = *self.routes.get(to * self.nodes + node)?;
-        (link != NO_ROUTE).then_some(link as LinkId)
+        let links = self.routes.get(to * self.nodes + node)?;
+        match links[..] {
+            [] => None,
+            [link] => Some(link),
+            _ => links.get(flow_hash(packet) % links.len()).copied(),
+        }
     }
 
     /// Sends a packet over a cable; returns the node and the times of its arrivals.
@@ -91,18 +94,29 @@ impl Network {
         for (id, (from, to, _)) in self.links.iter().enumerate() {
             from_link[*to].push((id, *from));
         }
-        self.routes = vec![NO_ROUTE; self.nodes * self.nodes];
+        self.routes = vec![Vec::new(); self.nodes * self.nodes];
         for to in 0..self.nodes {
+            let mut hops = vec![usize::MAX; self.nodes];
+            hops[to] = 0;
             let mut next = VecDeque::from([to]);
             while let Some(node) = next.pop_front() {
                 for (link, from) in &from_link[node] {
-                    let route = &mut self.routes[to * self.nodes + from];
-                    if *from != to && *route == NO_ROUTE {
-                        *route = *link as u32;
+                    if hops[*from] == usize::MAX {
+                        hops[*from] = hops[node] + 1;
                         next.push_back(*from);
+                    }
+                    if hops[*from] == hops[node] + 1 {
+                        self.routes[to * self.nodes + from].push(*link);
                     }
                 }
             }
         }
     }
+}
+
+/// A hash of what ECMP looks at: addresses, ports and the entropy of the source port (Fibonacci hashing).
+fn flow_hash(packet: &Packet) -> usize {
+    let of = |socket: SocketAddrV4| u64::from(socket.ip().to_bits()) << 16 | u64::from(socket.port());
+    let key = of(packet.source).rotate_left(8) ^ of(packet.destination) ^ u64::from(packet.entropy) << 40;
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as usize
 }

@@ -53,6 +53,8 @@ pub enum Body {
 pub struct Packet {
     pub source: SocketAddrV4,
     pub destination: SocketAddrV4,
+    /// The varying part of the UDP source port, by which nodes choose among several routes (ECMP).
+    pub entropy: u16,
     /// One of [`ecn`].
     pub ecn: u8,
     pub body: Body,

@@ -96,7 +96,13 @@ impl Flow {
         let echo = std::mem::take(&mut self.sender.send_cwr);
         let segment = Segment { flow: self.id, number, is_ack: false, len: SEGMENT, sent: now, echo };
         let ecn = if self.is_capable { ecn::CAPABLE } else { ecn::NOT_CAPABLE };
-        out.push(Packet { source: self.from, destination: self.to, ecn, body: Body::Tcp(segment) });
+        out.push(Packet {
+            source: self.from,
+            destination: self.to,
+            entropy: self.id as u16,
+            ecn,
+            body: Body::Tcp(segment),
+        });
     }
 
     /// Handles a segment or an acknowledgement; `marked`: it carries CE.
@@ -110,7 +116,13 @@ impl Flow {
         let (number, echo) = self.receiver.on_segment(segment, marked);
         let ack = Segment { number, is_ack: true, len: 0, echo, ..*segment };
         let (source, destination) = (self.to, self.from);
-        out.push(Packet { source, destination, ecn: ecn::NOT_CAPABLE, body: Body::Tcp(ack) });
+        out.push(Packet {
+            source,
+            destination,
+            entropy: self.id as u16,
+            ecn: ecn::NOT_CAPABLE,
+            body: Body::Tcp(ack),
+        });
     }
 
     /// Retransmits everything in slow start when the retransmission timer is due.

@@ -23,6 +23,8 @@ pub(crate) struct CongestionEvent {
     pub base: u64,
     /// The first chunk that was never sent.
     pub next: u64,
+    /// Chunks considered lost; 0: the network marked one.
+    pub lost: u32,
 }
 
 /// Limits how much is sent, and learns from results.
@@ -48,6 +50,11 @@ pub(crate) trait SendingBudget: Send {
 
     /// Records congestion. Returns whether the budget was reduced.
     fn on_congestion(&mut self, _event: CongestionEvent) -> bool {
+        false
+    }
+
+    /// Records that a chunk considered lost was only late. Returns whether a reduction was taken back.
+    fn on_spurious_loss(&mut self) -> bool {
         false
     }
 }

@@ -33,12 +33,32 @@ pub(crate) struct CongestionWindow {
     results: u32,
     /// Chunks before this one may have been sent by some worker before the last halving, and are no new sign.
     recovery_end: u64,
+    /// The state before the last halving, if only losses caused it.
+    before: Option<Before>,
+}
+
+/// The state to which a halving is taken back (RFC 4015).
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    window: u32,
+    threshold: u32,
+    recovery_end: u64,
+    /// Chunks considered lost and not known to have been late.
+    lost: u32,
 }
 
 impl CongestionWindow {
     pub fn new(initial: u32, limit: u32, shards: u16) -> CongestionWindow {
         let shards = shards.into();
-        CongestionWindow { window: initial, limit, shards, threshold: limit, results: 0, recovery_end: 0 }
+        CongestionWindow {
+            window: initial,
+            limit,
+            shards,
+            threshold: limit,
+            results: 0,
+            recovery_end: 0,
+            before: None,
+        }
     }
 }
 
@@ -69,15 +89,31 @@ impl SendingBudget for CongestionWindow {
     }
 
     /// Halves the window, once per window of chunks and so once per round trip.
-    fn on_congestion(&mut self, CongestionEvent { seq, base, next }: CongestionEvent) -> bool {
+    fn on_congestion(&mut self, CongestionEvent { seq, base, next, lost }: CongestionEvent) -> bool {
         if seq < self.recovery_end {
+            self.before = self.before.filter(|_| lost > 0);
+            self.before.iter_mut().for_each(|before| before.lost += lost);
             return false;
         }
+        let CongestionWindow { window, threshold, recovery_end, .. } = *self;
+        self.before = (lost > 0).then_some(Before { window, threshold, recovery_end, lost });
         // Workers with the same window that are further than this one are no further than that.
         self.recovery_end = next.max(base + u64::from(self.window));
         self.window = (self.window / 2).max(1);
         self.threshold = self.window;
         self.results = 0;
+        true
+    }
+
+    fn on_spurious_loss(&mut self) -> bool {
+        let Some(before) = &mut self.before else { return false };
+        before.lost = before.lost.saturating_sub(1);
+        if before.lost > 0 {
+            return false;
+        }
+        (self.window, self.threshold) = (before.window, before.threshold);
+        self.recovery_end = before.recovery_end;
+        self.before = None;
         true
     }
 }
@@ -87,7 +123,7 @@ mod tests {
     use super::*;
 
     fn congested(window: &mut CongestionWindow, seq: u64, base: u64, next: u64) -> bool {
-        window.on_congestion(CongestionEvent { seq, base, next })
+        window.on_congestion(CongestionEvent { seq, base, next, lost: 0 })
     }
 
     #[test]
@@ -150,6 +186,26 @@ mod tests {
             results += 1;
         }
         assert_eq!((results, window.window()), (16, 5), "a window of each shard");
+    }
+
+    #[test]
+    fn a_halving_for_late_packets_is_taken_back() {
+        let lost = |lost| CongestionEvent { seq: 3, base: 2, next: 9, lost };
+        // (further signs, chunks that were late) of two that were considered lost.
+        let table: [(&str, &[u32], u32, u32); 5] = [
+            ("both were late", &[], 2, 8),
+            ("one was lost", &[], 1, 4),
+            ("three were considered lost", &[1], 2, 4),
+            ("and all were late", &[1], 3, 8),
+            ("a mark", &[0], 2, 4),
+        ];
+        for (case, signs, late, expected) in table {
+            let mut window = CongestionWindow::new(8, 64, 1);
+            assert!(window.on_congestion(lost(2)));
+            signs.iter().for_each(|count| assert!(!window.on_congestion(lost(*count))));
+            let undone = (0..late).filter(|_| window.on_spurious_loss()).count();
+            assert_eq!((window.window(), undone), (expected, usize::from(expected == 8)), "{case}");
+        }
     }
 
     #[test]

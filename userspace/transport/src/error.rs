@@ -5,9 +5,7 @@ use std::ops::Range;
 use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_WORKERS};
 use thiserror::Error;
 
-use crate::limits::{
-    DYNAMIC_ELEMENTS, MAX_PACKET_THRESHOLD, MAX_SHARDS, MAX_SLOTS, MAX_WINDOW, MAX_WORLD, MIN_WINDOW,
-};
+use crate::limits::{DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WINDOW, MAX_WORLD, MIN_WINDOW};
 
 /// Parameters that contradict the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -35,8 +33,7 @@ pub enum ParamError {
     #[error("the slots of a job cannot change after its first chunk was sent")]
     Started,
     #[error(
-        "timeouts must be above zero, min_rto_confirmed <= min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout, \
-         packet_threshold at most {MAX_PACKET_THRESHOLD}"
+        "timeouts must be above zero, min_rto_confirmed <= min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout"
     )]
     Tuning,
     #[error("a dynamic job of 16-bit sums; parameter hosts add 32-bit ones, choose the wire format int32")]

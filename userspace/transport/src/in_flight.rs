@@ -39,6 +39,8 @@ pub(crate) struct ChunkRecord {
     pub packet: u64,
     /// Only answers to packets with a higher number than this indicate its loss.
     pub threshold: u64,
+    /// The answer to a later packet by which it was last considered lost; `None`: a timer did, or it was not.
+    pub overtaken: Option<Time>,
     /// The number of times that its timeout is doubled.
     pub backoff: u8,
     /// Whether more than one packet was sent.
@@ -84,6 +86,7 @@ impl InFlight {
             timer_start: Time(0),
             packet: 0,
             threshold: 0,
+            overtaken: None,
             backoff: 0,
             is_resent: false,
             is_query: false,
@@ -128,6 +131,7 @@ impl InFlight {
                 record.first_sent = sent.now;
             }
             record.is_resent = false;
+            record.overtaken = None;
             record.backoff = sent.backoff;
             self.unanswered += 1;
         }
@@ -154,10 +158,17 @@ impl InFlight {
         let record = &mut self.records[index];
         self.lost += usize::from(record.state != ChunkState::Lost);
         record.state = ChunkState::Lost;
+        record.overtaken = None;
         if backs_off && usize::from(record.backoff) + 1 < BACKOFF_LEVELS {
             record.backoff += 1;
         }
         self.queues.append(LOST, index);
+    }
+
+    /// Considers the last packet of a sent chunk lost because a later one was answered at `at`.
+    pub fn mark_overtaken(&mut self, index: usize, at: Time) {
+        self.mark_lost(index, false);
+        self.records[index].overtaken = Some(at);
     }
 
     /// Considers all sent chunks lost, without back-off.

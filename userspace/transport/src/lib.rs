@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   submit ──> stream of chunks ──> chunks in flight ──> poll_transmit ──> network
-//!                                     ^   |  timer, packet threshold          |
+//!                                     ^   |  timer, reordering window         |
 //!   poll_completion <── operation <───┴───┴──────────── on_packet <───────────┘
 //! ```
 //!

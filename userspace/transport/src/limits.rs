@@ -14,5 +14,3 @@ pub const MIN_WINDOW: u32 = 8;
 pub const MAX_WINDOW: u32 = 4096;
 /// Most elements of a dynamic job's chunk: a slot of the shared pool is one page.
 pub const DYNAMIC_ELEMENTS: u16 = PAGE_ELEMENTS as u16;
-/// The largest packet threshold.
-pub const MAX_PACKET_THRESHOLD: usize = 8;

@@ -9,7 +9,7 @@ use crate::{
     convert::{Arithmetic, Codec},
     dynamic_mode::params::DynamicParams,
     error::ParamError,
-    limits::{DYNAMIC_ELEMENTS, MAX_PACKET_THRESHOLD, MAX_SHARDS, MAX_SLOTS, MAX_WORLD},
+    limits::{DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WORLD},
 };
 
 /// One lane of a job; the same on all workers but for the ranks.
@@ -138,9 +138,8 @@ pub struct Tuning {
     pub probe_interval: Duration,
     /// The time without an answer to the handshake after which the job fails.
     pub probe_timeout: Duration,
-    /// The packet threshold: how many answers to later packets indicate a loss, up to 8; 0: only timers do. `None`: 2 in the
-    /// static mode, where a query follows, and 3 in the dynamic one, where a retransmission does.
-    pub packet_threshold: Option<u32>,
+    /// Only timers detect losses, as in SwitchML: the baseline of ATP's figure 10.
+    pub timers_only: bool,
     /// An experimental setting of the dynamic mode, the same on all workers: chunks take slots one after another and keep them
     /// when they collide (the baseline of ATP's figure 14).
     pub linear_placement: bool,
@@ -155,7 +154,7 @@ impl Default for Tuning {
             max_rto: Duration::from_millis(200),
             probe_interval: Duration::from_millis(20),
             probe_timeout: Duration::from_secs(3),
-            packet_threshold: None,
+            timers_only: false,
             linear_placement: false,
         }
     }
@@ -168,8 +167,7 @@ impl Tuning {
             && self.min_rto <= self.initial_rto
             && self.initial_rto <= self.max_rto
             && !self.probe_interval.is_zero()
-            && self.probe_interval < self.probe_timeout
-            && self.packet_threshold.is_none_or(|results| results as usize <= MAX_PACKET_THRESHOLD);
+            && self.probe_interval < self.probe_timeout;
         if ordered { Ok(()) } else { Err(ParamError::Tuning) }
     }
 }

@@ -59,6 +59,8 @@ pub struct RttStats {
     pub timeout_ns: u64,
     /// The timeout of a chunk of an operation that all workers have begun, in nanoseconds.
     pub timeout_begun_ns: u64,
+    /// The reordering window: an answer to a later packet this long ago makes a packet lost, in nanoseconds.
+    pub reordering_ns: u64,
 }
 
 /// Defines the statistics: counters and gauges that add up over lanes, and the other fields.
@@ -98,12 +100,14 @@ engine_stats! {
     operations_failed,
     /// Chunks sent for the first time.
     chunks_sent,
-    /// Chunks considered lost by the packet threshold.
+    /// Chunks considered lost because later ones were answered: the reordering window has passed.
     suspects_fast,
     /// Chunks considered lost by their timer or the probe timeout.
     suspects_timer,
     /// Chunks considered lost whose result arrived before a packet was sent.
     suspects_spared,
+    /// Chunks considered lost that were only late: reordering was longer than its window.
+    suspects_spurious,
     /// Packets without elements for such chunks: queries, and repeated exponent rounds.
     questions,
     /// Answers to queries that ask for the elements.
@@ -123,6 +127,8 @@ engine_stats! {
     cwnd,
     /// The number of times it was halved, for marks or losses.
     halvings,
+    /// Halvings for losses that were taken back, as all the chunks were only late.
+    halvings_undone,
     /// Results with a mark of congestion, on their own path or a contribution's.
     marked,
     /// Results of chunks whose slot was busy.

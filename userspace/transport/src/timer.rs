@@ -5,7 +5,7 @@
 //!
 //! | at the end of a chunk's timeout | the chunk is | consequence |
 //! | --- | --- | --- |
-//! | a packet sent later was answered | considered lost | query (static mode) or retransmission (dynamic) |
+//! | a packet sent later was answered | considered lost, unless the [reordering window](crate::loss) ended before | query (static mode) or retransmission (dynamic) |
 //! | none was, but results arrived in the meantime | delayed with those before it | none |
 //! | no result arrived for a whole timeout | unknown: the [probe timeout](crate::probe_timeout) | the oldest chunks are sent again |
 //!
@@ -17,7 +17,7 @@
 
 use crate::{
     in_flight::{BACKOFF_LEVELS, InFlight},
-    loss::PacketThreshold,
+    loss::LossDetector,
     probe_timeout::ProbeTimeout,
     rtt::RttEstimator,
     time::Time,
@@ -27,13 +27,15 @@ use crate::{
 pub(crate) enum Expiry {
     /// The retransmission timer of the chunk at this index.
     Chunk(usize),
+    /// The reordering window of the oldest confirmed chunk.
+    Reordering,
     Probe,
 }
 
 pub(crate) struct Timers<'a> {
     pub in_flight: &'a InFlight,
     pub rtt: &'a RttEstimator,
-    pub threshold: &'a PacketThreshold,
+    pub loss: &'a LossDetector,
     pub probe_timeout: &'a ProbeTimeout,
     pub backoff: Backoff,
     /// Whether each result restarts all timers (RFC 6298, rule 5.3).
@@ -46,7 +48,13 @@ impl Timers<'_> {
         let confirmed =
             (0..BACKOFF_LEVELS).filter_map(|level| self.of_level(level)).min_by_key(|(at, _)| *at);
         // The probe timeout of confirmed chunks is the shorter one.
-        confirmed.or_else(|| self.of_unconfirmed())
+        let timer = confirmed.or_else(|| self.of_unconfirmed());
+        self.of_overtaken().into_iter().chain(timer).min_by_key(|(at, _)| *at)
+    }
+
+    fn of_overtaken(&self) -> Option<(Time, Expiry)> {
+        let (_, threshold) = self.in_flight.oldest_confirmed()?;
+        Some((self.loss.deadline(threshold, self.rtt)?, Expiry::Reordering))
     }
 
     fn of_unconfirmed(&self) -> Option<(Time, Expiry)> {
@@ -62,7 +70,7 @@ impl Timers<'_> {
         let timeout = self.rtt.timeout_confirmed(level);
         let due = self.probe_timeout.timer_start(first.timer_start).plus(timeout);
         let probe = due.max(self.probe_timeout.deadline(self.rtt, self.backoff.level(), true));
-        Some(match self.threshold.has_later(first.threshold) {
+        Some(match self.loss.has_later(first.threshold) {
             true if self.restarts => (probe, Expiry::Chunk(index)),
             true => (due, Expiry::Chunk(index)),
             false => (probe, Expiry::Probe),
@@ -110,7 +118,7 @@ mod tests {
     struct Flight {
         in_flight: InFlight,
         rtt: RttEstimator,
-        threshold: PacketThreshold,
+        loss: LossDetector,
         probe_timeout: ProbeTimeout,
         restarts: bool,
     }
@@ -123,15 +131,20 @@ mod tests {
                 in_flight.on_sent(index, first(at * MS, index as u64 + 1));
             }
             let rtt = RttEstimator::new(&Tuning::default());
-            let threshold = PacketThreshold::new(2);
-            Flight { in_flight, rtt, threshold, probe_timeout: ProbeTimeout::default(), restarts: false }
+            let loss = LossDetector::new(true, false);
+            Flight { in_flight, rtt, loss, probe_timeout: ProbeTimeout::default(), restarts: false }
+        }
+
+        /// Records the answer to a packet at millisecond 16.
+        fn answer(&mut self, packet: u64) {
+            self.loss.on_answer(Time(16 * MS), packet, packet + 1, &self.rtt);
         }
 
         /// The timer that expires next, and the millisecond.
         fn next(&self) -> Option<(u64, Expiry)> {
-            let Flight { in_flight, rtt, threshold, probe_timeout, restarts } = self;
+            let Flight { in_flight, rtt, loss, probe_timeout, restarts } = self;
             let (backoff, restarts) = (Backoff::default(), *restarts);
-            let timers = Timers { in_flight, rtt, threshold, probe_timeout, backoff, restarts };
+            let timers = Timers { in_flight, rtt, loss, probe_timeout, backoff, restarts };
             timers.next().map(|(at, expiry)| (at.0 / MS, expiry))
         }
     }
@@ -139,7 +152,7 @@ mod tests {
     #[test]
     fn the_first_sent_expires_first() {
         let mut flight = Flight::new(&[1, 2, 3]);
-        flight.threshold.on_answer(9);
+        flight.answer(9);
         assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))));
         flight.in_flight.mark_lost(0, true);
         assert_eq!(flight.next(), Some((22, Expiry::Chunk(1))));
@@ -152,12 +165,24 @@ mod tests {
     }
 
     #[test]
+    fn an_overtaken_chunk_has_a_reordering_window() {
+        let mut flight = Flight::new(&[10, 10]);
+        flight.loss = LossDetector::new(false, true);
+        flight.rtt.sample(4 * MS, 1, 2);
+        assert_eq!(flight.next(), Some((22, Expiry::Probe)));
+        flight.answer(2);
+        assert_eq!(flight.next(), Some((20, Expiry::Reordering)), "no reordering was measured: a round trip");
+        flight.answer(9);
+        assert_eq!(flight.next(), Some((17, Expiry::Reordering)), "a quarter of it");
+    }
+
+    #[test]
     fn without_a_later_answer_the_probe_timeout_decides() {
         let mut flight = Flight::new(&[1, 2, 3]);
         assert_eq!(flight.next(), Some((21, Expiry::Probe)));
         flight.probe_timeout.on_result(Time(15 * MS));
         assert_eq!(flight.next(), Some((35, Expiry::Probe)), "a whole timeout without a result");
-        flight.threshold.on_answer(2);
+        flight.answer(2);
         assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))), "but packet 2 was sent after packet 1");
         flight.in_flight.advance(0, 8);
         assert_eq!(flight.next(), Some((35, Expiry::Probe)));
@@ -168,14 +193,14 @@ mod tests {
         let mut flight = Flight::new(&[]);
         flight.in_flight.make_ready(0, 0);
         flight.in_flight.on_sent(0, SentPacket { is_confirmed: false, ..first(MS, 1) });
-        flight.threshold.on_answer(9);
+        flight.answer(9);
         assert_eq!(flight.next(), Some((21, Expiry::Probe)), "answers to others say nothing of it");
     }
 
     #[test]
     fn a_result_may_restart_the_timers() {
         let mut flight = Flight { restarts: true, ..Flight::new(&[1, 2, 3]) };
-        flight.threshold.on_answer(9);
+        flight.answer(9);
         flight.probe_timeout.on_result(Time(15 * MS));
         assert_eq!(flight.next(), Some((35, Expiry::Chunk(0))));
     }
@@ -186,7 +211,7 @@ mod tests {
         flight.probe_timeout.on_probe(Time(21 * MS));
         assert_eq!(flight.next(), Some((61, Expiry::Probe)));
         flight.probe_timeout.on_result(Time(50 * MS));
-        flight.threshold.on_ambiguous_answer(9);
+        flight.loss.on_ambiguous_answer(9);
         assert_eq!(flight.next(), Some((70, Expiry::Chunk(0))));
     }
 

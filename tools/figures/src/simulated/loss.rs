@@ -27,9 +27,9 @@ const LOSSES: [f64; 5] = [0.0, 1e-5, 1e-4, 1e-3, 1e-2];
 /// The variants of loss detection.
 #[derive(Clone, Copy, PartialEq)]
 enum Who {
-    /// Dynamic: three later results, then a timer.
+    /// Dynamic: a later result and the reordering window, then a timer.
     Dynamic,
-    /// Static as it is: two later results, questions, a timer that adapts.
+    /// Static as it is: a later result and the reordering window, questions, a timer that adapts.
     Static,
     /// SwitchML's: a timer of 1 ms.
     Timer,
@@ -121,7 +121,7 @@ fn run(who: Who, loss: f64, count: usize, seed: u64) -> Result<f64, SetupError> 
             min_rto: timer,
             min_rto_confirmed: timer,
             max_rto: timer,
-            packet_threshold: Some(0),
+            timers_only: true,
             ..Tuning::default()
         };
     }

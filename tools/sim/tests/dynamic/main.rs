@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
 mod network;
+mod reordering;
 mod replacement;
 mod values;
 

@@ -118,7 +118,7 @@ impl Totals {
             ("reordering", self.links.held_back),
             ("a loss by order", self.fixed.suspects_fast),
             ("a loss by timer", self.fixed.suspects_timer),
-            ("a result just before its question", self.fixed.suspects_spared),
+            ("a chunk that was only late", self.fixed.suspects_spurious),
             ("a question", self.fixed.questions),
             ("missing elements", self.fixed.missing),
             ("elements sent again", self.fixed.resent),

@@ -32,7 +32,7 @@ use crate::{
     budget::{CongestionEvent, FixedWindow, SendingBudget},
     chunk::{ChunkCodec, Form},
     congestion::{CongestionWindow, initial_window},
-    engine_core::{Core, CoreParams, Phase},
+    engine_core::{Core, CoreParams, Lost, Phase},
     error::{JobError, ParamError},
     handshake::{Handshake, Outcome},
     in_flight::{ChunkState, InFlight},
@@ -47,9 +47,6 @@ use crate::{
     timer::Expiry,
     transmit::Transmit,
 };
-
-/// The packet threshold: three results out of order (ATP section 3.7).
-const OUT_OF_ORDER_RESULTS: u32 = 3;
 
 /// Numbers of probes that go straight to the parameter host begin here, those by the aggregator at 0: reports show by them
 /// which path works.
@@ -116,10 +113,9 @@ impl DynamicMode {
         let core = CoreParams {
             in_flight: InFlight::new(seqs),
             budget,
-            packet_threshold: OUT_OF_ORDER_RESULTS,
             probe_timeout: ProbeTimeout::with_jitter(u32::from(job.rank) << 8 | u32::from(job.lane)),
             // A retransmission on a wrong guess costs more than the static mode's query.
-            results_restart_timers: true,
+            is_cautious: true,
         };
         let mode = DynamicMode {
             handshake: Handshake::new(tuning),
@@ -166,7 +162,11 @@ impl DynamicMode {
                 Expiry::Chunk(index) => {
                     let seq = core.in_flight.get(index).seq;
                     core.expire_chunk(index);
-                    self.on_loss(core, seq);
+                    self.on_loss(core, Lost { latest: seq, chunks: 1 });
+                }
+                Expiry::Reordering => {
+                    let lost = core.detect_loss();
+                    lost.into_iter().for_each(|lost| self.on_loss(core, lost));
                 }
                 Expiry::Probe => {
                     core.probe_timeout.on_probe(core.now);
@@ -190,15 +190,16 @@ impl DynamicMode {
         first.into_iter().flatten().for_each(|index| core.expire_chunk(index));
     }
 
-    fn on_loss(&mut self, core: &mut Core, seq: u64) {
-        if !self.first_of_burst.contains(&seq) {
-            self.on_congestion(core, seq);
+    fn on_loss(&mut self, core: &mut Core, Lost { latest, chunks }: Lost) {
+        if !self.first_of_burst.contains(&latest) {
+            self.on_congestion(core, latest, chunks);
         }
     }
 
-    /// Records congestion on the path of a chunk or its result. Returns whether the window was halved.
-    fn on_congestion(&mut self, core: &mut Core, seq: u64) -> bool {
-        core.on_congestion(CongestionEvent { seq, base: self.base, next: self.next })
+    /// Records congestion on the path of a chunk or its result: a mark, or so many lost chunks. Returns whether the window was
+    /// halved.
+    fn on_congestion(&mut self, core: &mut Core, seq: u64, lost: u32) -> bool {
+        core.on_congestion(CongestionEvent { seq, base: self.base, next: self.next, lost })
     }
 
     fn index(&self, seq: u64) -> usize {

@@ -9,7 +9,7 @@ use sumac_wire::{
 use super::{DynamicMode, WindowEntry, slot_map::CollisionFeedback};
 use crate::{
     chunk::Form,
-    engine_core::{Core, check_empty},
+    engine_core::{Acknowledged, Core, check_empty},
     in_flight::{ChunkRecord, ChunkState},
     packet::Packet,
 };
@@ -137,7 +137,7 @@ impl DynamicMode {
         self.path.on_result();
         let is_echoed = packet.header.has(flag::ECN_ECHO);
         let is_marked = packet.is_marked || is_echoed;
-        let lost = core.acknowledge(record, packet.header.timestamp, is_marked);
+        let Acknowledged { lost, is_spurious } = core.acknowledge(record, packet.header.timestamp, is_marked);
         if !record.is_resent && record.state != ChunkState::Lost {
             // Where another worker's recovery was waited for it is no sample, but shows that chunks get through.
             core.backoff.reset();
@@ -147,10 +147,13 @@ impl DynamicMode {
         core.stats.marked += u64::from(is_marked);
         if is_echoed {
             // All workers have halved their windows, which answers this worker's own marks as well.
-            self.echoes_mark &= !self.on_congestion(core, record.seq);
+            self.echoes_mark &= !self.on_congestion(core, record.seq, 0);
         } else {
             core.budget.on_result(record.seq);
         }
-        lost.into_iter().for_each(|seq| self.on_loss(core, seq));
+        if is_spurious && !self.first_of_burst.contains(&record.seq) {
+            core.on_spurious_loss();
+        }
+        lost.into_iter().for_each(|lost| self.on_loss(core, lost));
     }
 }

@@ -7,6 +7,21 @@ use crate::{
     rtt::RttSample,
 };
 
+/// The consequences of an answer for loss detection.
+pub(crate) struct Acknowledged {
+    pub lost: Option<Lost>,
+    /// Whether the answered chunk had been considered lost and was only late.
+    pub is_spurious: bool,
+}
+
+/// Chunks that are considered lost now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// The chunk number of the latest.
+    pub latest: u64,
+    pub chunks: u32,
+}
+
 impl Core {
     /// Confirms an operation and those before it: all workers have begun it, since a chunk of it was answered.
     fn confirm(&mut self, operation: u64) {
@@ -16,7 +31,7 @@ impl Core {
         self.confirmed = operation + 1;
         // Packets that were sent later but belong to an operation before say nothing of these: where there are any, only
         // packets sent from now on do.
-        let latest = self.threshold.latest().max(self.in_flight.latest_confirmed());
+        let latest = self.loss.latest().max(self.in_flight.latest_confirmed());
         let is_first = |first: &ChunkRecord| first.packet > latest;
         let restarts = !self.in_flight.first_unconfirmed().is_some_and(|(_, first)| is_first(first));
         let restart = restarts.then_some((self.now, self.next_packet - 1));
@@ -30,13 +45,13 @@ impl Core {
         }
     }
 
-    /// Processes the acknowledgement of a chunk. Returns the latest of the chunks that are considered lost by it.
+    /// Processes the acknowledgement of a chunk. Returns the chunks that are considered lost by it.
     ///
     /// A result echoes the clock of the packet that completed its slot, or asked for it again. An `echo` of this worker's own
     /// packet means that no other worker was waited for: the time is the path's. Otherwise the result may be as late as the
     /// slowest worker, or as another worker's recovery. Then it is a sample only when it is not later than usual: a loss
     /// anywhere would lengthen all workers' timeouts.
-    pub fn acknowledge(&mut self, answered: &ChunkRecord, echo: u32, is_marked: bool) -> Option<u64> {
+    pub fn acknowledge(&mut self, answered: &ChunkRecord, echo: u32, is_marked: bool) -> Acknowledged {
         let now = self.now;
         self.confirm(answered.operation);
         let was_lost = answered.state == ChunkState::Lost;
@@ -59,28 +74,49 @@ impl Core {
         } else if !is_only {
             self.backoff.keep(answered.backoff);
         }
+        let is_spurious = self.measure_lateness(answered, echo, is_only);
         if !is_only && !is_own {
             // Which packet was answered is not known: no indication of order.
             if !is_delayed || self.rtt.is_likely(rtt) {
-                self.threshold.on_ambiguous_answer(answered.packet);
+                self.loss.on_ambiguous_answer(answered.packet);
             }
-            return None;
+            return Acknowledged { lost: None, is_spurious };
         }
-        self.threshold.on_answer(answered.packet);
-        self.detect_loss()
+        self.loss.on_answer(now, answered.packet, self.next_packet, &self.rtt);
+        Acknowledged { lost: self.detect_loss(), is_spurious }
     }
 
-    /// Considers the packets lost that the threshold indicates. Returns the latest chunk among them.
-    fn detect_loss(&mut self) -> Option<u64> {
-        let mut latest = None;
+    /// Measures how long after a later packet's answer a chunk was answered. Returns whether it had been considered lost and
+    /// was only late.
+    fn measure_lateness(&mut self, answered: &ChunkRecord, echo: u32, is_only: bool) -> bool {
+        let was_overtaken = answered.overtaken.is_some();
+        let overtaken = match answered.overtaken {
+            None if is_only => self.loss.overtaken(answered.threshold),
+            overtaken => overtaken,
+        };
+        let Some(overtaken) = overtaken else { return false };
+        let lateness = self.now.since(overtaken);
+        if self.loss.on_late(lateness, echo == answered.first_sent.stamp(), &self.rtt) {
+            self.stats.suspects_spurious += u64::from(was_overtaken);
+            return was_overtaken;
+        }
+        if was_overtaken {
+            self.loss.on_recovery();
+        }
+        false
+    }
+
+    /// Considers those packets lost whose reordering window has passed.
+    pub fn detect_loss(&mut self) -> Option<Lost> {
+        let mut lost: Option<Lost> = None;
         while let Some((index, threshold)) = self.in_flight.oldest_confirmed() {
-            if !self.threshold.indicates_loss(threshold) {
-                break;
-            }
-            latest = latest.max(Some(self.in_flight.get(index).seq));
-            self.in_flight.mark_lost(index, false);
+            let due = self.loss.deadline(threshold, &self.rtt).filter(|due| *due <= self.now);
+            let Some(at) = due.and_then(|_| self.loss.overtaken(threshold)) else { break };
+            let Lost { latest, chunks } = lost.unwrap_or(Lost { latest: 0, chunks: 0 });
+            lost = Some(Lost { latest: latest.max(self.in_flight.get(index).seq), chunks: chunks + 1 });
+            self.in_flight.mark_overtaken(index, at);
             self.stats.suspects_fast += 1;
         }
-        latest
+        lost
     }
 }

@@ -2,6 +2,8 @@
 
 mod acknowledge;
 
+pub(crate) use self::acknowledge::{Acknowledged, Lost};
+
 use sumac_job::{NonFinitePolicy, result_token};
 use sumac_wire::{
     Header, Kind, Reason,
@@ -17,7 +19,7 @@ use crate::{
     handshake,
     in_flight::{ChunkRecord, ChunkState, InFlight, SentPacket},
     lane::shard_of,
-    loss::PacketThreshold,
+    loss::LossDetector,
     operation::{Completion, OpId, Operation},
     packet,
     params::{JobParams, Tuning},
@@ -50,11 +52,10 @@ pub(crate) enum Phase {
 pub(crate) struct CoreParams {
     pub in_flight: InFlight,
     pub budget: Box<dyn SendingBudget>,
-    /// The packet threshold where the tuning does not set one.
-    pub packet_threshold: u32,
     pub probe_timeout: ProbeTimeout,
-    /// Whether each result restarts all retransmission timers.
-    pub results_restart_timers: bool,
+    /// Whether a wrong guess of a loss is costly: each result restarts all retransmission timers, and the reordering window is
+    /// wider.
+    pub is_cautious: bool,
 }
 
 /// The state that all modes work on.
@@ -68,7 +69,7 @@ pub(crate) struct Core {
     pub in_flight: InFlight,
     pub rtt: RttEstimator,
     pub backoff: Backoff,
-    pub threshold: PacketThreshold,
+    pub loss: LossDetector,
     pub probe_timeout: ProbeTimeout,
     pub path_check: PathCheck,
     pub budget: Box<dyn SendingBudget>,
@@ -85,7 +86,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub fn new(params: JobParams, tuning: &Tuning, first: u64, mode: CoreParams) -> Core {
-        let CoreParams { in_flight, budget, packet_threshold, probe_timeout, results_restart_timers } = mode;
+        let CoreParams { in_flight, budget, probe_timeout, is_cautious } = mode;
         Core {
             result_token: result_token(params.token),
             tuning: tuning.clone(),
@@ -96,12 +97,12 @@ impl Core {
             confirmed: 0,
             rtt: RttEstimator::new(tuning),
             backoff: Backoff::default(),
-            threshold: PacketThreshold::new(tuning.packet_threshold.unwrap_or(packet_threshold)),
+            loss: LossDetector::new(tuning.timers_only, is_cautious),
             probe_timeout,
             path_check: PathCheck::default(),
             budget,
             paced_until: None,
-            results_restart_timers,
+            results_restart_timers: is_cautious,
             next_packet: 1,
             now: Time(0),
             stats: EngineStats::default(),
@@ -153,9 +154,9 @@ impl Core {
     }
 
     pub fn timers(&self) -> Timers<'_> {
-        let Core { in_flight, rtt, threshold, probe_timeout, backoff, .. } = self;
+        let Core { in_flight, rtt, loss, probe_timeout, backoff, .. } = self;
         let restarts = self.results_restart_timers;
-        Timers { in_flight, rtt, threshold, probe_timeout, backoff: *backoff, restarts }
+        Timers { in_flight, rtt, loss, probe_timeout, backoff: *backoff, restarts }
     }
 
     /// The timer that has expired first.
@@ -197,6 +198,11 @@ impl Core {
         let is_reduced = self.budget.on_congestion(event);
         self.stats.halvings += u64::from(is_reduced);
         is_reduced
+    }
+
+    /// Takes back a reduction of the budget when all losses that caused it were only late packets (RFC 4015).
+    pub fn on_spurious_loss(&mut self) {
+        self.stats.halvings_undone += u64::from(self.budget.on_spurious_loss());
     }
 
     pub fn frame_len(&self) -> usize {
@@ -411,6 +417,7 @@ impl Core {
             shortest_ns: self.rtt.shortest(),
             timeout_ns: self.rtt.timeout(backoff),
             timeout_begun_ns: self.rtt.timeout_confirmed(backoff),
+            reordering_ns: self.loss.reordering_window(&self.rtt),
         };
     }
 }

@@ -34,9 +34,6 @@ use crate::{
     transmit::Transmit,
 };
 
-/// The packet threshold: a query follows, which is cheap.
-const PACKET_THRESHOLD: u32 = 2;
-
 /// The probes before the first chunk.
 #[derive(Debug)]
 enum Probing {
@@ -63,9 +60,8 @@ impl StaticMode {
         let core = CoreParams {
             in_flight: InFlight::new(slots.seqs()),
             budget: Box::new(FixedWindow(params.slots)),
-            packet_threshold: PACKET_THRESHOLD,
             probe_timeout: ProbeTimeout::default(),
-            results_restart_timers: false,
+            is_cautious: false,
         };
         let probing = Probing::Handshake(Handshake::new(tuning));
         Ok((StaticMode { slots, first, aggregator, probing }, core))
@@ -196,6 +192,9 @@ fn expire(core: &mut Core) {
     while let Some(expiry) = core.next_expiry() {
         match expiry {
             Expiry::Chunk(slot) => core.expire_chunk(slot),
+            Expiry::Reordering => {
+                core.detect_loss();
+            }
             Expiry::Probe => {
                 core.probe_timeout.on_probe(core.now);
                 // No worker is late for a confirmed chunk; of the others, one may be the one that another worker waits for.

@@ -77,6 +77,9 @@ impl StaticMode {
             return Err(Reason::Duplicate);
         }
         core.check_short(&answered.record, header)?;
+        if answered.record.overtaken.is_some() {
+            core.loss.on_recovery();
+        }
         core.in_flight.mark_lost(answered.slot, false);
         self.slots.get_mut(answered.slot).is_wanted = true;
         core.stats.missing += 1;

@@ -77,7 +77,7 @@ fn only_first_transmissions_that_can_be_marked_say_so() {
 }
 
 #[test]
-fn three_later_results_are_a_loss_and_halve_the_window() {
+fn a_later_result_and_the_reordering_window_halve_the_congestion_window() {
     let (mut lone, sent) = start(with(|_| ()));
     lone.wait(RTT);
     for answered in [0, 1, 3, 4] {
@@ -86,6 +86,8 @@ fn three_later_results_are_a_loss_and_halve_the_window() {
     let new: Vec<u32> = lone.send_all().iter().map(|sent| sent.header.seq).collect();
     assert_eq!(new, [16, 17], "chunk 18 waits for chunk 2");
     lone.take(&sent[5].answer());
+    assert!(lone.send().is_none() && lone.engine.stats().halvings == 0, "three later results are no loss");
+    lone.expire();
     let again = lone.send().expect("chunk 2");
     assert_eq!((again.header.seq, again.header.flags), (2, flag::RESEND));
     assert!(lone.send().is_none(), "half of the window is more than full");
@@ -93,20 +95,40 @@ fn three_later_results_are_a_loss_and_halve_the_window() {
     assert_eq!((stats.cwnd, stats.halvings, stats.suspects_fast), (8, 1, 1));
     // Its result lets the window go on, as far as there is room.
     sent[6..16].iter().for_each(|sent| lone.take(&sent.answer()));
+    lone.wait(RTT);
     lone.take(&again.answer());
     let new: Vec<u32> = lone.send_all().iter().map(|sent| sent.header.seq).collect();
     assert_eq!(new, [18, 19]);
+    let stats = lone.engine.stats();
+    assert_eq!((stats.suspects_spurious, stats.halvings_undone), (0, 0));
+}
+
+#[test]
+fn a_halving_for_a_late_result_is_taken_back() {
+    let (mut lone, sent) = start(with(|_| ()));
+    lone.wait(RTT);
+    [0, 1, 3, 4, 5].iter().for_each(|at| lone.take(&sent[*at].answer()));
+    lone.send_all();
+    lone.expire();
+    assert_eq!((lone.engine.stats().cwnd, lone.engine.stats().halvings), (8, 1));
+    lone.send_all();
+    lone.wait(RTT);
+    lone.take(&sent[2].answer());
+    let stats = lone.engine.stats();
+    assert_eq!((stats.cwnd, stats.suspects_spurious, stats.halvings_undone), (16, 1, 1));
 }
 
 #[test]
 fn the_first_chunks_of_a_worker_that_comes_late_are_no_congestion() {
     let (mut lone, sent) = start(with(|_| ()));
     sent[2..6].iter().for_each(|sent| lone.take(&sent.answer()));
+    lone.expire();
     let again: Vec<u32> = lone.send_all().iter().map(|sent| sent.header.seq).collect();
     assert_eq!((again, lone.engine.stats().halvings), (vec![0, 1], 0), "they are sent again");
     lone.take(&sent[7].answer());
     lone.take(&sent[8].answer());
     lone.take(&sent[9].answer());
+    lone.expire();
     assert_eq!((lone.engine.stats().suspects_fast, lone.engine.stats().halvings), (3, 1), "chunk 6");
 }
 
