@@ -57,13 +57,16 @@ bench: build ## measure, and write docs/results.md's numbers as JSON (long; inst
 vm: build ## run a lab on Debian's own kernel under emulation (needs qemu-system-x86 busybox-static cpio)
 	tools/vm/run.sh
 
-.PHONY: lint
-lint: ## formatting, and clippy with warnings denied
+.PHONY: format
+format: ## check the formatting of all crates
 	@tools/setup.sh --lint
 	cargo fmt --all --check
 	cargo fmt --check --manifest-path xdp-prog/Cargo.toml
 	cargo fmt --check --manifest-path nic-agg/ebpf/Cargo.toml
 	cargo fmt --check --manifest-path tools/cable-prog/Cargo.toml
+
+.PHONY: lint
+lint: format ## formatting, and clippy with warnings denied
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 .PHONY: deny

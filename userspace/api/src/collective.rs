@@ -1,6 +1,6 @@
 //! Collective operations.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use sumac_job::{CollectiveKind, DType, OperationDescriptor, Reduction};
 
 /// An operation on a tensor; the command is its kind.
@@ -36,8 +36,14 @@ pub struct Collective {
     #[serde(default)]
     pub priority: u8,
     /// The fraction of contributions that may be missing.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "finite")]
     pub loss_bound: f32,
+}
+
+/// A number that is too large for its type would be read as infinity, which has no JSON form.
+fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    let number = f32::deserialize(deserializer)?;
+    if number.is_finite() { Ok(number) } else { Err(D::Error::custom("the number is too large")) }
 }
 
 impl Collective {

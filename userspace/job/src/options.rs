@@ -58,6 +58,10 @@ impl<'de> Deserialize<'de> for Scale {
         }
         let expected = "a number or \"block\"";
         match Form::deserialize(deserializer).map_err(|_| D::Error::custom(format!("expected {expected}")))? {
+            // A number that is too large for its type is read as infinity, which has no JSON form.
+            Form::Number(factor) if !factor.is_finite() => {
+                Err(D::Error::custom("scale: the number is too large"))
+            }
             Form::Number(factor) => Ok(Scale::Fixed(factor)),
             Form::Text(text) if text == Scale::BLOCK => Ok(Scale::Block),
             Form::Text(text) => Err(D::Error::custom(format!("scale {text:?}: expected {expected}"))),
@@ -159,6 +163,7 @@ mod tests {
         for wrong in ["\"blocks\"", "true", "[1]"] {
             assert!(serde_json::from_str::<Scale>(wrong).unwrap_err().to_string().contains("\"block\""));
         }
+        assert!(serde_json::from_str::<Scale>("1e39").unwrap_err().to_string().contains("too large"));
     }
 
     #[test]
