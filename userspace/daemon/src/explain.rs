@@ -136,6 +136,9 @@ pub(crate) fn fragment_end(error: &OpError, tensor: &str) -> FragmentEnd {
         }
         OpError::Peer { first, last } => FragmentEnd::PeerFault(range(*first, *last)),
         OpError::SumTooLarge { first, last } => FragmentEnd::SumFault(range(*first, *last)),
+        OpError::Disagrees { rank, .. } => {
+            FragmentEnd::OwnFault(Failure::new(Code::Mismatch, message).ranks([*rank]))
+        }
         OpError::ShortBuffer { .. } => FragmentEnd::OwnFault(Failure::new(Code::OutOfRange, message)),
         OpError::Job(_) => FragmentEnd::JobEnded,
     }

@@ -9,7 +9,6 @@ use crate::{rtt::RttSample, time::Time};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MaySend {
     Now,
-    #[cfg_attr(not(test), expect(dead_code, reason = "neither mode paces its packets"))]
     At(Time),
     /// It may be sent after an answer.
     Blocked,

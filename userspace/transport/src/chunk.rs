@@ -282,7 +282,7 @@ fn whole(bytes: &[u8], size: usize) -> &[u8] {
 }
 
 /// The first value of `bytes`, for a message.
-fn number(dtype: DType, bytes: &[u8]) -> f64 {
+pub(crate) fn number(dtype: DType, bytes: &[u8]) -> f64 {
     let word = bytes.first_chunk().copied().unwrap_or_default();
     let half = bytes.first_chunk().copied().unwrap_or_default();
     match dtype {

@@ -34,9 +34,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use sumac_wire::{Kind, Reason, header::flag};
+use sumac_wire::Reason;
 
 use crate::{
+    direct_mode::DirectMode,
     dynamic_mode::DynamicMode,
     engine_core::{Core, CoreParams, Phase},
     error::{JobError, ParamError, SubmitError},
@@ -83,12 +84,16 @@ impl Engine {
         params.check()?;
         tuning.check()?;
         let first = u64::from(first_seq);
-        let (mode, core): (Box<dyn ModeProtocol>, CoreParams) = match &params.dynamic {
-            None => {
+        let (mode, core): (Box<dyn ModeProtocol>, CoreParams) = match (&params.dynamic, &params.direct) {
+            (_, Some(direct)) => {
+                let (mode, core) = DirectMode::new(direct, &params, peers, tuning)?;
+                (Box::new(mode), core)
+            }
+            (None, None) => {
                 let (mode, core) = StaticMode::new(&params, peers, tuning, first)?;
                 (Box::new(mode), core)
             }
-            Some(dynamic) => {
+            (Some(dynamic), None) => {
                 let (mode, core) = DynamicMode::new(dynamic, &params, peers, tuning, first)?;
                 (Box::new(mode), core)
             }
@@ -169,26 +174,7 @@ impl Engine {
 
     fn process(&mut self, packet: &Packet<'_>) -> Result<(), Reason> {
         self.core.identify(&packet.header)?;
-        match Kind::from_number(packet.header.kind) {
-            Some(Kind::Result) => self.mode.on_result(&mut self.core, packet),
-            Some(Kind::Report) => {
-                let report = &packet.header;
-                self.core.check_report(report)?;
-                if report.has(flag::UNKNOWN_JOB) {
-                    self.core.stats.unknown_job += 1;
-                    self.mode.on_unknown_job(&mut self.core);
-                    return Ok(());
-                }
-                let Core { path_check, now, params, .. } = &mut self.core;
-                if let Some(why) = path_check.on_report(*now, report, params) {
-                    self.fail(why);
-                    return Ok(());
-                }
-                self.mode.on_report(&mut self.core, report);
-                Ok(())
-            }
-            _ => Err(Reason::BadType),
-        }
+        self.mode.on_packet(&mut self.core, packet)
     }
 
     /// Writes the next packet to `out`, which must have room for [`Engine::frame_len`] bytes; the job fails when it has not.
@@ -254,7 +240,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use sumac_job::{DType, Scale};
-    use sumac_wire::{Header, header::HEADER_LEN};
+    use sumac_wire::{Header, Kind, header::HEADER_LEN};
 
     use super::*;
     use crate::{

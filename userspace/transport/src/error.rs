@@ -5,7 +5,10 @@ use std::ops::Range;
 use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_WORKERS};
 use thiserror::Error;
 
-use crate::limits::{DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WINDOW, MAX_WORLD, MIN_WINDOW};
+use crate::{
+    direct_mode::params::ACKNOWLEDGED_EVERY,
+    limits::{DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WINDOW, MAX_WORLD, MIN_WINDOW},
+};
 
 /// Parameters that contradict the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -45,6 +48,10 @@ pub enum ParamError {
     #[error("a window of {window} chunks; a power of two from {MIN_WINDOW} to {MAX_WINDOW} is needed")]
     Window { window: u32 },
     #[error(
+        "a window of {window} packets to a peer of a direct job; {ACKNOWLEDGED_EVERY} to {MAX_WINDOW} may be in flight"
+    )]
+    DirectWindow { window: u32 },
+    #[error(
         "{positions} positions in a window of {window} chunks; a power of two up to the window is needed"
     )]
     Positions { positions: u32, window: u32 },
@@ -78,6 +85,10 @@ pub enum SubmitError {
     Skip { signature: u32, skip: u64 },
     #[error("operation {signature:08x}: loss bound {bound}; this job is reliable, ask for 0")]
     LossBound { signature: u32, bound: f32 },
+    #[error(
+        "operation {signature:08x}: only jobs in direct mode have transfers between workers, and all of theirs are such"
+    )]
+    Exchange { signature: u32 },
 }
 
 /// An operation that ended without a usable result.
@@ -109,6 +120,9 @@ pub enum OpError {
          split the values or sum them as floats"
     )]
     SumTooLarge { first: usize, last: usize },
+    /// The two ends of a transfer do not mean the same; nothing was transferred.
+    #[error("rank {rank} has {theirs} where this worker has {ours}; give both the same")]
+    Disagrees { rank: u16, ours: String, theirs: String },
     /// The buffer gave fewer bytes than the operation's count asks for.
     #[error("the buffer ends before element {index}; register enough memory for the count")]
     ShortBuffer { index: usize },

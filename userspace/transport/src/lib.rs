@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | [`engine`], `engine_core` | the engine of a lane, and the state and steps that all modes share |
 //! | `mode` | the trait that modes implement |
-//! | `static_mode`, [`dynamic_mode`] | SwitchML's mode, and ATP's |
+//! | `static_mode`, [`dynamic_mode`], [`direct_mode`] | SwitchML's mode, ATP's, and MLT's |
 //! | [`params`], [`limits`] | the parameters of a job and their limits |
 //! | `peer`, `lane`, `packet`, `transmit` | peers, lanes, received packets, packets to send and their tags |
 //! | [`operation`] | a collective operation on one tensor |
@@ -31,6 +31,7 @@ mod budget;
 mod chunk;
 mod congestion;
 pub mod convert;
+pub mod direct_mode;
 pub mod dynamic_mode;
 pub mod engine;
 mod engine_core;
@@ -60,6 +61,7 @@ mod transmit;
 mod words;
 
 pub use convert::Arithmetic;
+pub use direct_mode::{DirectParams, Exchange, Pattern};
 pub use dynamic_mode::DynamicParams;
 pub use engine::{Engine, JobState};
 pub use error::{JobError, OpError, ParamError, SubmitError};

@@ -1,6 +1,6 @@
 //! The seam between the engine and the modes.
 
-use sumac_wire::{Header, Reason};
+use sumac_wire::{Header, Kind, Reason, header::flag};
 
 use crate::{
     engine_core::Core,
@@ -24,6 +24,30 @@ pub(crate) struct CheckedPath {
 pub(crate) trait ModeProtocol: Send {
     /// Considers an operation that was appended to the stream, with this number.
     fn on_submit(&mut self, _core: &mut Core, _operation: u64) {}
+
+    /// Processes a packet of the job.
+    fn on_packet(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason> {
+        match Kind::from_number(packet.header.kind) {
+            Some(Kind::Result) => self.on_result(core, packet),
+            Some(Kind::Report) => {
+                let report = &packet.header;
+                core.check_report(report)?;
+                if report.has(flag::UNKNOWN_JOB) {
+                    core.stats.unknown_job += 1;
+                    self.on_unknown_job(core);
+                    return Ok(());
+                }
+                let Core { path_check, now, params, .. } = core;
+                if let Some(why) = path_check.on_report(*now, report, params) {
+                    core.fail(why);
+                    return Ok(());
+                }
+                self.on_report(core, report);
+                Ok(())
+            }
+            _ => Err(Reason::BadType),
+        }
+    }
 
     /// Processes a result of the job. The reason for which it is dropped says how it is counted.
     fn on_result(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason>;

@@ -6,6 +6,7 @@ use sumac_job::DType;
 
 use crate::{
     convert::Arithmetic,
+    direct_mode::Exchange,
     error::{OpError, SubmitError},
     time::Time,
 };
@@ -63,6 +64,8 @@ pub struct Operation {
     pub priority: u8,
     /// The fraction of contributions that may be missing; 0 in static and dynamic mode.
     pub loss_bound: f32,
+    /// The transfers of which the operation consists in a direct job; else none.
+    pub exchange: Option<Exchange>,
     pub buffer: Box<dyn Buffer>,
 }
 
@@ -88,6 +91,7 @@ impl Operation {
             skip: 0,
             priority: 0,
             loss_bound: 0.0,
+            exchange: None,
             buffer,
         }
     }
@@ -106,7 +110,8 @@ impl Operation {
         if is_order && self.gives != (0..count) {
             return Err(SubmitError::Gives { signature, gives: self.gives.clone(), count });
         }
-        if loss_bound != 0.0 {
+        let most = if self.exchange.is_some() { 1.0 } else { f32::MIN_POSITIVE };
+        if !(0.0..most).contains(&loss_bound) {
             return Err(SubmitError::LossBound { signature, bound: loss_bound });
         }
         Ok(())
@@ -125,6 +130,10 @@ pub struct Completion {
     pub result: Result<(), OpError>,
     /// The first element whose result was written: above 0 after an [`Operation::skip`].
     pub from: usize,
+    /// Direct jobs: the chunks that this worker expected, those of them that did not arrive, and the values that this affects.
+    pub expected: u64,
+    pub lost: u64,
+    pub missing: Vec<Range<usize>>,
     pub buffer: Box<dyn Buffer>,
     pub started: Time,
     pub finished: Time,

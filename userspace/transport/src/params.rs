@@ -7,6 +7,7 @@ use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_WORKERS};
 
 use crate::{
     convert::{Arithmetic, Codec},
+    direct_mode::DirectParams,
     dynamic_mode::params::DynamicParams,
     error::ParamError,
     limits::{DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WORLD},
@@ -43,6 +44,8 @@ pub struct JobParams {
     pub measure: bool,
     /// The parameters of a dynamic job (ATP); it has no `slots` of its own.
     pub dynamic: Option<DynamicParams>,
+    /// The parameters of a direct job (MLT), which has no slots and no aggregator.
+    pub direct: Option<DirectParams>,
 }
 
 impl JobParams {
@@ -65,6 +68,7 @@ impl JobParams {
             not_finite: NonFinitePolicy::Error,
             measure: false,
             dynamic: None,
+            direct: None,
         }
     }
 
@@ -95,6 +99,9 @@ impl JobParams {
             && !(scale.is_normal() && scale > 0.0 && (1.0 / scale).is_normal())
         {
             return Err(ParamError::Scale { scale });
+        }
+        if let Some(direct) = &self.direct {
+            return direct.check();
         }
         match &self.dynamic {
             None => check_slots(self.slots),

@@ -139,6 +139,10 @@ engine_stats! {
     raw_chunks,
     /// Lanes that send straight to the parameter host now.
     direct,
+    /// The rates towards all peers together, in bits per second (direct jobs).
+    rate_bps,
+    /// Chunks that did not arrive and were not waited for (loss bound).
+    chunks_lost,
     /// Own chunks with a value that does not fit or is not finite.
     chunks_faulty,
     /// Results with such a value of any worker.

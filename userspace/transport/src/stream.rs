@@ -1,7 +1,7 @@
 //! All operations of a lane as one sequence of chunks, without a gap between them (SwitchML appendix B: the virtual stream
 //! buffer).
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::Range};
 
 use crate::{
     chunk::Span,
@@ -19,11 +19,24 @@ pub(crate) struct Pending {
     chunks: u64,
     remaining: u64,
     fault: Option<OpError>,
+    expected: u64,
+    lost: u64,
+    missing: Vec<Range<usize>>,
     started: Time,
     finished: Time,
 }
 
 impl Pending {
+    /// The operation's first chunk.
+    pub fn first_seq(&self) -> u64 {
+        self.first_seq
+    }
+
+    /// Records a fault unless there is one already.
+    pub fn fault_unless(&mut self, fault: OpError) {
+        self.fault.get_or_insert(fault);
+    }
+
     /// The index of the first value of chunk `seq`, which must be one of this operation's.
     pub fn first(&self, seq: u64) -> usize {
         (seq - self.first_seq) as usize * self.chunk
@@ -73,6 +86,9 @@ impl Pending {
             id: OpId(number),
             from: skipped.min(self.operation.count),
             result: self.fault.map_or(Ok(()), Err),
+            expected: self.expected,
+            lost: self.lost,
+            missing: self.missing,
             buffer: self.operation.buffer,
             started: self.started,
             finished: self.finished,
@@ -86,7 +102,9 @@ fn own_index(fault: &OpError) -> Option<usize> {
         OpError::Saturated { index, .. }
         | OpError::NotFinite { index, .. }
         | OpError::ShortBuffer { index, .. } => Some(*index),
-        OpError::Peer { .. } | OpError::SumTooLarge { .. } | OpError::Job(_) => None,
+        OpError::Peer { .. } | OpError::Disagrees { .. } | OpError::SumTooLarge { .. } | OpError::Job(_) => {
+            None
+        }
     }
 }
 
@@ -153,6 +171,9 @@ impl Stream {
             chunks,
             remaining,
             fault: None,
+            expected: 0,
+            lost: 0,
+            missing: Vec::new(),
             started: now,
             finished: now,
         }));
@@ -190,6 +211,18 @@ impl Stream {
             pending.remaining -= 1;
             pending.finished = now;
             if pending.remaining == 0 {
+                self.ended.push_back(number);
+            }
+        }
+    }
+
+    /// Records that an operation of a direct job has ended, with the chunks that it expected, and what it lost of them.
+    pub fn finish(&mut self, number: u64, now: Time, expected: u64, lost: u64, missing: Vec<Range<usize>>) {
+        if let Some(pending) = self.get_mut(number) {
+            (pending.expected, pending.lost, pending.missing) = (expected, lost, missing);
+            pending.finished = now;
+            // An operation without chunks has ended when it was pushed.
+            if std::mem::take(&mut pending.remaining) > 0 {
                 self.ended.push_back(number);
             }
         }

@@ -30,6 +30,7 @@ pub(super) fn params(grant: &Grant, lane: u16) -> JobParams {
         not_finite: terms.not_finite,
         measure: !terms.is_measured && lane == 0,
         dynamic: terms.is_dynamic().then(|| dynamic(grant)),
+        direct: None,
     }
 }
 

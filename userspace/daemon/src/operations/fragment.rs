@@ -114,6 +114,7 @@ impl LeasedFragment {
             skip: u64::from(skip),
             priority,
             loss_bound: 0.0,
+            exchange: None,
             buffer: Box::new(buffer),
         }
     }

@@ -61,7 +61,8 @@ pub(crate) struct CoreParams {
 /// The state that all modes work on.
 pub(crate) struct Core {
     pub params: JobParams,
-    result_token: u64,
+    /// The token of packets to this worker.
+    answer_token: u64,
     pub tuning: Tuning,
     pub phase: Phase,
     pub codec: ChunkCodec,
@@ -88,7 +89,8 @@ impl Core {
     pub fn new(params: JobParams, tuning: &Tuning, first: u64, mode: CoreParams) -> Core {
         let CoreParams { in_flight, budget, probe_timeout, is_cautious } = mode;
         Core {
-            result_token: result_token(params.token),
+            // Workers of a direct job answer each other, and have one token.
+            answer_token: if params.direct.is_some() { params.token } else { result_token(params.token) },
             tuning: tuning.clone(),
             phase: Phase::Probing,
             codec: ChunkCodec::new(&params),
@@ -114,6 +116,9 @@ impl Core {
     pub fn submit(&mut self, operation: Operation) -> Result<OpId, (SubmitError, Operation)> {
         if let Err(error) = operation.check() {
             return Err((error, operation));
+        }
+        if self.params.direct.is_some() != operation.exchange.is_some() {
+            return Err((SubmitError::Exchange { signature: operation.signature }, operation));
         }
         let chunk = self.codec.chunk(&operation);
         if !self.stream.may_skip(&operation, chunk) {
@@ -214,7 +219,7 @@ impl Core {
         if self.has_failed() || header.job != self.params.job {
             return Err(Reason::UnknownJob);
         }
-        if header.token != self.result_token {
+        if header.token != self.answer_token {
             return Err(Reason::BadToken);
         }
         if header.epoch != self.params.epoch {
@@ -344,7 +349,7 @@ impl Core {
         self.transmit(header, to, entropy(packet), tag(priority, is_capable), out)
     }
 
-    fn transmit(
+    pub fn transmit(
         &mut self,
         header: &Header,
         to: PeerId,

@@ -1,6 +1,7 @@
 //! One engine whose frames the test sees and answers.
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
+mod direct;
 mod dynamic;
 mod hostile;
 mod numbers;

@@ -1,0 +1,243 @@
+//! The traffic of one lane with one peer, in both directions: the transfers, the rate, and what is to be sent first.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use sumac_wire::{Header, header::flag, stream::is_later};
+
+use super::{
+    agreement::Agreement,
+    params::{ACKNOWLEDGED_EVERY, DirectParams},
+    rate::DelayRate,
+    transfer::{Receiver, Sender, TransferId},
+};
+use crate::{
+    budget::{MaySend, SendingBudget},
+    handshake::Handshake,
+    params::Tuning,
+    rtt::{RttEstimator, RttSample},
+    time::Time,
+};
+
+/// Agreements kept for transfers that this worker has not begun, and control packets that wait: all are repeated by the peer or
+/// by a timer when they are dropped here.
+const MOST_KEPT: usize = 1024;
+
+/// A packet that goes before data.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Control {
+    /// The answer to a probe of the handshake, with as many elements.
+    Answer(Header),
+    /// What this worker means by a transfer.
+    Agreement { id: TransferId, agreement: Agreement, flags: u16 },
+    /// The highest number of a packet with data so far, and a timestamp of the peer.
+    Acknowledgement { number: u32, echo: u32 },
+    /// A transfer has enough.
+    Stop { id: TransferId },
+    /// Asks what a transfer lacks.
+    Probe { id: TransferId, probe: u32 },
+    /// The chunks of a transfer that have arrived, from `first` on.
+    Report { id: TransferId, probe: u32, echo: u32, first: u32 },
+}
+
+pub(super) struct Flow {
+    /// Until the peer has answered a probe of full size.
+    pub handshake: Option<Handshake>,
+    pub rate: DelayRate,
+    pub rtt: RttEstimator,
+    /// The number of the next packet with data, and the highest that the peer has acknowledged.
+    next_packet: u32,
+    acknowledged: u32,
+    /// The last time at which something was acknowledged, or the first packet in flight was sent.
+    progress: Time,
+    /// Received packets since the last acknowledgement, and the highest number among all.
+    unacknowledged: u32,
+    highest: u32,
+    control: VecDeque<Control>,
+    pub sends: BTreeMap<TransferId, Sender>,
+    pub receives: BTreeMap<TransferId, Receiver>,
+    /// Agreements on transfers that this worker has not begun.
+    early: BTreeMap<TransferId, Agreement>,
+    /// What this worker has for transfers that it refused.
+    refused: BTreeMap<TransferId, Agreement>,
+    /// The transfer that sent last, for turns among those of one priority.
+    last: Option<TransferId>,
+}
+
+impl Flow {
+    pub fn new(params: &DirectParams, tuning: &Tuning) -> Flow {
+        Flow {
+            handshake: Some(Handshake::new(tuning)),
+            rate: DelayRate::new(params.line_rate, params.window),
+            rtt: RttEstimator::new(tuning),
+            next_packet: 1,
+            acknowledged: 0,
+            progress: Time(0),
+            unacknowledged: 0,
+            highest: 0,
+            control: VecDeque::new(),
+            sends: BTreeMap::new(),
+            receives: BTreeMap::new(),
+            early: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            last: None,
+        }
+    }
+
+    pub fn push(&mut self, control: Control) {
+        if self.control.len() < MOST_KEPT {
+            self.control.push_back(control);
+        }
+    }
+
+    pub fn pop(&mut self) -> Option<Control> {
+        self.control.pop_front()
+    }
+
+    /// Processes an agreement on a transfer that this worker has not begun, or has refused.
+    pub fn on_early(&mut self, id: TransferId, theirs: Agreement) {
+        match self.refused.get(&id).copied() {
+            Some(ours) => self.push(Control::Agreement { id, agreement: ours, flags: flag::MISMATCH }),
+            None => keep(&mut self.early, id, theirs),
+        }
+    }
+
+    /// Refuses a transfer: this worker has something else for it.
+    pub fn refuse(&mut self, id: TransferId, ours: Agreement) {
+        self.push(Control::Agreement { id, agreement: ours, flags: flag::MISMATCH });
+        keep(&mut self.refused, id, ours);
+    }
+
+    pub fn take_early(&mut self, id: TransferId) -> Option<Agreement> {
+        self.early.remove(&id)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.next_packet.wrapping_sub(1).wrapping_sub(self.acknowledged) as usize
+    }
+
+    /// Whether data may go; the time until which it may not.
+    pub fn may_send(&self, now: Time) -> MaySend {
+        self.rate.may_send(now, self.in_flight())
+    }
+
+    /// Records that a packet with data was sent; returns its number.
+    pub fn on_sent(&mut self, now: Time, bytes: usize) -> u32 {
+        let number = self.next_packet;
+        if self.in_flight() == 0 {
+            self.progress = now;
+        }
+        self.next_packet = number.wrapping_add(1);
+        self.rate.on_sent(now, bytes);
+        number
+    }
+
+    /// Processes an acknowledgement of all packets up to `number`; `echo` is the timestamp of that one.
+    pub fn on_acknowledged(&mut self, now: Time, number: u32, echo: u32) {
+        if is_later(self.acknowledged, number) || is_later(number, self.next_packet.wrapping_sub(1)) {
+            return;
+        }
+        self.acknowledged = number;
+        self.progress = now;
+        self.on_echo(now, echo);
+    }
+
+    /// Takes the round trip from a timestamp of this worker that the peer returned.
+    pub fn on_echo(&mut self, now: Time, echo: u32) {
+        // The clock in packets has microseconds.
+        let micros = now.stamp().wrapping_sub(echo);
+        if micros > i32::MAX as u32 {
+            return;
+        }
+        let rtt = u64::from(micros) * 1000;
+        let sent = Time(now.0.saturating_sub(rtt));
+        self.rtt.sample(rtt, self.acknowledged.into(), self.next_packet.into());
+        self.rate.on_sample(RttSample { sent, acknowledged: now, is_marked: false });
+    }
+
+    /// Records that a packet with data arrived. Returns whether it is to be acknowledged.
+    pub fn on_data(&mut self, number: u32) -> bool {
+        if self.highest == 0 || is_later(number, self.highest) {
+            self.highest = number;
+        }
+        self.unacknowledged += 1;
+        if self.unacknowledged < ACKNOWLEDGED_EVERY {
+            return false;
+        }
+        self.unacknowledged = 0;
+        true
+    }
+
+    pub fn highest(&self) -> u32 {
+        self.highest
+    }
+
+    /// The time at which a full window without an acknowledgement counts as lost.
+    pub fn stalled_at(&self) -> Option<Time> {
+        let is_full = self.in_flight() as u64 >= u64::from(self.rate.window());
+        is_full.then(|| self.progress.plus(self.rtt.timeout(0)))
+    }
+
+    /// Gives up what is in flight: the peer says by a report what has arrived.
+    pub fn restart(&mut self, now: Time) {
+        self.acknowledged = self.next_packet.wrapping_sub(1);
+        self.progress = now;
+    }
+
+    /// The transfer that sends a chunk next: of the highest priority, and the transfers of one priority in turns.
+    pub fn next_sender(&self) -> Option<TransferId> {
+        let ready = || self.sends.iter().filter(|(_, send)| send.has_chunks());
+        let priority = ready().map(|(_, send)| send.priority).max()?;
+        let mut turns = ready().filter(|(_, send)| send.priority == priority).map(|(id, _)| *id);
+        let first = turns.clone().next();
+        turns.find(|id| Some(*id) > self.last).or(first)
+    }
+
+    pub fn took_turn(&mut self, id: TransferId) {
+        self.last = Some(id);
+    }
+}
+
+/// Keeps an agreement, in place of the oldest where there are too many.
+fn keep(agreements: &mut BTreeMap<TransferId, Agreement>, id: TransferId, agreement: Agreement) {
+    if agreements.len() >= MOST_KEPT {
+        agreements.pop_first();
+    }
+    agreements.insert(id, agreement);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow() -> Flow {
+        Flow::new(&DirectParams::new(16), &Tuning::default())
+    }
+
+    #[test]
+    fn every_tenth_packet_is_acknowledged() {
+        let mut flow = flow();
+        let acknowledged: Vec<u32> = (1..=30).filter(|number| flow.on_data(*number)).collect();
+        assert_eq!(acknowledged, [10, 20, 30]);
+        flow.on_data(25);
+        assert_eq!(flow.highest(), 30, "it was late");
+    }
+
+    #[test]
+    fn the_window_counts_what_the_peer_has_not_seen() {
+        let mut flow = flow();
+        for _ in 0..16 {
+            assert_eq!(flow.may_send(Time(1000)), MaySend::Now);
+            flow.on_sent(Time(1000), 100);
+        }
+        assert_eq!(flow.may_send(Time(1000)), MaySend::Blocked);
+        assert_eq!(flow.stalled_at(), Some(Time(1000).plus(flow.rtt.timeout(0))));
+        flow.on_acknowledged(Time(51_000), 10, Time(1000).stamp());
+        assert_eq!((flow.in_flight(), flow.rtt.shortest()), (6, 50_000));
+        flow.on_acknowledged(Time(60_000), 3, Time(1000).stamp());
+        flow.on_acknowledged(Time(60_000), 17, Time(1000).stamp());
+        assert_eq!(flow.in_flight(), 6, "an old one, and one that was not sent");
+        assert_eq!(flow.stalled_at(), None);
+        flow.restart(Time(70_000));
+        assert_eq!(flow.in_flight(), 0);
+    }
+}

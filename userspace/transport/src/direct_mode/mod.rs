@@ -1,0 +1,345 @@
+//! The direct mode (MLT): tensors go from worker to worker, without an aggregator and without an order of packets.
+//!
+//! An operation is a schedule of transfers between two workers each. A transfer ends as soon as all but the fraction has arrived
+//! that may be missing. There is no timer per packet: after the last chunk the sender asks what is missing.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `params` | a worker's parameters of a direct job |
+//! | `schedule` | the transfers of an operation: by the owners of blocks, or around the ring |
+//! | `running` | the state of an operation |
+//! | `transfer` | the two ends of a transfer |
+//! | `agreement` | what both ends agree on before data |
+//! | `flow` | the traffic with one peer |
+//! | `rate` | the sending rate, by the round trip |
+//! | `values` | the reduction of received values |
+//! | `receive`, `transmit` | packets |
+
+mod agreement;
+mod flow;
+pub(crate) mod params;
+mod rate;
+mod receive;
+mod running;
+mod schedule;
+mod transfer;
+mod transmit;
+mod values;
+
+use std::collections::BTreeMap;
+
+use sumac_job::NonFinitePolicy;
+use sumac_wire::{Header, Reason};
+
+pub use self::{
+    agreement::Agreement,
+    params::DirectParams,
+    schedule::{Exchange, Pattern},
+};
+use self::{
+    flow::{Control, Flow},
+    running::{Running, joined},
+    schedule::{Step, Way, steps},
+    transfer::{Part, Receiver, Sender, TransferId},
+    values::{Reducer, first_not_finite},
+};
+use crate::{
+    budget::FixedWindow,
+    convert::Arithmetic,
+    engine_core::{Core, CoreParams, Phase},
+    error::{JobError, OpError, ParamError},
+    in_flight::InFlight,
+    mode::{CheckedPath, ModeProtocol},
+    operation::{Buffer, Operation},
+    packet::Packet,
+    params::{JobParams, Tuning},
+    peer::{PeerId, PeerRole, PeerTable},
+    probe_timeout::ProbeTimeout,
+    time::{Time, nanos},
+    transmit::Transmit,
+};
+
+/// The direct mode of one lane. Peers have their ranks as ids.
+pub(crate) struct DirectMode {
+    rank: u16,
+    /// By rank; this worker's own has no traffic.
+    flows: Box<[Flow]>,
+    /// By the operation's number in the stream.
+    running: BTreeMap<u64, Running>,
+    /// The rank that sent last.
+    turn: usize,
+    /// A chunk's values, before they are added.
+    scratch: Vec<u8>,
+}
+
+impl DirectMode {
+    pub fn new(
+        params: &DirectParams,
+        job: &JobParams,
+        peers: &PeerTable,
+        tuning: &Tuning,
+    ) -> Result<(DirectMode, CoreParams), ParamError> {
+        let is_worker = |rank| peers.get(PeerId(rank)).is_some_and(|peer| peer.role == PeerRole::Worker);
+        if !(0..job.world).all(is_worker) {
+            return Err(ParamError::NoPeer { role: "worker of every rank" });
+        }
+        let mut flows: Box<[Flow]> = (0..job.world).map(|_| Flow::new(params, tuning)).collect();
+        if let Some(own) = flows.get_mut(usize::from(job.rank)) {
+            own.handshake = None;
+        }
+        let core = CoreParams {
+            in_flight: InFlight::new(std::iter::empty()),
+            budget: Box::new(FixedWindow(params.window)),
+            probe_timeout: ProbeTimeout::with_jitter(0),
+            is_cautious: false,
+        };
+        let mode =
+            DirectMode { rank: job.rank, flows, running: BTreeMap::new(), turn: 0, scratch: Vec::new() };
+        Ok((mode, core))
+    }
+
+    fn settle(&mut self, core: &mut Core) {
+        core.stats.rate_bps = self.flows.iter().map(|flow| flow.rate.rate()).sum();
+        if matches!(core.phase, Phase::Probing) && self.flows.iter().all(|flow| flow.handshake.is_none()) {
+            core.phase = Phase::Ready;
+        }
+    }
+
+    /// Begins the steps of an operation that wait for no other, and ends it after the last one.
+    fn advance(&mut self, core: &mut Core, number: u64) {
+        while let Some(index) = self.running.get_mut(&number).and_then(Running::begin_next) {
+            self.begin(core, number, index);
+        }
+        let Some(running) = self.running.remove(&number) else { return };
+        if !running.is_done() {
+            self.running.insert(number, running);
+            return;
+        }
+        if running.is_faulty
+            && let Some(pending) = core.stream.get_mut(number)
+        {
+            let last = pending.operation.base as usize + pending.operation.count.saturating_sub(1);
+            pending.fault_unless(OpError::Peer { first: pending.operation.base as usize, last });
+        }
+        core.stream.finish(number, core.now, running.expected, running.lost, joined(running.missing));
+    }
+
+    fn begin(&mut self, core: &mut Core, number: u64, index: usize) {
+        let Some(running) = self.running.get(&number) else { return };
+        let (Some(step), Some(pending)) = (running.step(index).cloned(), core.stream.get_mut(number)) else {
+            return;
+        };
+        let Step { way, peer, range, number: step, .. } = step;
+        let id = TransferId { exchange: running.number, step };
+        let operation = &mut pending.operation;
+        let chunk = core.codec.words * core.codec.codec.values_per_word(operation.dtype, Arithmetic::Bits);
+        let per_word = core.codec.codec.values_per_word(operation.dtype, Arithmetic::Bits);
+        let part = Part { operation: number, step: index, range, chunk, per_word };
+        let (priority, bound, now) = (operation.priority, operation.loss_bound, core.now);
+        let Some(flow) = self.flows.get_mut(usize::from(peer)) else { return };
+        match way {
+            Way::Send => {
+                flow.sends.insert(id, Sender::new(part, priority, running.number));
+                if let Some(theirs) = flow.take_early(id) {
+                    self.agree(core, peer, id, &theirs);
+                }
+            }
+            Way::Add | Way::Write { .. } => {
+                flow.receives.insert(id, Receiver::new(now, part, bound));
+                self.announce(core, peer, id);
+            }
+            Way::Finish => {
+                let is_own_fault = finish_block(core, number, &part, running.is_faulty);
+                if let Some(running) = self.running.get_mut(&number) {
+                    running.is_faulty |= is_own_fault;
+                    running.end(index);
+                }
+            }
+        }
+    }
+
+    fn end_step(&mut self, core: &mut Core, part: &Part) {
+        if let Some(running) = self.running.get_mut(&part.operation) {
+            running.end(part.step);
+        }
+        self.advance(core, part.operation);
+    }
+
+    /// What this worker means by a transfer.
+    fn agreement(core: &Core, part: &Part, loss_bound: f32) -> Option<Agreement> {
+        let operation = &core.stream.get(part.operation)?.operation;
+        let (count, chunk) = (part.range.len() as u32, part.chunk as u32);
+        Some(Agreement { signature: operation.signature, dtype: operation.dtype, count, chunk, loss_bound })
+    }
+
+    /// Ends an operation with an error, and all that it has begun.
+    fn fail_operation(&mut self, core: &mut Core, number: u64, why: OpError) {
+        self.running.remove(&number);
+        for flow in &mut self.flows {
+            flow.sends.retain(|_, send| send.part.operation != number);
+            flow.receives.retain(|_, receive| receive.part.operation != number);
+        }
+        if let Some(pending) = core.stream.get_mut(number) {
+            pending.fault_unless(why);
+        }
+        core.stream.finish(number, core.now, 0, 0, Vec::new());
+    }
+
+    fn expire(&mut self, core: &mut Core) {
+        let (now, longest) = (core.now, nanos(core.tuning.max_rto));
+        let mut due = Vec::new();
+        for (rank, flow) in (0..).zip(&mut self.flows) {
+            let timeout = flow.rtt.timeout(0);
+            let announced = flow
+                .receives
+                .iter_mut()
+                .filter_map(|(id, receive)| receive.announces(now, timeout, longest).then_some((rank, *id)));
+            due.extend(announced);
+            if flow.stalled_at().is_some_and(|at| at <= now) {
+                flow.restart(now);
+                let stalled = flow.sends.iter_mut().find(|(_, send)| send.has_chunks());
+                let probe = stalled.map(|(id, send)| {
+                    send.count_probe(now);
+                    Control::Probe { id: *id, probe: send.probes }
+                });
+                probe.into_iter().for_each(|probe| flow.push(probe));
+            }
+            let mut probes = Vec::new();
+            for (id, send) in &mut flow.sends {
+                if send.due().is_some_and(|at| at <= now) {
+                    send.asked(now, flow.rtt.timeout(send.unanswered as usize));
+                    probes.push(Control::Probe { id: *id, probe: send.probes });
+                }
+            }
+            probes.into_iter().for_each(|probe| flow.push(probe));
+            let silent = flow.sends.values().filter_map(Sender::unanswered_since).min();
+            let waited = silent.map_or(0, |since| now.since(since));
+            if waited >= nanos(core.tuning.probe_timeout) {
+                let reason = format!("does not answer probes on the data path for {} ms", waited / 1_000_000);
+                return core.fail(JobError::Worker { rank, reason });
+            }
+        }
+        for (rank, id) in due {
+            self.announce(core, rank, id);
+        }
+    }
+
+    fn deadlines(&self) -> impl Iterator<Item = Time> {
+        self.flows.iter().flat_map(|flow| {
+            let sends = flow.sends.values().filter_map(Sender::due);
+            let receives = flow.receives.values().filter_map(Receiver::due);
+            let handshake = flow.handshake.iter().filter_map(crate::handshake::Handshake::deadline);
+            sends.chain(receives).chain(handshake).chain(flow.stalled_at())
+        })
+    }
+}
+
+/// Ends the reduction of a block at its owner: the division of a mean. Returns whether an own value is not finite, which is noted
+/// unless another worker has such a value.
+fn finish_block(core: &mut Core, number: u64, part: &Part, is_faulty: bool) -> bool {
+    let world = core.params.world;
+    let refuses = core.params.not_finite == NonFinitePolicy::Error && !is_faulty;
+    let Some(pending) = core.stream.get_mut(number) else { return false };
+    let Operation { dtype, arithmetic, .. } = pending.operation;
+    let (first, size) = (part.range.start, dtype.size());
+    let fault =
+        if refuses { own_fault(&pending.operation, part.range.start, part.range.len()) } else { None };
+    let is_faulty = fault.is_some();
+    fault.into_iter().for_each(|fault| pending.own_fault(fault));
+    if arithmetic == Arithmetic::Mean {
+        let values = pending.operation.buffer.output(first * size, part.range.len() * size);
+        Reducer { dtype, arithmetic }.scale(values, 1.0 / f64::from(world));
+    }
+    is_faulty
+}
+
+/// The fault of the first value of this worker, among so many from `first` on, that is not finite.
+fn own_fault(operation: &Operation, first: usize, values: usize) -> Option<OpError> {
+    let size = operation.dtype.size();
+    let input = operation.buffer.input(first * size, values * size);
+    let at = first_not_finite(operation.dtype, input)?;
+    let value = crate::chunk::number(operation.dtype, &input[at * size..]) as f32;
+    Some(OpError::NotFinite { index: operation.base as usize + first + at, value })
+}
+
+/// Copies the values that this worker both gives and takes to the output, where that is other memory.
+fn copy_own(operation: &mut Operation) {
+    const STEP: usize = 16 << 10;
+    let size = operation.dtype.size();
+    let first = operation.gives.start.max(operation.takes.start) * size;
+    let end = operation.gives.end.min(operation.takes.end) * size;
+    let mut values = [0; STEP];
+    for at in (first..end).step_by(STEP) {
+        let len = STEP.min(end - at);
+        let input = operation.buffer.input(at, len);
+        let from = input.as_ptr();
+        let len = input.len();
+        values[..len].copy_from_slice(input);
+        let output = operation.buffer.output(at, len);
+        if std::ptr::eq(from, output.as_ptr()) {
+            return;
+        }
+        let len = output.len().min(len);
+        output[..len].copy_from_slice(&values[..len]);
+    }
+}
+
+/// Changes these values of the output.
+fn change(
+    buffer: &mut dyn Buffer,
+    range: &std::ops::Range<usize>,
+    size: usize,
+    change: impl FnOnce(&mut [u8]),
+) {
+    change(buffer.output(range.start * size, range.len() * size));
+}
+
+impl ModeProtocol for DirectMode {
+    fn on_submit(&mut self, core: &mut Core, number: u64) {
+        if core.has_failed() {
+            return;
+        }
+        let (rank, world) = (self.rank, core.params.world);
+        let Some(pending) = core.stream.get_mut(number) else { return };
+        let Some(exchange) = pending.operation.exchange.clone() else { return };
+        copy_own(&mut pending.operation);
+        let steps = steps(&exchange, rank, world, pending.operation.count);
+        self.running.insert(number, Running::new(exchange.number, steps));
+        self.advance(core, number);
+    }
+
+    fn on_packet(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason> {
+        self.receive(core, packet)
+    }
+
+    fn on_result(&mut self, _core: &mut Core, _packet: &Packet<'_>) -> Result<(), Reason> {
+        Err(Reason::BadType)
+    }
+
+    fn on_report(&mut self, _core: &mut Core, _report: &Header) {}
+
+    fn checked_path(&self) -> CheckedPath {
+        CheckedPath { to: PeerId(self.rank), numbers: 0, received: 0 }
+    }
+
+    fn poll_transmit(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {
+        self.settle(core);
+        self.transmit(core, out)
+    }
+
+    fn poll_timeout(&self, core: &Core) -> Option<Time> {
+        if core.has_failed() { None } else { self.deadlines().min() }
+    }
+
+    fn on_timeout(&mut self, core: &mut Core) {
+        for rank in 0..self.flows.len() {
+            let Some(handshake) = &mut self.flows[rank].handshake else { continue };
+            if let Some(outcome) = handshake.on_timeout(core.now, &core.params) {
+                self.on_handshake(core, rank, outcome);
+            }
+        }
+        if !core.has_failed() {
+            self.expire(core);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The sending rate towards one peer (MLT section 4.2.3): it starts at line rate and follows the round trip, as TIMELY does.
+//!
+//! The paper's thresholds fit a path of 12.5 us. On a longer one they grow with its shortest round trip: otherwise a path that
+//! is merely long, or a host that takes its time, would count as congested for ever.
+
+use crate::{
+    budget::{MaySend, SendingBudget},
+    rtt::RttSample,
+    time::Time,
+};
+
+/// `T_low`: below it the rate grows.
+const T_LOW_NS: u64 = 12_500;
+/// `T_high` over `T_low`.
+const HIGH_OVER_LOW: u64 = 10;
+/// `alpha`: the additive increase, in bits per second.
+const ALPHA: u64 = 40_000_000;
+/// `beta`: the most that is taken away at once.
+const BETA: f64 = 0.8;
+/// Below this the rate does not fall: a packet of 1,500 bytes in 1.2 ms.
+const LEAST: u64 = 10_000_000;
+/// Packets may be this much ahead of the rate, since no thread wakes for each of them.
+const BURST_NS: u64 = 100_000;
+
+/// The rate of one flow, as a budget of the packets that go to its peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DelayRate {
+    /// Bits per second.
+    rate: u64,
+    line_rate: u64,
+    /// Packets in flight at most: what the peer's receive queue holds.
+    window: u32,
+    /// The time at which the packets sent so far are through at this rate.
+    through: Time,
+    shortest: u64,
+    previous: u64,
+    /// Packets sent before this time say nothing of the present rate.
+    reduced: Time,
+}
+
+impl DelayRate {
+    pub fn new(line_rate: u64, window: u32) -> DelayRate {
+        let line_rate = line_rate.max(LEAST);
+        DelayRate {
+            rate: line_rate,
+            line_rate,
+            window,
+            through: Time(0),
+            shortest: u64::MAX,
+            previous: 0,
+            reduced: Time(0),
+        }
+    }
+
+    pub fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// `T_low` of this path.
+    fn low(&self) -> u64 {
+        if self.shortest == u64::MAX { T_LOW_NS } else { T_LOW_NS.max(self.shortest) }
+    }
+}
+
+impl SendingBudget for DelayRate {
+    fn window(&self) -> u32 {
+        self.window
+    }
+
+    fn may_send(&self, now: Time, in_network: usize) -> MaySend {
+        if in_network as u64 >= u64::from(self.window) {
+            return MaySend::Blocked;
+        }
+        let ahead = self.through.since(now);
+        if ahead <= BURST_NS { MaySend::Now } else { MaySend::At(now.plus(ahead - BURST_NS)) }
+    }
+
+    fn on_sent(&mut self, now: Time, bytes: usize) {
+        let takes = (bytes as u64 * 8).saturating_mul(1_000_000_000) / self.rate;
+        self.through = self.through.max(now).plus(takes);
+    }
+
+    /// The paper's rule, but that the rate falls once per round trip: an answer to a packet that was sent before the last
+    /// reduction does not show its effect.
+    fn on_sample(&mut self, sample: RttSample) {
+        let rtt = sample.acknowledged.since(sample.sent);
+        self.shortest = self.shortest.min(rtt.max(1));
+        let (low, is_falling) = (self.low(), rtt < self.previous);
+        self.previous = rtt;
+        let high = low * HIGH_OVER_LOW;
+        if rtt < low || is_falling {
+            self.rate = (self.rate + ALPHA).min(self.line_rate);
+        } else if rtt > high && sample.sent >= self.reduced {
+            let kept = 1.0 - BETA * (1.0 - high as f64 / rtt as f64);
+            self.rate = ((self.rate as f64 * kept) as u64).max(LEAST);
+            self.reduced = sample.acknowledged;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GBIT: u64 = 1_000_000_000;
+    const US: u64 = 1_000;
+
+    fn sample(rate: &mut DelayRate, sent: u64, rtt: u64) {
+        rate.on_sample(RttSample { sent: Time(sent), acknowledged: Time(sent + rtt), is_marked: false });
+    }
+
+    #[test]
+    fn it_follows_the_papers_rule() {
+        let mut rate = DelayRate::new(10 * GBIT, 64);
+        sample(&mut rate, 0, 10 * US);
+        assert_eq!(rate.rate(), 10 * GBIT, "line rate at first");
+        sample(&mut rate, 100 * US, 250 * US);
+        assert_eq!(rate.rate(), 6 * GBIT, "1 - 0.8 (1 - 125 / 250)");
+        sample(&mut rate, 200 * US, 250 * US);
+        assert_eq!(rate.rate(), 6 * GBIT, "that packet was sent before");
+        sample(&mut rate, 400 * US, 200 * US);
+        assert_eq!(rate.rate(), 6 * GBIT + ALPHA, "the round trip falls");
+        sample(&mut rate, 800 * US, 200 * US);
+        assert_eq!(rate.rate(), 6 * GBIT + ALPHA - (0.3 * (6 * GBIT + ALPHA) as f64) as u64);
+        let before = rate.rate();
+        sample(&mut rate, 2000 * US, 12 * US);
+        sample(&mut rate, 2100 * US, 12 * US);
+        assert_eq!(rate.rate(), before + 2 * ALPHA, "below T_low");
+        sample(&mut rate, 2200 * US, 100 * US);
+        assert_eq!(rate.rate(), before + 2 * ALPHA, "between the thresholds");
+        (0..100).for_each(|step| sample(&mut rate, (3000 + 20_000 * step) * US, 10_000 * US));
+        assert_eq!(rate.rate(), LEAST);
+    }
+
+    #[test]
+    fn a_long_path_is_not_a_congested_one() {
+        let mut rate = DelayRate::new(10 * GBIT, 64);
+        (0..9).for_each(|step| sample(&mut rate, step * 5000 * US, 1000 * US + step));
+        assert_eq!(rate.rate(), 10 * GBIT);
+        sample(&mut rate, 100_000 * US, 20_000 * US);
+        assert!(rate.rate() < 7 * GBIT, "{}", rate.rate());
+    }
+
+    #[test]
+    fn packets_are_paced_and_the_window_blocks() {
+        let mut rate = DelayRate::new(GBIT, 4);
+        let mut sent = 0;
+        while rate.may_send(Time(0), 0) == MaySend::Now {
+            rate.on_sent(Time(0), 1250);
+            sent += 1;
+        }
+        assert_eq!(sent, 11, "100 us ahead, 10 us each");
+        assert_eq!(rate.may_send(Time(0), 0), MaySend::At(Time(10 * US)));
+        assert_eq!(rate.may_send(Time(10 * US), 0), MaySend::Now);
+        assert_eq!(rate.may_send(Time(10 * US), 4), MaySend::Blocked);
+    }
+}

@@ -1,0 +1,82 @@
+//! An operation in progress: which of its steps have ended, and what was lost.
+
+use std::ops::Range;
+
+use super::schedule::Step;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Begun,
+    Ended,
+}
+
+#[derive(Debug)]
+pub(super) struct Running {
+    /// The exchange's number.
+    pub number: u32,
+    steps: Vec<Step>,
+    states: Vec<State>,
+    /// Whether some worker's value is not finite, where that ends the operation.
+    pub is_faulty: bool,
+    /// Chunks that were expected, and those of them that did not come.
+    pub expected: u64,
+    pub lost: u64,
+    /// The ranges of values of which something did not come.
+    pub missing: Vec<Range<usize>>,
+}
+
+impl Running {
+    pub fn new(number: u32, steps: Vec<Step>) -> Running {
+        let states = vec![State::Waiting; steps.len()];
+        Running { number, steps, states, is_faulty: false, expected: 0, lost: 0, missing: Vec::new() }
+    }
+
+    pub fn step(&self, index: usize) -> Option<&Step> {
+        self.steps.get(index)
+    }
+
+    /// Begins the first step that waits for no other; returns its index.
+    pub fn begin_next(&mut self) -> Option<usize> {
+        let has_ended = |index: &usize| self.states.get(*index) == Some(&State::Ended);
+        let is_ready = |index: &usize| {
+            self.states[*index] == State::Waiting && self.steps[*index].after.iter().all(has_ended)
+        };
+        let index = (0..self.steps.len()).find(is_ready)?;
+        self.states[index] = State::Begun;
+        Some(index)
+    }
+
+    pub fn end(&mut self, index: usize) {
+        if let Some(state) = self.states.get_mut(index) {
+            *state = State::Ended;
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.states.iter().all(|state| *state == State::Ended)
+    }
+}
+
+/// Sorts ranges, and joins those that touch.
+pub(super) fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut whole: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match whole.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => whole.push(range),
+        }
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_joined() {
+        assert_eq!(joined(vec![7..9, 0..3, 3..5, 1..2, 8..10]), [0..5, 7..10]);
+    }
+}

@@ -1,0 +1,161 @@
+//! The steps of an operation without an aggregator: which values go to and come from which worker, and in which order.
+//!
+//! Each block of the tensor has an owner. Blocks are reduced at their owners, and owners distribute them; a collective does one
+//! of the two or both. Either all workers send to the owner (a parameter server with its hosts among the workers), or
+//! the block goes around the ring.
+
+use std::ops::Range;
+
+/// A worker's part in an operation of a direct job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// The operation's number: the same on all of its workers, and no other's meanwhile.
+    pub number: u32,
+    pub pattern: Pattern,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    Collective {
+        /// Whether the workers' values are reduced at the owners.
+        reduces: bool,
+        /// Whether the owners' values go to all workers.
+        distributes: bool,
+        /// The block of each rank; empty for a rank that owns none.
+        owned: Vec<Range<usize>>,
+        /// Whether blocks go around the ring. Only for those that all workers take.
+        ring: bool,
+    },
+    /// All values to this rank.
+    Send { to: u16 },
+    /// All values from this rank.
+    Receive {
+        from: u16,
+        /// Whether values that are missing stay as they were (parameters); they become zero otherwise (gradients).
+        keeps: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Send,
+    /// Receives, and adds to the values that are here.
+    Add,
+    /// Receives, and replaces the values that are here. Where some are missing, those that are here are the reduction of so many
+    /// workers' values; 0: they are not of the operation.
+    Write {
+        held: u16,
+        keeps: bool,
+    },
+    /// Ends the reduction of a block at its owner.
+    Finish,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub way: Way,
+    /// The other side's rank; of no meaning in [`Way::Finish`].
+    pub peer: u16,
+    /// The step's number in packets: the same on both sides.
+    pub number: u16,
+    pub range: Range<usize>,
+    /// The steps that must have ended before.
+    pub after: Vec<usize>,
+}
+
+/// The steps of one worker.
+pub(super) fn steps(exchange: &Exchange, rank: u16, world: u16, count: usize) -> Vec<Step> {
+    let whole = |way, peer| vec![Step { way, peer, number: 0, range: 0..count, after: Vec::new() }];
+    match &exchange.pattern {
+        Pattern::Send { to } => whole(Way::Send, *to),
+        Pattern::Receive { from, keeps } => whole(Way::Write { held: 0, keeps: *keeps }, *from),
+        Pattern::Collective { reduces, distributes, owned, ring } => {
+            let mut plan = Plan { steps: Vec::new(), rank, world, owned };
+            match ring {
+                true => plan.ring(*reduces, *distributes),
+                false => plan.owners(*reduces, *distributes),
+            }
+            plan.steps
+        }
+    }
+}
+
+struct Plan<'a> {
+    steps: Vec<Step>,
+    rank: u16,
+    world: u16,
+    owned: &'a [Range<usize>],
+}
+
+impl Plan<'_> {
+    /// The block of a rank, which counts around the ring.
+    fn block(&self, rank: u16) -> Range<usize> {
+        self.owned.get(usize::from(rank % self.world)).cloned().unwrap_or_default()
+    }
+
+    /// Appends a step unless its block is empty; returns its index.
+    fn push(&mut self, way: Way, peer: u16, number: u16, of: u16, after: Vec<usize>) -> Option<usize> {
+        let range = self.block(of);
+        if range.is_empty() {
+            return None;
+        }
+        self.steps.push(Step { way, peer: peer % self.world, number, range, after });
+        Some(self.steps.len() - 1)
+    }
+
+    fn others(&self) -> impl Iterator<Item = u16> + use<> {
+        let rank = self.rank;
+        // Every worker begins with another one, so that not all send to the same.
+        let world = self.world;
+        (1..world).map(move |distance| (rank + distance) % world)
+    }
+
+    /// All workers send their values of a block to its owner, and the owner sends the block to all.
+    fn owners(&mut self, reduces: bool, distributes: bool) {
+        let (mut sent, mut received) = (vec![None; usize::from(self.world)], Vec::new());
+        if reduces {
+            for peer in self.others() {
+                sent[usize::from(peer)] = self.push(Way::Send, peer, 0, peer, Vec::new());
+                received.extend(self.push(Way::Add, peer, 0, self.rank, Vec::new()));
+            }
+            received = self.push(Way::Finish, self.rank, 0, self.rank, received).into_iter().collect();
+        }
+        if distributes {
+            let held = u16::from(reduces);
+            for peer in self.others() {
+                self.push(Way::Send, peer, 1, self.rank, received.clone());
+                let after = sent[usize::from(peer)].into_iter().collect();
+                self.push(Way::Write { held, keeps: true }, peer, 1, peer, after);
+            }
+        }
+    }
+
+    /// Block `b` is reduced on its way from rank `b + 1` around to `b`, and distributed on another round from there.
+    fn ring(&mut self, reduces: bool, distributes: bool) {
+        let (rank, world) = (self.rank, self.world);
+        let (next, previous) = (rank + 1, rank + world - 1);
+        // The block that is `back` ranks behind this one.
+        let behind = |back: u16| rank + 2 * world - back;
+        let (mut reduced, mut finished) = (vec![None; usize::from(world)], None);
+        if reduces {
+            let mut arrived = None;
+            for round in 0..world.saturating_sub(1) {
+                let after = arrived.into_iter().collect();
+                reduced[usize::from(round)] = self.push(Way::Send, next, round, behind(round + 1), after);
+                arrived = self.push(Way::Add, previous, round, behind(round + 2), Vec::new());
+            }
+            finished = self.push(Way::Finish, rank, 0, rank, arrived.into_iter().collect());
+        }
+        if distributes {
+            let mut arrived = finished;
+            for round in 0..world.saturating_sub(1) {
+                let (number, block) = (world + round, behind(round + 1));
+                self.push(Way::Send, next, number, behind(round), arrived.into_iter().collect());
+                let after = reduced[usize::from(round)].into_iter().collect();
+                // Here the block holds the values of the workers that it passed first, and this one's.
+                let held = if reduces { round + 1 } else { 0 };
+                arrived = self.push(Way::Write { held, keeps: true }, previous, number, block, after);
+            }
+        }
+    }
+}

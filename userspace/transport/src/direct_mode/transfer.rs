@@ -1,0 +1,356 @@
+//! The two ends of a transfer: a range of values from one worker to another, up to its loss bound (MLT section 4.2.3).
+//!
+//! ```text
+//!   receiver                          sender
+//!      ---- agreement (repeated) ----->       what is expected; the sender compares
+//!      <---- chunks, in any order -----       each is placed by its number
+//!      ---- timestamp, every tenth --->       the sender's rate follows
+//!      <---- probe --------------------       all chunks were sent
+//!      ---- report: a bit per chunk -->       what is missing is sent again, and another probe follows
+//!      ---- stop --------------------->       as soon as 1 - p has arrived
+//! ```
+//!
+//! A reliable stream is not needed for the right half: agreement and probe are repeated until they are answered, and every
+//! answer follows from the receiver's state. A stop on a TCP connection would be late by its least timeout, 200 ms, when it is lost.
+
+use std::{collections::VecDeque, ops::Range};
+
+use sumac_wire::header::ELEMENT_LEN;
+
+use crate::{chunk::Span, time::Time};
+
+/// Names a transfer between two workers, in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct TransferId {
+    /// The exchange's number.
+    pub exchange: u32,
+    pub step: u16,
+}
+
+/// Where a transfer belongs, and how it is divided.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// The operation's number in the stream, and the index of its step.
+    pub operation: u64,
+    pub step: usize,
+    pub range: Range<usize>,
+    /// Values in a chunk, and in a word.
+    pub chunk: usize,
+    pub per_word: usize,
+}
+
+impl Part {
+    pub fn chunks(&self) -> u32 {
+        self.range.len().div_ceil(self.chunk) as u32
+    }
+
+    /// The values of a chunk, counted in the operation.
+    pub fn span(&self, chunk: u32) -> Span {
+        let first = (self.range.start + chunk as usize * self.chunk).min(self.range.end);
+        let values = self.chunk.min(self.range.end - first);
+        Span { first, values, words: values.div_ceil(self.per_word) }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Phase {
+    /// The receiver has not said that it is ready.
+    Waiting,
+    /// The first pass over all chunks.
+    First { sent: u32 },
+    /// A probe was sent, or is to be sent at `due`.
+    Asked { due: Time, asked: Option<Time> },
+    /// These chunks are missing.
+    Again { missing: VecDeque<u32> },
+}
+
+/// The sending end.
+#[derive(Clone, Debug)]
+pub(super) struct Sender {
+    pub part: Part,
+    pub priority: u8,
+    /// The chunk that is sent first: if the last ones are cut off by the stop, others are in every operation.
+    first: u32,
+    phase: Phase,
+    /// Probes so far; the number of the last one.
+    pub probes: u32,
+    /// Probes since the last answer.
+    pub unanswered: u32,
+    asked_since: Option<Time>,
+}
+
+/// What the sending end does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Chunk { chunk: u32, is_resend: bool },
+    Probe,
+    Nothing,
+}
+
+impl Sender {
+    pub fn new(part: Part, priority: u8, number: u32) -> Sender {
+        // Fibonacci hashing: consecutive operations begin far apart.
+        let spread = u64::from(number.wrapping_mul(0x9e37_79b9));
+        let first = (spread * u64::from(part.chunks()) >> 32) as u32;
+        Sender { part, priority, first, phase: Phase::Waiting, probes: 0, unanswered: 0, asked_since: None }
+    }
+
+    /// The receiver is ready.
+    pub fn begin(&mut self) {
+        if matches!(self.phase, Phase::Waiting) {
+            self.phase = Phase::First { sent: 0 };
+        }
+    }
+
+    pub fn has_chunks(&self) -> bool {
+        match &self.phase {
+            Phase::First { sent } => *sent < self.part.chunks(),
+            Phase::Again { missing } => !missing.is_empty(),
+            Phase::Waiting | Phase::Asked { .. } => false,
+        }
+    }
+
+    pub fn next(&mut self, now: Time) -> Next {
+        let chunks = self.part.chunks();
+        match &mut self.phase {
+            Phase::First { sent } if *sent < chunks => {
+                let chunk = ((u64::from(self.first) + u64::from(*sent)) % u64::from(chunks)) as u32;
+                *sent += 1;
+                Next::Chunk { chunk, is_resend: false }
+            }
+            Phase::Again { missing } => match missing.pop_front() {
+                Some(chunk) => Next::Chunk { chunk, is_resend: true },
+                None => Next::Nothing,
+            },
+            Phase::Asked { due, .. } if *due <= now => Next::Probe,
+            _ => Next::Nothing,
+        }
+    }
+
+    /// Asks after the last chunk, `wait` later: packets on other paths may still be under way.
+    pub fn ask_when_done(&mut self, now: Time, wait: u64) {
+        if !matches!(self.phase, Phase::Waiting | Phase::Asked { .. }) && !self.has_chunks() {
+            self.phase = Phase::Asked { due: now.plus(wait), asked: None };
+        }
+    }
+
+    /// Records that a probe was sent after the last chunk; it is repeated after `timeout`.
+    pub fn asked(&mut self, now: Time, timeout: u64) {
+        self.count_probe(now);
+        self.phase = Phase::Asked { due: now.plus(timeout), asked: Some(now) };
+    }
+
+    /// Records that a probe was sent.
+    pub fn count_probe(&mut self, now: Time) {
+        self.probes += 1;
+        self.unanswered += 1;
+        self.asked_since.get_or_insert(now);
+    }
+
+    pub fn due(&self) -> Option<Time> {
+        match self.phase {
+            Phase::Asked { due, .. } => Some(due),
+            _ => None,
+        }
+    }
+
+    /// The time since which probes have had no answer.
+    pub fn unanswered_since(&self) -> Option<Time> {
+        self.asked_since
+    }
+
+    /// Processes a report: the chunks of `words` bits from chunk `first` on that have arrived. Returns when the probe was sent
+    /// that it answers.
+    pub fn on_report(&mut self, probe: u32, first: u32, bits: &[u8]) -> Option<Time> {
+        if probe != self.probes {
+            return None;
+        }
+        self.unanswered = 0;
+        self.asked_since = None;
+        let (asked, mut missing) = match &mut self.phase {
+            Phase::Asked { asked, .. } => (*asked, VecDeque::new()),
+            // A further report to the same probe.
+            Phase::Again { missing } => (None, std::mem::take(missing)),
+            Phase::Waiting | Phase::First { .. } => return None,
+        };
+        let chunks = self.part.chunks();
+        missing.extend((first..chunks).take(bits.len() * 8).filter(|chunk| {
+            let at = (chunk - first) as usize;
+            bits[at / 8] & 0x80 >> (at % 8) == 0
+        }));
+        if !missing.is_empty() {
+            self.phase = Phase::Again { missing };
+        }
+        asked
+    }
+}
+
+/// The receiving end.
+#[derive(Clone, Debug)]
+pub(super) struct Receiver {
+    pub part: Part,
+    pub loss_bound: f32,
+    arrived: Box<[u64]>,
+    pub count: u32,
+    /// The next time at which the agreement is sent, and how often it was; `None` once data has come.
+    announce: Option<(Time, u32)>,
+}
+
+impl Receiver {
+    pub fn new(now: Time, part: Part, loss_bound: f32) -> Receiver {
+        let words = (part.chunks() as usize).div_ceil(64);
+        Receiver { part, loss_bound, arrived: vec![0; words].into(), count: 0, announce: Some((now, 0)) }
+    }
+
+    /// The time at which the agreement is to be sent again.
+    pub fn due(&self) -> Option<Time> {
+        self.announce.map(|(at, _)| at)
+    }
+
+    /// Whether the agreement is due; the next time comes after `timeout`, doubled each time up to `longest`.
+    pub fn announces(&mut self, now: Time, timeout: u64, longest: u64) -> bool {
+        match self.announce {
+            Some((at, times)) if at <= now => {
+                let wait = (timeout << times.min(16)).min(longest);
+                self.announce = Some((now.plus(wait), times + 1));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a chunk has not come before. Notes it.
+    pub fn is_new(&mut self, chunk: u32) -> bool {
+        self.announce = None;
+        let Some(word) = self.arrived.get_mut(chunk as usize / 64).filter(|_| chunk < self.part.chunks())
+        else {
+            return false;
+        };
+        let bit = 1 << (chunk % 64);
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        self.count += u32::from(is_new);
+        is_new
+    }
+
+    pub fn has(&self, chunk: u32) -> bool {
+        self.arrived.get(chunk as usize / 64).is_some_and(|word| word & 1 << (chunk % 64) != 0)
+    }
+
+    /// Whether the bound allows the rest to be missing.
+    pub fn is_enough(&self) -> bool {
+        let chunks = self.part.chunks();
+        f64::from(chunks - self.count) <= f64::from(chunks) * f64::from(self.loss_bound)
+    }
+
+    /// The ranges of values that have not come, counted in the operation.
+    pub fn missing(&self) -> Vec<Range<usize>> {
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        for chunk in (0..self.part.chunks()).filter(|chunk| !self.has(*chunk)) {
+            let Span { first, values, .. } = self.part.span(chunk);
+            match ranges.last_mut() {
+                Some(last) if last.end == first => last.end += values,
+                _ => ranges.push(first..first + values),
+            }
+        }
+        ranges
+    }
+
+    /// Writes a bit for each chunk from `first` on; returns the words written, at most `most`.
+    pub fn report(&self, first: u32, most: u16, words: &mut [u8]) -> u16 {
+        let bits = ELEMENT_LEN as u32 * 8;
+        let needed = (self.part.chunks().saturating_sub(first)).div_ceil(bits).min(u32::from(most)) as u16;
+        let bytes = &mut words[..usize::from(needed) * ELEMENT_LEN];
+        bytes.fill(0);
+        for (chunk, at) in (first..self.part.chunks()).zip(0..bytes.len() * 8) {
+            if self.has(chunk) {
+                bytes[at / 8] |= 0x80 >> (at % 8);
+            }
+        }
+        needed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(count: usize) -> Part {
+        Part { operation: 0, step: 0, range: 100..100 + count, chunk: 10, per_word: 1 }
+    }
+
+    fn chunks(sender: &mut Sender) -> Vec<u32> {
+        let next = || match sender.next(Time(0)) {
+            Next::Chunk { chunk, .. } => Some(chunk),
+            _ => None,
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn every_chunk_is_sent_once_and_what_is_missing_again() {
+        let mut sender = Sender::new(part(45), 0, 3);
+        assert_eq!(sender.next(Time(0)), Next::Nothing, "the receiver is not ready");
+        sender.begin();
+        let mut first = chunks(&mut sender);
+        first.sort_unstable();
+        assert_eq!(first, [0, 1, 2, 3, 4]);
+        sender.ask_when_done(Time(0), 7);
+        assert_eq!((sender.next(Time(6)), sender.next(Time(7))), (Next::Nothing, Next::Probe));
+        sender.asked(Time(7), 100);
+        assert_eq!(sender.on_report(0, 0, &[0]), None, "an answer to another probe");
+        let mut receiver = Receiver::new(Time(0), part(45), 0.0);
+        assert!([0, 1, 4].into_iter().all(|chunk| receiver.is_new(chunk)) && !receiver.is_new(4));
+        let mut words = [0xff; 8];
+        assert_eq!(receiver.report(0, 9, &mut words), 1);
+        assert_eq!(sender.on_report(1, 0, &words[..4]), Some(Time(7)));
+        assert_eq!(chunks(&mut sender), [2, 3]);
+    }
+
+    #[test]
+    fn the_bound_is_never_exceeded() {
+        for (count, bound, needed) in
+            [(100, 0.1, 9), (95, 0.1, 10), (100, 0.0, 10), (100, 1.0, 0), (10, 0.99, 1)]
+        {
+            let mut receiver = Receiver::new(Time(0), part(count), bound);
+            let mut arrived = 0;
+            while !receiver.is_enough() {
+                assert!(receiver.is_new(arrived));
+                arrived += 1;
+            }
+            assert_eq!(arrived, needed, "{count} values, {bound}");
+        }
+    }
+
+    #[test]
+    fn missing_ranges_are_those_of_the_operation() {
+        let mut receiver = Receiver::new(Time(0), part(45), 1.0);
+        [1, 3].into_iter().for_each(|chunk| assert!(receiver.is_new(chunk)));
+        assert_eq!(receiver.missing(), [100..110, 120..130, 140..145]);
+        assert!(!receiver.is_new(5) && receiver.count == 2, "no such chunk");
+    }
+
+    #[test]
+    fn the_agreement_is_repeated_until_data_comes() {
+        let mut receiver = Receiver::new(Time(5), part(45), 0.0);
+        assert!(receiver.announces(Time(5), 10, 35) && !receiver.announces(Time(14), 10, 35));
+        assert!(receiver.announces(Time(15), 10, 35));
+        assert_eq!(receiver.due(), Some(Time(35)));
+        assert!(receiver.announces(Time(35), 10, 35));
+        assert_eq!(receiver.due(), Some(Time(70)), "no longer than that");
+        receiver.is_new(0);
+        assert_eq!(receiver.due(), None);
+    }
+
+    #[test]
+    fn operations_begin_with_different_chunks() {
+        let firsts: Vec<u32> = (0..4)
+            .map(|number| {
+                let mut sender = Sender::new(part(1000), 0, number);
+                sender.begin();
+                chunks(&mut sender)[0]
+            })
+            .collect();
+        assert_eq!(firsts, [0, 61, 23, 85]);
+    }
+}

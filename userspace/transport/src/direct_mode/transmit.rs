@@ -1,0 +1,204 @@
+//! Packets that the direct mode sends.
+
+use sumac_wire::{
+    Header, Kind,
+    admit::payload_len,
+    header::{Format, HEADER_LEN, NO_SLOT, exponent, flag},
+};
+
+use super::{
+    DirectMode,
+    agreement::WORDS,
+    flow::Control,
+    own_fault,
+    transfer::{Next, TransferId},
+};
+use crate::{
+    budget::MaySend,
+    convert::Arithmetic,
+    engine_core::Core,
+    packet,
+    peer::PeerId,
+    time::Time,
+    transmit::{Transmit, entropy, tag},
+    words::Words,
+};
+
+/// The factor for values of a reduction that did not arrive, of which those here are the reduction of `held` workers' values. So
+/// a worker goes on with what it has (MLT appendix A). `None`: they stay.
+pub(super) fn factor(arithmetic: Arithmetic, held: u16, world: u16) -> Option<f64> {
+    match arithmetic {
+        _ if held == 0 => None,
+        Arithmetic::Sum => Some(f64::from(world) / f64::from(held)),
+        Arithmetic::Mean => Some(1.0 / f64::from(held)),
+        Arithmetic::Max | Arithmetic::Min | Arithmetic::Bits => None,
+    }
+}
+
+fn header(core: &Core, kind: Kind, id: TransferId) -> Header {
+    let header = packet::header(&core.params, kind, core.now);
+    Header { slot: NO_SLOT, tensor: id.exchange, contributors: id.step, ..header }
+}
+
+impl DirectMode {
+    /// Sends to a transfer's sender what this worker expects.
+    pub(super) fn announce(&mut self, core: &Core, rank: u16, id: TransferId) {
+        let Some(flow) = self.flows.get_mut(usize::from(rank)) else { return };
+        let Some(receive) = flow.receives.get_mut(&id) else { return };
+        let (timeout, longest) = (flow.rtt.timeout(0), crate::time::nanos(core.tuning.max_rto));
+        // The first time.
+        receive.announces(core.now, timeout, longest);
+        if let Some(agreement) = DirectMode::agreement(core, &receive.part, receive.loss_bound) {
+            flow.push(Control::Agreement { id, agreement, flags: 0 });
+        }
+    }
+
+    /// Answers and control packets first, then data: the peers in turns.
+    pub(super) fn transmit(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {
+        for rank in 0..self.flows.len() {
+            if let Some(control) = self.flows[rank].pop() {
+                return Some(self.send_control(core, rank, control, out));
+            }
+            let flow = &mut self.flows[rank];
+            if let Some(handshake) = &mut flow.handshake
+                && let Some((elements, number)) = handshake.poll(core.now, core.params.elements)
+            {
+                return Some(core.send_probe(0, elements, number, PeerId(rank as u16), out));
+            }
+        }
+        core.paced_until = None;
+        for turn in 1..=self.flows.len() {
+            let rank = (self.turn + turn) % self.flows.len();
+            let Some(id) = self.flows[rank].next_sender() else { continue };
+            match self.flows[rank].may_send(core.now) {
+                MaySend::Now => {
+                    self.turn = rank;
+                    if let Some(sent) = self.send_chunk(core, rank, id, out) {
+                        return Some(sent);
+                    }
+                }
+                MaySend::At(at) => earliest(&mut core.paced_until, at),
+                MaySend::Blocked => {}
+            }
+        }
+        None
+    }
+
+    fn send_control(&mut self, core: &mut Core, rank: usize, control: Control, out: &mut [u8]) -> Transmit {
+        let flow = &mut self.flows[rank];
+        let none = TransferId { exchange: 0, step: 0 };
+        let payload = &mut out[HEADER_LEN..];
+        let header = match control {
+            Control::Answer(answer) => {
+                payload[..usize::from(answer.elements) * 4].fill(0);
+                answer
+            }
+            Control::Acknowledgement { number, echo } => {
+                Header { received: number, timestamp: echo, ..header(core, Kind::Control, none) }
+            }
+            Control::Stop { id } => header(core, Kind::Stop, id),
+            Control::Probe { id, probe } => {
+                core.stats.probes_sent += 1;
+                Header { seq: probe, flags: flag::QUERY, ..header(core, Kind::Probe, id) }
+            }
+            Control::Agreement { id, agreement, flags } => {
+                agreement.write(payload);
+                Header { flags, elements: WORDS, ..header(core, Kind::Control, id) }
+            }
+            Control::Report { id, probe, echo, first } => {
+                let most = core.params.elements;
+                let (received, words, left) = match flow.receives.get(&id) {
+                    Some(receive) => {
+                        let words = receive.report(first, most, payload);
+                        (flow.highest(), words, receive.part.chunks() > first + u32::from(words) * 32)
+                    }
+                    None => (flow.highest(), 0, false),
+                };
+                if left {
+                    let first = first + u32::from(words) * 32;
+                    flow.push(Control::Report { id, probe, echo, first });
+                }
+                let header = header(core, Kind::Report, id);
+                Header {
+                    seq: probe,
+                    offset: first,
+                    elements: words,
+                    flags: flag::QUERY,
+                    received,
+                    timestamp: echo,
+                    ..header
+                }
+            }
+        };
+        core.next_packet += 1;
+        core.transmit(&header, PeerId(rank as u16), entropy(core.next_packet), tag(0, false), out)
+    }
+
+    fn send_chunk(
+        &mut self,
+        core: &mut Core,
+        rank: usize,
+        id: TransferId,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        let now = core.now;
+        let flow = &mut self.flows[rank];
+        let send = flow.sends.get_mut(&id)?;
+        let (priority, part) = (send.priority, send.part.clone());
+        let Next::Chunk { chunk, is_resend } = send.next(now) else { return None };
+        // Packets on other paths may be overtaken by the probe.
+        send.ask_when_done(now, flow.rtt.shortest() / 4);
+        flow.took_turn(id);
+        let span = part.span(chunk);
+        let number = flow.on_sent(now, payload_len(span.words as u16));
+        let refuses = core.params.not_finite == sumac_job::NonFinitePolicy::Error;
+        let mut header = Header {
+            format: Format::Raw as u8,
+            seq: chunk,
+            elements: span.words as u16,
+            next_seq: number,
+            flags: if is_resend { flag::RESEND } else { 0 },
+            exponent: exponent::NONE,
+            ..header(core, Kind::Contribution, id)
+        };
+        let words = Words {
+            codec: core.codec.codec,
+            dtype: core.stream.get(part.operation)?.operation.dtype,
+            arithmetic: Arithmetic::Bits,
+            exponent: exponent::NONE,
+        };
+        let pending = core.stream.get_mut(part.operation)?;
+        let operation = &mut pending.operation;
+        header.offset = operation.base.wrapping_add(span.first as u32);
+        let (at, len) = (span.first * operation.dtype.size(), span.values * operation.dtype.size());
+        // What is received here as well is sent from there: partial sums, and an owner's block.
+        let is_output =
+            operation.takes.start <= span.first && span.first + span.values <= operation.takes.end;
+        let values =
+            if is_output { &*operation.buffer.output(at, len) } else { operation.buffer.input(at, len) };
+        words.encode(0, values, &mut out[HEADER_LEN..payload_len(header.elements)]);
+        let is_reduced = operation.arithmetic != Arithmetic::Bits;
+        let fault = (refuses && is_reduced).then(|| own_fault(operation, span.first, span.values)).flatten();
+        let running = self.running.get_mut(&part.operation)?;
+        if let Some(fault) = fault.filter(|_| !running.is_faulty) {
+            pending.own_fault(fault);
+            running.is_faulty = true;
+        }
+        if running.is_faulty {
+            header.flags |= flag::NOT_FINITE;
+        }
+        core.stats.elements_sent += span.values as u64;
+        if is_resend {
+            core.stats.resent += 1
+        } else {
+            core.stats.chunks_sent += 1
+        }
+        core.next_packet += 1;
+        let to = PeerId(rank as u16);
+        Some(core.transmit(&header, to, entropy(core.next_packet), tag(priority, false), out))
+    }
+}
+
+fn earliest(at: &mut Option<Time>, other: Time) {
+    *at = Some(at.map_or(other, |at| at.min(other)));
+}
