@@ -87,6 +87,11 @@ impl ChunkCodec {
         }
     }
 
+    /// The same codec for results that hold the values of so many workers, which are scaled up to those of all.
+    pub fn of_contributors(self, contributors: u16) -> ChunkCodec {
+        ChunkCodec { codec: self.codec.of_contributors(contributors), ..self }
+    }
+
     /// Values in a whole chunk of an operation.
     pub fn chunk(&self, operation: &Operation) -> usize {
         self.words * self.codec.values_per_word(operation.dtype, operation.arithmetic)

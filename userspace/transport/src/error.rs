@@ -83,8 +83,8 @@ pub enum SubmitError {
          one may have summed chunks, and not more than it has"
     )]
     Skip { signature: u32, skip: u64 },
-    #[error("operation {signature:08x}: loss bound {bound}; this job is reliable, ask for 0")]
-    LossBound { signature: u32, bound: f32 },
+    #[error("operation {signature:08x}: loss bound {bound}; {problem}")]
+    LossBound { signature: u32, bound: f32, problem: &'static str },
     #[error(
         "operation {signature:08x}: only jobs in direct mode have transfers between workers, and all of theirs are such"
     )]

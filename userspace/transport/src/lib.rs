@@ -21,12 +21,14 @@
 //! | `stream`, `received` | operations as one sequence of chunks |
 //! | `chunk`, `words`, [`convert`] | tensor bytes to wire elements and back |
 //! | `in_flight`, `queues` | the chunks in flight |
+//! | `bounded_loss` | the budget of an operation with a loss bound, and its use |
 //! | `budget`, `congestion` | the sending budget, and the congestion window |
 //! | `rtt`, `timer`, `loss`, `probe_timeout` | the round trip, retransmission timers and loss detection |
 //! | `handshake`, `path_check` | the probes before the first chunk, and of a running job without results |
 //! | [`stats`], [`histogram`], [`error`] | counters, durations, errors |
 #![deny(unsafe_code)]
 
+mod bounded_loss;
 mod budget;
 mod chunk;
 mod congestion;
@@ -60,6 +62,7 @@ mod timer;
 mod transmit;
 mod words;
 
+pub use bounded_loss::Loss;
 pub use convert::Arithmetic;
 pub use direct_mode::{DirectParams, Exchange, Pattern};
 pub use dynamic_mode::DynamicParams;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt, ops::Range};
 use sumac_job::DType;
 
 use crate::{
+    bounded_loss::Loss,
     convert::Arithmetic,
     direct_mode::Exchange,
     error::{OpError, SubmitError},
@@ -62,7 +63,8 @@ pub struct Operation {
     pub skip: u64,
     /// 0 (least) to 7 (most urgent): the IPv4 class selector of its packets.
     pub priority: u8,
-    /// The fraction of contributions that may be missing; 0 in static and dynamic mode.
+    /// The fraction of its values that each worker may be left out with; for sums and means of floats in static mode, else 0.
+    /// The same on all workers.
     pub loss_bound: f32,
     /// The transfers of which the operation consists in a direct job; else none.
     pub exchange: Option<Exchange>,
@@ -110,11 +112,15 @@ impl Operation {
         if is_order && self.gives != (0..count) {
             return Err(SubmitError::Gives { signature, gives: self.gives.clone(), count });
         }
-        let most = if self.exchange.is_some() { 1.0 } else { f32::MIN_POSITIVE };
-        if !(0.0..most).contains(&loss_bound) {
-            return Err(SubmitError::LossBound { signature, bound: loss_bound });
-        }
-        Ok(())
+        let is_scaled = !is_order && self.arithmetic != Arithmetic::Bits && self.dtype != DType::Int32;
+        let problem = match () {
+            () if !(0.0..=1.0).contains(&loss_bound) => "a fraction from 0 to 1 is needed",
+            () if self.exchange.is_some() && loss_bound < 1.0 => return Ok(()),
+            () if self.exchange.is_some() => "a fraction below 1 is needed",
+            () if loss_bound > 0.0 && !is_scaled => "only sums and means of floats can do without a worker",
+            () => return Ok(()),
+        };
+        Err(SubmitError::LossBound { signature, bound: loss_bound, problem })
     }
 }
 
@@ -134,6 +140,8 @@ pub struct Completion {
     pub expected: u64,
     pub lost: u64,
     pub missing: Vec<Range<usize>>,
+    /// Contributions that were left out, of an operation with a loss bound.
+    pub loss: Option<Loss>,
     pub buffer: Box<dyn Buffer>,
     pub started: Time,
     pub finished: Time,

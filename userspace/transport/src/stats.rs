@@ -110,6 +110,10 @@ engine_stats! {
     suspects_spurious,
     /// Packets without elements for such chunks: queries, and repeated exponent rounds.
     questions,
+    /// Flushes: contributions of operations with a loss bound, sent for chunks considered lost.
+    flushes,
+    /// Results that lack the values of some workers.
+    partial,
     /// Answers to queries that ask for the elements.
     missing,
     /// Chunks whose elements were retransmitted.

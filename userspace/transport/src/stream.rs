@@ -4,6 +4,7 @@
 use std::{collections::VecDeque, ops::Range};
 
 use crate::{
+    bounded_loss::Ledger,
     chunk::Span,
     error::{JobError, OpError},
     operation::{Completion, OpId, Operation},
@@ -14,6 +15,8 @@ use crate::{
 /// An operation in progress, or one that has ended and waits to be collected.
 pub(crate) struct Pending {
     pub operation: Operation,
+    /// Of an operation with a loss bound.
+    pub ledger: Option<Ledger>,
     chunk: usize,
     first_seq: u64,
     chunks: u64,
@@ -85,6 +88,7 @@ impl Pending {
         Completion {
             id: OpId(number),
             from: skipped.min(self.operation.count),
+            loss: self.ledger.map(Ledger::close),
             result: self.fault.map_or(Ok(()), Err),
             expected: self.expected,
             lost: self.lost,
@@ -166,6 +170,7 @@ impl Stream {
         }
         self.entries.push_back(Entry::Pending(Pending {
             operation,
+            ledger: None,
             chunk,
             first_seq,
             chunks,

@@ -18,6 +18,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on")]
 #![allow(clippy::panic, reason = "that is how a test fails")]
 
+mod bounded;
 mod draw;
 mod large;
 mod ledger;

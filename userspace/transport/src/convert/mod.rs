@@ -68,6 +68,8 @@ pub struct Codec {
     world: u16,
     /// Workers whose values share an integer's range: all, or one where additions are clamped.
     sharing: u16,
+    /// Workers whose values a result holds.
+    contributors: u16,
     wire: WireFormat,
     scaling: Scale,
     instructions: Instructions,
@@ -105,7 +107,14 @@ impl Codec {
     /// instruction set.
     pub fn new(world: u16, wire: WireFormat, scaling: Scale) -> Codec {
         let world = world.clamp(1, 1024);
-        Codec { world, sharing: world, wire, scaling, instructions: Instructions::best() }
+        Codec {
+            world,
+            sharing: world,
+            contributors: world,
+            wire,
+            scaling,
+            instructions: Instructions::best(),
+        }
     }
 
     /// The same codec on these instructions, or the best below them that the machine has.
@@ -119,6 +128,13 @@ impl Codec {
     #[must_use]
     pub fn clamped_sums(self) -> Codec {
         Codec { sharing: 1, ..self }
+    }
+
+    /// The same codec for results that hold the values of so many workers only: sums and means of floats are scaled by
+    /// workers / contributors.
+    #[must_use]
+    pub fn of_contributors(self, contributors: u16) -> Codec {
+        Codec { contributors: contributors.clamp(1, self.world), ..self }
     }
 
     #[must_use]
@@ -200,7 +216,8 @@ impl Codec {
         let (tensor_len, wire_len) = self.common(dtype, arithmetic, tensor.len(), wire.len());
         let (wire, tensor) = (&wire[..wire_len], &mut tensor[..tensor_len]);
         let divisor = if arithmetic == Arithmetic::Mean { self.world } else { 1 };
-        let dequantizer = |factor: Factor| factor.dequantizer(divisor);
+        let part = (self.world, self.contributors);
+        let dequantizer = |factor: Factor| factor.dequantizer(divisor, part);
         let decoding = self.conversion(dtype, arithmetic, exponent, dequantizer, || divisor);
         match self.instructions {
             #[cfg(target_arch = "x86_64")]

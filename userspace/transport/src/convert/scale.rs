@@ -38,9 +38,13 @@ impl Factor {
         Quantizer { factor: self.factor, limit: self.limit }
     }
 
-    /// `divisor`: 1 for a sum, the number of workers for a mean.
-    pub(super) fn dequantizer(self, divisor: u16) -> Dequantizer {
-        Dequantizer { inverse: self.inverse / f64::from(divisor) }
+    /// `divisor`: 1 for a sum, the number of workers for a mean. A sum of some workers' values is scaled to that of all.
+    pub(super) fn dequantizer(self, divisor: u16, (world, contributors): (u16, u16)) -> Dequantizer {
+        let inverse = self.inverse / f64::from(divisor);
+        if contributors == world {
+            return Dequantizer { inverse };
+        }
+        Dequantizer { inverse: inverse * f64::from(world) / f64::from(contributors) }
     }
 }
 

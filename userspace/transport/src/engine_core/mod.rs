@@ -12,6 +12,7 @@ use sumac_wire::{
 };
 
 use crate::{
+    bounded_loss::Ledger,
     budget::{CongestionEvent, MaySend, SendingBudget},
     chunk::{ChunkCodec, Form, Span},
     convert::Arithmetic,
@@ -114,7 +115,7 @@ impl Core {
 
     /// Queues an operation and returns its number. After the job has failed it completes at once, with the job's error.
     pub fn submit(&mut self, operation: Operation) -> Result<OpId, (SubmitError, Operation)> {
-        if let Err(error) = operation.check() {
+        if let Err(error) = operation.check().and_then(|()| self.check_bound(&operation)) {
             return Err((error, operation));
         }
         if self.params.direct.is_some() != operation.exchange.is_some() {
@@ -126,11 +127,26 @@ impl Core {
             return Err((SubmitError::Skip { signature, skip }, operation));
         }
         self.stats.operations_submitted += 1;
+        let ledger = Ledger::of(&operation, chunk, self.params.rank, self.params.world);
         let number = self.stream.push(operation, chunk, self.now);
+        if let Some(pending) = self.stream.get_mut(number) {
+            pending.ledger = ledger;
+        }
         if let Phase::Failed(why) = &self.phase {
             self.stream.fail_last(why);
         }
         Ok(OpId(number))
+    }
+
+    fn check_bound(&self, operation: &Operation) -> Result<(), SubmitError> {
+        let problem = match () {
+            () if operation.loss_bound == 0.0 || operation.exchange.is_some() => return Ok(()),
+            () if self.params.dynamic.is_some() => "a dynamic job is reliable, ask for 0",
+            () if self.params.rack_world != self.params.world => "a job of two levels is reliable, ask for 0",
+            () => return Ok(()),
+        };
+        let Operation { signature, loss_bound: bound, .. } = *operation;
+        Err(SubmitError::LossBound { signature, bound, problem })
     }
 
     pub fn poll_completion(&mut self) -> Option<Completion> {
@@ -395,7 +411,15 @@ impl Core {
         self.codec.check(operation, span, form, header)?;
 
         let carries = header.has(flag::NOT_FINITE) && self.params.not_finite == NonFinitePolicy::Carry;
-        let read = self.codec.decode(operation, span, form, elements, carries);
+        let codec = match &mut pending.ledger {
+            Some(ledger) if header.has(flag::PARTIAL) => {
+                ledger.record(header.bitmap_0, span);
+                self.stats.partial += 1;
+                &self.codec.of_contributors(header.contributors)
+            }
+            _ => &self.codec,
+        };
+        let read = codec.decode(operation, span, form, elements, carries);
         self.stats.elements_received += read.values as u64;
         read.fault.into_iter().for_each(|fault| pending.own_fault(fault));
         let is_refused = header.has(flag::OVERFLOW) || header.has(flag::NOT_FINITE) && !carries;

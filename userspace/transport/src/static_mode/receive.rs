@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Flags of the other modes: a result with one of them answers nothing here.
-const FOREIGN_FLAGS: u16 = flag::COLLISION | flag::PARTIAL | flag::RAW_FLOAT | flag::LEVEL;
+const FOREIGN_FLAGS: u16 = flag::COLLISION | flag::RAW_FLOAT | flag::LEVEL;
 
 /// A slot whose chunk a result answers.
 struct Answered {
@@ -44,7 +44,8 @@ impl StaticMode {
         if header.has(FOREIGN_FLAGS) {
             return Err(Reason::BadType);
         }
-        if header.contributors != core.params.world {
+        let is_partial = header.has(flag::PARTIAL);
+        if !is_partial && header.contributors != core.params.world {
             return Err(Reason::WrongWorker);
         }
         let slot = self.slots.pool().slot(header.slot).ok_or(Reason::WrongSlot)?;
@@ -66,6 +67,10 @@ impl StaticMode {
         }
         if header.pool_version() != state.version {
             return Err(Reason::WrongSlot);
+        }
+        if is_partial {
+            let ledger = core.stream.get(record.operation).and_then(|pending| pending.ledger.as_ref());
+            ledger.ok_or(Reason::BadType)?.check(header)?;
         }
         Ok(Answered { slot, record, state })
     }

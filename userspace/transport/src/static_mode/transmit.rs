@@ -17,6 +17,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PacketForm {
     Elements,
+    /// Its elements, and the request to complete the chunk with the contributions that the aggregator has.
+    Flush,
     ExponentRound,
     /// A query whether the aggregator has its elements.
     Query,
@@ -35,11 +37,12 @@ impl StaticMode {
             return None;
         };
         match (form, is_first) {
-            (PacketForm::Elements, true) => core.stats.chunks_sent += 1,
-            (PacketForm::Elements, false) => core.stats.resent += 1,
+            (PacketForm::Elements | PacketForm::Flush, true) => core.stats.chunks_sent += 1,
+            (PacketForm::Elements | PacketForm::Flush, false) => core.stats.resent += 1,
             (PacketForm::ExponentRound, true) => core.stats.exponent_rounds += 1,
             (PacketForm::Query, _) | (PacketForm::ExponentRound, false) => core.stats.questions += 1,
         }
+        core.stats.flushes += u64::from(form == PacketForm::Flush);
         let is_faulty = header.has(flag::OVERFLOW | flag::NOT_FINITE);
         core.stats.chunks_faulty += u64::from(is_first && is_faulty);
         let state = self.slots.get_mut(slot);
@@ -61,14 +64,18 @@ impl StaticMode {
         let waiting = core.stream.waiting(record.operation, record.seq)?;
         let needs_exponent = core.codec.needs_exponent(&waiting.operation);
         let is_lost = record.state == ChunkState::Lost;
+        let ledger = waiting.ledger.as_ref().filter(|_| is_lost);
+        let flush = ledger.and_then(|ledger| Some((ledger.limit()?, waiting.first_seq())));
         let form = match () {
             () if needs_exponent && state.exponent == exponent::UNKNOWN => PacketForm::ExponentRound,
+            // Not before all workers have begun the operation: a trainer that is late has lost nothing.
+            () if is_lost && flush.is_some() && record.operation < core.confirmed => PacketForm::Flush,
             // Which worker's packet was lost is not known here: the elements are sent again only when they are missing.
             () if is_lost && !state.is_wanted => PacketForm::Query,
             () => PacketForm::Elements,
         };
         let next_exponent = match form {
-            PacketForm::Elements => core.look_ahead(state.after, record.operation),
+            PacketForm::Elements | PacketForm::Flush => core.look_ahead(state.after, record.operation),
             PacketForm::ExponentRound | PacketForm::Query => exponent::NONE,
         };
         let pending = core.stream.get(record.operation)?;
@@ -81,7 +88,8 @@ impl StaticMode {
         header.flags |= if is_lost { flag::RESEND } else { 0 };
         header.flags |= if state.version == 1 { flag::POOL_VERSION } else { 0 };
         header.exponent = match form {
-            PacketForm::Elements | PacketForm::Query if needs_exponent => state.exponent,
+            PacketForm::ExponentRound => exponent::NONE,
+            _ if needs_exponent => state.exponent,
             _ => exponent::NONE,
         };
         header.next_exponent = next_exponent;
@@ -92,7 +100,11 @@ impl StaticMode {
                 header.next_exponent = core.codec.exponent(operation, span);
                 core.stats.elements_scanned += ChunkCodec::contributed(operation, span) as u64;
             }
-            PacketForm::Elements => {
+            PacketForm::Elements | PacketForm::Flush => {
+                if let (PacketForm::Flush, Some((limit, first))) = (form, flush) {
+                    header.flags |= flag::PARTIAL;
+                    (header.contributors, header.next_seq) = (limit, first as u32);
+                }
                 let scaled = Form::Scaled(header.exponent);
                 core.write_elements(record, span, scaled, &mut header, out)?;
             }

@@ -144,8 +144,18 @@ fn what_this_mode_cannot_carry_is_handed_back() {
         |count| Operation::allreduce(1, DType::Float32, Arithmetic::Min, count, Box::new(vec![9u8; 4]));
     type Change = fn(&mut Operation);
     let signature = 1;
-    let table: [(&str, Change, SubmitError); 6] = [
-        ("a loss bound", |o| o.loss_bound = 0.1, SubmitError::LossBound { signature, bound: 0.1 }),
+    let bound = |bound, problem| SubmitError::LossBound { signature, bound, problem };
+    let (fraction, floats) =
+        ("a fraction from 0 to 1 is needed", "only sums and means of floats can do without a worker");
+    let table: [(&str, Change, SubmitError); 9] = [
+        ("a loss bound of a minimum", |o| o.loss_bound = 0.1, bound(0.1, floats)),
+        (
+            "a loss bound of integers",
+            |o| (o.loss_bound, o.arithmetic, o.dtype) = (0.1, Arithmetic::Sum, DType::Int32),
+            bound(0.1, floats),
+        ),
+        ("a loss bound above 1", |o| o.loss_bound = 1.1, bound(1.1, fraction)),
+        ("a loss bound below 0", |o| o.loss_bound = -0.1, bound(-0.1, fraction)),
         ("too long", |o| o.count = 1 << 32, SubmitError::TooLong { signature, count: 1 << 32, base: 0 }),
         ("too far", |o| o.base = u32::MAX, SubmitError::TooLong { signature, count: 1, base: u32::MAX }),
         ("gives beyond", |o| o.gives = 0..2, SubmitError::Range { signature, range: 0..2, count: 1 }),

@@ -3,8 +3,11 @@
 use std::collections::VecDeque;
 
 use crate::support::{Lone, SIGNATURE, Sent, block, job, peers};
-use sumac_transport::{Engine, JobError, JobParams, JobState, OpError, OpId, ParamError, PathMeasure, Time};
-use sumac_wire::{Kind, header::flag};
+use sumac_transport::{
+    Arithmetic, DType, Engine, JobError, JobParams, JobState, OpError, OpId, Operation, ParamError,
+    PathMeasure, Time,
+};
+use sumac_wire::{Header, Kind, Reason, header::flag};
 
 const RTT: u64 = 50_000;
 
@@ -124,4 +127,59 @@ fn slots_may_be_given_out_before_or_without_a_measure() {
         lone.submit_floats(&[1.0; 40]);
         assert_eq!(lone.send_all().len(), 4);
     }
+}
+
+/// A chunk without a result is flushed once all workers have begun its operation. A partial sum is scaled up, and the completion
+/// says what is missing in it.
+#[test]
+fn an_operation_with_a_bound_flushes_and_reports_its_loss() {
+    let mut lone = Lone::ready(job(4, 4, 4), 100_000);
+    lone.submit_floats(&[0.5; 3]);
+    lone.finish();
+    lone.engine.poll_completion().expect("the operation before");
+    let bytes: Vec<u8> = [1.0f32; 16].iter().flat_map(|value| value.to_ne_bytes()).collect();
+    let operation = Operation::allreduce(SIGNATURE, DType::Float32, Arithmetic::Sum, 16, Box::new(bytes));
+    lone.operate(Operation { loss_bound: 0.5, ..operation });
+    let sent = lone.send_all();
+    lone.expire();
+    let asked: Vec<Sent> = lone.send_all();
+    assert!(!asked.is_empty() && asked.iter().all(Sent::is_question), "a worker may not have begun it");
+    lone.take(&sent[0].answer());
+    // Timers, until the rest was flushed.
+    let mut flushed = Vec::new();
+    while !flushed.iter().any(|sent: &Sent| sent.header.seq == 4) {
+        lone.expire();
+        flushed.extend(lone.send_all());
+    }
+    for Sent { header, .. } in &flushed {
+        assert_eq!((header.flags, header.elements), (header.flags | flag::PARTIAL | flag::RESEND, 4));
+        assert_eq!(
+            (header.contributors, header.next_seq),
+            (2, 1),
+            "the limit, and the operation's first chunk"
+        );
+    }
+    let some = |header: &mut Header, bitmap_0, contributors| {
+        header.flags |= flag::PARTIAL;
+        (header.bitmap_0, header.contributors) = (bitmap_0, contributors);
+    };
+    for (bitmap, contributors) in [(0b1111, 4), (0b0110, 3), (0b1_0010, 2), (0, 0)] {
+        let before = lone.engine.stats().frames.get(Reason::WrongWorker);
+        lone.take(&sent[1].answer_with(|header| some(header, bitmap, contributors)));
+        let refused = lone.engine.stats().frames.get(Reason::WrongWorker);
+        assert_eq!(refused, before + 1, "{bitmap:#b}, {contributors}");
+    }
+    lone.take(&sent[1].answer_with(|header| some(header, 0b0110, 2)));
+    lone.take(&sent[2].answer_with(|header| some(header, 0b0111, 3)));
+    lone.take(&sent[3].answer_with(|header| some(header, 0b1110, 3)));
+    let end = lone.engine.poll_completion().expect("complete");
+    assert_eq!(end.result, Ok(()));
+    let loss = end.loss.expect("it has a bound");
+    assert_eq!((loss.budget, loss.by_worker), (8, vec![8, 0, 0, 8]));
+    assert_eq!(loss.own, [4..8, 12..16]);
+    let sums: Vec<f32> =
+        end.buffer.input(0, 64).as_chunks().0.iter().map(|value| f32::from_ne_bytes(*value)).collect();
+    let scaled = [1.0, 2.0, 4.0 / 3.0, 4.0 / 3.0];
+    assert_eq!(sums, scaled.iter().flat_map(|sum: &f32| [*sum; 4]).collect::<Vec<_>>());
+    assert_eq!(lone.engine.stats().partial, 3);
 }
