@@ -23,6 +23,7 @@ mod lost;
 mod mismatch;
 mod notify;
 mod numbers;
+mod paths;
 mod queues;
 mod racks;
 mod saturation;

@@ -51,6 +51,10 @@ pub const CLASSES: u16 = 2;
 pub const MAX_JOBS: usize = 64;
 /// Most parameter hosts of a job (dynamic mode).
 pub const MAX_HOSTS: usize = 4;
+/// Most paths (UDP source ports) of a lane.
+pub const MAX_PATHS: u16 = 256;
+/// Default number of paths: ECMP spreads as many ports almost as evenly as one for each packet.
+pub const DEFAULT_PATHS: u16 = 64;
 /// Default UDP destination port of shard 0.
 pub const DEFAULT_BASE_PORT: u16 = 48700;
 /// Default TCP port of the control plane.

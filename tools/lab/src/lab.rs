@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::cable::{Cable, CableCounters};
+use crate::fabric::Fabric;
 use crate::interrupt;
 use crate::marking;
 use crate::namespace::Namespace;
@@ -65,6 +66,12 @@ impl Lab {
     pub fn replug(&self, rank: u16) -> Result<()> {
         self.worker(rank).ip(&[format!("link del dev {WORKER_PORT}")])?;
         self.hosts.plug_in_worker(rank, &self.spec)
+    }
+
+    /// The spines of the fabric; none in a lab without one. Their interfaces `leaf0` and `leaf1` lead to the workers and to the
+    /// aggregator.
+    pub fn spines(&self) -> &[Namespace] {
+        self.hosts.fabric.as_ref().map_or(&[], Fabric::spines)
     }
 
     /// The aggregator's host; in a lab of racks the root's.

@@ -12,6 +12,7 @@ pub mod command;
 pub mod cpu;
 pub mod demo;
 pub mod deployment;
+mod fabric;
 pub mod interrupt;
 pub mod lab;
 pub mod marking;

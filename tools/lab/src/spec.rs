@@ -98,6 +98,9 @@ pub struct LabSpec {
     /// Hosts of their own for the parameter hosts of dynamic jobs, on the only aggregator or on the root.
     #[arg(skip)]
     pub parameter_hosts: u16,
+    /// Spines of a leaf-spine fabric between workers and aggregator; 0: none.
+    #[arg(skip)]
+    pub spines: u16,
     /// Queues of every interface; a job has a shard of its slots on each
     #[arg(long, visible_alias = "shards", default_value_t = 1)]
     pub queues: u16,
@@ -132,6 +135,7 @@ impl LabSpec {
             racks: 0,
             beside_root: 0,
             parameter_hosts: 0,
+            spines: 0,
             queues: 1,
             mtu: 1500,
             napi: Napi::default(),
@@ -156,6 +160,10 @@ impl LabSpec {
         ensure!(
             parameter_hosts <= PARAMETER_HOSTS,
             "a lab has at most {PARAMETER_HOSTS} parameter hosts, not {parameter_hosts}"
+        );
+        ensure!(
+            self.spines == 0 || racks == 0 && self.topology == Topology::PerPort,
+            "a fabric is between workers and one aggregator with a port for each"
         );
         if racks == 0 {
             ensure!(

@@ -17,6 +17,12 @@
 //!                        +-------+                   |     |
 //! w4 net0 --[c4]----------------------------- port2 +-----+     a worker beside the root
 //!
+//! a fabric of two spines ([`crate::fabric`])
+//!
+//! w0 net0 --[c0]-- w0 +-------+ spine0 ------- leaf0 +-------+ a0 -- port0 +-----+
+//! w1 net0 --[c1]-- w1 | leaf0 | spine1 ------- leaf0 | leaf1 | a1 -- port1 | agg |
+//!                     +-------+                      +-------+             +-----+
+//!
 //! a parameter host
 //!
 //! ph0 net0 --[h0]-- host0 agg                   ph0 net0 --[h0]-- ph0 switch
@@ -30,6 +36,7 @@ use std::net::Ipv4Addr;
 use anyhow::Result;
 
 use crate::cable::{Cable, FAR, NEAR};
+use crate::fabric::Fabric;
 use crate::namespace::{self, Link, Namespace};
 use crate::spec::{LabSpec, Topology};
 
@@ -50,6 +57,7 @@ pub(crate) struct Hosts {
     /// The workers' by rank, then the racks', then the parameter hosts'.
     pub(crate) cables: Vec<Cable>,
     pub(crate) switch: Option<Namespace>,
+    pub(crate) fabric: Option<Fabric>,
 }
 
 /// One end of a link: a host and the interface in it.
@@ -69,13 +77,15 @@ impl Hosts {
             parameter: (0..spec.parameter_hosts).map(|host| named(format!("ph{host}"))).collect(),
             cables: cables.filter(|_| spec.has_cables()).map(|name| Cable::of(named(name), spec)).collect(),
             switch: (spec.topology == Topology::OneArm).then(|| named("switch".into())),
+            fabric: Fabric::of(spec),
         }
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &Namespace> {
         let cables = self.cables.iter().map(Cable::namespace);
         let hosts = self.workers.iter().chain([&self.aggregator]).chain(&self.racks).chain(&self.parameter);
-        hosts.chain(cables).chain(&self.switch)
+        let routers = self.fabric.iter().flat_map(Fabric::all);
+        hosts.chain(cables).chain(&self.switch).chain(routers)
     }
 
     /// Creates namespaces, interfaces, addresses and routes.
@@ -95,6 +105,9 @@ impl Hosts {
         }
         if let Some(switch) = &self.switch {
             self.build_switch(switch, spec)?;
+        }
+        if let Some(fabric) = &self.fabric {
+            fabric.build(link(spec, 0))?;
         }
         for rack in 0..spec.racks {
             self.plug_in_rack(rack, spec)?;
@@ -146,7 +159,16 @@ impl Hosts {
             aggregator: self.aggregator_of(rank, spec),
             port: spec.port_of(rank),
         };
-        self.plug_in(&leaf, self.cables.get(number), spec, link(spec, number))
+        let (cable, link) = (self.cables.get(number), link(spec, number));
+        match &self.fabric {
+            None => self.plug_in(&leaf, cable, spec, link),
+            Some(fabric) => {
+                join((leaf.host, WORKER_PORT), (fabric.workers(), &leaf.name), cable, spec, link)?;
+                namespace::veth((fabric.aggregator(), &leaf.name), (leaf.aggregator, &leaf.port), link)?;
+                fabric.route(&leaf.name, leaf.address, leaf.gateway)?;
+                leaf.address(spec)
+            }
+        }
     }
 
     fn plug_in_parameter_host(&self, host: u16, spec: &LabSpec) -> Result<()> {
@@ -164,20 +186,16 @@ impl Hosts {
     }
 
     fn plug_in(&self, leaf: &Leaf<'_>, cable: Option<&Cable>, spec: &LabSpec, link: Link) -> Result<()> {
-        let Leaf { host, name, address, gateway, aggregator, port } = leaf;
+        let Leaf { host, name, aggregator, port, .. } = leaf;
         let near = (*host, WORKER_PORT);
         match &self.switch {
-            None => {
-                join(near, (aggregator, port), cable, spec, link)?;
-                aggregator.ip(&[format!("addr add {gateway}/24 dev {port}")])?;
-            }
+            None => join(near, (aggregator, port), cable, spec, link)?,
             Some(switch) => {
                 join(near, (switch, name), cable, spec, link)?;
                 switch.ip(&[format!("link set dev {name} master fabric")])?;
             }
         }
-        let address = format!("addr add {address}/24 dev {WORKER_PORT}");
-        host.ip(&[address, format!("route add default via {gateway}")])
+        leaf.address(spec)
     }
 
     /// The aggregator that a worker hangs on: its rack's, or the only one.
@@ -196,6 +214,18 @@ struct Leaf<'a> {
     aggregator: &'a Namespace,
     /// The aggregator's, where there is no switch.
     port: String,
+}
+
+impl Leaf<'_> {
+    /// Sets its address and route, and the aggregator's address where it has a port for it.
+    fn address(&self, spec: &LabSpec) -> Result<()> {
+        let Leaf { host, address, gateway, aggregator, port, .. } = self;
+        if spec.topology == Topology::PerPort {
+            aggregator.ip(&[format!("addr add {gateway}/24 dev {port}")])?;
+        }
+        let address = format!("addr add {address}/24 dev {WORKER_PORT}");
+        host.ip(&[address, format!("route add default via {gateway}")])
+    }
 }
 
 /// Returns the properties of one cable's veths. Frames of a queue stay on one CPU: with a single one the cables are spread

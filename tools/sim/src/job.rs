@@ -105,7 +105,7 @@ impl Job {
         let mut payload = header.to_bytes().to_vec();
         payload.resize(admit::payload_len(params.elements), 1);
         let (source, destination) = (socket(self.workers[0].node), socket(to));
-        Packet { source, destination, entropy: 0, ecn: ecn::CAPABLE, body: Body::Sumac(payload) }
+        Packet { source, destination, path: 0, ecn: ecn::CAPABLE, body: Body::Sumac(payload) }
     }
 
     /// Senders below the root: racks first, then the workers beside them.

@@ -1,4 +1,4 @@
-//! Nodes and the cables between them. Packets take the shortest routes; among several a hash of addresses and entropy chooses
+//! Nodes and the cables between them. Packets take the shortest routes; among several a hash of addresses and path chooses
 //! (ECMP).
 
 use std::{collections::VecDeque, net::SocketAddrV4};
@@ -114,9 +114,9 @@ impl Network {
     }
 }
 
-/// A hash of what ECMP looks at: addresses, ports and the entropy of the source port (Fibonacci hashing).
+/// A hash of what ECMP looks at: addresses, ports and the path (Fibonacci hashing).
 fn flow_hash(packet: &Packet) -> usize {
     let of = |socket: SocketAddrV4| u64::from(socket.ip().to_bits()) << 16 | u64::from(socket.port());
-    let key = of(packet.source).rotate_left(8) ^ of(packet.destination) ^ u64::from(packet.entropy) << 40;
-    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as usize
+    let key = of(packet.source).rotate_left(8) ^ of(packet.destination) ^ u64::from(packet.path) << 32;
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize
 }

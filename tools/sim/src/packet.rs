@@ -53,8 +53,8 @@ pub enum Body {
 pub struct Packet {
     pub source: SocketAddrV4,
     pub destination: SocketAddrV4,
-    /// The varying part of the UDP source port, by which nodes choose among several routes (ECMP).
-    pub entropy: u16,
+    /// The path as the UDP source port tells it, by which nodes choose among several routes (ECMP).
+    pub path: u16,
     /// One of [`ecn`].
     pub ecn: u8,
     pub body: Body,

@@ -50,7 +50,7 @@ impl Parameter {
         Some(Packet {
             source: shard_of(own, sent.to.port() - PORT),
             destination: sent.to,
-            entropy: sent.entropy,
+            path: sent.path,
             ecn: sent.dscp_ecn & ecn::MASK,
             body: Body::Sumac(frame[..sent.len].to_vec()),
         })

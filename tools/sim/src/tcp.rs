@@ -99,7 +99,7 @@ impl Flow {
         out.push(Packet {
             source: self.from,
             destination: self.to,
-            entropy: self.id as u16,
+            path: self.id as u16,
             ecn,
             body: Body::Tcp(segment),
         });
@@ -119,7 +119,7 @@ impl Flow {
         out.push(Packet {
             source,
             destination,
-            entropy: self.id as u16,
+            path: self.id as u16,
             ecn: ecn::NOT_CAPABLE,
             body: Body::Tcp(ack),
         });

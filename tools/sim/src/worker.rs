@@ -71,12 +71,12 @@ impl Worker {
     /// The next packet of its engines. Later lanes are the urgent ones and go first.
     pub(crate) fn transmit(&mut self, now: Nanos, frame: &mut [u8]) -> Option<Packet> {
         let sent = self.engines.iter_mut().rev().find_map(|engine| engine.poll_transmit(Time(now), frame))?;
-        let Transmit { len, port_offset, dscp_ecn, entropy, to } = sent;
+        let Transmit { len, port_offset, dscp_ecn, path, to } = sent;
         let destination = self.peers.get(to)?.address;
         Some(Packet {
             source: shard_of(self.socket, port_offset),
             destination: shard_of(destination, port_offset),
-            entropy,
+            path,
             ecn: dscp_ecn & ecn::MASK,
             body: Body::Sumac(frame[..len].to_vec()),
         })

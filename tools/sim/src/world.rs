@@ -218,7 +218,7 @@ impl World {
                 flow.on_segment(now, &segment, bits == ecn::MARKED, packets);
             }),
             Body::Sumac(payload) if self.nodes[node].aggregator.is_some() => {
-                self.at_aggregator(node, packet.source, packet.destination, payload, (packet.entropy, bits));
+                self.at_aggregator(node, packet.source, packet.destination, payload, (packet.path, bits));
             }
             Body::Sumac(_) => self.at_host(node, packet),
         }
@@ -249,7 +249,7 @@ impl World {
         source: SocketAddrV4,
         own: SocketAddrV4,
         mut payload: Vec<u8>,
-        (entropy, bits): (u16, u8),
+        (path, bits): (u16, u8),
     ) {
         let Some(aggregator) = &mut self.nodes[node].aggregator else { return };
         let header = self.observer.as_ref().and_then(|_| Header::read(&payload[..], 0, payload.len()).ok());
@@ -258,7 +258,7 @@ impl World {
             observer.handled(node, &header, reason, handled.added);
         }
         let (ecn, body) = (handled.ecn, Body::Sumac(payload));
-        let answer = Packet { source: own, destination: own, entropy, ecn, body };
+        let answer = Packet { source: own, destination: own, path, ecn, body };
         for destination in handled.destinations {
             self.send(node, Packet { destination, ..answer.clone() });
         }

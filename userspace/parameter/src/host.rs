@@ -4,7 +4,7 @@ use std::{collections::VecDeque, net::SocketAddrV4};
 
 use sumac_job::result_token;
 use sumac_wire::{
-    Header, Kind, MAX_JOBS, Reason, Time,
+    DEFAULT_PATHS, Header, Kind, MAX_JOBS, Reason, Time,
     admit::{dynamic as admit, payload_len},
     dynamic::host::{Action, Bits, Outcome, holds},
     header::{HEADER_LEN, flag},
@@ -424,7 +424,8 @@ impl Job {
             job: header.job,
             len,
             to: self.members.address(source, shard)?,
-            entropy: entropy(header.seq),
+            // It gets no answers by which to choose: all paths in turn.
+            path: (header.seq % u32::from(DEFAULT_PATHS)) as u16,
             // Repeated results and answers to probes are not ECN-capable (RFC 3168, section 6.1.5).
             dscp_ecn: dscp(class) | if is_first && self.terms.congestion_control { ECT_0 } else { 0 },
             checksum: self.terms.checksum,
@@ -439,9 +440,4 @@ fn ring<'a>(rings: &'a mut [Option<Ring>], header: &Header) -> Option<&'a mut Ri
 /// The DSCP of a class: that of the least of its priorities, 0 or 4.
 fn dscp(class: u16) -> u8 {
     (class.min(1) as u8 * 4) << 5
-}
-
-/// Spreads consecutive numbers over 16 bits (Fibonacci hashing).
-fn entropy(seq: u32) -> u16 {
-    (seq.wrapping_mul(0x9e37_79b9) >> 16) as u16
 }

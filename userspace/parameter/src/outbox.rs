@@ -14,8 +14,8 @@ pub struct Sending {
     pub job: u16,
     pub len: usize,
     pub to: SocketAddrV4,
-    /// The entropy of the UDP source port, which spreads packets over paths.
-    pub entropy: u16,
+    /// The number of its path, as the UDP source port tells it.
+    pub path: u16,
     /// IP's byte of DSCP and ECN.
     pub dscp_ecn: u8,
     /// Whether it carries a UDP checksum, where the kernel does not write one anyway.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_WORKERS};
+use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_PATHS, MAX_WORKERS};
 use thiserror::Error;
 
 use crate::{
@@ -36,7 +36,7 @@ pub enum ParamError {
     #[error("the slots of a job cannot change after its first chunk was sent")]
     Started,
     #[error(
-        "timeouts must be above zero, min_rto_confirmed <= min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout"
+        "timeouts must be above zero, min_rto_confirmed <= min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout, 1 to {MAX_PATHS} paths"
     )]
     Tuning,
     #[error("a dynamic job of 16-bit sums; parameter hosts add 32-bit ones, choose the wire format int32")]

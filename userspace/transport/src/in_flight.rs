@@ -41,6 +41,10 @@ pub(crate) struct ChunkRecord {
     pub threshold: u64,
     /// The answer to a later packet by which it was last considered lost; `None`: a timer did, or it was not.
     pub overtaken: Option<Time>,
+    /// The path of its last packet that was no query.
+    pub path: u16,
+    /// The path of the packet last considered lost.
+    pub lost_path: u16,
     /// The number of times that its timeout is doubled.
     pub backoff: u8,
     /// Whether more than one packet was sent.
@@ -53,6 +57,7 @@ pub(crate) struct ChunkRecord {
 pub(crate) struct SentPacket {
     pub now: Time,
     pub packet: u64,
+    pub path: u16,
     /// The back-off of chunks that are sent for the first time.
     pub backoff: u8,
     /// Whether the chunk's completion time counts from here, unless it was sent before.
@@ -87,6 +92,8 @@ impl InFlight {
             packet: 0,
             threshold: 0,
             overtaken: None,
+            path: 0,
+            lost_path: 0,
             backoff: 0,
             is_resent: false,
             is_query: false,
@@ -136,6 +143,9 @@ impl InFlight {
             self.unanswered += 1;
         }
         record.is_query = sent.is_query;
+        if !sent.is_query {
+            record.path = sent.path;
+        }
         record.state = ChunkState::Sent;
         (record.sent, record.timer_start) = (sent.now, sent.now);
         (record.packet, record.threshold) = (sent.packet, sent.packet);
@@ -158,7 +168,7 @@ impl InFlight {
         let record = &mut self.records[index];
         self.lost += usize::from(record.state != ChunkState::Lost);
         record.state = ChunkState::Lost;
-        record.overtaken = None;
+        (record.overtaken, record.lost_path) = (None, record.path);
         if backs_off && usize::from(record.backoff) + 1 < BACKOFF_LEVELS {
             record.backoff += 1;
         }
@@ -250,7 +260,15 @@ pub(crate) mod tests {
 
     /// A contribution that is sent for the first time.
     pub(crate) fn first(now: u64, packet: u64) -> SentPacket {
-        SentPacket { now: Time(now), packet, backoff: 0, is_start: true, is_query: false, is_confirmed: true }
+        SentPacket {
+            now: Time(now),
+            packet,
+            path: 0,
+            backoff: 0,
+            is_start: true,
+            is_query: false,
+            is_confirmed: true,
+        }
     }
 
     fn ready(indexes: u64) -> InFlight {

@@ -24,6 +24,7 @@
 //! | `bounded_loss` | the budget of an operation with a loss bound, and its use |
 //! | `budget`, `congestion` | the sending budget, and the congestion window |
 //! | `rtt`, `timer`, `loss`, `probe_timeout` | the round trip, retransmission timers and loss detection |
+//! | `paths` | the choice among paths of a fabric |
 //! | `handshake`, `path_check` | the probes before the first chunk, and of a running job without results |
 //! | [`stats`], [`histogram`], [`error`] | counters, durations, errors |
 #![deny(unsafe_code)]
@@ -49,6 +50,7 @@ pub mod operation;
 mod packet;
 pub mod params;
 mod path_check;
+mod paths;
 mod peer;
 mod probe_timeout;
 mod queues;

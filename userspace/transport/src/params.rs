@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sumac_job::{DType, NonFinitePolicy, Scale, WireFormat};
-use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_WORKERS};
+use sumac_wire::{CLASSES, DEFAULT_PATHS, MAX_ELEMENTS, MAX_PATHS, MAX_WORKERS};
 
 use crate::{
     convert::{Arithmetic, Codec},
@@ -147,6 +147,8 @@ pub struct Tuning {
     pub probe_timeout: Duration,
     /// Only timers detect losses, as in SwitchML: the baseline of ATP's figure 10.
     pub timers_only: bool,
+    /// The number of paths (UDP source ports) that packets are spread over, 1 to 256.
+    pub paths: u16,
     /// An experimental setting of the dynamic mode, the same on all workers: chunks take slots one after another and keep them
     /// when they collide (the baseline of ATP's figure 14).
     pub linear_placement: bool,
@@ -162,6 +164,7 @@ impl Default for Tuning {
             probe_interval: Duration::from_millis(20),
             probe_timeout: Duration::from_secs(3),
             timers_only: false,
+            paths: DEFAULT_PATHS,
             linear_placement: false,
         }
     }
@@ -174,7 +177,8 @@ impl Tuning {
             && self.min_rto <= self.initial_rto
             && self.initial_rto <= self.max_rto
             && !self.probe_interval.is_zero()
-            && self.probe_interval < self.probe_timeout;
+            && self.probe_interval < self.probe_timeout
+            && (1..=MAX_PATHS).contains(&self.paths);
         if ordered { Ok(()) } else { Err(ParamError::Tuning) }
     }
 }

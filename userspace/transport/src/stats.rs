@@ -63,6 +63,33 @@ pub struct RttStats {
     pub reordering_ns: u64,
 }
 
+/// Packets and losses by path, and the paths' weights; one entry for each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PathStats {
+    pub sent: Vec<u64>,
+    /// Packets that were lost, or whose answers were.
+    pub lost: Vec<u64>,
+    /// Answers later than those to packets sent later on other paths.
+    pub late: Vec<u64>,
+    /// Of 1,024, in the choice of a packet's path; 0: suspended.
+    pub weight: Vec<u64>,
+}
+
+impl PathStats {
+    /// Adds another lane's counters. Of two weights the smaller one stays.
+    fn merge(&mut self, other: &PathStats) {
+        let add = |to: &mut Vec<u64>, from: &[u64]| {
+            to.resize(to.len().max(from.len()), 0);
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        };
+        add(&mut self.sent, &other.sent);
+        add(&mut self.lost, &other.lost);
+        add(&mut self.late, &other.late);
+        self.weight.iter_mut().zip(&other.weight).for_each(|(least, weight)| *least = *weight.min(least));
+        self.weight.extend(other.weight.iter().skip(self.weight.len()));
+    }
+}
+
 /// Defines the statistics: counters and gauges that add up over lanes, and the other fields.
 macro_rules! engine_stats {
     ($($(#[$doc:meta])* $counter:ident,)*) => {
@@ -71,6 +98,7 @@ macro_rules! engine_stats {
         pub struct EngineStats {
             $($(#[$doc])* pub $counter: u64,)*
             pub rtt: RttStats,
+            pub paths: PathStats,
             /// From a packet to its answer, of chunks that were sent once: the path and the slowest worker.
             pub round_trips: Histogram,
             /// From a chunk's first packet to its result.
@@ -86,6 +114,7 @@ macro_rules! engine_stats {
                 if other.rtt.smoothed_ns > self.rtt.smoothed_ns {
                     self.rtt = other.rtt;
                 }
+                self.paths.merge(&other.paths);
                 self.round_trips.merge(&other.round_trips);
                 self.completions.merge(&other.completions);
                 self.frames.merge(&other.frames);

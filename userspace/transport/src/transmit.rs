@@ -10,8 +10,8 @@ pub struct Transmit {
     pub to: PeerId,
     /// The destination port is the peer's port plus this: the lane's shard.
     pub port_offset: u16,
-    /// Varies from packet to packet; spread over source ports it makes ECMP use all paths.
-    pub entropy: u16,
+    /// The number of its path: the UDP source port, by which ECMP chooses the route.
+    pub path: u16,
     /// IPv4's DSCP and ECN byte.
     pub dscp_ecn: u8,
 }
@@ -27,11 +27,6 @@ const MAX_PRIORITY: u8 = 7;
 /// here and at the parameter host; aggregators keep them.
 pub(crate) fn tag(priority: u8, is_capable: bool) -> u8 {
     priority.min(MAX_PRIORITY) << CLASS_SELECTOR | if is_capable { ECT_0 } else { 0 }
-}
-
-/// Spreads consecutive numbers over 16 bits (Fibonacci hashing).
-pub(crate) fn entropy(index: u64) -> u16 {
-    (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
 }
 
 #[cfg(test)]

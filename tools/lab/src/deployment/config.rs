@@ -19,6 +19,7 @@ pub(super) struct DaemonConfig {
     aggregator: String,
     secret_file: PathBuf,
     shards: u16,
+    paths: Option<u16>,
     cpus: Option<Vec<usize>>,
     slots: Option<u32>,
     elements: Option<u16>,
@@ -47,6 +48,7 @@ impl Deployment<'_> {
             aggregator: format!("{control}:{CONTROL_PORT}"),
             secret_file: self.token_file(place),
             shards: self.lab.spec().queues,
+            paths: self.options.paths,
             cpus: self.cpus(),
             // Of static jobs: those that dynamic ones share are the aggregator's.
             slots: self.options.slots,

@@ -51,6 +51,9 @@ pub struct SumacOptions {
     /// Part of the frames that the aggregators drop on purpose, each way
     #[arg(long = "aggregator-drop", default_value = "0", value_name = "PROBABILITY")]
     pub drop: Probability,
+    /// Paths of packets, 1 to 256: UDP source ports, by which routers choose among routes; by default 64, over UDP 1
+    #[arg(long, value_parser = value_parser!(u16).range(1..=256))]
+    pub paths: Option<u16>,
     /// The options of dynamic jobs; none: all jobs are static.
     #[arg(skip)]
     pub dynamic: Option<DynamicOptions>,
@@ -110,6 +113,7 @@ impl Default for SumacOptions {
             checksum: true,
             stealing: true,
             drop: Probability::default(),
+            paths: None,
             dynamic: None,
         }
     }

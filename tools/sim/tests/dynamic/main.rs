@@ -1,7 +1,9 @@
 //! Dynamic jobs (ATP): an aggregator that dies, is cut off or is full, late and replaced workers.
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
+mod fabric;
 mod network;
+mod paths;
 mod reordering;
 mod replacement;
 mod values;

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use sumac_control::neighbour;
 use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
+use sumac_wire::DEFAULT_PATHS;
 
 use super::Local;
 use super::admission::AdmittedJobs;
@@ -25,7 +26,9 @@ pub(crate) type Setup = (Local, Option<AdmittedJobs>, Vec<Box<dyn FrameIo>>);
 
 pub(super) fn udp(config: &Config) -> Result<Setup, BackendError> {
     let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let with_paths = |io: UdpFrameIo| io.with_paths(config.paths.unwrap_or(1));
     let ios = UdpFrameIo::bind_shards(ip, config.shards)
+        .and_then(|ios| ios.into_iter().map(with_paths).collect::<std::io::Result<Vec<_>>>())
         .map_err(|source| BackendError::Udp { address: ip, source })?;
     let port = ios.first().map_or(0, |io| io.local().port());
     tracing::info!(%ip, port, shards = config.shards, "packets move over UDP sockets");
@@ -54,7 +57,8 @@ pub(super) fn xdp(config: &Config, control: Option<SocketAddr>) -> Result<Setup,
     queues.iter_mut().for_each(|queues| queues.sort_unstable());
     let mut program = open_or_attach(config, queues.as_deref(), &ifname)?;
     program.claim().map_err(|error| failed(&error))?;
-    let io_config = XdpConfig { queues, ..XdpConfig::new(ip) };
+    let paths = config.paths.unwrap_or(DEFAULT_PATHS);
+    let io_config = XdpConfig { queues, paths, ..XdpConfig::new(ip) };
     let ios = XdpFrameIo::open(&io_config, &mut program).map_err(|error| failed(&error))?;
     // Removes the jobs of a dead daemon: no other has claimed the program.
     program.clear_jobs().map_err(|error| failed(&error))?;

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use sumac_control::secret::check_private;
 use sumac_control::{Credential, Endpoint, Identity, SecretError, TlsError, Trust};
 use sumac_hostprog::{HostMode, Steer};
-use sumac_wire::MAX_ELEMENTS;
+use sumac_wire::{MAX_ELEMENTS, MAX_PATHS};
 
 pub(crate) use self::access::USER;
 pub use self::access::{AccessRule, Principal};
@@ -64,6 +64,8 @@ pub struct Config {
     /// The number of ports from `base_port` on that are Sumac's (XDP).
     #[serde(default = "one")]
     pub shards: u16,
+    /// Paths of packets: UDP source ports, by which ECMP chooses routes. Absent: 64, and over UDP 1.
+    pub paths: Option<u16>,
     /// This host's address in the data plane; absent: that of the route to the aggregator.
     pub address: Option<Ipv4Addr>,
     /// The control plane of jobs whose trainers name none.
@@ -273,6 +275,9 @@ impl Config {
         ensure!(is_scale, ("scale", format!("{scale} is not a positive number")));
         let is_time = Duration::try_from_secs_f64(*join_timeout_s).is_ok();
         ensure!(is_time, ("join_timeout_s", format!("{join_timeout_s} is no time in seconds")));
+        let paths = self.paths.unwrap_or(1);
+        let problem = format!("{paths} is not between 1 and {MAX_PATHS}");
+        ensure!((1..=MAX_PATHS).contains(&paths), ("paths", problem));
         let queues = self.queues.as_deref().unwrap_or(&[0]);
         let are_queues = !queues.is_empty() && !has_duplicates(queues);
         ensure!(are_queues, ("queues", "names no queue, or one twice; leave it out for all".into()));

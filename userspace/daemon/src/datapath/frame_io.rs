@@ -54,14 +54,14 @@ pub enum Transmitted {
     Full,
 }
 
-/// A payload that was written, and its addressing. The kernel chooses MAC addresses, source port and checksum over UDP.
+/// A payload that was written, and its addressing. The kernel chooses MAC addresses and checksum over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     pub len: usize,
     pub to: SocketAddrV4,
     pub mac: [u8; 6],
-    /// Path entropy for the UDP source port.
-    pub entropy: u16,
+    /// The number of its path, which chooses the UDP source port.
+    pub path: u16,
     pub dscp_ecn: u8,
     pub checksum: bool,
 }
@@ -75,6 +75,9 @@ pub trait FrameIo: Send {
 
     /// Returns how many shards a job can have over all queues or sockets of the data path.
     fn shards(&self) -> u16;
+
+    /// Returns the number of paths: of UDP source ports that packets have.
+    fn paths(&self) -> u16;
 
     /// Passes a batch of received packets to `each`. Returns their number.
     fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize>;

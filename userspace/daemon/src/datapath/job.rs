@@ -66,7 +66,7 @@ impl JobPeers {
             len: packet.len,
             to: SocketAddrV4::new(peer.ip, peer.base_port.wrapping_add(packet.port_offset)),
             mac: peer.mac,
-            entropy: packet.entropy,
+            path: packet.path,
             dscp_ecn: packet.dscp_ecn,
             checksum: peer.checksum,
         })

@@ -48,9 +48,10 @@ impl Lane {
         resume: Option<u32>,
         io: &dyn FrameIo,
     ) -> Result<Lane, InstallError> {
+        let tuning = Tuning { paths: io.paths(), ..Tuning::default() };
         let engine = match resume {
-            None => Engine::new(params, peers)?,
-            Some(first) => Engine::taking_over(params, peers, &Tuning::default(), first)?,
+            None => Engine::starting_at(params, peers, &tuning, 0)?,
+            Some(first) => Engine::taking_over(params, peers, &tuning, first)?,
         };
         check_capacity(engine.frame_len(), io)?;
         Ok(Lane {

@@ -99,9 +99,9 @@ impl ThreadParameterHost {
 }
 
 fn outgoing(jobs: &[Job], sending: &Sending) -> Option<Outgoing> {
-    let Sending { len, to, entropy, dscp_ecn, checksum, .. } = *sending;
+    let Sending { len, to, path, dscp_ecn, checksum, .. } = *sending;
     let job = jobs.iter().find(|entry| entry.number == sending.job)?;
-    Some(Outgoing { len, to, mac: *job.macs.get(to.ip())?, entropy, dscp_ecn, checksum })
+    Some(Outgoing { len, to, mac: *job.macs.get(to.ip())?, path, dscp_ecn, checksum })
 }
 
 /// Returns the MAC addresses of the peers with these addresses.

@@ -28,6 +28,8 @@ const SOCKET_BUFFER: usize = 8 << 20;
 #[derive(Debug)]
 pub struct UdpFrameIo {
     socket: UdpSocket,
+    /// The sockets of all paths but the first, which only send: each has a source port of its own.
+    paths: Vec<PathSocket>,
     local: SocketAddrV4,
     /// The number of sockets that a job's shards are spread over.
     shards: u16,
@@ -42,6 +44,14 @@ pub struct UdpFrameIo {
     /// The DSCP and ECN byte that the socket has now.
     dscp_ecn: u8,
     counters: IoReport,
+}
+
+/// A socket that only sends.
+#[derive(Debug)]
+struct PathSocket {
+    socket: UdpSocket,
+    /// The DSCP and ECN byte that it has now.
+    dscp_ecn: u8,
 }
 
 impl UdpFrameIo {
@@ -78,6 +88,7 @@ impl UdpFrameIo {
         Ok(UdpFrameIo {
             socket,
             local,
+            paths: Vec::new(),
             shards: 1,
             incoming: vec![0; BATCH * CAPACITY],
             outgoing: vec![0; BATCH * CAPACITY],
@@ -93,14 +104,37 @@ impl UdpFrameIo {
         self.local
     }
 
-    /// Sends the staged datagrams that have the first one's DSCP and ECN byte. Returns how many the kernel took.
+    /// Spreads datagrams over so many paths, by a socket for each.
+    pub fn with_paths(mut self, paths: u16) -> io::Result<UdpFrameIo> {
+        let path = |_| {
+            let socket = UdpSocket::bind((*self.local.ip(), 0))?;
+            socket.set_nonblocking(true)?;
+            enlarge(&socket);
+            Ok(PathSocket { socket, dscp_ecn: 0 })
+        };
+        self.paths = (1..paths).map(path).collect::<io::Result<_>>()?;
+        Ok(self)
+    }
+
+    /// The number of a datagram's path here.
+    fn path(&self, datagram: &Outgoing) -> usize {
+        usize::from(datagram.path) % (self.paths.len() + 1)
+    }
+
+    /// Sends the staged datagrams that have the first one's path, and DSCP and ECN byte. Returns how many the kernel took.
     fn send_some(&mut self) -> nix::Result<usize> {
         let rest = &self.staged[self.taken..];
         let Some(first) = rest.first() else { return Ok(0) };
-        let alike = rest.iter().take_while(|datagram| datagram.dscp_ecn == first.dscp_ecn).count();
-        if self.dscp_ecn != first.dscp_ecn {
-            setsockopt(&self.socket, sockopt::Ipv4Tos, &i32::from(first.dscp_ecn))?;
-            self.dscp_ecn = first.dscp_ecn;
+        let path = self.path(first);
+        let is_alike = |other: &&Outgoing| other.dscp_ecn == first.dscp_ecn && self.path(other) == path;
+        let alike = rest.iter().take_while(is_alike).count();
+        let (socket, dscp_ecn) = match path.checked_sub(1).and_then(|path| self.paths.get_mut(path)) {
+            Some(path) => (&path.socket, &mut path.dscp_ecn),
+            None => (&self.socket, &mut self.dscp_ecn),
+        };
+        if *dscp_ecn != first.dscp_ecn {
+            setsockopt(socket, sockopt::Ipv4Tos, &i32::from(first.dscp_ecn))?;
+            *dscp_ecn = first.dscp_ecn;
         }
         let rest = &rest[..alike];
         let slots = self.outgoing.chunks_exact(CAPACITY).skip(self.taken);
@@ -113,7 +147,7 @@ impl UdpFrameIo {
         let mut headers = MultiHeaders::preallocate(alike, None);
         let none: [ControlMessage<'_>; 0] = [];
         let flags = MsgFlags::MSG_DONTWAIT;
-        let sent = sendmmsg(self.socket.as_raw_fd(), &mut headers, &slices, &addresses, none, flags)?;
+        let sent = sendmmsg(socket.as_raw_fd(), &mut headers, &slices, &addresses, none, flags)?;
         Ok(sent.count())
     }
 
@@ -147,6 +181,10 @@ impl FrameIo for UdpFrameIo {
 
     fn shards(&self) -> u16 {
         self.shards
+    }
+
+    fn paths(&self) -> u16 {
+        self.paths.len() as u16 + 1
     }
 
     fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
@@ -246,7 +284,14 @@ mod tests {
             let header =
                 Header { kind: Kind::Result as u8, seq: number as u32, elements: 11, ..Header::default() };
             bytes[..HEADER_LEN].copy_from_slice(&header.to_bytes());
-            Some(Outgoing { len: HEADER_LEN + 44, to, mac: [0; 6], entropy: 0, dscp_ecn, checksum: true })
+            Some(Outgoing {
+                len: HEADER_LEN + 44,
+                to,
+                mac: [0; 6],
+                path: number as u16,
+                dscp_ecn,
+                checksum: true,
+            })
         }
     }
 
@@ -285,6 +330,33 @@ mod tests {
         assert_eq!(arrived, (0..200).map(|number| (number, false)).collect::<Vec<_>>());
         assert_eq!((one.report().sent, other.report().received), (200, 200));
         assert!(one.report().batches_sent < 100, "{:?}", one.report());
+    }
+
+    #[test]
+    fn each_path_has_a_source_port() {
+        let (one, mut other, to) = pair();
+        let mut one = one.with_paths(4).unwrap();
+        assert_eq!(one.paths(), 4);
+        for number in 0..100 {
+            assert_eq!(one.transmit(&mut packet(number, to, 0)).unwrap(), Transmitted::Staged);
+        }
+        one.flush().unwrap();
+        let mut ports = std::collections::BTreeMap::<u16, Vec<u32>>::new();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while ports.values().map(Vec::len).sum::<usize>() < 100 && Instant::now() < deadline {
+            other.wait(Some(deadline), one.socket.as_fd()).unwrap();
+            other
+                .receive(&mut |received| {
+                    ports.entry(received.from.port()).or_default().push(received.header.seq % 4);
+                })
+                .unwrap();
+        }
+        assert_eq!(ports.len(), 4, "{ports:?}");
+        assert!(
+            ports.values().all(|seqs| seqs.len() == 25 && seqs.iter().all(|seq| *seq == seqs[0])),
+            "{ports:?}"
+        );
+        assert!(ports.contains_key(&one.local().port()), "the first path's is the one that others answer to");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 use sumac_hostprog::{Attached, HostMode, MapError};
 use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports};
+use sumac_wire::{DEFAULT_PATHS, MAX_PATHS};
 use sumac_xsk::{BindMode, LINK_HEADER, OpenError, QueueConfig, XskQueue};
 
 use super::frame_io::{Build, FrameIo, IoReport, Outgoing, Received, SocketReport, Transmitted, wait};
@@ -18,9 +19,8 @@ const BUDGET: usize = 64;
 const LOOPBACK_CAPACITY: usize = 1024;
 /// The wait when no frame is free: no event reports that one was freed.
 const RETRY: Duration = Duration::from_millis(1);
-/// UDP source ports carry path entropy: the dynamic range of RFC 6335.
-const ENTROPY_BASE: u16 = 49152;
-const ENTROPY_MASK: u16 = 0x3fff;
+/// The UDP source port of path 0: the first of RFC 6335's dynamic range.
+const FIRST_SOURCE_PORT: u16 = 49152;
 
 #[derive(Clone, Debug)]
 pub struct XdpConfig {
@@ -31,11 +31,13 @@ pub struct XdpConfig {
     pub queues: Option<Vec<u32>>,
     /// Frames of each socket in each direction.
     pub frames: u32,
+    /// UDP source ports of packets.
+    pub paths: u16,
 }
 
 impl XdpConfig {
     pub fn new(local_ip: Ipv4Addr) -> XdpConfig {
-        XdpConfig { local_ip, mode: None, queues: None, frames: 1024 }
+        XdpConfig { local_ip, mode: None, queues: None, frames: 1024, paths: DEFAULT_PATHS }
     }
 }
 
@@ -61,6 +63,7 @@ pub struct XdpFrameIo {
     mac: [u8; 6],
     local_ip: Ipv4Addr,
     ports: Ports,
+    paths: u16,
     capacity: usize,
     /// Packets of this host's worker to its own parameter host, which no cable brings back.
     loopback: VecDeque<(SocketAddrV4, u16, Box<[u8]>)>,
@@ -113,6 +116,7 @@ impl XdpFrameIo {
             mac,
             local_ip: config.local_ip,
             ports: Ports { base, shards },
+            paths: config.paths,
             capacity: packet_size as usize - OVERHEAD,
             loopback: VecDeque::new(),
             counters,
@@ -125,7 +129,7 @@ impl XdpFrameIo {
 }
 
 fn source_port(packet: &Outgoing) -> u16 {
-    ENTROPY_BASE | packet.entropy & ENTROPY_MASK
+    FIRST_SOURCE_PORT + packet.path % MAX_PATHS
 }
 
 impl FrameIo for XdpFrameIo {
@@ -135,6 +139,10 @@ impl FrameIo for XdpFrameIo {
 
     fn shards(&self) -> u16 {
         self.ports.shards
+    }
+
+    fn paths(&self) -> u16 {
+        self.paths
     }
 
     fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {

@@ -20,7 +20,7 @@ use crate::{
     packet,
     peer::PeerId,
     time::Time,
-    transmit::{Transmit, entropy, tag},
+    transmit::{Transmit, tag},
     words::Words,
 };
 
@@ -131,7 +131,8 @@ impl DirectMode {
             }
         };
         core.next_packet += 1;
-        core.transmit(&header, PeerId(rank as u16), entropy(core.next_packet), tag(0, false), out)
+        let path = core.choose_path();
+        core.transmit(&header, PeerId(rank as u16), path, tag(0, false), out)
     }
 
     fn send_chunk(
@@ -195,7 +196,8 @@ impl DirectMode {
         }
         core.next_packet += 1;
         let to = PeerId(rank as u16);
-        Some(core.transmit(&header, to, entropy(core.next_packet), tag(priority, false), out))
+        let path = core.choose_path();
+        Some(core.transmit(&header, to, path, tag(priority, false), out))
     }
 }
 

@@ -137,7 +137,12 @@ impl DynamicMode {
         self.path.on_result();
         let is_echoed = packet.header.has(flag::ECN_ECHO);
         let is_marked = packet.is_marked || is_echoed;
-        let Acknowledged { lost, is_spurious } = core.acknowledge(record, packet.header.timestamp, is_marked);
+        let Acknowledged { lost, is_spurious, is_repaired } =
+            core.acknowledge(record, packet.header.timestamp, is_marked);
+        if is_repaired {
+            // Another worker's packet may have been lost: that lowers all of this worker's paths alike.
+            core.on_path_loss(record.lost_path);
+        }
         if !record.is_resent && record.state != ChunkState::Lost {
             // Where another worker's recovery was waited for it is no sample, but shows that chunks get through.
             core.backoff.reset();

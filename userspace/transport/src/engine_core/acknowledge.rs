@@ -12,6 +12,17 @@ pub(crate) struct Acknowledged {
     pub lost: Option<Lost>,
     /// Whether the answered chunk had been considered lost and was only late.
     pub is_spurious: bool,
+    /// Whether a packet of the answered chunk, or its answer, was lost.
+    pub is_repaired: bool,
+}
+
+/// The comparison of an answer with those to packets sent later.
+#[derive(Clone, Copy, Default)]
+struct Lateness {
+    /// Whether the chunk's own path was slower than that of later packets.
+    is_late: bool,
+    /// Whether it had been considered lost and was only late.
+    is_spurious: bool,
 }
 
 /// Chunks that are considered lost now.
@@ -74,36 +85,41 @@ impl Core {
         } else if !is_only {
             self.backoff.keep(answered.backoff);
         }
-        let is_spurious = self.measure_lateness(answered, echo, is_only);
+        let Lateness { is_late, is_spurious } = self.measure_lateness(answered, echo, is_only);
+        if is_only || is_own {
+            self.paths.on_answer(answered.path, is_late, &mut self.stats.paths);
+        }
+        let is_repaired = answered.overtaken.is_some() && !is_spurious || is_own && answered.is_resent;
         if !is_only && !is_own {
             // Which packet was answered is not known: no indication of order.
             if !is_delayed || self.rtt.is_likely(rtt) {
                 self.loss.on_ambiguous_answer(answered.packet);
             }
-            return Acknowledged { lost: None, is_spurious };
+            return Acknowledged { lost: None, is_spurious, is_repaired };
         }
         self.loss.on_answer(now, answered.packet, self.next_packet, &self.rtt);
-        Acknowledged { lost: self.detect_loss(), is_spurious }
+        Acknowledged { lost: self.detect_loss(), is_spurious, is_repaired }
     }
 
-    /// Measures how long after a later packet's answer a chunk was answered. Returns whether it had been considered lost and
-    /// was only late.
-    fn measure_lateness(&mut self, answered: &ChunkRecord, echo: u32, is_only: bool) -> bool {
+    /// Measures how long after a later packet's answer a chunk was answered.
+    fn measure_lateness(&mut self, answered: &ChunkRecord, echo: u32, is_only: bool) -> Lateness {
         let was_overtaken = answered.overtaken.is_some();
         let overtaken = match answered.overtaken {
             None if is_only => self.loss.overtaken(answered.threshold),
             overtaken => overtaken,
         };
-        let Some(overtaken) = overtaken else { return false };
+        let Some(overtaken) = overtaken else { return Lateness::default() };
         let lateness = self.now.since(overtaken);
-        if self.loss.on_late(lateness, echo == answered.first_sent.stamp(), &self.rtt) {
+        let is_first = echo == answered.first_sent.stamp();
+        if self.loss.on_late(lateness, is_first, &self.rtt) {
             self.stats.suspects_spurious += u64::from(was_overtaken);
-            return was_overtaken;
+            let is_late = is_first && lateness > self.rtt.shortest() / 4;
+            return Lateness { is_late, is_spurious: was_overtaken };
         }
         if was_overtaken {
             self.loss.on_recovery();
         }
-        false
+        Lateness::default()
     }
 
     /// Considers those packets lost whose reordering window has passed.

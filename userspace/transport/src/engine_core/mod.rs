@@ -25,6 +25,7 @@ use crate::{
     packet,
     params::{JobParams, Tuning},
     path_check::PathCheck,
+    paths::Paths,
     peer::PeerId,
     probe_timeout::ProbeTimeout,
     rtt::RttEstimator,
@@ -33,7 +34,7 @@ use crate::{
     stream::Stream,
     time::Time,
     timer::{Backoff, Expiry, Timers},
-    transmit::{Transmit, entropy, tag},
+    transmit::{Transmit, tag},
 };
 
 /// The state of the job on this lane.
@@ -72,6 +73,7 @@ pub(crate) struct Core {
     pub rtt: RttEstimator,
     pub backoff: Backoff,
     pub loss: LossDetector,
+    pub paths: Paths,
     pub probe_timeout: ProbeTimeout,
     pub path_check: PathCheck,
     pub budget: Box<dyn SendingBudget>,
@@ -89,7 +91,11 @@ pub(crate) struct Core {
 impl Core {
     pub fn new(params: JobParams, tuning: &Tuning, first: u64, mode: CoreParams) -> Core {
         let CoreParams { in_flight, budget, probe_timeout, is_cautious } = mode;
+        let paths =
+            Paths::new(tuning.paths, params.token ^ u64::from(params.rank) << 16 ^ u64::from(params.lane));
         Core {
+            stats: EngineStats { paths: paths.stats(), ..EngineStats::default() },
+            paths,
             // Workers of a direct job answer each other, and have one token.
             answer_token: if params.direct.is_some() { params.token } else { result_token(params.token) },
             tuning: tuning.clone(),
@@ -108,7 +114,6 @@ impl Core {
             results_restart_timers: is_cautious,
             next_packet: 1,
             now: Time(0),
-            stats: EngineStats::default(),
             params,
         }
     }
@@ -219,6 +224,11 @@ impl Core {
         let is_reduced = self.budget.on_congestion(event);
         self.stats.halvings += u64::from(is_reduced);
         is_reduced
+    }
+
+    /// Records that a packet on this path was lost.
+    pub fn on_path_loss(&mut self, path: u16) {
+        self.paths.on_loss(self.now, path, &mut self.stats.paths);
     }
 
     /// Takes back a reduction of the budget when all losses that caused it were only late packets (RFC 4015).
@@ -345,11 +355,13 @@ impl Core {
         }
         let packet = self.next_packet;
         self.next_packet += 1;
+        let path = self.choose_path();
         self.in_flight.on_sent(
             index,
             SentPacket {
                 now: self.now,
                 packet,
+                path,
                 backoff: self.backoff.level(),
                 is_start,
                 is_query: header.has(flag::QUERY),
@@ -362,14 +374,19 @@ impl Core {
         let priority = self.stream.get(operation).map_or(0, |pending| pending.operation.priority);
         // Retransmissions are not ECN-capable (RFC 3168, section 6.1.5).
         let is_capable = self.budget.reacts_to_marks() && state != ChunkState::Lost;
-        self.transmit(header, to, entropy(packet), tag(priority, is_capable), out)
+        self.transmit(header, to, path, tag(priority, is_capable), out)
+    }
+
+    /// Chooses the path of a packet.
+    pub fn choose_path(&mut self) -> u16 {
+        self.paths.choose(self.now, &mut self.stats.paths)
     }
 
     pub fn transmit(
         &mut self,
         header: &Header,
         to: PeerId,
-        entropy: u16,
+        path: u16,
         dscp_ecn: u8,
         out: &mut [u8],
     ) -> Transmit {
@@ -377,7 +394,7 @@ impl Core {
         let len = payload_len(header.elements);
         self.stats.bytes_sent += len as u64;
         let JobParams { lane, shards, .. } = self.params;
-        Transmit { len, to, port_offset: shard_of(lane, shards), entropy, dscp_ecn }
+        Transmit { len, to, port_offset: shard_of(lane, shards), path, dscp_ecn }
     }
 
     /// Writes a probe. `received`: all chunks before this one have their results.
@@ -392,7 +409,8 @@ impl Core {
         let header = Header { received, ..handshake::probe(&self.params, self.now, elements, number) };
         out[HEADER_LEN..payload_len(elements)].fill(0);
         self.stats.probes_sent += 1;
-        self.transmit(&header, to, entropy(u64::from(number)), 0, out)
+        let path = self.choose_path();
+        self.transmit(&header, to, path, 0, out)
     }
 
     /// Writes a chunk's result to its tensor, after checking that it is the one that was asked for.

@@ -85,6 +85,7 @@ impl StaticMode {
         if answered.record.overtaken.is_some() {
             core.loss.on_recovery();
         }
+        core.on_path_loss(answered.record.path);
         core.in_flight.mark_lost(answered.slot, false);
         self.slots.get_mut(answered.slot).is_wanted = true;
         core.stats.missing += 1;

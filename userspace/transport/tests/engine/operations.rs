@@ -66,10 +66,10 @@ fn packets_say_where_and_how_they_want_to_go() {
     let sent: Vec<_> = std::iter::from_fn(|| lone.engine.poll_transmit(lone.now, &mut frame)).collect();
     assert!(sent.iter().all(|sent| sent.port_offset == 2), "lane 6 is the urgent one of shard 2");
     assert!(sent.iter().all(|sent| sent.dscp_ecn == 0xa0 && sent.len == HEADER_LEN + 16), "class selector 5");
-    let mut entropies: Vec<u16> = sent.iter().map(|sent| sent.entropy).collect();
-    entropies.sort_unstable();
-    entropies.dedup();
-    assert_eq!(entropies.len(), 8, "every packet may take another path");
+    let mut paths: Vec<u16> = sent.iter().map(|sent| sent.path).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    assert_eq!(paths.len(), 8, "every packet may take another path");
 }
 
 #[test]

@@ -1,0 +1,233 @@
+//! The paths of a lane's packets, and the weighted choice among them (MLT section 4.2.1).
+//!
+//! A path is a UDP source port. ECMP hashes ports, so the packets of one tensor spread over all routes, and a packet with the
+//! same port takes the same route again. Which route that is need not be known: a path that loses is chosen less.
+//!
+//! | event | weight of the path |
+//! | --- | --- |
+//! | an answer | grows by 1/256 |
+//! | an answer later than those to packets on other paths | falls by 1/16 |
+//! | a packet of it was lost | halves; below 1/32 the path is suspended |
+//! | suspended | one packet after 100 ms, then after twice that, up to 3.2 s; its answer restores 1/8 |
+//!
+//! In a static job the aggregator says which contributions it misses. In a dynamic job a worker cannot tell its own loss from
+//! another's; the losses of others lower all of its paths alike.
+//!
+//! Where all paths lose alike, all weights fall alike: the choice depends on their ratio.
+
+use crate::{stats::PathStats, time::Time};
+
+/// The weight of a path without losses.
+const FULL: u16 = 1 << 10;
+/// The growth with each answer.
+const GAIN: u16 = FULL / 256;
+/// A path below this weight is suspended.
+const LEAST: u16 = FULL / 32;
+/// The weight of a path whose probe was answered.
+const RESTORED: u16 = FULL / 8;
+/// The pause before the first probe of a suspended path.
+const PROBE_PAUSE: u64 = 100_000_000;
+/// The number of times that the pause doubles.
+const MAX_BACKOFF: u8 = 5;
+
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    /// Up to [`FULL`]; 0: suspended.
+    weight: u16,
+    backoff: u8,
+    /// The time of the next probe of a suspended path.
+    probe_at: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Paths {
+    paths: Box<[Path]>,
+    /// The path that is considered next.
+    next: usize,
+    /// The earliest probe of a suspended path.
+    probe_at: Option<Time>,
+    /// The state of the generator of random numbers (Marsaglia's xorshift).
+    random: u64,
+}
+
+impl Paths {
+    /// So many paths, at least one.
+    pub fn new(count: u16, seed: u64) -> Paths {
+        let path = Path { weight: FULL, backoff: 0, probe_at: Time(0) };
+        let paths = vec![path; usize::from(count.max(1))].into();
+        Paths { paths, next: 0, probe_at: None, random: seed | 1 }
+    }
+
+    /// The counters of as many paths, with their weights.
+    pub fn stats(&self) -> PathStats {
+        let zeros = || vec![0; self.paths.len()];
+        let weights = vec![u64::from(FULL); self.paths.len()];
+        PathStats { sent: zeros(), lost: zeros(), late: zeros(), weight: weights }
+    }
+
+    /// Chooses the path of the next packet: in turn, each with the probability of its weight.
+    pub fn choose(&mut self, now: Time, stats: &mut PathStats) -> u16 {
+        let path = self.due_probe(now).unwrap_or_else(|| self.weighted());
+        stats.sent[path] += 1;
+        path as u16
+    }
+
+    fn due_probe(&mut self, now: Time) -> Option<usize> {
+        self.probe_at.filter(|at| *at <= now)?;
+        let due = |path: &Path| path.weight == 0 && path.probe_at <= now;
+        let found = self.paths.iter().position(due);
+        if let Some(at) = found {
+            self.paths[at].suspend(now);
+        }
+        self.schedule();
+        found
+    }
+
+    /// Finds the earliest probe.
+    fn schedule(&mut self) {
+        let suspended = self.paths.iter().filter(|path| path.weight == 0);
+        self.probe_at = suspended.map(|path| path.probe_at).min();
+    }
+
+    fn weighted(&mut self) -> usize {
+        // All of them may be suspended: then they are taken in turn.
+        for _ in 0..4 * self.paths.len() {
+            let path = self.turn();
+            let weight = self.paths[path].weight;
+            if weight == FULL || self.draw() < weight {
+                return path;
+            }
+        }
+        self.turn()
+    }
+
+    fn turn(&mut self) -> usize {
+        let path = self.next;
+        self.next = if path + 1 < self.paths.len() { path + 1 } else { 0 };
+        path
+    }
+
+    /// A random number below [`FULL`].
+    fn draw(&mut self) -> u16 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 32) as u16 % FULL
+    }
+
+    /// Records the answer to a packet on this path. `is_late`: packets sent later on other paths were answered long before.
+    pub fn on_answer(&mut self, path: u16, is_late: bool, stats: &mut PathStats) {
+        let number = usize::from(path);
+        let Some(path) = self.paths.get_mut(number) else { return };
+        path.backoff = 0;
+        path.weight = match path.weight {
+            0 => RESTORED,
+            weight if is_late => (weight - weight / 16).max(LEAST),
+            weight => (weight + GAIN).min(FULL),
+        };
+        stats.late[number] += u64::from(is_late);
+        stats.weight[number] = path.weight.into();
+    }
+
+    /// Records that a packet on this path was lost.
+    pub fn on_loss(&mut self, now: Time, path: u16, stats: &mut PathStats) {
+        let number = usize::from(path);
+        let Some(path) = self.paths.get_mut(number) else { return };
+        stats.lost[number] += 1;
+        if path.weight == 0 {
+            return;
+        }
+        path.weight /= 2;
+        if path.weight < LEAST {
+            path.suspend(now);
+            self.schedule();
+        }
+        stats.weight[number] = self.paths[number].weight.into();
+    }
+}
+
+impl Path {
+    /// Suspends the path until its next probe.
+    fn suspend(&mut self, now: Time) {
+        self.weight = 0;
+        self.probe_at = now.plus(PROBE_PAUSE << self.backoff);
+        self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// The share of each path in 10,000 packets, in percent.
+    fn shares(paths: &mut Paths, now: Time) -> Vec<u64> {
+        let mut stats = paths.stats();
+        (0..10_000).for_each(|_| {
+            paths.choose(now, &mut stats);
+        });
+        stats.sent.iter().map(|sent| sent / 100).collect()
+    }
+
+    #[test]
+    fn packets_are_spread_evenly_without_losses() {
+        assert_eq!(shares(&mut Paths::new(1, 7), Time(0)), [100]);
+        assert_eq!(shares(&mut Paths::new(4, 7), Time(0)), [25; 4]);
+    }
+
+    #[test]
+    fn weights_follow_losses_and_lateness() {
+        // (answers, late answers, losses) on path 0 of 2, and its share in percent.
+        let table = [
+            ("nothing", (0, 0, 0), 49..=51),
+            ("one loss", (0, 0, 1), 31..=35),
+            ("two losses", (0, 0, 2), 18..=22),
+            ("and answers", (128, 0, 2), 40..=44),
+            ("late answers", (0, 11, 0), 31..=36),
+            ("always late", (0, 1_000, 0), 2..=4),
+            ("always lost", (0, 0, 6), 0..=0),
+        ];
+        for (case, (answers, late, losses), expected) in table {
+            let mut paths = Paths::new(2, 7);
+            let mut stats = paths.stats();
+            (0..losses).for_each(|_| paths.on_loss(Time(0), 0, &mut stats));
+            (0..late).for_each(|_| paths.on_answer(0, true, &mut stats));
+            (0..answers).for_each(|_| paths.on_answer(0, false, &mut stats));
+            let share = shares(&mut paths, Time(0))[0];
+            assert!(expected.contains(&share), "{case}: {share} %");
+            assert_eq!((stats.late[0], stats.lost[0]), (late, losses), "{case}");
+        }
+    }
+
+    #[test]
+    fn losses_everywhere_leave_the_spread_even() {
+        let mut paths = Paths::new(4, 7);
+        let mut stats = paths.stats();
+        for _ in 0..20 {
+            (0..4).for_each(|path| paths.on_loss(Time(0), path, &mut stats));
+            assert_eq!(shares(&mut paths, Time(0)).iter().filter(|share| **share > 20).count(), 4);
+        }
+    }
+
+    #[test]
+    fn a_suspended_path_is_probed_less_and_less_and_recovers() {
+        let mut paths = Paths::new(3, 7);
+        let mut stats = paths.stats();
+        (0..6).for_each(|_| paths.on_loss(Time(0), 1, &mut stats));
+        let mut probes = Vec::new();
+        for at in 0..3_000 {
+            let before = stats.sent[1];
+            (0..10).for_each(|_| {
+                paths.choose(Time(at * MS), &mut stats);
+            });
+            (stats.sent[1] > before).then(|| probes.push(at));
+        }
+        assert_eq!((probes, stats.sent[1]), (vec![100, 300, 700, 1500], 4), "one packet each");
+        paths.on_answer(1, false, &mut stats);
+        let share = shares(&mut paths, Time(3_000 * MS))[1];
+        assert!((4..=8).contains(&share), "an eighth of the others': {share} %");
+        (0..1_000).for_each(|_| paths.on_answer(1, false, &mut stats));
+        assert_eq!(shares(&mut paths, Time(3_000 * MS)), [33; 3]);
+    }
+}
