@@ -7,6 +7,7 @@
 
 mod aggregator;
 mod allreduce;
+mod bounded;
 mod chaos;
 mod collectives;
 mod commands;

@@ -59,7 +59,7 @@ pub struct HostAggregator {
     jobs: Vec<Job>,
     /// The chunk that each lane's next completed slot takes, by [`lane_index`](sumac_wire::tables::lane_index).
     lanes: Vec<u32>,
-    /// What flushes have spent, by `lane_index`.
+    /// The use that flushes have made of their budgets, by `lane_index`.
     budgets: Vec<Budget>,
     counters: [u64; COUNTERS],
     pub watch: Watch,

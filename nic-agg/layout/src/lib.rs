@@ -96,7 +96,7 @@ pub struct Slot {
     pub values: [[u32; PAGE_ELEMENTS]; 2],
 }
 
-/// What the flushes of a lane have spent (bounded loss).
+/// The use that the flushes of a lane have made of their budget (bounded loss).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LaneBudget {

@@ -21,6 +21,7 @@ const EXAMPLES: &[&str] = &[
     r#"{"id":7,"ok":{"region":3}}"#,
     r#"{"id":8,"error":{"code":"job_failed","message":"rank 2 left","ranks":[2]}}"#,
     r#"{"event":"completed","op":1,"job":2,"duration_ns":3,"missed":[[0,5]]}"#,
+    r#"{"event":"completed","op":1,"job":2,"duration_ns":3,"loss":{"elements":9,"budget":4,"by_worker":[0,2],"own":[[3,5]]}}"#,
     r#"{"event":"waiting","job":2,"message":"operation 3 waits for ranks [1]","ranks":[1]}"#,
 ];
 

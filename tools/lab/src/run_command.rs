@@ -13,6 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   sumac-lab run --workers 4 --elements 25000000
   sumac-lab run --workers 4 --elements 2500000 --rate 100mbit --loss 1% --json
+  sumac-lab run --workers 4 --loss 1% --loss-bound 0.1 --json
   sumac-lab run --racks 2 --workers-per-rack 4 --dtype bfloat16 --op mean --aggregator-drop 0.1%
   sumac-lab run --workers 2 --queues 2 --mtu 9000 --elements 25000000
   sumac-lab run --workers 8 --topology one-arm --elements 1000000 --backend udp
@@ -34,6 +35,9 @@ pub struct Run {
     /// The reduction of the workers' values: sum, mean, min or max
     #[arg(long = "op", value_parser = by_name::<Reduction>, default_value = "sum")]
     reduction: Reduction,
+    /// The fraction of its elements that each worker may be left out with, 0 to 1: sums and means of floats in static mode
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.0)]
+    loss_bound: f32,
     /// Jobs that sum at the same time over the same aggregators, each with all workers and a tensor of its own
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u16).range(1..=i64::from(MOST_JOBS)))]
     jobs: u16,
@@ -51,6 +55,7 @@ impl Run {
         let mut options = self.measure.options(self.backend);
         (options.operation.dtype, options.operation.reduction) = (self.dtype, self.reduction);
         (options.jobs, options.seed) = (self.jobs, self.seed);
+        options.operation.loss_bound = self.loss_bound;
         let report = run(&options)?;
         if self.measure.json {
             println!("{}", serde_json::to_string(&report)?);

@@ -1,7 +1,7 @@
 //! Collective operations.
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
-use sumac_job::{CollectiveKind, DType, OperationDescriptor, Reduction};
+use sumac_job::{CollectiveKind, DType, LossBound, OperationDescriptor, Reduction};
 
 /// An operation on a tensor; the command is its kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ pub struct Collective {
     /// The priority, 0 (lowest) to 7.
     #[serde(default)]
     pub priority: u8,
-    /// The fraction of contributions that may be missing.
+    /// The fraction of its elements that each worker may be left out with.
     #[serde(default, deserialize_with = "finite")]
     pub loss_bound: f32,
 }
@@ -58,6 +58,7 @@ impl Collective {
             root: self.root,
             name: self.name.clone(),
             is_urgent: OperationDescriptor::is_urgent(self.priority),
+            loss_bound: LossBound::new(self.loss_bound),
         }
     }
 

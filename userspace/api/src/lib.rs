@@ -19,8 +19,8 @@ pub use collective::Collective;
 pub use failure::{Code, Failure};
 pub use open::{Attach, Open, Secret};
 pub use outbound::{
-    CancelReply, DynamicReply, Event, HelloReply, JobStats, Limits, OpenReply, OperationReply, Outbound,
-    RegisterReply, SandboxReply, StatsReply, WaitReply, body,
+    CancelReply, DynamicReply, Event, HelloReply, JobStats, Limits, Loss, OpenReply, OperationReply,
+    Outbound, RegisterReply, SandboxReply, StatsReply, WaitReply, body,
 };
 pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Stats, Unregister, Wait};
 pub use sumac_job::{

@@ -123,6 +123,36 @@ pub struct WaitReply {
     /// its first to one past its last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missed: Vec<(u64, u64)>,
+    /// The contributions that are missing, of an operation with a loss bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Loss>,
+}
+
+/// The contributions that are missing in the result of an operation with a loss bound, in elements of its tensor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// Elements of the tensor.
+    pub elements: u64,
+    /// The most that each worker may be left out with.
+    pub budget: u64,
+    /// By rank, what the worker was left out with.
+    pub by_worker: Vec<u64>,
+    /// The ranges of this worker's own elements that were left out: each from its first to one past its last, ascending. At
+    /// most [`Loss::RANGES`], the first ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own: Vec<(u64, u64)>,
+}
+
+impl Loss {
+    /// The most ranges of own elements, which keeps messages below their limit.
+    pub const RANGES: usize = 2000;
+
+    /// The fraction of all workers' elements that is missing.
+    #[must_use]
+    pub fn fraction(&self) -> f64 {
+        let all = self.elements as f64 * self.by_worker.len() as f64;
+        if all == 0.0 { 0.0 } else { self.by_worker.iter().sum::<u64>() as f64 / all }
+    }
 }
 
 /// The answer to `cancel`.
@@ -230,6 +260,9 @@ pub enum Event {
         /// Elements that were not written, as in [`WaitReply`].
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         missed: Vec<(u64, u64)>,
+        /// The contributions that are missing, as in [`WaitReply`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        loss: Option<Loss>,
         /// The error, if it failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
@@ -340,6 +373,7 @@ mod tests {
                 job: 2,
                 duration_ns: 3,
                 missed: vec![(0, 5)],
+                loss: Some(Loss { elements: 9, budget: 4, by_worker: vec![0, 2], own: vec![(3, 5)] }),
                 error: None,
             }),
             Outbound::Event(Event::JobFailed { job: 2, error: failure }),

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 use sumac_api::{
-    Channel, Code, Command, Event, Failure, FrameError, Inbound, MAX_MESSAGE, Outbound, Request, Unregister,
+    Channel, Code, Command, Event, Failure, FrameError, Inbound, Loss, MAX_MESSAGE, Outbound, Request,
+    Unregister,
 };
 
 use crate::ClientError;
@@ -27,6 +28,8 @@ pub(crate) struct Done {
     pub(crate) duration: Duration,
     /// Ranges of elements that were not written.
     pub(crate) missed: Vec<(u64, u64)>,
+    /// The contributions that are missing.
+    pub(crate) loss: Option<Loss>,
 }
 
 /// The body of a reply and its file descriptor.
@@ -253,10 +256,10 @@ impl Connection {
             Outbound::Reply { id: Some(id), result } => {
                 state.store_reply(id, result.map(|value| Answer { value, fds }));
             }
-            Outbound::Event(Event::Completed { op, job, duration_ns, missed, error }) => {
+            Outbound::Event(Event::Completed { op, job, duration_ns, missed, loss, error }) => {
                 state.waiting.remove(&job);
                 if !state.abandoned.remove(&op) {
-                    let done = Done { duration: Duration::from_nanos(duration_ns), missed };
+                    let done = Done { duration: Duration::from_nanos(duration_ns), missed, loss };
                     state.finished.insert(op, error.map_or(Ok(done), Err));
                 }
             }

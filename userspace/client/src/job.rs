@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumac_api::{
-    Cancel, CancelReply, Close, Collective, CollectiveKind, Command, Failure, OpenReply, OperationReply,
+    Cancel, CancelReply, Close, Collective, CollectiveKind, Command, Failure, Loss, OpenReply, OperationReply,
 };
 
 use crate::client::body;
@@ -217,6 +217,14 @@ impl<T: Element> Pending<T> {
     #[must_use]
     pub fn missed(&self) -> &[(u64, u64)] {
         self.done.as_ref().map_or(&[], |done| &done.missed)
+    }
+
+    /// The contributions that are missing in the result of an operation with a [loss bound](OpOptions::loss_bound), once
+    /// [`Pending::wait_timeout`] has returned true. Its `own` ranges of this worker's values are the error to feed back: they
+    /// can be added to the next step's, if the result was not written over them.
+    #[must_use]
+    pub fn loss(&self) -> Option<&Loss> {
+        self.done.as_ref().and_then(|done| done.loss.as_ref())
     }
 
     /// Cancels the operation. Its job fails on all workers, with this rank in the error.

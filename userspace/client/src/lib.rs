@@ -33,7 +33,7 @@ pub use half::{bf16, f16};
 pub use job::{Job, Pending, Submitted};
 pub use options::{JobOptions, OpOptions};
 pub use sumac_api::{
-    Code, DType, DynamicReply, Failure, HelloReply, JobSpec, JobStats, Limits, Mode, NonFinitePolicy,
+    Code, DType, DynamicReply, Failure, HelloReply, JobSpec, JobStats, Limits, Loss, Mode, NonFinitePolicy,
     OpenReply, OperationOrder, Reduction, Scale, Secret, StatsReply, WireFormat,
 };
 pub use tensor::{Element, Tensor};

@@ -108,7 +108,8 @@ pub struct OpOptions<'a> {
     pub name: Option<&'a str>,
     /// The priority, 0 (lowest) to 7; from 4 on the operation is urgent and overtakes those below.
     pub priority: u8,
-    /// The fraction of contributions that may be missing; 0 for exact results.
+    /// The fraction of its elements that each worker may be left out with; 0 for exact results. For sums and means of floats
+    /// in static jobs.
     pub loss_bound: f32,
 }
 

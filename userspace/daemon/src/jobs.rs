@@ -8,7 +8,7 @@ use std::time::Duration;
 use sumac_api::{Attach, Code, Failure, JobStats, OpenReply};
 use sumac_control::{Credential, Secret};
 use sumac_job::OperationId;
-use sumac_transport::{Completion, JobError};
+use sumac_transport::{Completion, JobError, Loss};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, timeout_at};
@@ -174,16 +174,16 @@ impl JobTable {
             Event::JobFailed { job, error } => self.send(job, JobEvent::Failed(error)),
             // The memory is released before the trainer is notified.
             Event::Completed { job, id, completion, .. } => {
-                let Completion { result, buffer, started, finished, .. } = completion;
+                let Completion { result, buffer, started, finished, loss, .. } = completion;
                 drop(buffer);
-                self.fragment_ended(job, id, (started.0, finished.0), |tensor| match &result {
+                self.fragment_ended(job, id, (started.0, finished.0), loss, |tensor| match &result {
                     Ok(()) => FragmentEnd::Complete,
                     Err(error) => explain::fragment_end(error, tensor),
                 });
             }
             Event::Rejected { job, id, error, operation, .. } => {
                 drop(operation);
-                self.fragment_ended(job, id, (0, 0), |_| match error {
+                self.fragment_ended(job, id, (0, 0), None, |_| match error {
                     Rejection::Submit(error) => {
                         FragmentEnd::OwnFault(Failure::new(Code::Unsupported, error.to_string()))
                     }
@@ -212,11 +212,12 @@ impl JobTable {
         number: u16,
         id: OperationId,
         times: (u64, u64),
+        loss: Option<Loss>,
         end: impl FnOnce(&str) -> FragmentEnd,
     ) {
         let operations = self.with(number, |job| job.operations.clone());
         if let Some(operations) = operations {
-            operations.fragment_ended(id, times, end);
+            operations.fragment_ended(id, times, loss, end);
         }
     }
 

@@ -16,7 +16,9 @@ pub mod spec;
 pub mod terms;
 pub mod token;
 
-pub use operation::{CollectiveKind, DType, OperationDescriptor, OperationId, Reduction, ResumePoint};
+pub use operation::{
+    CollectiveKind, DType, LossBound, OperationDescriptor, OperationId, Reduction, ResumePoint,
+};
 pub use options::{Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
 pub use spec::JobSpec;
 pub use terms::{AggregatorKind, JobTerms, Placement};

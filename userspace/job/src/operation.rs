@@ -168,6 +168,26 @@ pub struct ResumePoint {
     pub loads: Vec<u64>,
 }
 
+/// The fraction of its elements that each worker may be left out with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LossBound(u32);
+
+impl LossBound {
+    /// The bound of this fraction.
+    #[must_use]
+    pub const fn new(fraction: f32) -> LossBound {
+        // Zero has two forms.
+        LossBound(if fraction == 0.0 { 0 } else { fraction.to_bits() })
+    }
+
+    /// The fraction; 0: no worker is left out.
+    #[must_use]
+    pub const fn fraction(self) -> f32 {
+        f32::from_bits(self.0)
+    }
+}
+
 /// The properties of an operation that must be equal on all workers.
 ///
 /// `Display` writes them as `docs/api.md` gives them: two descriptors are equal if and only if their texts are.
@@ -187,6 +207,8 @@ pub struct OperationDescriptor {
     pub name: Option<String>,
     /// Whether it overtakes the operations that are not urgent.
     pub is_urgent: bool,
+    /// The loss bound.
+    pub loss_bound: LossBound,
 }
 
 impl OperationDescriptor {
@@ -229,6 +251,9 @@ impl fmt::Display for OperationDescriptor {
         if self.is_urgent {
             f.write_str(" urgent")?;
         }
+        if self.loss_bound != LossBound::default() {
+            write!(f, " loss bound {}", self.loss_bound.fraction())?;
+        }
         match &self.name {
             Some(name) => write!(f, " {name:?}"),
             None => Ok(()),
@@ -253,6 +278,7 @@ mod tests {
             root: None,
             name: None,
             is_urgent: false,
+            loss_bound: LossBound::new(0.0),
         }
     }
 
@@ -281,6 +307,8 @@ mod tests {
             ..sum()
         };
         assert_eq!(broadcast.to_string(), r#"broadcast bfloat16[1000] root 2 urgent "layer \"1\"""#);
+        let bounded = OperationDescriptor { loss_bound: LossBound::new(0.1), ..sum() };
+        assert_eq!(bounded.to_string(), "allreduce sum float32[1000] loss bound 0.1");
         let id = OperationId(5);
         assert_eq!((broadcast.tensor(id).as_str(), sum().tensor(id).as_str()), ("layer \"1\"", "#5"));
     }
@@ -305,7 +333,10 @@ mod tests {
             OperationDescriptor { name: Some("a".into()), ..sum() },
             OperationDescriptor { name: Some("b".into()), ..sum() },
             OperationDescriptor { is_urgent: true, ..sum() },
+            OperationDescriptor { loss_bound: LossBound::new(0.1), ..sum() },
+            OperationDescriptor { loss_bound: LossBound::new(0.3), ..sum() },
         ];
+        assert_eq!(LossBound::new(-0.0), LossBound::default());
         let all = others.iter().chain([&sum()]).cloned().collect::<Vec<_>>();
         let mut seen: Vec<u32> = all.iter().map(|each| each.signature(OperationId(1))).collect();
         seen.extend(all.iter().map(|each| each.signature(OperationId(2))));

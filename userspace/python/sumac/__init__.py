@@ -8,6 +8,7 @@
 """
 
 from .client import Client
+from .connection import Loss
 from .errors import ConnectionLost, JobFailed, SumacError, WaitTimeout
 from .job import Handle, Job
 from .memory import from_bfloat16, to_bfloat16
@@ -18,6 +19,7 @@ __all__ = [
     "Handle",
     "Job",
     "JobFailed",
+    "Loss",
     "SumacError",
     "WaitTimeout",
     "from_bfloat16",

@@ -26,6 +26,30 @@ Found = TypeVar("Found")
 _LOG = logging.getLogger("sumac")
 
 
+class Loss(NamedTuple):
+    """The contributions that are missing in the result of an operation with a loss bound, in elements of its tensor."""
+
+    elements: int
+    """Elements of the tensor."""
+    budget: int
+    """The most that each worker may be left out with."""
+    by_worker: tuple[int, ...]
+    """By rank, the elements that the worker was left out with."""
+    own: tuple[tuple[int, int], ...]
+    """Ranges of this worker's own elements that were left out, each from its first to one past its last."""
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of all workers' elements that is missing."""
+        return sum(self.by_worker) / (self.elements * len(self.by_worker) or 1)
+
+    @classmethod
+    def of(cls, message: dict[str, Any]) -> Loss:
+        """Reads the field of a message."""
+        own = tuple((first, end) for first, end in message.get("own", ()))
+        return cls(message["elements"], message["budget"], tuple(message["by_worker"]), own)
+
+
 class Outcome(NamedTuple):
     """The outcome of an operation."""
 
@@ -34,6 +58,8 @@ class Outcome(NamedTuple):
     error: SumacError | None
     missed: tuple[tuple[int, int], ...] = ()
     """Ranges of elements that were not written."""
+    loss: Loss | None = None
+    """The contributions that are missing, of an operation with a loss bound."""
 
 
 def _forbidden(path: str) -> str:
@@ -219,4 +245,5 @@ class Connection:
             return
         error = from_daemon(message["error"]) if "error" in message else None
         missed = tuple((first, end) for first, end in message.get("missed", ()))
-        self._finished[op] = Outcome(message["duration_ns"] * 1e-9, error, missed)
+        loss = Loss.of(message["loss"]) if "loss" in message else None
+        self._finished[op] = Outcome(message["duration_ns"] * 1e-9, error, missed, loss)

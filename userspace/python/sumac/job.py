@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .connection import Connection, Outcome
+from .connection import Connection, Loss, Outcome
 from .errors import SumacError, WaitTimeout
 from .memory import Memory, Shape, name_of
 
@@ -47,7 +47,9 @@ class Job:
         """Submits the reduction of an array over all workers, into ``out`` or in place.
 
         ``reduction`` is ``"sum"`` (the default), ``"mean"``, ``"min"`` or ``"max"``. All operations take ``name`` (the same on
-        all workers; required in a job with ``order="name"``) and ``priority`` (0 to 7; from 4 on urgent).
+        all workers; required in a job with ``order="name"``) and ``priority`` (0 to 7; from 4 on urgent). Sums and means of
+        floats in static jobs take ``loss_bound``, the fraction of its elements that each worker may be left out with: what
+        is missing is then in :attr:`Handle.loss`.
 
         All workers submit the same shapes and types in the same order. The arrays belong to the daemon until
         :meth:`Handle.wait` has returned.
@@ -218,6 +220,26 @@ class Handle:
         They were summed before this worker replaced a dead one.
         """
         return () if self._outcome is None else self._outcome.missed
+
+    @property
+    def loss(self) -> Loss | None:
+        """The contributions that are missing, of an operation with a ``loss_bound``; ``None`` before the end is known.
+
+        See also :meth:`left_out`, for error feedback.
+        """
+        return None if self._outcome is None else self._outcome.loss
+
+    def left_out(self) -> np.ndarray:
+        """Returns this worker's elements that were left out, and zeros elsewhere: to be added to the next step's.
+
+        Needs an operation with ``out``, since one in place has overwritten them, and its end.
+        """
+        if self._out is self._array:
+            raise ValueError("an operation in place has overwritten its input: give it out=")
+        values = np.zeros_like(self._array)
+        for first, end in () if self.loss is None else self.loss.own:
+            values.reshape(-1)[first:end] = self._array.reshape(-1)[first:end]
+        return values
 
     def cancel(self) -> bool:
         """Cancels the operation, which fails the job on all workers. Returns false if it had ended already."""

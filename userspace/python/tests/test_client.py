@@ -90,6 +90,32 @@ class Sums(WithLab):
         for result in self.lab.train("views", work, scale=1024.0):
             np.testing.assert_array_equal(result, np.repeat(np.arange(64) * 3, 300).reshape(64, 300))
 
+    def test_a_bound_is_reported_and_left_out_elements_come_back(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> tuple[np.ndarray, sumac.Loss, np.ndarray]:
+            array, out = job.buffer(50_000), job.buffer(50_000)
+            array[:] = rank + 1
+            handle = job.allreduce_async(array, out, loss_bound=0.25)
+            handle.wait(TEST_TIMEOUT)
+            with self.assertRaises(sumac.SumacError) as caught:
+                job.broadcast_async(array, 0, loss_bound=0.25)
+            self.assertEqual(caught.exception.code, "unsupported")
+            exact = job.allreduce_async(array)
+            exact.wait(TEST_TIMEOUT)
+            self.assertIsNone(exact.loss)
+            with self.assertRaises(ValueError):
+                exact.left_out()
+            assert handle.loss is not None
+            return out.copy(), handle.loss, handle.left_out()
+
+        (first, loss, _), *_ = results = self.lab.train("bounded", work, scale=1024.0)
+        self.assertEqual(loss.elements, 50_000)
+        self.assertTrue(0 < loss.budget <= 12_500 and loss.fraction <= 0.25)
+        for rank, (result, own, left_out) in enumerate(results):
+            np.testing.assert_array_equal(result, first)
+            self.assertEqual((own.budget, own.by_worker), (loss.budget, loss.by_worker))
+            self.assertEqual(sum(end - start for start, end in own.own), own.by_worker[rank])
+            self.assertEqual(np.count_nonzero(left_out), own.by_worker[rank])
+
     def test_a_dynamic_job_returns_the_same_sums(self) -> None:
         def work(client: sumac.Client, job: sumac.Job, rank: int) -> np.ndarray:
             terms = job.opened["dynamic"]

@@ -65,6 +65,38 @@ impl Contents {
         self.compare_of(results.len() as u16, reference, elements, results)
     }
 
+    /// The same of an operation with a loss bound; `left_out` has by rank the ranges of elements without the worker.
+    pub fn compare_bounded<T: Value>(
+        self,
+        reference: ReferenceSum,
+        elements: Range<usize>,
+        results: &[&[T]],
+        left_out: &[&[(u64, u64)]],
+    ) -> Comparison {
+        let mut comparison = Comparison::default();
+        for first in elements.clone().step_by(reference.packet::<T>()) {
+            let packet = first..(first + reference.packet::<T>()).min(elements.end);
+            let is_in =
+                |ranges: &[(u64, u64)]| !ranges.iter().any(|(a, b)| (*a..*b).contains(&(first as u64)));
+            let ranks = left_out.iter().enumerate().filter(|(_, ranges)| is_in(ranges));
+            let contributors: Vec<usize> = ranks.map(|(rank, _)| rank).collect();
+            if contributors.len() == results.len() {
+                comparison = comparison.and(self.compare(reference, packet, results));
+                continue;
+            }
+            let values = |rank| packet.clone().map(|index| self.value(rank, index)).collect();
+            let inputs: Vec<Vec<T>> = (0..results.len() as u16).map(values).collect();
+            for (at, expected) in reference.reduce_some(&inputs, &contributors).iter().enumerate() {
+                let exact = contributors.iter().map(|rank| inputs[*rank][at].exact());
+                let exact = reference.exact_some(exact, results.len());
+                for result in results {
+                    comparison.hold(result.get(first + at), *expected, exact, first + at);
+                }
+            }
+        }
+        comparison
+    }
+
     /// The same with the results of only some of so many workers.
     pub fn compare_of<T: Value>(
         self,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::Value;
-use sumac_client::OpenReply;
+use sumac_client::{Loss, OpenReply};
 
 use super::contents::{Comparison, Contents};
 use super::counters::list;
@@ -71,6 +71,11 @@ impl<T: Element> Jobs<T> {
         in_parallel(self.all.iter_mut().collect(), |(_, trainers): &mut (_, Trainers<T>)| {
             trainers.allreduce(limit)
         })
+    }
+
+    /// Returns the missing contributions of each job's last operation, if it had a loss bound.
+    pub(super) fn losses(&self) -> impl Iterator<Item = Loss> {
+        self.all.iter().filter_map(|(_, trainers)| trainers.loss().cloned())
     }
 
     /// Compares every element of every worker of every job with the reference.

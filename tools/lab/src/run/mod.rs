@@ -4,6 +4,7 @@ pub mod contents;
 mod counters;
 mod dynamic;
 mod jobs;
+mod loss;
 pub mod reference_sum;
 mod report;
 mod trainers;
@@ -17,6 +18,7 @@ use serde_json::Value;
 pub use counters::{Drops, Frames, Modes, RoundTrips};
 pub use dynamic::{Dynamic, HostReport};
 pub use jobs::JobReport;
+pub use loss::LossReport;
 pub use report::Report;
 pub use trainers::Trainers;
 
@@ -32,7 +34,7 @@ use crate::trace::{Sampler, Trace};
 use contents::{Comparison, Contents};
 use jobs::Jobs;
 use reference_sum::Value as Element;
-use sumac_client::{DType, OpenReply, Reduction, WireFormat, bf16, f16};
+use sumac_client::{DType, Loss, OpenReply, Reduction, WireFormat, bf16, f16};
 
 #[derive(Clone, Debug)]
 pub struct RunOptions {
@@ -61,12 +63,15 @@ pub struct Operation {
     pub reduction: Reduction,
     /// The wire format of floats.
     pub wire: WireFormat,
+    /// The fraction of its elements that each worker may be left out with.
+    pub loss_bound: f32,
 }
 
 impl Operation {
     /// The sum of this many float32 elements, as 32-bit integers.
     pub fn sum(elements: usize) -> Operation {
-        Operation { elements, dtype: DType::Float32, reduction: Reduction::Sum, wire: WireFormat::Int32 }
+        let (dtype, reduction, wire) = (DType::Float32, Reduction::Sum, WireFormat::Int32);
+        Operation { elements, dtype, reduction, wire, loss_bound: 0.0 }
     }
 }
 
@@ -80,6 +85,8 @@ pub(crate) struct Measured {
     pub(crate) cpu: CpuTime,
     pub(crate) machine: MachineTime,
     pub(crate) comparison: Comparison,
+    /// The missing contributions of all measured operations with a loss bound.
+    pub(crate) losses: Vec<Loss>,
 }
 
 /// All counters of a run.
@@ -145,6 +152,7 @@ fn run_with<T: Element>(
             measured.spans_of_jobs.push(took);
             measured.cpu = measured.cpu + (cpu_of(deployment) - cpu);
             measured.machine = measured.machine + MachineTime::now().since(machine);
+            measured.losses.extend(jobs.losses());
         }
         bar.set_message("verifying");
         measured.comparison = measured.comparison.and(jobs.compare(contents)?);

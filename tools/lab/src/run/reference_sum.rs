@@ -153,6 +153,24 @@ impl ReferenceSum {
         if self.wire == WireFormat::Int16 && self.is_scaled(dtype) { 2 } else { 1 }
     }
 
+    /// Sums up a packet's values of these workers (by index) only, scaled to the sum of all, as bounded loss does. Of floats.
+    pub fn reduce_some<T: Value>(self, workers: &[Vec<T>], contributors: &[usize]) -> Vec<T> {
+        let largest = workers.iter().flatten().map(|value| value.exact().abs()).fold(0.0, f64::max);
+        let factor = self.factor(workers.len() as f64, largest);
+        let down = factor.down * workers.len() as f64 / contributors.len() as f64;
+        let factor = Factor { down, ..factor };
+        let length = workers.first().map_or(0, Vec::len);
+        let column = |index: usize| contributors.iter().map(move |rank| workers[*rank][index].exact());
+        (0..length).map(|index| T::nearest(factor.sum(column(index)))).collect()
+    }
+
+    /// The same without rounding.
+    pub fn exact_some(self, values: impl ExactSizeIterator<Item = f64>, workers: usize) -> f64 {
+        let scaled =
+            if self.reduction == Reduction::Sum { workers as f64 / values.len() as f64 } else { 1.0 };
+        self.exact(values) * scaled
+    }
+
     /// Reduces a packet's values, by worker; all have the same length.
     pub fn reduce<T: Value>(self, workers: &[Vec<T>]) -> Reduced<T> {
         let length = workers.first().map_or(0, Vec::len);
@@ -291,6 +309,21 @@ mod tests {
         assert_eq!(reduced, Reduced { values: vec![1.5, 0.0], or_floats: Some(vec![1.5, 3e-12]) });
         let negative = workers.map(|values| values.iter().map(|value| -value).collect::<Vec<_>>());
         assert_eq!(dynamic.reduce(&negative).or_floats, Some(vec![-1.5, -3e-12]));
+    }
+
+    #[test]
+    fn sums_of_some_are_scaled_to_those_of_all() {
+        let workers = [vec![1.0f32, -0.5], vec![0.25, 0.5], vec![1.0, 1.0]];
+        let near = |got: Vec<f32>, expected: [f64; 2]| {
+            assert!(
+                got.iter().zip(expected).all(|(got, one)| (f64::from(*got) - one).abs() < 1e-6),
+                "{got:?}"
+            );
+        };
+        near(BLOCK.reduce_some(&workers, &[0, 2]), [3.0, 0.75]);
+        near(ReferenceSum { reduction: Reduction::Mean, ..BLOCK }.reduce_some(&workers, &[1]), [0.25, 0.5]);
+        assert_eq!(BLOCK.exact_some([1.0, 1.0].into_iter(), 3), 3.0);
+        assert_eq!(BLOCK.reduce_some(&workers, &[0, 1, 2]), BLOCK.reduce(&workers).values);
     }
 
     #[test]

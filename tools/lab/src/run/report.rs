@@ -10,6 +10,7 @@ use sumac_wire::header::HEADER_LEN;
 use super::counters::{Drops, Frames, Modes, RoundTrips};
 use super::dynamic::{Dynamic, HostReport};
 use super::jobs::JobReport;
+use super::loss::LossReport;
 use super::reference_sum::ReferenceSum;
 use super::{Counted, Measured, Operation, RunOptions};
 use crate::cable::{BURST_BYTES, CableCounters};
@@ -84,6 +85,9 @@ pub struct Report {
     pub rate: Option<u64>,
     /// The cables' faults, all together.
     pub injected: CableCounters,
+    /// The missing contributions, of operations with a loss bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<LossReport>,
     /// The part that only dynamic jobs have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamic: Option<Dynamic>,
@@ -139,6 +143,7 @@ impl Report {
             mtu: spec.mtu,
             rate: spec.rate.map(|rate| rate.0),
             injected: *injected,
+            loss: LossReport::of(&measured.losses),
             dynamic: Dynamic::of(opened, options.sumac.dynamic, stats, parameter_hosts),
             trace: measured.trace.clone(),
         }
@@ -174,6 +179,12 @@ impl fmt::Display for Report {
             )?;
         }
         writeln!(f, "  retransmits   {} of {} chunks", self.retransmits, self.frames.contributions)?;
+        if let Some(LossReport { spent, budget, by_worker }) = &self.loss {
+            let percent = |part: &f64| format!("{:.2} %", part * 100.0);
+            let each: Vec<String> = by_worker.iter().map(percent).collect();
+            let (spent, budget, each) = (percent(spent), percent(budget), each.join(", "));
+            writeln!(f, "  left out      {spent} of at most {budget}; by worker {each}")?;
+        }
         match &self.dynamic {
             Some(dynamic) => write_dynamic(f, dynamic, self.shards)?,
             None => writeln!(

@@ -3,9 +3,9 @@
 use std::sync::{Barrier, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
-use sumac_client::{Client, ClientError, Job, JobOptions, OpOptions, OpenReply, Tensor};
+use sumac_client::{Client, ClientError, Job, JobOptions, Loss, OpOptions, OpenReply, Tensor};
 
 use super::Operation;
 use super::contents::{Comparison, Contents};
@@ -31,6 +31,8 @@ struct Trainer<T> {
     client: Client,
     job: Job,
     tensor: Option<Tensor<T>>,
+    /// Of the last operation, if it had a loss bound.
+    loss: Option<Loss>,
 }
 
 /// One job with all its workers.
@@ -53,7 +55,7 @@ impl<T: Element> Trainers<T> {
             let options = JobOptions::new(name, rank, world).wire(operation.wire).timeout(JOIN_LIMIT);
             let options = deployment.in_its_mode(options);
             let job = client.open(&options).map_err(failed(rank, "joining the job"))?;
-            Ok(Trainer { rank, client, job, tensor: Some(tensor) })
+            Ok(Trainer { rank, client, job, tensor: Some(tensor), loss: None })
         })?;
         Ok(Trainers { all, operation })
     }
@@ -75,12 +77,33 @@ impl<T: Element> Trainers<T> {
     /// Sums all tensors, all workers at once; returns the first one's start and the last one's end.
     pub fn allreduce(&mut self, limit: Duration) -> Result<Span> {
         let start = Barrier::new(self.all.len());
-        let options = OpOptions { reduction: self.operation.reduction, ..OpOptions::default() };
+        let Operation { reduction, loss_bound, .. } = self.operation;
+        let options = OpOptions { reduction, loss_bound, ..OpOptions::default() };
         let spans = in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer<T>| {
             start.wait();
             trainer.allreduce(options, limit)
         })?;
+        self.check_losses()?;
         Ok(around(&spans))
+    }
+
+    /// Checks that all workers report the same missing contributions, each within the bound, and all ranges of its own.
+    fn check_losses(&self) -> Result<()> {
+        let Some(first) = self.loss() else { return Ok(()) };
+        for (rank, trainer) in self.all.iter().enumerate() {
+            let loss = trainer.loss.as_ref().context("a worker does not report its loss")?;
+            let own: u64 = loss.own.iter().map(|(first, end)| end - first).sum();
+            let most = loss.by_worker.iter().max().copied().unwrap_or(0);
+            ensure!(loss.by_worker == first.by_worker, "workers 0 and {rank} report other losses");
+            ensure!(Some(&own) == loss.by_worker.get(rank), "worker {rank}: {own} of {loss:?}");
+            ensure!(most <= loss.budget, "worker {rank}: {loss:?}");
+        }
+        Ok(())
+    }
+
+    /// Returns the missing contributions of the last operation, if it had a loss bound.
+    pub fn loss(&self) -> Option<&Loss> {
+        self.all.first().and_then(|trainer| trainer.loss.as_ref())
     }
 
     /// Compares every element of every worker with the reference, on all CPUs.
@@ -91,13 +114,20 @@ impl<T: Element> Trainers<T> {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let results: Vec<&[T]> =
             self.all.iter().map(|trainer| trainer.tensor.as_deref().unwrap_or(&[])).collect();
+        let own = |trainer: &'_ Trainer<T>| trainer.loss.as_ref().map_or(Vec::new(), |loss| loss.own.clone());
+        let left_out: Vec<Vec<(u64, u64)>> = self.all.iter().map(own).collect();
+        let left_out: Vec<&[(u64, u64)]> = left_out.iter().map(Vec::as_slice).collect();
         let next = RwLock::new((0..elements).step_by(block));
         let take = || next.write().unwrap_or_else(PoisonError::into_inner).next();
         let parts = in_parallel((0..cpus).collect(), |_| {
             let mut comparison = Comparison::default();
             while let Some(first) = take() {
                 let last = (first + block).min(elements);
-                comparison = comparison.and(contents.compare(reference, first..last, &results));
+                let compared = match self.loss() {
+                    None => contents.compare(reference, first..last, &results),
+                    Some(_) => contents.compare_bounded(reference, first..last, &results, &left_out),
+                };
+                comparison = comparison.and(compared);
             }
             Ok(comparison)
         })?;
@@ -135,6 +165,7 @@ impl<T: Element> Trainer<T> {
             }
         }
         let end = monotonic();
+        self.loss = pending.loss().cloned();
         self.tensor = Some(pending.wait().map_err(|failed| fail(failed.error))?);
         Ok((begin, end))
     }

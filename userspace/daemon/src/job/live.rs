@@ -342,7 +342,7 @@ mod tests {
 
     fn operation(number: u32) -> UnattributedFault {
         let error = Failure::new(Code::Saturated, "somebody's").elements("w", 256, Some(512));
-        let outcome = Outcome { duration_ns: 1, error: Some(error), missed: Vec::new() };
+        let outcome = Outcome { duration_ns: 1, error: Some(error), missed: Vec::new(), loss: None };
         UnattributedFault { id: OperationId(number), client: ClientId::OPENER, op: 9, outcome }
     }
 

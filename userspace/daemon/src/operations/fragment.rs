@@ -113,7 +113,8 @@ impl LeasedFragment {
             takes: size(ranges.output.start)..size(ranges.output.end),
             skip: u64::from(skip),
             priority,
-            loss_bound: 0.0,
+            // A barrier has no values that could be left out.
+            loss_bound: if descriptor.count == 0 { 0.0 } else { descriptor.loss_bound.fraction() },
             exchange: None,
             buffer: Box::new(buffer),
         }

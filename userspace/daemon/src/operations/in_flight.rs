@@ -3,10 +3,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use sumac_api::Failure;
+use sumac_api::{Failure, Loss};
 use sumac_job::{OperationDescriptor, OperationId};
 
 use super::ClientId;
+use super::lanes::append_range;
 use crate::quotas::Reservation;
 use crate::session::Outcome;
 
@@ -44,6 +45,8 @@ pub(super) struct InFlight {
     pub(super) op: u64,
     /// Ascending ranges of elements that were summed before this worker replaced another one.
     pub(super) missed: Vec<(u64, u64)>,
+    /// Of an operation with a loss bound.
+    loss: Option<Loss>,
     fragments_left: usize,
     started: u64,
     finished: u64,
@@ -63,7 +66,8 @@ impl InFlight {
     ) -> InFlight {
         let (started, finished, end) = (u64::MAX, 0, FragmentEnd::Complete);
         let (fragments_left, _held) = (fragments, held.into());
-        InFlight { descriptor, client, op, missed, fragments_left, started, finished, end, _held }
+        let loss = None;
+        InFlight { descriptor, client, op, missed, loss, fragments_left, started, finished, end, _held }
     }
 
     /// Records the end of a fragment, with its times on the data path's clock. Returns whether it was the last.
@@ -75,6 +79,27 @@ impl InFlight {
             self.end = end;
         }
         self.fragments_left == 0
+    }
+
+    /// Adds a fragment's missing contributions.
+    pub(super) fn add_loss(&mut self, fragment: Option<sumac_transport::Loss>) {
+        let Some(fragment) = fragment else { return };
+        let loss = self.loss.get_or_insert_default();
+        loss.elements = self.descriptor.count;
+        loss.budget += fragment.budget;
+        loss.by_worker.resize(fragment.by_worker.len(), 0);
+        loss.by_worker.iter_mut().zip(fragment.by_worker).for_each(|(sum, elements)| *sum += elements);
+        loss.own.extend(fragment.own.iter().map(|range| (range.start as u64, range.end as u64)));
+    }
+
+    /// Returns the missing contributions of all fragments.
+    pub(super) fn loss(&self) -> Option<Loss> {
+        let mut loss = self.loss.clone()?;
+        loss.own.sort_unstable();
+        let mut merged = Vec::new();
+        loss.own.iter().for_each(|(start, end)| append_range(&mut merged, *start..*end));
+        merged.truncate(Loss::RANGES);
+        Some(Loss { own: merged, ..loss })
     }
 
     pub(super) fn end(&self) -> (FragmentEnd, u64) {
@@ -134,7 +159,7 @@ impl<T> Named<T> {
 mod tests {
     use super::*;
     use sumac_api::Code;
-    use sumac_job::{CollectiveKind, DType, Reduction};
+    use sumac_job::{CollectiveKind, DType, LossBound, Reduction};
 
     fn in_flight(fragments: usize) -> InFlight {
         let descriptor = OperationDescriptor {
@@ -145,6 +170,7 @@ mod tests {
             root: None,
             name: None,
             is_urgent: false,
+            loss_bound: LossBound::default(),
         };
         InFlight::new(descriptor, ClientId::OPENER, 1, fragments, Vec::new(), None)
     }
@@ -167,6 +193,27 @@ mod tests {
         operation.fragment_ended(0, 1, FragmentEnd::PeerFault(failure("theirs again")));
         operation.fragment_ended(0, 1, FragmentEnd::Complete);
         assert_eq!(operation.end().0, FragmentEnd::OwnFault(failure("ours")));
+    }
+
+    #[test]
+    fn the_loss_is_that_of_all_fragments() {
+        let mut operation = in_flight(2);
+        assert_eq!(operation.loss(), None);
+        let fragment = |budget, by_worker: [u64; 2], own| sumac_transport::Loss {
+            budget,
+            by_worker: by_worker.to_vec(),
+            own: vec![own],
+        };
+        operation.add_loss(Some(fragment(10, [0, 8], 40..48)));
+        operation.add_loss(None);
+        operation.add_loss(Some(fragment(12, [4, 4], 36..40)));
+        let expected = Loss { elements: 1, budget: 22, by_worker: vec![4, 12], own: vec![(36, 48)] };
+        assert_eq!(operation.loss(), Some(expected));
+        for first in 0..5000 {
+            operation.add_loss(Some(fragment(0, [0, 0], 2 * first..2 * first + 1)));
+        }
+        let loss = operation.loss().unwrap();
+        assert_eq!((loss.own.len(), loss.own[0]), (Loss::RANGES, (0, 1)), "a message holds no more");
     }
 
     #[test]

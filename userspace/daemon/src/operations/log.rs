@@ -107,7 +107,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sumac_job::{CollectiveKind, DType, Reduction};
+    use sumac_job::{CollectiveKind, DType, LossBound, Reduction};
 
     fn named(name: Option<String>) -> OperationDescriptor {
         OperationDescriptor {
@@ -118,6 +118,7 @@ mod tests {
             root: None,
             name,
             is_urgent: false,
+            loss_bound: LossBound::default(),
         }
     }
 

@@ -22,8 +22,8 @@ use sumac_control::events::{
     Announcement, Fault, OperationReport, Post, REPORTED_OPERATIONS, ReportedOperation,
 };
 use sumac_job::{JobTerms, OperationDescriptor, OperationId, OperationOrder, ResumePoint};
-use sumac_transport::Scale;
 use sumac_transport::convert::Codec;
+use sumac_transport::{Loss, Scale};
 use sumac_wire::CLASSES;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -250,7 +250,7 @@ impl JobOperations {
         state.log.add(id, descriptor.clone(), chunks);
         if operations.is_empty() {
             state.log.ended(id);
-            state.complete(client, op, Outcome { duration_ns: 0, error: None, missed });
+            state.complete(client, op, Outcome { duration_ns: 0, error: None, missed, loss: None });
             return Ok(());
         }
         state.in_flight.insert(id, InFlight::new(descriptor, client, op, operations.len(), missed, held));
@@ -284,23 +284,28 @@ impl JobOperations {
         &self,
         id: OperationId,
         (started, finished): (u64, u64),
+        loss: Option<Loss>,
         end: impl FnOnce(&str) -> FragmentEnd,
     ) {
         let mut state = self.lock();
         let Some(operation) = state.in_flight.get_mut(&id) else { return };
         let end = end(&operation.descriptor.tensor(id));
+        operation.add_loss(loss);
         if !operation.fragment_ended(started, finished, end) {
             return;
         }
         let Some(operation) = state.in_flight.remove(&id) else { return };
         let (end, duration_ns) = operation.end();
+        let loss = operation.loss();
         let InFlight { client, op, missed, .. } = operation;
-        let failed = |failure| Outcome { duration_ns, error: Some(failure), missed: Vec::new() };
+        let failed = |failure| Outcome { duration_ns, error: Some(failure), missed: Vec::new(), loss: None };
         if end != FragmentEnd::JobEnded {
             state.log.ended(id);
         }
         match end {
-            FragmentEnd::Complete => state.complete(client, op, Outcome { duration_ns, error: None, missed }),
+            FragmentEnd::Complete => {
+                state.complete(client, op, Outcome { duration_ns, error: None, missed, loss });
+            }
             FragmentEnd::SumFault(failure) => state.complete(client, op, failed(failure)),
             FragmentEnd::OwnFault(failure) => {
                 let failure = failure.ranks([self.rank]);

@@ -10,7 +10,7 @@ use sumac_api::{
     Attach, Cancel, CancelReply, Close, Code, Collective, CollectiveKind, Command, Failure, Hello,
     HelloReply, Open, OperationReply, Outbound, Register, RegisterReply, Request, Unregister, VERSION, Wait,
 };
-use sumac_job::{JobTerms, OperationOrder};
+use sumac_job::{DType, JobTerms, OperationOrder, Reduction};
 
 use super::completion_event::CompletionEvent;
 use super::memory::Region;
@@ -266,14 +266,34 @@ fn unknown_op(op: u64) -> Failure {
     Failure::new(Code::UnknownOp, message)
 }
 
+/// Checks a request's loss bound.
+fn check_bound(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Result<(), Failure> {
+    let (name, bound) = (kind.name(), request.loss_bound);
+    if !(0.0..=1.0).contains(&bound) {
+        let message = format!("{name}: loss_bound {bound} is not between 0 and 1");
+        return Err(Failure::new(Code::BadField, message));
+    }
+    let reduction = request.reduction.unwrap_or_default();
+    let problem = match () {
+        () if bound == 0.0 => return Ok(()),
+        () if !kind.reduces() => "values that are only moved have no others that could stand for them",
+        () if request.dtype == DType::Int32 => "a sum of some workers' int32 cannot be scaled to that of all",
+        () if matches!(reduction, Reduction::Min | Reduction::Max) => {
+            "the minimum or maximum of some workers is not that of all"
+        }
+        () if job.is_dynamic() => "the aggregators of a dynamic job wait for all workers",
+        () if job.fan_in_1 > 0 => "two levels of aggregators wait for all workers",
+        () => return Ok(()),
+    };
+    let message = format!("{name}: loss_bound {bound}: {problem}");
+    Err(Failure::new(Code::Unsupported, message).hint("leave loss_bound out, or give 0"))
+}
+
 /// Checks a request before its memory is leased.
 fn check(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Result<(), Failure> {
     let bad = |problem: String| Failure::new(Code::BadField, format!("{}: {problem}", kind.name()));
-    let Collective { count, priority, loss_bound, root, ref name, .. } = *request;
-    if loss_bound != 0.0 {
-        let message = format!("a loss bound of {loss_bound} is not supported by this job, which is exact");
-        return Err(Failure::new(Code::Unsupported, message).hint("leave loss_bound out, or give 0"));
-    }
+    let Collective { count, priority, root, ref name, .. } = *request;
+    check_bound(kind, request, job)?;
     if priority > 7 {
         return Err(bad(format!("priority {priority} is not between 0 and 7")));
     }

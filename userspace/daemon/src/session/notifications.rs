@@ -106,6 +106,7 @@ impl Session {
             job: operation.job,
             duration_ns: outcome.duration_ns,
             missed: outcome.missed.clone(),
+            loss: outcome.loss.clone(),
             error: outcome.error.clone(),
         }))?;
         // After the message, so that a trainer that wakes up finds it.
@@ -118,7 +119,8 @@ impl Session {
     fn job_failed(&mut self, handle: u64, failure: Failure) -> Result<(), End> {
         for (op, submitted) in self.operations.of_job(handle) {
             let duration_ns = u64::try_from(submitted.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.completed(op, &Outcome { duration_ns, error: Some(failure.clone()), missed: Vec::new() })?;
+            let error = Some(failure.clone());
+            self.completed(op, &Outcome { duration_ns, error, missed: Vec::new(), loss: None })?;
         }
         let Some(job) = self.jobs.get_mut(&handle) else { return Ok(()) };
         let before = std::mem::replace(&mut job.state, JobState::Failed(failure.clone()));
@@ -139,8 +141,8 @@ impl Session {
 pub(super) fn wait_reply(request: u64, op: u64, outcome: Outcome) -> Outbound {
     match outcome.error {
         None => {
-            let Outcome { duration_ns, missed, .. } = outcome;
-            Outbound::ok(request, &WaitReply { op, duration_ns, missed })
+            let Outcome { duration_ns, missed, loss, .. } = outcome;
+            Outbound::ok(request, &WaitReply { op, duration_ns, missed, loss })
         }
         Some(failure) => Outbound::failed(Some(request), failure),
     }

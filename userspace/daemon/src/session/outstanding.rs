@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use sumac_api::Failure;
+use sumac_api::{Failure, Loss};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
@@ -12,6 +12,8 @@ pub(crate) struct Outcome {
     pub(crate) error: Option<Failure>,
     /// Ranges of elements that were not written, because they were summed before this worker replaced another one.
     pub(crate) missed: Vec<(u64, u64)>,
+    /// The contributions that are missing, of an operation with a loss bound.
+    pub(crate) loss: Option<Loss>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +142,7 @@ mod tests {
     }
 
     fn done(duration_ns: u64) -> Outcome {
-        Outcome { duration_ns, error: None, missed: Vec::new() }
+        Outcome { duration_ns, error: None, missed: Vec::new(), loss: None }
     }
 
     #[test]

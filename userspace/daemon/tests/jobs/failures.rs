@@ -51,7 +51,15 @@ fn ranges_are_checked() {
         ("output overlaps", with(base.clone(), json!({"out_offset": 8})), "out_of_range"),
         ("no such output", with(base.clone(), json!({"out_region": 99})), "unknown_region"),
         ("no such dtype", with(base.clone(), json!({"dtype": "float64"})), "bad_field"),
-        ("loss bound", with(base.clone(), json!({"loss_bound": 0.1})), "unsupported"),
+        ("a loss bound above 1", with(base.clone(), json!({"loss_bound": 1.5})), "bad_field"),
+        ("a loss bound below 0", with(base.clone(), json!({"loss_bound": -0.1})), "bad_field"),
+        ("integers", with(base.clone(), json!({"loss_bound": 0.1, "dtype": "int32"})), "unsupported"),
+        ("a maximum", with(base.clone(), json!({"loss_bound": 0.1, "reduction": "max"})), "unsupported"),
+        (
+            "a broadcast",
+            with(base.clone(), json!({"loss_bound": 0.1, "cmd": "broadcast", "root": 0})),
+            "unsupported",
+        ),
         ("priority", with(base.clone(), json!({"priority": 8})), "bad_field"),
     ];
     for (name, ask, expected) in cases {

@@ -44,6 +44,18 @@ fn sizes() {
 }
 
 #[test]
+fn loss_bounds() {
+    differ(
+        |o| o,
+        |client, job, rank| {
+            let loss_bound = [0.1, 0.2][usize::from(rank)];
+            sum(client, job, 1000, OpOptions { loss_bound, ..OpOptions::default() })
+        },
+        ["#1 allreduce sum float32[1000] loss bound 0.1", "#1 allreduce sum float32[1000] loss bound 0.2"],
+    );
+}
+
+#[test]
 fn types() {
     differ(
         |o| o,

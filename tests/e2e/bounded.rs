@@ -1,0 +1,103 @@
+//! Bounded loss: sums that complete without some contributions, on cables that lose frames and with a worker that stops.
+//!
+//! ```text
+//! w0 net0 --[cable]-- port0 +-----+
+//! w1 net0 --[cable]-- port1 | agg |
+//! w2 net0 --[cable]-- port2 |     |
+//! w3 net0 --[cable]-- port3 +-----+
+//! ```
+
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use sumac_client::{Client, Job, Loss, OpOptions};
+use sumac_lab::deployment::{Backend, SumacOptions};
+use sumac_lab::run::{Operation, Report, RunOptions, run};
+use sumac_lab::units::Probability;
+use sumac_lab::{Faults, LabSpec};
+use sumac_tests::site::{in_turn, with_sumac};
+use sumac_tests::{Crew, wait};
+
+const COUNT: usize = 400_000;
+
+/// Three sums with a bound of 10 %, on cables that lose 1 % of the frames.
+fn lossy(backend: Backend) -> Report {
+    let faults = Faults { loss: Probability(10_000), ..Faults::default() };
+    let name = format!("bound{}", std::process::id());
+    run(&RunOptions {
+        lab: LabSpec { faults, name, ..LabSpec::new(4) },
+        sumac: SumacOptions { backend, ..SumacOptions::default() },
+        operation: Operation { loss_bound: 0.1, ..Operation::sum(COUNT) },
+        jobs: 1,
+        iterations: 3,
+        warmup: 1,
+        seed: 11,
+        limit: Duration::from_secs(60),
+        trace: false,
+    })
+    .unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+/// The run compares every element of every worker with the sum over the contributors that the workers report.
+#[test]
+fn lossy_cables_spend_the_budget_and_replicas_stay_equal() {
+    in_turn(|| {
+        for backend in [Backend::Xdp, Backend::Udp] {
+            let report = lossy(backend);
+            let loss = report.loss.clone().unwrap();
+            println!("{backend:?}: {loss:?}, {} s", report.tat_s.median);
+            assert!(report.verified, "{report}");
+            assert!(loss.spent > 0.0 && loss.by_worker.iter().all(|spent| *spent <= loss.budget), "{loss:?}");
+            assert!(loss.budget <= 0.1);
+        }
+    });
+}
+
+/// Sums ones on this worker; returns the result and what it lost.
+fn sum_of_ones(client: &Client, job: &Job) -> (Vec<f32>, Loss) {
+    let mut tensor = client.tensor::<f32>(10 * COUNT).unwrap();
+    tensor.fill(1.0);
+    let options = OpOptions { loss_bound: 0.3, ..OpOptions::default() };
+    let mut pending = job.allreduce_with(tensor, options).unwrap();
+    assert!(pending.wait_timeout(wait::LIMIT).unwrap(), "no sum");
+    let loss = pending.loss().cloned().unwrap();
+    (pending.wait().unwrap().to_vec(), loss)
+}
+
+/// A worker whose daemon stops for a while in the middle: it is left out of some chunks, and gets every result.
+#[test]
+fn a_worker_that_stops_is_left_out_within_the_bound() {
+    with_sumac(LabSpec::new(3), &SumacOptions::default(), |sumac| {
+        let crew = Crew::join(sumac, "straggler");
+        let results = thread::scope(|scope| {
+            let running: Vec<_> =
+                crew.trainers.iter().map(|one| scope.spawn(|| sum_of_ones(&one.client, &one.job))).collect();
+            for _ in 0..20 {
+                thread::sleep(Duration::from_millis(10));
+                sumac.daemon(2).unwrap().signal(Signal::SIGSTOP);
+                thread::sleep(Duration::from_millis(20));
+                sumac.daemon(2).unwrap().signal(Signal::SIGCONT);
+            }
+            running.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()
+        });
+        let (sums, loss) = &results[0];
+        println!("{loss:?}");
+        for (rank, (own_sums, own)) in results.iter().enumerate() {
+            assert!(own_sums == sums, "worker {rank} has other sums");
+            assert_eq!((&own.by_worker, own.budget), (&loss.by_worker, loss.budget), "worker {rank}");
+            assert_eq!(own.own.iter().map(|(first, end)| end - first).sum::<u64>(), own.by_worker[rank]);
+        }
+        // All give the same values: sums of some are scaled to those of all.
+        assert!(
+            sums.iter().all(|sum| (sum - 3.0).abs() < 1e-5),
+            "{:?}",
+            sums.iter().find(|sum| **sum != 3.0)
+        );
+        assert!(
+            loss.by_worker[2] > 0 && loss.by_worker.iter().all(|spent| *spent <= loss.budget),
+            "{loss:?}"
+        );
+        crew.leave();
+    });
+}
