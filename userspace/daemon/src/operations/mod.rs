@@ -11,6 +11,7 @@
 mod fragment;
 mod in_flight;
 mod lanes;
+mod late;
 mod log;
 
 use std::collections::{BTreeMap, HashMap};
@@ -30,6 +31,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use self::fragment::{LeasedFragment, arithmetic, divide};
 use self::in_flight::{InFlight, Named};
 use self::lanes::{Assignment, Lanes, append_range};
+use self::late::LateWorkers;
 use self::log::Log;
 use crate::access::Credentials;
 use crate::backend::{Backend, stopped};
@@ -116,6 +118,7 @@ struct State {
     held_back: Vec<ClientId>,
     /// Operations that ended with the job, and are reported with its end.
     ended_with_job: usize,
+    late: LateWorkers,
     submitted: u64,
     ended: u64,
     /// One cancellation ends the job; the task need not hear of more.
@@ -304,6 +307,11 @@ impl JobOperations {
         }
         match end {
             FragmentEnd::Complete => {
+                let late = loss.as_ref().map_or(Vec::new(), |loss| state.late.record(loss));
+                if !late.is_empty() {
+                    let job = self.terms.job;
+                    log_limited!(warn, wire_job = job, ranks = ?late, "always late: left out up to the loss bound");
+                }
                 state.complete(client, op, Outcome { duration_ns, error: None, missed, loss });
             }
             FragmentEnd::SumFault(failure) => state.complete(client, op, failed(failure)),

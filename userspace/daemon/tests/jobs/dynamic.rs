@@ -50,6 +50,25 @@ fn sent(client: &Client, job: &Job) -> Vec<u64> {
 }
 
 #[test]
+fn a_loss_bound_is_refused_by_name() {
+    let lab = Lab::dynamic(Kind::Host { shared: 512 }, HOSTS, 1, "");
+    let refused = lab.train("exact", dynamic, |client, job, _| {
+        let options = OpOptions { loss_bound: 0.1, ..OpOptions::default() };
+        let refused = failure(job.allreduce_with(client.tensor::<f32>(1000).unwrap(), options));
+        // Nothing was sent: the job goes on.
+        kinds::sum(client, job, 10, |_| 1.0f32);
+        refused
+    });
+    for failure in refused {
+        assert_eq!(failure.code, Code::Unsupported, "{failure}");
+        assert!(
+            failure.message.contains("loss_bound 0.1") && failure.message.contains("dynamic"),
+            "{failure}"
+        );
+    }
+}
+
+#[test]
 fn dynamic_and_static_jobs_have_the_same_results() {
     let lab = Lab::dynamic(Kind::Host { shared: 512 }, HOSTS, 1, "");
     // Not a power of two: the sums are rounded, in the same way.
