@@ -16,6 +16,7 @@
 //! | [`stream`] | which slot and pool version a chunk takes (SwitchML's Algorithm 4) |
 //! | [`dynamic`] | what packets do to a shared slot and at the parameter host (ATP) |
 //! | [`time`] | the time that callers pass to engines |
+//! | [`tos`] | how packets are tagged for queues and drops |
 //! | [`reason`] | the one list of counters |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -31,6 +32,7 @@ pub mod slot;
 pub mod stream;
 pub mod tables;
 pub mod time;
+pub mod tos;
 
 pub use header::{Header, Kind};
 pub use reason::Reason;

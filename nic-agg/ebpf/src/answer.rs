@@ -5,6 +5,7 @@ use sumac_wire::{
     frame::{IPV4_LEN, UDP_LEN},
     header::{HEADER_LEN, VERSION, flag, offset},
     tables::{JobEntry, WorkerEntry},
+    tos,
 };
 
 use crate::{packet::Headers, work::Work};
@@ -46,9 +47,6 @@ const IP_WORDS: usize = IPV4_LEN / 4;
 const UDP_WORDS: usize = UDP_LEN / 4;
 const SUMAC_WORDS: usize = HEADER_LEN / 4;
 
-/// The bits of ECN in IPv4's second byte.
-pub const ECN: u8 = 0b11;
-const ECT_0: u8 = 0b10;
 
 const HOPS: u8 = 64;
 
@@ -83,10 +81,7 @@ pub fn write_header(headers: Headers, header: &Header) {
 /// sender does not react to marks.
 #[inline(always)]
 pub fn unmark(headers: Headers) {
-    let byte = headers.get::<u8>(DSCP_ECN);
-    if byte & ECN != 0 {
-        headers.set(DSCP_ECN, byte & !ECN | ECT_0);
-    }
+    headers.set(DSCP_ECN, tos::unmarked(headers.get::<u8>(DSCP_ECN)));
 }
 
 #[inline(always)]
@@ -110,7 +105,7 @@ pub fn make_unknown_job(headers: Headers, job: &JobEntry, to: Addresses) {
     make_report(headers, job);
     change_flags(headers, flag::UNKNOWN_JOB, !flag::LEVEL);
     adjust_checksum(headers, before + header_sum(headers, |word| word));
-    headers.set(DSCP_ECN, headers.get::<u8>(DSCP_ECN) & !ECN);
+    headers.set(DSCP_ECN, headers.get::<u8>(DSCP_ECN) & !tos::ECN_MASK);
     readdress(headers, to);
 }
 

@@ -32,8 +32,8 @@ use sumac_wire::{Header, Kind, Reason, header::flag};
 const HANGS: Duration = Duration::from_secs(20);
 const SLOTS: u32 = 8;
 /// ECN bits: can be marked, and was marked.
-const CAPABLE: u8 = 0b10;
-const MARKED: i32 = 0b11;
+const CAPABLE: u8 = 0xa2;
+const MARKED: i32 = 0xa3;
 
 struct Socket(UdpSocket);
 

@@ -8,13 +8,13 @@ use crate::events::Nanos;
 
 /// ECN bits of the IP header (RFC 3168).
 pub mod ecn {
-    pub const MASK: u8 = 0b11;
+    pub const MASK: u8 = sumac_wire::tos::ECN_MASK;
     /// The sender does not support ECN.
     pub const NOT_CAPABLE: u8 = 0b00;
     /// ECT(0).
-    pub const CAPABLE: u8 = 0b10;
+    pub const CAPABLE: u8 = sumac_wire::tos::ECT_0;
     /// CE: congestion experienced.
-    pub const MARKED: u8 = 0b11;
+    pub const MARKED: u8 = sumac_wire::tos::CE;
 }
 
 /// Preamble, check sequence and gap around an Ethernet frame.

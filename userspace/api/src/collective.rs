@@ -1,7 +1,7 @@
 //! Collective operations.
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
-use sumac_job::{CollectiveKind, DType, LossBound, OperationDescriptor, Reduction};
+use sumac_job::{CollectiveKind, DType, Importance, LossBound, OperationDescriptor, Reduction};
 
 /// An operation on a tensor; the command is its kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,6 +35,9 @@ pub struct Collective {
     /// The priority, 0 (lowest) to 7.
     #[serde(default)]
     pub priority: u8,
+    /// The way in which its packets are told apart by importance; may differ between workers.
+    #[serde(default, skip_serializing_if = "Importance::is_none")]
+    pub importance: Importance,
     /// The fraction of its elements that each worker may be left out with.
     #[serde(default, deserialize_with = "finite")]
     pub loss_bound: f32,
@@ -91,6 +94,7 @@ mod tests {
             root,
             name: None,
             priority: 0,
+            importance: Importance::None,
             loss_bound: 0.0,
         };
         let cases = [

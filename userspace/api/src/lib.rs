@@ -24,8 +24,8 @@ pub use outbound::{
 };
 pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Stats, Unregister, Wait};
 pub use sumac_job::{
-    CollectiveKind, DType, JobSpec, Mode, NonFinitePolicy, OperationDescriptor, OperationOrder, Reduction,
-    Scale, WireFormat,
+    CollectiveKind, DType, Importance, JobSpec, Mode, NonFinitePolicy, OperationDescriptor, OperationOrder,
+    Reduction, Scale, WireFormat, layer_priority,
 };
 
 /// The protocol's version.

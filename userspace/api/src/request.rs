@@ -273,6 +273,7 @@ mod tests {
             root: None,
             name: Some("layer1".into()),
             priority: 3,
+            importance: sumac_job::Importance::None,
             loss_bound: 0.0,
         };
         let rooted = Collective { root: Some(3), ..plain.clone() };

@@ -139,6 +139,7 @@ impl Job {
             root,
             name: options.name.map(str::to_owned),
             priority: options.priority,
+            importance: options.importance,
             loss_bound: options.loss_bound,
         };
         let command = Command::collective(kind, operation);

@@ -33,7 +33,8 @@ pub use half::{bf16, f16};
 pub use job::{Job, Pending, Submitted};
 pub use options::{JobOptions, OpOptions};
 pub use sumac_api::{
-    Code, DType, DynamicReply, Failure, HelloReply, JobSpec, JobStats, Limits, Loss, Mode, NonFinitePolicy,
-    OpenReply, OperationOrder, Reduction, Scale, Secret, StatsReply, WireFormat,
+    Code, DType, DynamicReply, Failure, HelloReply, Importance, JobSpec, JobStats, Limits, Loss, Mode,
+    NonFinitePolicy, OpenReply, OperationOrder, Reduction, Scale, Secret, StatsReply, WireFormat,
+    layer_priority,
 };
 pub use tensor::{Element, Tensor};

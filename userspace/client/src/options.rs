@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sumac_api::{JobSpec, Mode, NonFinitePolicy, Open, OperationOrder, Reduction, Scale, Secret, WireFormat};
+use sumac_api::{
+    Importance, JobSpec, Mode, NonFinitePolicy, Open, OperationOrder, Reduction, Scale, Secret, WireFormat,
+};
 
 /// The options of a job.
 #[derive(Clone, Debug)]
@@ -108,6 +110,8 @@ pub struct OpOptions<'a> {
     pub name: Option<&'a str>,
     /// The priority, 0 (lowest) to 7; from 4 on the operation is urgent and overtakes those below.
     pub priority: u8,
+    /// The way in which packets are told apart by importance, so that routers drop unimportant ones first.
+    pub importance: Importance,
     /// The fraction of its elements that each worker may be left out with; 0 for exact results. For sums and means of floats
     /// in static jobs.
     pub loss_bound: f32,

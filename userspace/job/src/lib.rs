@@ -17,9 +17,10 @@ pub mod terms;
 pub mod token;
 
 pub use operation::{
-    CollectiveKind, DType, LossBound, OperationDescriptor, OperationId, Reduction, ResumePoint,
+    CollectiveKind, DType, Importance, LossBound, OperationDescriptor, OperationId, Reduction, ResumePoint,
 };
 pub use options::{Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
 pub use spec::JobSpec;
+pub use sumac_wire::tos::layer_priority;
 pub use terms::{AggregatorKind, JobTerms, Placement};
 pub use token::result_token;

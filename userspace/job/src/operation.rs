@@ -74,6 +74,29 @@ impl Reduction {
     }
 }
 
+/// The way in which an operation's packets are told apart by importance, so that routers drop unimportant ones first (MLT).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Importance {
+    /// They are not.
+    #[default]
+    None,
+    /// By the mean magnitude of their values: those that reach the median of a sample of the tensor are important.
+    Magnitude,
+    /// All are important.
+    High,
+    /// None is important.
+    Low,
+}
+
+impl Importance {
+    /// Whether this is the default.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Importance::None
+    }
+}
+
 /// The kind of a collective operation: which values each worker contributes and which results it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -9,6 +9,7 @@ use sumac_wire::{
     dynamic::host::{Action, Bits, Outcome, holds},
     header::{HEADER_LEN, flag},
     reason::COUNTERS,
+    tos,
 };
 
 use crate::{
@@ -22,8 +23,6 @@ use crate::{
 
 /// Bytes that the chunks of all jobs may take by default.
 const MEMORY: u64 = 1 << 30;
-/// The ECN field of packets whose sender reacts to marks.
-const ECT_0: u8 = 0b10;
 
 /// The jobs whose sums come to one thread. Threads have nothing in common: each has the shards whose packets it gets.
 #[derive(Debug)]
@@ -427,7 +426,11 @@ impl Job {
             // It gets no answers by which to choose: all paths in turn.
             path: (header.seq % u32::from(DEFAULT_PATHS)) as u16,
             // Repeated results and answers to probes are not ECN-capable (RFC 3168, section 6.1.5).
-            dscp_ecn: dscp(class) | if is_first && self.terms.congestion_control { ECT_0 } else { 0 },
+            dscp_ecn: match () {
+                () if header.kind == Kind::Report as u8 => tos::CONTROL,
+                () if is_first && self.terms.congestion_control => dscp(class) | tos::ECT_0,
+                () => dscp(class),
+            },
             checksum: self.terms.checksum,
         })
     }
@@ -439,5 +442,5 @@ fn ring<'a>(rings: &'a mut [Option<Ring>], header: &Header) -> Option<&'a mut Ri
 
 /// The DSCP of a class: that of the least of its priorities, 0 or 4.
 fn dscp(class: u16) -> u8 {
-    (class.min(1) as u8 * 4) << 5
+    tos::class_selector(class.min(1) as u8 * 4)
 }

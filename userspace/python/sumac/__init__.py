@@ -10,7 +10,7 @@
 from .client import Client
 from .connection import Loss
 from .errors import ConnectionLost, JobFailed, SumacError, WaitTimeout
-from .job import Handle, Job
+from .job import Handle, Job, layer_priority
 from .memory import from_bfloat16, to_bfloat16
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "SumacError",
     "WaitTimeout",
     "from_bfloat16",
+    "layer_priority",
     "to_bfloat16",
 ]
 __version__ = "0.1.0"

@@ -14,6 +14,11 @@ from .errors import SumacError, WaitTimeout
 from .memory import Memory, Shape, name_of
 
 
+def layer_priority(layer: int, layers: int) -> int:
+    """Returns the priority of a layer, counted from the front, whose values are needed first."""
+    return max(5 - layer * 6 // max(layers, 1), 0)
+
+
 class Job:
     """A job that this process is a worker of.
 
@@ -49,7 +54,8 @@ class Job:
         ``reduction`` is ``"sum"`` (the default), ``"mean"``, ``"min"`` or ``"max"``. All operations take ``name`` (the same on
         all workers; required in a job with ``order="name"``) and ``priority`` (0 to 7; from 4 on urgent). Sums and means of
         floats in static jobs take ``loss_bound``, the fraction of its elements that each worker may be left out with: what
-        is missing is then in :attr:`Handle.loss`.
+        is missing is then in :attr:`Handle.loss`. ``importance`` lets routers drop unimportant packets first: ``"magnitude"``
+        tells packets apart by their values, ``"high"`` and ``"low"`` are those of the whole tensor.
 
         All workers submit the same shapes and types in the same order. The arrays belong to the daemon until
         :meth:`Handle.wait` has returned.

@@ -29,7 +29,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    fn overlap(&self, range: &Range<usize>) -> Range<usize> {
+    pub fn overlap(&self, range: &Range<usize>) -> Range<usize> {
         let first = self.first.max(range.start);
         first..(self.first + self.values).min(range.end).max(first)
     }

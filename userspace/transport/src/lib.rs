@@ -24,6 +24,7 @@
 //! | `bounded_loss` | the budget of an operation with a loss bound, and its use |
 //! | `budget`, `congestion` | the sending budget, and the congestion window |
 //! | `rtt`, `timer`, `loss`, `probe_timeout` | the round trip, retransmission timers and loss detection |
+//! | `importance` | the chunks that routers should drop last |
 //! | `paths` | the choice among paths of a fabric |
 //! | `handshake`, `path_check` | the probes before the first chunk, and of a running job without results |
 //! | [`stats`], [`histogram`], [`error`] | counters, durations, errors |
@@ -41,6 +42,7 @@ mod engine_core;
 pub mod error;
 mod handshake;
 pub mod histogram;
+mod importance;
 mod in_flight;
 mod lane;
 pub mod limits;
@@ -78,6 +80,6 @@ pub use params::{JobParams, Tuning};
 pub use peer::{Peer, PeerId, PeerRole, PeerTable};
 pub use static_mode::PathMeasure;
 pub use stats::EngineStats;
-pub use sumac_job::{DType, NonFinitePolicy, Scale, WireFormat};
+pub use sumac_job::{DType, Importance, NonFinitePolicy, Scale, WireFormat};
 pub use time::Time;
 pub use transmit::Transmit;

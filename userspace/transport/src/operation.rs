@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, ops::Range};
 
-use sumac_job::DType;
+use sumac_job::{DType, Importance};
 
 use crate::{
     bounded_loss::Loss,
@@ -61,8 +61,10 @@ pub struct Operation {
     /// Chunks at its front that were summed before this worker replaced another one: they are neither sent nor written. Only
     /// for the first operation of [`Engine::taking_over`](crate::Engine::taking_over), otherwise 0.
     pub skip: u64,
-    /// 0 (least) to 7 (most urgent): the IPv4 class selector of its packets.
+    /// 0 (least) to 7 (most urgent): the class of its packets.
     pub priority: u8,
+    /// The way in which its packets are told apart by importance; may differ between workers.
+    pub importance: Importance,
     /// The fraction of its values that each worker may be left out with; for sums and means of floats in static mode, else 0.
     /// The same on all workers.
     pub loss_bound: f32,
@@ -92,6 +94,7 @@ impl Operation {
             takes,
             skip: 0,
             priority: 0,
+            importance: Importance::None,
             loss_bound: 0.0,
             exchange: None,
             buffer,

@@ -7,6 +7,7 @@ use crate::{
     bounded_loss::Ledger,
     chunk::Span,
     error::{JobError, OpError},
+    importance::ImportanceRule,
     operation::{Completion, OpId, Operation},
     received::ReceivedChunks,
     time::Time,
@@ -17,6 +18,7 @@ pub(crate) struct Pending {
     pub operation: Operation,
     /// Of an operation with a loss bound.
     pub ledger: Option<Ledger>,
+    pub importance: ImportanceRule,
     chunk: usize,
     first_seq: u64,
     chunks: u64,
@@ -169,6 +171,7 @@ impl Stream {
             self.ended.push_back(number);
         }
         self.entries.push_back(Entry::Pending(Pending {
+            importance: ImportanceRule::of(&operation),
             operation,
             ledger: None,
             chunk,

@@ -1,5 +1,7 @@
 //! Packets to send: a written UDP payload with its destination and tags.
 
+use sumac_wire::tos;
+
 use crate::peer::PeerId;
 
 /// A UDP payload that the engine has written, and its destination and tags.
@@ -16,17 +18,31 @@ pub struct Transmit {
     pub dscp_ecn: u8,
 }
 
-/// The ECN field of packets that routers may mark instead of dropping them: ECT(0) (RFC 3168).
-const ECT_0: u8 = 0b10;
-/// The position of IPv4's class selector in the byte of DSCP and ECN.
-const CLASS_SELECTOR: u32 = 5;
-/// The highest class selector.
-const MAX_PRIORITY: u8 = 7;
+/// The byte of DSCP and ECN of a packet with data. All tags are decided here and at the parameter host; aggregators keep them.
+///
+/// ECN-capable means one thing per mode. Where marks are congestion control (`dynamic`), it says that the sender reacts, and
+/// importance travels as drop precedence. Elsewhere nobody reacts, and it says that the packet is important: beyond the
+/// threshold of RED, routers mark those and drop the others (MLT section 5.2).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tag {
+    pub priority: u8,
+    /// `None`: packets are not told apart.
+    pub is_important: Option<bool>,
+    pub is_dynamic: bool,
+    /// Whether the sender reacts to marks on this packet.
+    pub reacts: bool,
+}
 
-/// The byte of DSCP and ECN of a packet of this priority. `is_capable`: the sender reacts to marks on it. All tags are decided
-/// here and at the parameter host; aggregators keep them.
-pub(crate) fn tag(priority: u8, is_capable: bool) -> u8 {
-    priority.min(MAX_PRIORITY) << CLASS_SELECTOR | if is_capable { ECT_0 } else { 0 }
+impl Tag {
+    pub fn byte(self) -> u8 {
+        let Tag { priority, is_important, is_dynamic, reacts } = self;
+        let dscp = match is_important {
+            Some(is_important) if is_dynamic => tos::assured_forwarding(priority, is_important),
+            _ => tos::class_selector(priority),
+        };
+        let is_capable = if is_dynamic { reacts } else { is_important == Some(true) };
+        dscp | if is_capable { tos::ECT_0 } else { 0 }
+    }
 }
 
 #[cfg(test)]
@@ -34,16 +50,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_follow_from_priority_and_ecn() {
+    fn tags_follow_from_priority_importance_and_mode() {
+        let (high, low) = (Some(true), Some(false));
+        // (priority, importance, dynamic, reacts), DSCP, ECN.
         let table = [
-            (5, false, 0b1010_0000),
-            (5, true, 0b1010_0010),
-            (0, true, 0b0000_0010),
-            (0, false, 0),
-            (200, false, 0b1110_0000),
+            ("static", (5, None, false, false), 40, 0b00),
+            ("static, important", (5, high, false, false), 40, 0b10),
+            ("static, unimportant", (5, low, false, false), 40, 0b00),
+            ("beyond the data's classes", (7, None, false, false), 40, 0b00),
+            ("dynamic", (2, None, true, true), 16, 0b10),
+            ("dynamic, without congestion control", (2, None, true, false), 16, 0b00),
+            ("dynamic, important", (2, high, true, true), 18, 0b10),
+            ("dynamic, unimportant", (2, low, true, true), 22, 0b10),
+            ("dynamic, unimportant, without congestion control", (2, low, true, false), 22, 0b00),
         ];
-        for (priority, is_capable, expected) in table {
-            assert_eq!(tag(priority, is_capable), expected, "{priority} {is_capable}");
+        for (case, (priority, is_important, is_dynamic, reacts), dscp, ecn) in table {
+            let tag = Tag { priority, is_important, is_dynamic, reacts };
+            assert_eq!((tag.byte() >> 2, tag.byte() & 0b11), (dscp, ecn), "{case}");
         }
     }
 }

@@ -14,6 +14,7 @@ use sumac_wire::{
     frame::{self, Frame, Parsed, Ports},
     header::{NO_SLOT, flag, offset},
     tables::{JobEntry, WorkerCounters, WorkerEntry, job_flag, parent_index, worker_index},
+    tos,
 };
 
 use crate::{
@@ -78,7 +79,7 @@ fn ours<const JUMBO: bool>(
         return Err(Reason::Injected);
     }
     pipeline::sum_headers(headers, frame, work)?;
-    if frame.dscp_ecn & answer::ECN == answer::ECN {
+    if tos::is_marked(frame.dscp_ecn) {
         answer::change_flags(headers, flag::ECN_ECHO, 0);
         work.chunk.contribution.flags |= flag::ECN_ECHO;
     }

@@ -19,7 +19,7 @@ use nix::{
         ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt,
     },
 };
-use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, admit::payload_len};
+use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, admit::payload_len, tos};
 
 use super::{IDLE, LastRound, lock};
 use crate::aggregator::{Answer, HostAggregator};
@@ -27,10 +27,6 @@ use crate::aggregator::{Answer, HostAggregator};
 const BATCH: usize = 32;
 /// Bytes of a packet's buffer: longer ones are cut short, and refused for it.
 const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16) + 64;
-/// The ECN bits of a packet that was marked (RFC 3168).
-const CONGESTION: u8 = 0b11;
-/// ECT(0), the ECN bits of a packet that may be marked.
-const CAPABLE: u8 = 0b10;
 
 pub struct Pump {
     socket: UdpSocket,
@@ -39,22 +35,22 @@ pub struct Pump {
     last_round: LastRound,
     /// The origin of the shared slots' clock.
     start: Instant,
-    /// The ECN bits that the socket sends with now.
-    ecn: u8,
+    /// The DSCP and ECN byte that the socket sends with now.
+    tos: u8,
 }
 
 struct Arrival {
     source: Ipv4Addr,
     len: usize,
-    /// Its ECN bits.
-    ecn: u8,
+    /// Its DSCP and ECN byte.
+    tos: u8,
 }
 
 /// A packet of the batch that is to be sent.
 struct Outgoing {
     packet: usize,
     to: SocketAddrV4,
-    ecn: u8,
+    tos: u8,
     /// The job, of one copy of a result for all.
     copy_of: Option<u16>,
     is_sent: bool,
@@ -68,7 +64,7 @@ impl Pump {
         stop: Arc<AtomicBool>,
         last_round: LastRound,
     ) -> Pump {
-        Pump { socket, core, stop, last_round, start: Instant::now(), ecn: 0 }
+        Pump { socket, core, stop, last_round, start: Instant::now(), tos: 0 }
     }
 
     pub fn run(mut self) {
@@ -108,8 +104,8 @@ impl Pump {
         let messages = recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_WAITFORONE, None)?;
         for message in messages {
             let source = message.address.map_or(Ipv4Addr::UNSPECIFIED, |address| address.ip());
-            let ecn = message.cmsgs().ok().and_then(|mut all| all.find_map(|one| ecn(&one)));
-            arrivals.push(Arrival { source, len: message.bytes, ecn: ecn.unwrap_or(0) });
+            let tos = message.cmsgs().ok().and_then(|mut all| all.find_map(|one| tos_of(&one)));
+            arrivals.push(Arrival { source, len: message.bytes, tos: tos.unwrap_or(0) });
         }
         Ok(())
     }
@@ -119,23 +115,22 @@ impl Pump {
         // It wraps after 49 days, as slots expect.
         core.set_now(self.start.elapsed().as_millis() as u32);
         let packets = buffers.chunks_exact_mut(CAPACITY).zip(arrivals);
-        for (packet, (buffer, Arrival { source, len, ecn })) in packets.enumerate() {
+        for (packet, (buffer, Arrival { source, len, tos })) in packets.enumerate() {
             let bytes = &mut buffer[..*len];
-            let answer = match *ecn {
-                CONGESTION => core.on_marked_packet(*source, bytes),
-                _ => core.on_packet(*source, bytes),
+            let answer = match tos::is_marked(*tos) {
+                true => core.on_marked_packet(*source, bytes),
+                false => core.on_packet(*source, bytes),
             };
-            // A packet that is not ECN-capable stays so: its sender does not react to marks.
-            let ecn = if *ecn == 0 { 0 } else { CAPABLE };
+            let tos = tos::unmarked(*tos);
             match answer {
                 Answer::None(_) => {}
                 Answer::One(_, to) => {
-                    outgoing.push(Outgoing { packet, to, ecn, copy_of: None, is_sent: false });
+                    outgoing.push(Outgoing { packet, to, tos, copy_of: None, is_sent: false });
                 }
                 Answer::All(_, job) => {
                     for rank in 0..core.workers(job).len() {
                         let to = core.workers(job).get(rank).copied().filter(|_| core.keeps_copy(job));
-                        let copy = |to| Outgoing { packet, to, ecn, copy_of: Some(job), is_sent: false };
+                        let copy = |to| Outgoing { packet, to, tos, copy_of: Some(job), is_sent: false };
                         outgoing.extend(to.map(copy));
                     }
                 }
@@ -150,9 +145,9 @@ impl Pump {
         let mut first = 0;
         while first < outgoing.len() {
             let rest = &outgoing[first..outgoing.len().min(first + 2 * BATCH)];
-            let ecn = rest[0].ecn;
-            let batch = &rest[..rest.iter().take_while(|outgoing| outgoing.ecn == ecn).count()];
-            self.set_ecn(ecn);
+            let tos = rest[0].tos;
+            let batch = &rest[..rest.iter().take_while(|outgoing| outgoing.tos == tos).count()];
+            self.set_tos(tos);
             let slices: Vec<[IoSlice<'_>; 1]> = batch
                 .iter()
                 .map(|outgoing| [IoSlice::new(&buffers[outgoing.packet][..arrivals[outgoing.packet].len])])
@@ -178,23 +173,25 @@ impl Pump {
         }
     }
 
-    /// Sends with these ECN bits from now on.
-    fn set_ecn(&mut self, ecn: u8) {
-        if self.ecn == ecn {
+    /// Sends with this DSCP and ECN byte from now on.
+    fn set_tos(&mut self, tos: u8) {
+        if self.tos == tos {
             return;
         }
-        match setsockopt(&self.socket, sockopt::Ipv4Tos, &i32::from(ecn)) {
-            Ok(()) => self.ecn = ecn,
+        match setsockopt(&self.socket, sockopt::Ipv4Tos, &i32::from(tos)) {
+            Ok(()) => self.tos = tos,
             // Then queues drop where they could have marked.
-            Err(error) => tracing::debug!(ecn, error = error.desc(), "the kernel refuses to set ECN bits"),
+            Err(error) => {
+                tracing::debug!(tos, error = error.desc(), "the kernel refuses to set DSCP and ECN")
+            }
         }
     }
 }
 
-/// The ECN bits that the kernel gives of a datagram.
-fn ecn(message: &ControlMessageOwned) -> Option<u8> {
+/// The DSCP and ECN byte of a received datagram.
+fn tos_of(message: &ControlMessageOwned) -> Option<u8> {
     match message {
-        ControlMessageOwned::Ipv4Tos(tos) => Some(tos & CONGESTION),
+        ControlMessageOwned::Ipv4Tos(tos) => Some(*tos),
         _ => None,
     }
 }

@@ -9,12 +9,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use serde::Serialize;
-use sumac_wire::Header;
 use sumac_wire::header::HEADER_LEN;
+use sumac_wire::{Header, tos};
 use sumac_xsk::{Bound, Conservation, Statistics};
-
-/// Both ECN bits: congestion experienced (RFC 3168).
-const CONGESTION_EXPERIENCED: u8 = 0b11;
 
 /// The most packets of one lane or parameter host before the next one's turn.
 const TURN: usize = 64;
@@ -165,7 +162,7 @@ impl IoReport {
         each: &mut dyn FnMut(Received<'_>),
     ) {
         let Ok(header) = Header::read(payload, 0, payload.len()) else { return self.malformed += 1 };
-        let is_marked = dscp_ecn & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
+        let is_marked = tos::is_marked(dscp_ecn);
         each(Received { from, port, header, elements: &payload[HEADER_LEN..], is_marked });
     }
 

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use sumac_job::{CollectiveKind, OperationDescriptor, OperationId, Reduction};
+use sumac_job::{CollectiveKind, Importance, OperationDescriptor, OperationId, Reduction};
 use sumac_transport::{Arithmetic, Operation};
 
 use crate::session::LeasedBuffer;
@@ -95,7 +95,7 @@ impl LeasedFragment {
         self,
         descriptor: &OperationDescriptor,
         id: OperationId,
-        priority: u8,
+        (priority, importance): (u8, Importance),
         skip: u32,
     ) -> Operation {
         let LeasedFragment { fragment: Fragment { elements, .. }, ranges, buffer } = self;
@@ -113,6 +113,7 @@ impl LeasedFragment {
             takes: size(ranges.output.start)..size(ranges.output.end),
             skip: u64::from(skip),
             priority,
+            importance,
             // A barrier has no values that could be left out.
             loss_bound: if descriptor.count == 0 { 0.0 } else { descriptor.loss_bound.fraction() },
             exchange: None,

@@ -22,7 +22,7 @@ use sumac_api::{Code, Failure};
 use sumac_control::events::{
     Announcement, Fault, OperationReport, Post, REPORTED_OPERATIONS, ReportedOperation,
 };
-use sumac_job::{JobTerms, OperationDescriptor, OperationId, OperationOrder, ResumePoint};
+use sumac_job::{Importance, JobTerms, OperationDescriptor, OperationId, OperationOrder, ResumePoint};
 use sumac_transport::convert::Codec;
 use sumac_transport::{Loss, Scale};
 use sumac_wire::CLASSES;
@@ -77,6 +77,7 @@ impl ClientId {
 pub(crate) struct Submission {
     pub(crate) descriptor: OperationDescriptor,
     pub(crate) priority: u8,
+    pub(crate) importance: Importance,
     pub(crate) client: ClientId,
     pub(crate) op: u64,
     pub(crate) ranges: ElementRanges,
@@ -233,8 +234,10 @@ impl JobOperations {
 
     /// Assigns an operation its id, and submits its fragments to their lanes.
     fn launch(&self, backend: &Backend, state: &mut State, prepared: Prepared) -> Result<(), Failure> {
-        let Prepared { submission: Submission { descriptor, priority, client, op, held, .. }, fragments } =
-            prepared;
+        let Prepared {
+            submission: Submission { descriptor, priority, importance, client, op, held, .. },
+            fragments,
+        } = prepared;
         let id = state.next;
         state.next = id.next();
         let class = u16::from(descriptor.is_urgent);
@@ -245,7 +248,7 @@ impl JobOperations {
             let skipped = u64::from(*completed) * self.per_chunk(&descriptor);
             append_range(&mut missed, start..end.min(start + skipped));
             if *completed < chunks.chunks {
-                let operation = leased.into_operation(&descriptor, id, priority, *completed);
+                let operation = leased.into_operation(&descriptor, id, (priority, importance), *completed);
                 operations.push((chunks.lane, operation));
             }
         }

@@ -219,8 +219,15 @@ impl Session {
         let bytes = operations.held_bytes(&descriptor)?;
         let held = self.daemon.quotas.held.reserve(self.credentials.uid, bytes)?;
         let op = self.operations.start(operation);
-        let submission =
-            Submission { descriptor, held, priority: request.priority, client, op, ranges: tensor.ranges() };
+        let submission = Submission {
+            descriptor,
+            held,
+            priority: request.priority,
+            importance: request.importance,
+            client,
+            op,
+            ranges: tensor.ranges(),
+        };
         let lease =
             |fragment: &Range<u64>, ranges: &ElementRanges| tensor.lease(&from, &to, fragment, ranges);
         match operations.submit(&self.daemon.backend, submission, lease) {

@@ -4,6 +4,7 @@ use sumac_wire::{
     Header, Kind,
     admit::payload_len,
     header::{Format, HEADER_LEN, NO_SLOT, exponent, flag},
+    tos,
 };
 
 use super::{
@@ -20,7 +21,7 @@ use crate::{
     packet,
     peer::PeerId,
     time::Time,
-    transmit::{Transmit, tag},
+    transmit::{Tag, Transmit},
     words::Words,
 };
 
@@ -132,7 +133,7 @@ impl DirectMode {
         };
         core.next_packet += 1;
         let path = core.choose_path();
-        core.transmit(&header, PeerId(rank as u16), path, tag(0, false), out)
+        core.transmit(&header, PeerId(rank as u16), path, tos::CONTROL, out)
     }
 
     fn send_chunk(
@@ -177,6 +178,8 @@ impl DirectMode {
             operation.takes.start <= span.first && span.first + span.values <= operation.takes.end;
         let values =
             if is_output { &*operation.buffer.output(at, len) } else { operation.buffer.input(at, len) };
+        let is_important = pending.importance.is_important(operation.dtype, || values);
+        let tag = Tag { priority, is_important, is_dynamic: false, reacts: false };
         words.encode(0, values, &mut out[HEADER_LEN..payload_len(header.elements)]);
         let is_reduced = operation.arithmetic != Arithmetic::Bits;
         let fault = (refuses && is_reduced).then(|| own_fault(operation, span.first, span.values)).flatten();
@@ -197,7 +200,7 @@ impl DirectMode {
         core.next_packet += 1;
         let to = PeerId(rank as u16);
         let path = core.choose_path();
-        Some(core.transmit(&header, to, path, tag(priority, false), out))
+        Some(core.transmit(&header, to, path, tag.byte(), out))
     }
 }
 

@@ -9,6 +9,7 @@ use sumac_wire::{
     Header, Kind, Reason,
     admit::payload_len,
     header::{HEADER_LEN, exponent, flag},
+    tos,
 };
 
 use crate::{
@@ -34,7 +35,7 @@ use crate::{
     stream::Stream,
     time::Time,
     timer::{Backoff, Expiry, Timers},
-    transmit::{Transmit, tag},
+    transmit::{Tag, Transmit},
 };
 
 /// The state of the job on this lane.
@@ -349,7 +350,7 @@ impl Core {
         is_start: bool,
         out: &mut [u8],
     ) -> Transmit {
-        let ChunkRecord { operation, state, .. } = *self.in_flight.get(index);
+        let ChunkRecord { operation, state, seq, .. } = *self.in_flight.get(index);
         if self.in_flight.unanswered() == 0 {
             self.path_check.restart(self.now);
         }
@@ -371,10 +372,27 @@ impl Core {
         let len = payload_len(header.elements);
         self.budget.on_sent(self.now, len);
         self.stats.in_flight = self.in_flight.unanswered() as u64;
-        let priority = self.stream.get(operation).map_or(0, |pending| pending.operation.priority);
-        // Retransmissions are not ECN-capable (RFC 3168, section 6.1.5).
-        let is_capable = self.budget.reacts_to_marks() && state != ChunkState::Lost;
-        self.transmit(header, to, path, tag(priority, is_capable), out)
+        let tag = Tag {
+            priority: self.stream.get(operation).map_or(0, |pending| pending.operation.priority),
+            is_important: self.is_important(operation, seq, header),
+            is_dynamic: self.params.dynamic.is_some(),
+            // Retransmissions are not ECN-capable (RFC 3168, section 6.1.5).
+            reacts: self.budget.reacts_to_marks() && state != ChunkState::Lost,
+        };
+        self.transmit(header, to, path, tag.byte(), out)
+    }
+
+    /// Whether a chunk's packet is important; `None` where the operation's packets are not told apart.
+    fn is_important(&self, operation: u64, seq: u64, header: &Header) -> Option<bool> {
+        let pending = self.stream.get(operation)?;
+        if header.elements == 0 {
+            return pending.importance.of_short();
+        }
+        let operation = &pending.operation;
+        let given = self.codec.span(operation, pending.first(seq)).overlap(&operation.gives);
+        let size = operation.dtype.size();
+        let values = || operation.buffer.input(given.start * size, given.len() * size);
+        pending.importance.is_important(operation.dtype, values)
     }
 
     /// Chooses the path of a packet.
@@ -410,7 +428,7 @@ impl Core {
         out[HEADER_LEN..payload_len(elements)].fill(0);
         self.stats.probes_sent += 1;
         let path = self.choose_path();
-        self.transmit(&header, to, path, 0, out)
+        self.transmit(&header, to, path, tos::CONTROL, out)
     }
 
     /// Writes a chunk's result to its tensor, after checking that it is the one that was asked for.

@@ -1,8 +1,8 @@
 //! An operation's outcome for its owner: order, errors that name the element, failure of the job.
 
-use crate::support::{Lone, Sent, job};
+use crate::support::{Lone, SIGNATURE, Sent, job};
 use sumac_transport::{
-    Arithmetic, CompletionQueue, DType, JobError, JobState, OpError, OpId, Operation, SubmitError,
+    Arithmetic, CompletionQueue, DType, Importance, JobError, JobState, OpError, OpId, Operation, SubmitError,
 };
 use sumac_wire::header::{HEADER_LEN, flag};
 
@@ -70,6 +70,35 @@ fn packets_say_where_and_how_they_want_to_go() {
     paths.sort_unstable();
     paths.dedup();
     assert_eq!(paths.len(), 8, "every packet may take another path");
+}
+
+#[test]
+fn important_chunks_are_told_apart() {
+    let dynamic = sumac_transport::DynamicParams::new(64).with_window(16);
+    let dynamic = sumac_transport::JobParams { dynamic: Some(dynamic), slots: 1, ..job(2, 8, 4) };
+    // Chunks 4 to 7 have the larger values. DSCP and ECN of small and of large ones, and of probes.
+    let table = [
+        ("static", job(2, 8, 4), Importance::Magnitude, (0xa0, 0xa2)),
+        ("static, all", job(2, 8, 4), Importance::High, (0xa2, 0xa2)),
+        ("static, none", job(2, 8, 4), Importance::Low, (0xa0, 0xa0)),
+        ("dynamic", dynamic, Importance::Magnitude, (38 << 2 | 2, 34 << 2 | 2)),
+    ];
+    for (case, params, importance, (small, large)) in table {
+        let mut lone = Lone::new(params);
+        let mut frame = [0; 4096];
+        let mut send = |lone: &mut Lone| -> Vec<u8> {
+            let sent = std::iter::from_fn(|| lone.engine.poll_transmit(lone.now, &mut frame));
+            sent.map(|sent| sent.dscp_ecn).collect()
+        };
+        assert!(send(&mut lone).iter().all(|byte| *byte == 48 << 2), "{case}: probes are CS6");
+        let mut lone = Lone::ready(lone.engine.params().clone(), RTT);
+        let values: Vec<u8> =
+            (0..32).flat_map(|at| if at < 16 { 0.5f32 } else { -3.0 }.to_ne_bytes()).collect();
+        let sum = Operation::allreduce(SIGNATURE, DType::Float32, Arithmetic::Sum, 32, Box::new(values));
+        lone.operate(Operation { importance, ..sum });
+        let expected = [[small; 4], [large; 4]].concat();
+        assert_eq!(send(&mut lone), expected, "{case}");
+    }
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn a_later_result_is_faster_than_the_timer() {
     let again = missing(&mut lone, &next[..1]);
     assert_eq!(again[0].payload[HEADER_LEN..], sent[0].payload[HEADER_LEN..], "the same elements");
     lone.take(&next[0].answer());
-    assert_eq!(seqs(&lone.send_all()), [], "they have been sent since");
+    assert!(lone.send_all().is_empty(), "they have been sent since");
     let stats = lone.engine.stats();
     assert_eq!((stats.suspects_fast, stats.suspects_timer, stats.questions), (1, 0, 1));
     assert_eq!((stats.missing, stats.resent), (1, 1));

@@ -23,6 +23,7 @@ fn request(offset: u64, out_offset: Option<u64>) -> Collective {
         root: Some(1),
         name: None,
         priority: 0,
+        importance: sumac_job::Importance::None,
         loss_bound: 0.0,
     }
 }
