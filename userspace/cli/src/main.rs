@@ -14,6 +14,7 @@ mod events;
 mod exit;
 mod generate;
 mod options;
+mod qos;
 mod stats;
 mod status;
 
@@ -59,6 +60,7 @@ enum Command {
     Allreduce(allreduce::Args),
     Stats(stats::Args),
     Events(events::Args),
+    Qos(qos::Args),
     Man(generate::Man),
     Completions(generate::Completions),
     BenchXdp(bench_xdp::Args),
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Allreduce(args) => allreduce::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Events(args) => events::run(&args),
+        Command::Qos(args) => qos::run(&args),
         Command::Man(args) => generate::man(&args, Cli::command()),
         Command::Completions(args) => generate::completions(&args, Cli::command()),
         Command::BenchXdp(args) => bench_xdp::run(&args),

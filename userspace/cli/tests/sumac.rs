@@ -450,6 +450,25 @@ fn a_check_reads_secrets_and_resolves_names() {
     }
 }
 
+/// Strict priority and RED, where the kernel has them: many are built without.
+#[test]
+fn the_tc_configuration_is_loaded() {
+    let Some(lab) = Lab::new() else { return };
+    let (code, script, error) = lab.sumac("qos show --format tc --interface h0");
+    assert_eq!(code, 0, "{error}");
+    let net = format!("--net=/run/netns/{}", lab.name);
+    let (code, _, error) = run(Command::new("nsenter").args([&net, "sh", "-e", "-c", &script]));
+    if error.contains("qdisc kind is unknown") {
+        println!("SKIP the_tc_configuration_is_loaded: this kernel has no prio or no RED: {}", error.trim());
+        return;
+    }
+    assert_eq!(code, 0, "{error}");
+    let (_, out, _) = run(Command::new("nsenter").args([&net, "tc", "-json", "qdisc", "show", "dev", "h0"]));
+    let qdiscs: Value = serde_json::from_str(&out).unwrap();
+    let count = |kind: &str| qdiscs.as_array().unwrap().iter().filter(|qdisc| qdisc["kind"] == kind).count();
+    assert_eq!((count("prio"), count("red"), count("bfifo")), (1, 6, 1), "{out}");
+}
+
 #[test]
 fn manual_pages_and_completions_are_written() {
     let directory = tempfile::tempdir().unwrap();
