@@ -337,6 +337,7 @@ impl Job {
     ) -> Result<Option<(Reason, Header, Body, To)>, Reason> {
         let (world, slots) = (self.members.world(), if self.is_linear { 0 } else { self.terms.slots });
         let ring = ring(&mut self.rings, header).ok_or(Reason::WrongSlot)?;
+        let begun = if slots == 0 { 0 } else { ring.begun_after(header.seq) };
         let chunk = ring.get_mut(header.seq).ok_or(Reason::Stale)?;
         if done == Done::Taken(Outcome::Complete) {
             chunk.next_passes = self.members.are_split();
@@ -353,7 +354,7 @@ impl Job {
         let sum = || {
             let result = meta.result(header, world, slots);
             let past_slots = if chunk.next_passes { flag::RESEND } else { 0 };
-            Header { flags: result.flags | past_slots, ..result }
+            Header { flags: result.flags | past_slots, bitmap_1: begun, ..result }
         };
         Ok(match done {
             Done::Taken(Outcome::Wait) => None,

@@ -6,6 +6,7 @@ use sumac_wire::{
     Header, MAX_WORKERS, Time,
     dynamic::host::{Action, Bits, ChunkMeta, Job, Outcome, note_received},
     header::flag,
+    stream::is_later,
 };
 
 use crate::{
@@ -23,7 +24,7 @@ pub(crate) struct Chunk {
     values: Box<[i32]>,
     floats: Option<Floats>,
     asked: Option<Asked>,
-    /// Of a complete one: whether the chunk one window later passes the slots, which every answer repeats.
+    /// Of a complete one: whether the chunks up to the one a window later pass the slots, which every answer repeats.
     pub(crate) next_passes: bool,
 }
 
@@ -52,6 +53,8 @@ pub(crate) struct Ring {
     stock: FloatStock,
     /// The first chunk that is not summed.
     next: u32,
+    /// The latest chunk of which something is in.
+    latest: u32,
     /// The known prefix of results that each worker has received.
     received: Vec<u32>,
     /// The last contribution; none once the lane is known to be stalled, or to wait for nothing.
@@ -61,7 +64,16 @@ pub(crate) struct Ring {
 impl Ring {
     pub(crate) fn new(kept: u32, elements: u16, racks: usize, stock: FloatStock) -> Ring {
         let received = vec![0; racks * MAX_WORKERS];
-        Ring { chunks: Vec::new(), kept, elements: elements.into(), stock, next: 0, received, last: None }
+        Ring {
+            chunks: Vec::new(),
+            kept,
+            elements: elements.into(),
+            stock,
+            next: 0,
+            latest: 0,
+            received,
+            last: None,
+        }
     }
 
     pub(crate) fn note_received(&mut self, bits: &Bits, received: u32) {
@@ -88,6 +100,16 @@ impl Ring {
 
     fn place(&self, seq: u32) -> usize {
         (seq & (self.kept - 1)) as usize
+    }
+
+    /// Returns those of the 32 chunks after `seq` of which a part is in, a bit each.
+    pub(crate) fn begun_after(&self, seq: u32) -> u32 {
+        // Mostly all chunks come in order, and as a whole.
+        let ahead = if is_later(self.latest, seq) { self.latest.wrapping_sub(seq) } else { 0 };
+        let later = |ahead: &u32| self.get(seq.wrapping_add(1 + ahead));
+        let begun =
+            (0..ahead.min(u32::BITS)).filter(|ahead| later(ahead).is_some_and(|chunk| chunk.meta.is_begun()));
+        begun.fold(0, |bits, ahead| bits | 1 << ahead)
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
@@ -143,6 +165,7 @@ impl Ring {
         let Some(chunk) = self.chunks.get_mut(place) else { return Done::NoRoom };
         chunk.meta = after;
         self.last = Some(now);
+        self.latest = if is_later(header.seq, self.latest) { header.seq } else { self.latest };
         let outcome = chunk.meta.settle(all, overflowed);
         if outcome == Outcome::Complete {
             self.complete(place);

@@ -299,6 +299,11 @@ impl ChunkMeta {
         }
     }
 
+    /// Whether some of its values are in, and not all.
+    pub fn is_begun(&self) -> bool {
+        !self.complete && self.seen != [0; MAX_RACKS]
+    }
+
     /// Whether its result has been sent.
     pub fn is_complete(&self) -> bool {
         self.complete

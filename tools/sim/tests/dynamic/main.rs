@@ -165,6 +165,26 @@ fn one_worker_without_the_aggregator_does_not_hold_up_the_others() {
     }
 }
 
+/// Of a window of 256 chunks 16 are in flight: those of the others wait in slots in vain, and no more.
+#[test]
+fn others_pass_the_slots_with_the_first_result_of_one_that_does_without_the_aggregator() {
+    let dynamic = DynamicParams::new(1024).without_congestion_control();
+    let dynamic = DynamicParams { initial_window: Some(16), ..dynamic };
+    let params = JobParams { dynamic: Some(dynamic), ..job(3, 1024) };
+    for seed in 0..20 {
+        let mut net = Network::new(&params, seed, jitter(100));
+        net.join();
+        submit(&mut net, 0);
+        net.run(1, 1);
+        net.cut_off(Some(1));
+        (1..5).for_each(|operation| submit(&mut net, operation));
+        net.run(5, 10);
+        assert_eq!(direct(&net), [0, 1, 0], "seed {seed}");
+        assert!(resent(&net) < 3 * 40, "seed {seed}: {}", net.summary());
+        check(&net, 5);
+    }
+}
+
 #[test]
 fn without_an_aggregator_everything_goes_to_the_parameter_host() {
     for slots in [0, 64] {

@@ -68,6 +68,26 @@ fn direct_workers_get_results_of_their_own() {
 }
 
 #[test]
+fn results_name_the_next_chunks_of_which_a_part_is_there() {
+    let begun = |slots: u32| -> Vec<u32> {
+        let (mut host, job) = (ParameterHost::new(), HostJob { slots, ..job(&[3]) });
+        host.install(job.clone()).unwrap();
+        // Worker 1 is ahead, and chunk 1 has come as a whole.
+        for seq in [2, 3, 6] {
+            give(&mut host, address(&job, 1), &direct(header(&[3], 0, 1, seq)), &[1; 4]);
+        }
+        for (seq, bitmap_0) in [(1, 0b111), (0, 0b111), (2, 0b101), (3, 0b101), (4, 0b111)] {
+            let sum = Header { bitmap_0, received: 0, ..passed(header(&[3], 0, 0, seq)) };
+            give(&mut host, aggregator(), &sum, &[1; 4]);
+        }
+        let results = sent(&mut host).into_iter().filter(|sent| sent.sending.to == aggregator());
+        results.map(|sent| sent.header.bitmap_1).collect()
+    };
+    assert_eq!(begun(SLOTS), [0b1_0011, 0b10_0110, 0b1001, 0b100, 0b10]);
+    assert_eq!(begun(0), [0; 5], "nobody sends to slots");
+}
+
+#[test]
 fn who_misses_a_result_gets_it_again_the_way_it_asked() {
     let (mut host, job) = host(&[2]);
     let full = Header { bitmap_0: 0b11, ..passed(header(&[2], 0, 1, 0)) };

@@ -59,6 +59,8 @@ struct WindowEntry {
     exponent: i8,
     /// Whether the parameter host has asked for the chunk's floats.
     is_raw: bool,
+    /// Whether the parameter host has others' part of the chunk: no slot completes it.
+    is_begun: bool,
 }
 
 /// The dynamic mode of one lane. Its chunks in flight are a ring: the next chunk with the same index is one window later.
@@ -121,7 +123,11 @@ impl DynamicMode {
             handshake: Handshake::new(tuning),
             host,
             aggregator: aggregator.unwrap_or(host),
-            entries: vec![WindowEntry { exponent: UNKNOWN, is_raw: false }; params.window as usize].into(),
+            entries: vec![
+                WindowEntry { exponent: UNKNOWN, is_raw: false, is_begun: false };
+                params.window as usize
+            ]
+            .into(),
             slot_map: SlotMap::new(job.job, job.lane, params, tuning.linear_placement),
             path: Path::new(aggregator.is_some()),
             host_answered: false,
@@ -214,7 +220,7 @@ impl DynamicMode {
 
     /// The form in which a chunk travels: as floats where the exponent is not known, or the parameter host asked for them.
     fn form(&self, codec: &ChunkCodec, operation: &Operation, seq: u64) -> Form {
-        let WindowEntry { exponent, is_raw } = self.entries[self.index(seq)];
+        let WindowEntry { exponent, is_raw, .. } = self.entries[self.index(seq)];
         match codec.needs_exponent(operation) {
             _ if is_raw => Form::Floats,
             true if exponent == UNKNOWN => Form::Floats,

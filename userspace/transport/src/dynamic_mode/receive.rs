@@ -120,17 +120,31 @@ impl DynamicMode {
             let other = has_collided.then_some(header.bitmap_0);
             self.slot_map.on_feedback(seq, other.map_or(CollisionFeedback::Free, CollisionFeedback::Busy));
         }
-        self.slot_map.on_bypass(seq, is_settled && header.has(flag::RESEND));
+        if is_settled && header.has(flag::RESEND) {
+            self.slot_map.on_bypass(seq);
+        }
         let next_exponent = if is_settled { header.next_exponent } else { exponent::UNKNOWN };
         let index = self.index(seq);
         core.in_flight.advance(index, seq + u64::from(self.params.window));
-        self.entries[index] = WindowEntry { exponent: next_exponent, is_raw: false };
+        self.entries[index] = WindowEntry { exponent: next_exponent, is_raw: false, is_begun: false };
+        self.note_begun(core, seq, header.bitmap_1);
         while core.in_flight.get(self.index(self.base)).seq != self.base {
             self.base += 1;
         }
         self.acknowledge(core, record, packet);
         self.refresh_gauges(core);
         Ok(())
+    }
+
+    /// Notes the chunks after `seq`, a bit each, of which the parameter host has a part. Those to be sent yet bypass their
+    /// slots: a worker that is ahead may have sent a whole window past them, and others would wait for each of its chunks.
+    fn note_begun(&mut self, core: &Core, seq: u64, begun: u32) {
+        for later in
+            (0..u32::BITS).filter(|ahead| begun >> ahead & 1 == 1).map(|ahead| seq + 1 + u64::from(ahead))
+        {
+            let index = self.index(later);
+            self.entries[index].is_begun |= core.in_flight.get(index).seq == later;
+        }
     }
 
     fn acknowledge(&mut self, core: &mut Core, record: &ChunkRecord, packet: &Packet<'_>) {

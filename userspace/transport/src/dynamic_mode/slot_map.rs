@@ -8,8 +8,11 @@
 //!
 //! All workers must choose alike, or a sum never completes in a slot. A chunk's result that moves its position therefore
 //! counts from the chunk one window later: no worker sends that one without the result. So the slot of every chunk follows
-//! from results alone, in whatever order they arrive. The same holds for chunks that bypass the slots because some worker
-//! does not reach the aggregator.
+//! from results alone, in whatever order they arrive.
+//!
+//! While some worker does not reach the aggregator, no sum completes in a slot, and results say so. From the first such result
+//! on a worker sends the chunks up to one window after it past the slots. At the end of that time all workers agree on
+//! the last of them; at its beginning they may not, which costs nothing, since these chunks would not complete anyway.
 
 use sumac_wire::{dynamic::hash, header::NO_SLOT};
 
@@ -36,12 +39,9 @@ struct Assignment {
     slot: u32,
     /// The feedback of its result, until the chunk one window later is sent.
     feedback: CollisionFeedback,
-    /// Whether the chunk bypasses its slot, as the result of the chunk one window before has it.
-    bypasses: bool,
 }
 
-const UNASSIGNED: Assignment =
-    Assignment { slot: NO_SLOT, feedback: CollisionFeedback::Unknown, bypasses: false };
+const UNASSIGNED: Assignment = Assignment { slot: NO_SLOT, feedback: CollisionFeedback::Unknown };
 
 /// The slots of the positions, and of the chunks within the window.
 #[derive(Debug)]
@@ -56,6 +56,8 @@ pub(super) struct SlotMap {
     max_credit: u8,
     /// By chunk modulo the window.
     window: Box<[Assignment]>,
+    /// The chunks before this one bypass their slots.
+    bypass_end: u64,
 }
 
 impl SlotMap {
@@ -73,6 +75,7 @@ impl SlotMap {
             credit: vec![0; positions as usize].into(),
             max_credit: if positions < window { MAX_CREDIT } else { 0 },
             window: vec![UNASSIGNED; window as usize].into(),
+            bypass_end: 0,
         }
     }
 
@@ -85,7 +88,7 @@ impl SlotMap {
     /// Assigns a slot to chunk `seq`, which is sent for the first time. Returns whether its position has moved.
     pub fn assign(&mut self, seq: u64) -> bool {
         let (chunk, position) = (self.chunk(seq), self.position(seq));
-        let Assignment { slot, feedback, .. } = self.window[chunk];
+        let Assignment { slot, feedback } = self.window[chunk];
         // Where positions repeat within the window, feedback on a slot that was left is out of date.
         let has_moved = self.positions[position] == slot && self.leaves(position, feedback);
         self.window[chunk].feedback = CollisionFeedback::Unknown;
@@ -132,15 +135,14 @@ impl SlotMap {
         }
     }
 
-    /// Records whether the chunk one window after `seq` bypasses its slot, as the result of `seq` has it.
-    pub fn on_bypass(&mut self, seq: u64, bypasses: bool) {
-        let chunk = self.chunk(seq);
-        self.window[chunk].bypasses = bypasses;
+    /// Records that chunks bypass their slots up to the one a window after `seq`, as the result of `seq` has it.
+    pub fn on_bypass(&mut self, seq: u64) {
+        self.bypass_end = self.bypass_end.max(seq + self.window.len() as u64 + 1);
     }
 
-    /// Whether a chunk that was sent bypasses its slot.
+    /// Whether a chunk that is sent bypasses its slot.
     pub fn bypasses(&self, seq: u64) -> bool {
-        self.window[self.chunk(seq)].bypasses
+        seq < self.bypass_end
     }
 
     fn chunk(&self, seq: u64) -> usize {
@@ -247,6 +249,19 @@ mod tests {
             ([77; 2], next),
             "it collided there too"
         );
+    }
+
+    #[test]
+    fn chunks_bypass_their_slots_from_now_on_until_a_window_after_the_last_result_that_says_so() {
+        let mut map = slot_map(8, 100, false);
+        let bypass = |map: &SlotMap| (0..40).filter(|seq| map.bypasses(*seq)).max();
+        assert_eq!(bypass(&map), None);
+        map.on_bypass(5);
+        map.on_bypass(3);
+        assert_eq!((bypass(&map), map.bypasses(6)), (Some(13), true));
+        map.on_bypass(9);
+        assert_eq!(bypass(&map), Some(17));
+        assert_eq!(bypass(&map.reset()), None);
     }
 
     #[test]

@@ -91,6 +91,7 @@ impl DynamicMode {
             || form == Form::Floats
             || self.path.is_direct()
             || self.slot_map.bypasses(seq)
+            || self.entries[self.index(seq)].is_begun
             || seq < self.settled_from;
         let flags = [
             (bypasses, flag::RESEND),

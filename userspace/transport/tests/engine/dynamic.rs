@@ -119,6 +119,17 @@ fn a_halving_for_a_late_result_is_taken_back() {
 }
 
 #[test]
+fn chunks_of_which_others_have_sent_their_part_straight_pass_the_slots() {
+    let (mut lone, sent) = start(with(|_| ()));
+    // Chunks 5 and 16, and 18, which is not within the window yet.
+    lone.take(&sent[0].answer_with(|header| header.bitmap_1 = 1 << 4 | 1 << 15 | 1 << 17));
+    (1..4).for_each(|seq| lone.take(&sent[seq].answer()));
+    let new: Vec<_> = lone.send_all().iter().map(|sent| (sent.header.seq, sent.header.flags)).collect();
+    assert_eq!(new, [(16, flag::RESEND), (17, 0), (18, 0), (19, 0)]);
+    assert_eq!(lone.engine.stats().resent, 0);
+}
+
+#[test]
 fn the_first_chunks_of_a_worker_that_comes_late_are_no_congestion() {
     let (mut lone, sent) = start(with(|_| ()));
     sent[2..6].iter().for_each(|sent| lone.take(&sent.answer()));

@@ -69,6 +69,7 @@ impl Sent {
                 kind: Kind::Result as u8,
                 flags: self.header.flags & !flag::RESEND,
                 bitmap_0: 0,
+                bitmap_1: 0,
                 contributors: world,
                 ..self.header
             },
