@@ -30,7 +30,7 @@ pub enum Outcome {
 pub struct Kill {
     pub victim: Victim,
     pub outcome: Outcome,
-    /// Seconds from the kill to the last worker's error; of a job that went on, to the last worker's next sum.
+    /// Seconds from the kill to the last worker's error; of a job that went on, the longest of a worker without a sum.
     pub seconds: f64,
     /// Seconds from the restart to steady sums of all workers.
     pub recovery: f64,

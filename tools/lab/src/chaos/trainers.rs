@@ -205,11 +205,16 @@ impl Trainers {
         (0..).zip(&self.members).filter_map(|(rank, member)| Some((rank, member.fault.as_ref()?)))
     }
 
-    /// The longest time that a trainer without a failure was without a sum since `kill`.
+    /// The longest time that a trainer without a failure was without a sum since `kill`. The first sum may have been all but
+    /// complete, and so the second one counts as well.
     pub fn longest_gap(&self, kill: f64) -> f64 {
         let gap = |member: &Member| {
-            let mut sums = member.sums.iter().filter(|at| **at > kill);
-            sums.next().map_or_else(|| monotonic() - kill, |first| first - kill)
+            let mut ends: Vec<f64> = member.sums.iter().copied().filter(|at| *at > kill).collect();
+            if ends.is_empty() {
+                ends.push(monotonic());
+            }
+            let begins = std::iter::once(kill).chain(ends.iter().copied());
+            begins.zip(&ends).map(|(begin, end)| end - begin).fold(0.0, f64::max)
         };
         self.members.iter().map(gap).fold(0.0, f64::max)
     }
