@@ -200,7 +200,8 @@ mod tests {
     fn a_later_answer_and_a_reordering_window_indicate_a_loss() {
         let rtt = path();
         // Answers as (time, packet); packet 10 is to be judged.
-        let table: [(&str, &[(u64, u64)], Option<u64>); 7] = [
+        type Case = (&'static str, &'static [(u64, u64)], Option<u64>);
+        let table: [Case; 7] = [
             ("no later answer", &[(1_000, 9)], None),
             ("one later answer", &[(1_000, 11)], Some(1_000 + QUARTER)),
             ("three at once", &[(1_000, 11), (1_000, 12), (1_000, 13)], Some(1_000 + QUARTER)),
