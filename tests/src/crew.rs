@@ -131,7 +131,7 @@ impl Crew {
     }
 
     fn results_of<T: Value>(&self, pending: Vec<Pending<T>>, reduction: Reduction) -> Results<T> {
-        let numbers = ReferenceSum::of(self.trainers[0].job.opened(), reduction);
+        let numbers = ReferenceSum::of(self.trainers[0].job.opened(), reduction, 0.0);
         Results { numbers, by_rank: pending.into_iter().map(|pending| sum(pending).to_vec()).collect() }
     }
 

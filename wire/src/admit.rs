@@ -243,7 +243,7 @@ pub fn conclusion(
 }
 
 /// Checks a packet that comes to a host: a result, or the answer to a probe; contributions and probes, where the host is
-/// one of the job's parameter hosts. Who sent those is checked behind, where all workers are known. A packet to another
+/// one of the job's parameter hosts; all but results in a direct job. Who sent those is checked behind, where all workers are known. A packet to another
 /// address is foreign: this host only forwards it.
 #[inline(always)]
 pub fn answer(header: &Header, src_ip: u32, dst_ip: u32, job: &HostJobEntry) -> Result<(), Reason> {
@@ -252,6 +252,9 @@ pub fn answer(header: &Header, src_ip: u32, dst_ip: u32, job: &HostJobEntry) -> 
     }
     if dst_ip != job.ip && (dst_ip != job.group_ip || dst_ip == 0) {
         return Err(Reason::Foreign);
+    }
+    if job.flags & job_flag::DIRECT != 0 {
+        return direct(header, job);
     }
     let is_answer = header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8;
     // The other types have no token.
@@ -265,6 +268,19 @@ pub fn answer(header: &Header, src_ip: u32, dst_ip: u32, job: &HostJobEntry) -> 
     if !is_answer && job.flags & job_flag::PARAMETER == 0 {
         return Err(Reason::BadType);
     }
+    if header.elements > job.elements {
+        return Err(Reason::WrongElements);
+    }
+    Ok(())
+}
+
+/// Checks a packet of a worker of a direct job to another one: both have the job's token.
+#[inline(always)]
+fn direct(header: &Header, job: &HostJobEntry) -> Result<(), Reason> {
+    if header.kind == Kind::Result as u8 {
+        return Err(Reason::BadType);
+    }
+    identity(header, job.flags, job.token, job.epoch)?;
     if header.elements > job.elements {
         return Err(Reason::WrongElements);
     }

@@ -23,6 +23,8 @@ pub mod job_flag {
     pub const DYNAMIC: u16 = 1 << 6;
     /// At a host: it is one of the job's parameter hosts, so that contributions may come in.
     pub const PARAMETER: u16 = 1 << 7;
+    /// At a host: the job's workers send to each other (MLT).
+    pub const DIRECT: u16 = 1 << 8;
 }
 
 /// One job at an aggregator; the entry's index is the job's number.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::deployment::{Backend, DynamicOptions, SumacOptions};
+use crate::deployment::{Backend, DirectOptions, DynamicOptions, SumacOptions};
 use crate::marking::DEFAULT_THRESHOLD_KB;
 use crate::run::{Operation, RunOptions};
 use crate::spec::{LabSpec, PARAMETER_HOSTS};
@@ -20,7 +20,7 @@ pub struct LabOptions {
     /// Number of worker hosts in each rack
     #[arg(long, requires = "racks")]
     workers_per_rack: Option<u16>,
-    /// The use of the aggregator's slots: static, owned by a job, or dynamic, shared by all
+    /// The use of the aggregator's slots: static, owned by a job, or dynamic, shared by all; direct: none
     #[arg(long, value_parser = by_name::<Mode>, default_value = "static")]
     mode: Mode,
     /// Parameter hosts of dynamic jobs, 1 to 4 and at most as many as queues, each a host of its own; by default 1
@@ -96,6 +96,8 @@ struct SumacArguments {
     sumac: SumacOptions,
     #[command(flatten)]
     dynamic: DynamicOptions,
+    #[command(flatten)]
+    direct: DirectOptions,
     /// The wire format of floats: int32, or int16 for half the bytes and a larger error
     #[arg(long, value_parser = by_name::<WireFormat>, default_value = "int32")]
     wire: WireFormat,
@@ -105,6 +107,13 @@ impl SumacArguments {
     /// Sumac as these options ask for, in this lab.
     fn sumac(&self, backend: Backend, lab: &LabOptions) -> SumacOptions {
         let SumacArguments { sumac, dynamic, .. } = self;
+        if lab.mode != Mode::Direct && self.direct != DirectOptions::default() {
+            refuse("--collective and --owners are for direct jobs: add --mode direct");
+        }
+        if lab.mode == Mode::Direct {
+            self.refuse_without_slots();
+            return SumacOptions { backend, direct: Some(self.direct), ..sumac.clone() };
+        }
         if lab.mode == Mode::Static {
             self.refuse_in_static_mode();
             return SumacOptions { backend, ..sumac.clone() };
@@ -124,6 +133,16 @@ impl SumacArguments {
         ]);
         if self.sumac.slots.is_some_and(|slots| !slots.is_power_of_two()) {
             refuse("--slots: each lane of a static job has a power of two of them");
+        }
+    }
+
+    fn refuse_without_slots(&self) {
+        self.refuse_in_static_mode();
+        let is_int16 = self.wire == WireFormat::Int16;
+        if self.sumac.slots.is_some() || is_int16 || !self.sumac.drop.is_zero() || !self.sumac.stealing {
+            refuse(
+                "--slots, --wire int16, --no-stealing and --aggregator-drop are about aggregators, and a direct job has none",
+            );
         }
     }
 

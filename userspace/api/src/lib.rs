@@ -25,7 +25,7 @@ pub use outbound::{
 pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Stats, Unregister, Wait};
 pub use sumac_job::{
     CollectiveKind, DType, Importance, JobSpec, Mode, NonFinitePolicy, OperationDescriptor, OperationOrder,
-    Reduction, Scale, WireFormat, layer_priority,
+    Reduction, Scale, Topology, WireFormat, layer_priority,
 };
 
 /// The protocol's version.

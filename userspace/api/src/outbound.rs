@@ -113,7 +113,7 @@ pub struct OperationReply {
 }
 
 /// The answer to `wait` when the operation succeeded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitReply {
     /// The operation.
     pub op: u64,
@@ -141,6 +141,10 @@ pub struct Loss {
     /// most [`Loss::RANGES`], the first ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<(u64, u64)>,
+    /// Direct jobs, where `by_worker` has what did not arrive here from each rank: the ranges that this affects. At most
+    /// [`Loss::RANGES`]: where there are more, neighbours are one, with what arrived between them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<(u64, u64)>,
 }
 
 impl Loss {
@@ -373,7 +377,13 @@ mod tests {
                 job: 2,
                 duration_ns: 3,
                 missed: vec![(0, 5)],
-                loss: Some(Loss { elements: 9, budget: 4, by_worker: vec![0, 2], own: vec![(3, 5)] }),
+                loss: Some(Loss {
+                    elements: 9,
+                    budget: 4,
+                    by_worker: vec![0, 2],
+                    own: vec![(3, 5)],
+                    missing: vec![(7, 9)],
+                }),
                 error: None,
             }),
             Outbound::Event(Event::JobFailed { job: 2, error: failure }),

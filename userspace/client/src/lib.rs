@@ -34,7 +34,7 @@ pub use job::{Job, Pending, Submitted};
 pub use options::{JobOptions, OpOptions};
 pub use sumac_api::{
     Code, DType, DynamicReply, Failure, HelloReply, Importance, JobSpec, JobStats, Limits, Loss, Mode,
-    NonFinitePolicy, OpenReply, OperationOrder, Reduction, Scale, Secret, StatsReply, WireFormat,
+    NonFinitePolicy, OpenReply, OperationOrder, Reduction, Scale, Secret, StatsReply, Topology, WireFormat,
     layer_priority,
 };
 pub use tensor::{Element, Tensor};

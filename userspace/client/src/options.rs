@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use sumac_api::{
-    Importance, JobSpec, Mode, NonFinitePolicy, Open, OperationOrder, Reduction, Scale, Secret, WireFormat,
+    Importance, JobSpec, Mode, NonFinitePolicy, Open, OperationOrder, Reduction, Scale, Secret, Topology,
+    WireFormat,
 };
 
 /// The options of a job.
@@ -74,10 +75,15 @@ parameters! {
     elements: u16,
     /// The use of the aggregators' slots.
     mode: Mode,
-    /// Packets that a lane of a dynamic job may be ahead of its oldest without a result, a power of two.
+    /// Packets that a lane of a dynamic job may be ahead of its oldest without a result, a power of two; packets of a direct job
+    /// in flight to one worker.
     window: u32,
     /// The maximum of shared slots of each shard for a dynamic job, instead of all.
     dynamic_slots: u32,
+    /// The way of a direct job's values: by the owners of blocks, or around the ring.
+    topology: Topology,
+    /// The number of a direct job's workers that own blocks, instead of all.
+    owners: u16,
     /// The number of parameter hosts for a dynamic job's shards.
     parameter_hosts: u16,
     /// Whether a dynamic job uses a congestion window; the default is true.

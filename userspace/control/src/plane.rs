@@ -7,7 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 pub use sumac_job::AggregatorKind as PlaneKind;
-use sumac_job::JobTerms;
+use sumac_job::{JobTerms, Mode};
 use sumac_wire::{CLASSES, DEFAULT_BASE_PORT, MAX_LANES, PAGE_ELEMENTS};
 use thiserror::Error;
 
@@ -69,7 +69,11 @@ impl JobInstall {
     /// Static mode: its slots in the pool, all lanes together; else 0.
     #[must_use]
     pub fn pool_slots(&self) -> u32 {
-        if self.terms.is_dynamic() { 0 } else { self.terms.slots.saturating_mul(self.terms.lanes().into()) }
+        if self.terms.mode != Mode::Static {
+            0
+        } else {
+            self.terms.slots.saturating_mul(self.terms.lanes().into())
+        }
     }
 }
 

@@ -31,6 +31,18 @@ pub(crate) fn words_to(control: SocketAddr) -> u16 {
     }))
 }
 
+/// Returns the name of the interface that has an address.
+pub(crate) fn interface_of(ip: Ipv4Addr) -> Option<String> {
+    let has_it = |interface: &nix::ifaddrs::InterfaceAddress| {
+        interface
+            .address
+            .as_ref()
+            .and_then(|address| address.as_sockaddr_in())
+            .is_some_and(|address| address.ip() == ip)
+    };
+    nix::ifaddrs::getifaddrs().ok()?.find(has_it).map(|interface| interface.interface_name)
+}
+
 /// Returns the kernel's MTU of the path to an address.
 fn mtu(to: Ipv4Addr) -> std::io::Result<usize> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -56,5 +68,6 @@ mod tests {
     #[test]
     fn the_loopback_has_an_mtu() {
         assert!(mtu(Ipv4Addr::LOCALHOST).unwrap() >= 1500);
+        assert_eq!(interface_of(Ipv4Addr::LOCALHOST).as_deref(), Some("lo"));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sumac_api::{Code, Failure};
-use sumac_job::JobTerms;
+use sumac_job::{JobTerms, Mode};
 
 use crate::config::Config;
 
@@ -27,18 +27,27 @@ const CHUNK_BYTES: u64 = 256;
 /// The bytes of a queued operation, and of each of its fragments.
 const OPERATION_BYTES: u64 = 2048;
 const FRAGMENT_BYTES: u64 = 512;
+/// The number of a missing chunk, in a queue that may have twice the room that it needs.
+const MISSING_BYTES: u64 = 8;
 /// The chunks whose result is recorded in a byte. The bits' table may have twice the room that it needs.
 const CHUNKS_PER_BYTE: u64 = 4;
 
 /// Returns the bytes that the daemon holds for a job.
 pub(crate) fn job_bytes(terms: &JobTerms) -> u64 {
-    let chunks = u64::from(if terms.is_dynamic() { terms.window } else { terms.slots });
+    let chunks = u64::from(if terms.mode == Mode::Static { terms.slots } else { terms.window });
     JOB_BYTES + u64::from(terms.lanes()) * chunks * CHUNK_BYTES
 }
 
-/// Returns the bytes that the daemon holds for an operation of this many chunks in a job with this many shards.
-pub(crate) fn operation_bytes(chunks: u64, shards: u16) -> u64 {
-    OPERATION_BYTES + u64::from(shards) * FRAGMENT_BYTES + chunks.div_ceil(CHUNKS_PER_BYTE)
+/// Returns the bytes that the daemon holds for an operation of this many chunks in a job.
+pub(crate) fn operation_bytes(chunks: u64, terms: &JobTerms) -> u64 {
+    let fixed = OPERATION_BYTES + u64::from(terms.shards) * FRAGMENT_BYTES;
+    if terms.is_direct() {
+        // Of each worker's transfers a bit for a chunk, and the numbers of those that are missing.
+        return fixed
+            + u64::from(terms.world) * FRAGMENT_BYTES
+            + chunks * (MISSING_BYTES + u64::from(terms.world).div_ceil(8));
+    }
+    fixed + chunks.div_ceil(CHUNKS_PER_BYTE)
 }
 
 /// All limits. Each is charged when something begins and released with the last use of it.

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | [`spec`] | [`JobSpec`]: the parameters that a worker asks for |
 //! | [`terms`] | [`JobTerms`]: the parameters that the coordinator granted, and each worker's [`Placement`] |
-//! | [`options`] | the options that both have: [`Mode`], [`Scale`], [`WireFormat`], [`NonFinitePolicy`], [`OperationOrder`] |
+//! | [`options`] | the options that both have: [`Mode`], [`Scale`], [`WireFormat`], [`NonFinitePolicy`], [`OperationOrder`], [`Topology`] |
 //! | [`token`] | the token in results, made from the one in contributions |
 //! | [`operation`] | [`OperationDescriptor`], [`OperationId`], [`DType`], [`Reduction`], [`CollectiveKind`] |
 #![forbid(unsafe_code)]
@@ -19,7 +19,7 @@ pub mod token;
 pub use operation::{
     CollectiveKind, DType, Importance, LossBound, OperationDescriptor, OperationId, Reduction, ResumePoint,
 };
-pub use options::{Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
+pub use options::{Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFormat};
 pub use spec::JobSpec;
 pub use sumac_wire::tos::layer_priority;
 pub use terms::{AggregatorKind, JobTerms, Placement};

@@ -13,15 +13,40 @@ pub enum Mode {
     Static,
     /// Jobs share slots by hashing; parameter hosts sum the chunks that find none (ATP).
     Dynamic,
+    /// No slots: tensors go from worker to worker (MLT).
+    Direct,
 }
 
 impl Mode {
-    /// `static` or `dynamic`.
+    /// `static`, `dynamic` or `direct`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Static => "static",
             Mode::Dynamic => "dynamic",
+            Mode::Direct => "direct",
+        }
+    }
+}
+
+/// The way of the values of a direct job's collective operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Topology {
+    /// Blocks of the tensor have owners, which reduce and distribute them: a parameter server whose hosts are workers.
+    #[default]
+    Owners,
+    /// Blocks go around the ring of workers, where all workers take them; as [`Topology::Owners`] elsewhere.
+    Ring,
+}
+
+impl Topology {
+    /// `owners` or `ring`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Topology::Owners => "owners",
+            Topology::Ring => "ring",
         }
     }
 }
@@ -168,8 +193,11 @@ mod tests {
 
     #[test]
     fn names_are_those_in_json() {
-        for mode in [Mode::Static, Mode::Dynamic] {
+        for mode in [Mode::Static, Mode::Dynamic, Mode::Direct] {
             assert_eq!(serde_json::to_value(mode).unwrap(), mode.name());
+        }
+        for topology in [Topology::Owners, Topology::Ring] {
+            assert_eq!(serde_json::to_value(topology).unwrap(), topology.name());
         }
         for format in [WireFormat::Int32, WireFormat::Int16] {
             assert_eq!(serde_json::to_value(format).unwrap(), format.name());

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
+use crate::{Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFormat};
 
 /// The parameters of a job as one worker asks for them. An absent value is the daemon's default, or is agreed among the
 /// workers and their aggregators.
@@ -23,7 +23,8 @@ pub struct JobSpec {
     /// Use of the aggregators' slots; without it [`Mode::Static`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Packets that a lane of a dynamic job may be ahead of its oldest without result, a power of two.
+    /// Packets that a lane of a dynamic job may be ahead of its oldest without result, a power of two; packets of a direct job
+    /// that may be in flight to one worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u32>,
     /// Shared slots of each shard that a dynamic job may take; without it all that its aggregators have.
@@ -32,6 +33,12 @@ pub struct JobSpec {
     /// Parameter hosts of a dynamic job; without it as many as there are, up to one for each shard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter_hosts: Option<u16>,
+    /// The way of a direct job's values; without it [`Topology::Owners`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<Topology>,
+    /// Workers that own blocks in a direct job, from rank 0 on; without it all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owners: Option<u16>,
     /// Whether a dynamic job yields to congestion; without it, it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion_control: Option<bool>,

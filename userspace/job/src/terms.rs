@@ -8,7 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sumac_wire::CLASSES;
 
-use crate::{Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
+use crate::{Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFormat};
 
 /// The parameters of a job as the coordinator granted them, the same for all of its workers, aggregators and parameter
 /// hosts. [`Placement`] has each worker's own part.
@@ -45,13 +45,20 @@ pub struct JobTerms {
     pub not_finite: NonFinitePolicy,
     /// The rule by which the workers' operations are matched.
     pub order: OperationOrder,
-    /// Dynamic mode: chunks of a lane that may be ahead of the first without a result, a power of two; else 0.
+    /// Dynamic mode: chunks of a lane that may be ahead of the first without a result, a power of two. Direct mode: packets in
+    /// flight to one worker. Else 0.
     pub window: u32,
     /// Dynamic mode: whether workers yield to congestion.
     pub congestion_control: bool,
     /// Dynamic mode: the parameter hosts' addresses, with their ports for shard 0. Shard `s` is that of
     /// `parameter_hosts[s % parameter_hosts.len()]`.
     pub parameter_hosts: Vec<SocketAddrV4>,
+    /// Direct mode: the workers' addresses by rank, with their ports for shard 0.
+    pub workers: Vec<SocketAddrV4>,
+    /// Direct mode: the way of the values.
+    pub topology: Topology,
+    /// Direct mode: workers that own blocks, from rank 0 on.
+    pub owners: u16,
     /// The number of racks, and workers beside them, below the root; 0 where there is one level.
     pub fan_in_1: u8,
     /// Of each lane the first chunk that was not summed when a worker was replaced; empty when none was.
@@ -81,6 +88,9 @@ impl JobTerms {
             window: 0,
             congestion_control: false,
             parameter_hosts: Vec::new(),
+            workers: Vec::new(),
+            topology: Topology::Owners,
+            owners: 0,
             fan_in_1: 0,
             resume: Vec::new(),
         }
@@ -96,6 +106,12 @@ impl JobTerms {
     #[must_use]
     pub fn is_dynamic(&self) -> bool {
         self.mode == Mode::Dynamic
+    }
+
+    /// Whether tensors go from worker to worker.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.mode == Mode::Direct
     }
 }
 

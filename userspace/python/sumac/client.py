@@ -51,6 +51,8 @@ class Client:
         dynamic_slots: int | None = None,
         parameter_hosts: int | None = None,
         congestion_control: bool | None = None,
+        topology: str | None = None,
+        owners: int | None = None,
         scale: float | str | None = None,
         wire: str | None = None,
         not_finite: str | None = None,
@@ -64,7 +66,8 @@ class Client:
 
         - ``elements``: 32-bit words per packet; default: as the MTU allows
         - ``slots``: slots of each lane of a static job; default: as the measured path needs
-        - ``mode``: ``"static"`` (default), or ``"dynamic"`` for slots that all dynamic jobs share
+        - ``mode``: ``"static"`` (default), ``"dynamic"`` for slots that all dynamic jobs share, or ``"direct"`` for tensors
+          that go from worker to worker, without an aggregator
         - ``scale``: ``"block"`` (block floating point) or a factor for floats
         - ``wire``: ``"int32"`` (default) or ``"int16"``
         - ``not_finite``: ``"error"`` (default) or ``"carry"``
@@ -74,6 +77,9 @@ class Client:
         A dynamic job has no ``slots``, but ``window`` (packets ahead of the oldest without a result), ``dynamic_slots`` (at
         most so many shared slots), ``parameter_hosts`` (1 to 4), ``congestion_control``. A replacement of a
         dead worker begins with operation ``job.opened["dynamic"]["first_operation"]``.
+
+        A direct job has ``topology`` (``"owners"``, the default, or ``"ring"``), ``owners`` (the number of workers that own
+        blocks; default: all) and ``window`` (packets in flight to one worker).
         """
         return self._enter(
             "open",
@@ -89,6 +95,8 @@ class Client:
             dynamic_slots=dynamic_slots,
             parameter_hosts=parameter_hosts,
             congestion_control=congestion_control,
+            topology=topology,
+            owners=owners,
             scale=scale,
             wire=wire,
             not_finite=not_finite,

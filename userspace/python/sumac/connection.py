@@ -37,6 +37,8 @@ class Loss(NamedTuple):
     """By rank, the elements that the worker was left out with."""
     own: tuple[tuple[int, int], ...]
     """Ranges of this worker's own elements that were left out, each from its first to one past its last."""
+    missing: tuple[tuple[int, int], ...] = ()
+    """Direct jobs, where ``by_worker`` has what did not arrive here: the ranges of elements that this affects."""
 
     @property
     def fraction(self) -> float:
@@ -46,8 +48,8 @@ class Loss(NamedTuple):
     @classmethod
     def of(cls, message: dict[str, Any]) -> Loss:
         """Reads the field of a message."""
-        own = tuple((first, end) for first, end in message.get("own", ()))
-        return cls(message["elements"], message["budget"], tuple(message["by_worker"]), own)
+        own, missing = (tuple((first, end) for first, end in message.get(name, ())) for name in ("own", "missing"))
+        return cls(message["elements"], message["budget"], tuple(message["by_worker"]), own, missing)
 
 
 class Outcome(NamedTuple):

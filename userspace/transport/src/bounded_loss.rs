@@ -16,8 +16,10 @@ pub struct Loss {
     pub budget: u64,
     /// By rank, the values that the worker was left out with.
     pub by_worker: Vec<u64>,
-    /// The ranges of this worker's values that were left out, ascending.
+    /// The ranges of this worker's values that were left out, ascending. In a direct job nobody tells it.
     pub own: Vec<Range<usize>>,
+    /// Direct jobs, where `by_worker` counts what did not arrive here: the ranges of the tensor that this affects.
+    pub missing: Vec<Range<usize>>,
 }
 
 /// The loss of an operation in progress.
@@ -42,7 +44,7 @@ impl Ledger {
         let chunks = f64::from(operation.loss_bound) * operation.count as f64 / chunk as f64;
         let limit = chunks.floor().clamp(0.0, f64::from(u16::MAX)) as u16;
         let (world, budget) = (usize::from(world), u64::from(limit) * chunk as u64);
-        let loss = Loss { budget, by_worker: vec![0; world], own: Vec::new() };
+        let loss = Loss { budget, by_worker: vec![0; world], own: Vec::new(), missing: Vec::new() };
         Some(Ledger { rank, base: operation.base as usize, limit, chunks: vec![0; world], loss })
     }
 

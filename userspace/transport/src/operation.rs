@@ -139,10 +139,6 @@ pub struct Completion {
     pub result: Result<(), OpError>,
     /// The first element whose result was written: above 0 after an [`Operation::skip`].
     pub from: usize,
-    /// Direct jobs: the chunks that this worker expected, those of them that did not arrive, and the values that this affects.
-    pub expected: u64,
-    pub lost: u64,
-    pub missing: Vec<Range<usize>>,
     /// Contributions that were left out, of an operation with a loss bound.
     pub loss: Option<Loss>,
     pub buffer: Box<dyn Buffer>,

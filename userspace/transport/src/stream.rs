@@ -1,10 +1,10 @@
 //! All operations of a lane as one sequence of chunks, without a gap between them (SwitchML appendix B: the virtual stream
 //! buffer).
 
-use std::{collections::VecDeque, ops::Range};
+use std::collections::VecDeque;
 
 use crate::{
-    bounded_loss::Ledger,
+    bounded_loss::{Ledger, Loss},
     chunk::Span,
     error::{JobError, OpError},
     importance::ImportanceRule,
@@ -24,9 +24,8 @@ pub(crate) struct Pending {
     chunks: u64,
     remaining: u64,
     fault: Option<OpError>,
-    expected: u64,
-    lost: u64,
-    missing: Vec<Range<usize>>,
+    /// Of a direct job.
+    lost: Option<Loss>,
     started: Time,
     finished: Time,
 }
@@ -90,11 +89,8 @@ impl Pending {
         Completion {
             id: OpId(number),
             from: skipped.min(self.operation.count),
-            loss: self.ledger.map(Ledger::close),
+            loss: self.lost.or(self.ledger.map(Ledger::close)),
             result: self.fault.map_or(Ok(()), Err),
-            expected: self.expected,
-            lost: self.lost,
-            missing: self.missing,
             buffer: self.operation.buffer,
             started: self.started,
             finished: self.finished,
@@ -179,9 +175,7 @@ impl Stream {
             chunks,
             remaining,
             fault: None,
-            expected: 0,
-            lost: 0,
-            missing: Vec::new(),
+            lost: None,
             started: now,
             finished: now,
         }));
@@ -224,15 +218,14 @@ impl Stream {
         }
     }
 
-    /// Records that an operation of a direct job has ended, with the chunks that it expected, and what it lost of them.
-    pub fn finish(&mut self, number: u64, now: Time, expected: u64, lost: u64, missing: Vec<Range<usize>>) {
-        if let Some(pending) = self.get_mut(number) {
-            (pending.expected, pending.lost, pending.missing) = (expected, lost, missing);
-            pending.finished = now;
-            // An operation without chunks has ended when it was pushed.
-            if std::mem::take(&mut pending.remaining) > 0 {
-                self.ended.push_back(number);
-            }
+    /// Records that an operation of a direct job has ended, and what it lost within its bound.
+    pub fn finish(&mut self, number: u64, now: Time, loss: Option<Loss>) {
+        let Some(pending) = self.get_mut(number) else { return };
+        pending.lost = loss;
+        pending.finished = now;
+        // An operation without chunks has ended when it was pushed.
+        if std::mem::take(&mut pending.remaining) > 0 {
+            self.ended.push_back(number);
         }
     }
 

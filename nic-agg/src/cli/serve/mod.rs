@@ -262,9 +262,9 @@ impl Args {
             None => self.state.has_rack_secret().then(|| self.state.rack_secret()).transpose()?,
         };
         if self.plane == Plane::None && racks.is_none() {
-            bail!(
-                "no parameter host could ever enter, as they have the racks' secret: make it with `sumac-agg token --racks`, \
-                 or give --rack-secret-file FILE"
+            tracing::warn!(
+                "only direct jobs will run: there is no aggregator, and no parameter host can enter without the racks' secret; \
+                 `sumac-agg token --racks` makes it"
             );
         }
         Ok(Role::Root(ServerOptions {

@@ -19,7 +19,7 @@ use rand_chacha::ChaCha8Rng;
 use sumac_client::Mode;
 
 use crate::clock::monotonic;
-use crate::deployment::{Backend, Deployment, DynamicOptions, SumacOptions};
+use crate::deployment::{Backend, Deployment, DirectOptions, DynamicOptions, SumacOptions};
 use crate::lab::Lab;
 use crate::options::by_name;
 use crate::spec::LabSpec;
@@ -91,8 +91,11 @@ fn lab(mode: Mode, backend: Backend) -> LabSpec {
         (Mode::Static, Backend::Xdp) => (4, 0, 0),
         (Mode::Static, Backend::Udp) => (2, 0, 0),
         (Mode::Dynamic, _) => (3, 1, 1),
+        (Mode::Direct, _) => (3, 0, 0),
     };
-    LabSpec { racks: 2, beside_root, parameter_hosts, ..LabSpec::new(workers) }
+    // Of a direct job no rack has a part.
+    let racks = if mode == Mode::Direct { 0 } else { 2 };
+    LabSpec { racks, beside_root, parameter_hosts, ..LabSpec::new(workers) }
 }
 
 fn in_lab(
@@ -104,7 +107,8 @@ fn in_lab(
 ) -> Result<()> {
     let lab = Lab::up(lab(options.mode, backend))?;
     let dynamic = (options.mode == Mode::Dynamic).then(DynamicOptions::default);
-    let sumac = SumacOptions { backend, dynamic, ..SumacOptions::default() };
+    let direct = (options.mode == Mode::Direct).then(DirectOptions::default);
+    let sumac = SumacOptions { backend, dynamic, direct, ..SumacOptions::default() };
     let mut sumac = Deployment::start(&lab, &sumac)?;
     let mut trainers = Trainers::start_all(&sumac, options.elements as usize, options.seed)?;
     let victims = Victim::all(&sumac);

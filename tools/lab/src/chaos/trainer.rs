@@ -103,7 +103,7 @@ fn serve(options: &TrainerOptions, client: &Client) -> Result<()> {
 /// Sums until an operation fails; returns its error.
 fn sum(options: &TrainerOptions, client: &Client, job: &Job) -> Result<ClientError> {
     let opened = job.opened();
-    let reference = ReferenceSum::of(opened, Reduction::default());
+    let reference = ReferenceSum::of(opened, Reduction::default(), 0.0);
     let mut tensor: Tensor<f32> = match client.tensor(options.elements) {
         Ok(tensor) => tensor,
         Err(error) => return Ok(error),

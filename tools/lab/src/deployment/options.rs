@@ -2,6 +2,7 @@
 
 use clap::{ArgAction, Args, value_parser};
 use serde::{Deserialize, Serialize};
+use sumac_client::Topology;
 
 use crate::units::Probability;
 
@@ -57,6 +58,20 @@ pub struct SumacOptions {
     /// The options of dynamic jobs; none: all jobs are static.
     #[arg(skip)]
     pub dynamic: Option<DynamicOptions>,
+    /// The options of direct jobs.
+    #[arg(skip)]
+    pub direct: Option<DirectOptions>,
+}
+
+/// The options of direct jobs in a lab.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
+pub struct DirectOptions {
+    /// The way of a direct job's values: ps (each block has a worker that reduces and distributes it) or ring
+    #[arg(long, value_parser = collective)]
+    pub collective: Option<Topology>,
+    /// Workers of a direct job that own blocks, from worker 0 on; by default all
+    #[arg(long, value_parser = value_parser!(u16).range(1..))]
+    pub owners: Option<u16>,
 }
 
 /// The options of dynamic jobs in a lab, beside its parameter hosts.
@@ -99,7 +114,7 @@ impl Default for DynamicOptions {
 impl SumacOptions {
     /// Whether programs add packets, or a process; not where there is a control plane only.
     pub fn has_aggregator(&self) -> bool {
-        self.dynamic.is_none_or(|dynamic| dynamic.has_aggregator)
+        self.direct.is_none() && self.dynamic.is_none_or(|dynamic| dynamic.has_aggregator)
     }
 }
 
@@ -115,7 +130,16 @@ impl Default for SumacOptions {
             drop: Probability::default(),
             paths: None,
             dynamic: None,
+            direct: None,
         }
+    }
+}
+
+fn collective(text: &str) -> Result<Topology, &'static str> {
+    match text {
+        "ps" => Ok(Topology::Owners),
+        "ring" => Ok(Topology::Ring),
+        _ => Err("not ps or ring"),
     }
 }
 

@@ -110,6 +110,10 @@ impl Contents {
             let packet = first..(first + reference.packet::<T>()).min(elements.end);
             let values = |rank| packet.clone().map(|index| self.value(rank, index)).collect();
             let inputs: Vec<Vec<T>> = (0..workers).map(values).collect();
+            if reference.direct.is_some() {
+                comparison.hold_direct(reference, first, &inputs, results);
+                continue;
+            }
             let Reduced { values, or_floats } = reference.reduce(&inputs);
             // Where both are right, all workers must have the same: that which the first has.
             let is_first = |floats: &Vec<T>| {
@@ -141,6 +145,38 @@ impl Contents {
 }
 
 impl Comparison {
+    /// Takes a packet of a direct job in: without a loss bound all workers have the same bits.
+    fn hold_direct<T: Value>(
+        &mut self,
+        reference: ReferenceSum,
+        first: usize,
+        inputs: &[Vec<T>],
+        results: &[&[T]],
+    ) {
+        let is_alike = reference.direct == Some(0.0);
+        for at in 0..inputs.first().map_or(0, Vec::len) {
+            let values: Vec<f64> = inputs.iter().map(|values| values[at].exact()).collect();
+            let exact = reference.exact(values.iter().copied());
+            let shared = results.first().and_then(|result| result.get(first + at)).copied();
+            for (rank, result) in results.iter().enumerate() {
+                let got = result.get(first + at).copied();
+                let own = values.get(rank).copied().unwrap_or(f64::NAN);
+                let is_right = got.is_some_and(|got| {
+                    let is_shared = !is_alike || shared.is_some_and(|shared| shared.same(got));
+                    is_shared && reference.is_near(got.exact(), &values, own, T::HALF_STEP)
+                });
+                if !is_right {
+                    self.wrong += 1;
+                    self.first_wrong.get_or_insert(first + at);
+                }
+                if is_alike {
+                    let error = got.map_or(f64::INFINITY, |got| (got.exact() - exact).abs());
+                    self.max_abs_error = self.max_abs_error.max(error);
+                }
+            }
+        }
+    }
+
     /// Takes one element of one worker in. A result that is too short is as wrong as a wrong value.
     fn hold<T: Value>(&mut self, got: Option<&T>, expected: T, exact: f64, index: usize) {
         if !got.is_some_and(|got| got.same(expected)) {

@@ -41,6 +41,7 @@ mod tests {
             budget: 10,
             by_worker: by_worker.to_vec(),
             own: vec![],
+            missing: vec![],
         };
         let report = LossReport::of(&[loss([0, 10]), loss([5, 10])]);
         assert_eq!(report, Some(LossReport { spent: 0.125, budget: 0.2, by_worker: vec![0.05, 0.2] }));

@@ -4,7 +4,7 @@
 //! Values are gone through packet by packet, since by block floating point a packet's largest value decides the factor of
 //! all of them.
 
-use sumac_client::{DType, Element, OpenReply, Reduction, Scale, WireFormat, bf16, f16};
+use sumac_client::{DType, Element, Mode, OpenReply, Reduction, Scale, WireFormat, bf16, f16};
 
 /// The least exponent that a packet can carry.
 const LEAST_EXPONENT: i32 = -125;
@@ -104,6 +104,8 @@ pub struct ReferenceSum {
     pub reduction: Reduction,
     /// Whether the job is dynamic: a packet whose integers saturate is summed as floats.
     pub dynamic: bool,
+    /// The loss bound of a direct job, whose values are added as floats in any order.
+    pub direct: Option<f32>,
 }
 
 /// The reduced values of a packet.
@@ -135,13 +137,14 @@ struct Factor {
 
 impl ReferenceSum {
     /// Returns the arithmetic of an open job.
-    pub fn of(opened: &OpenReply, reduction: Reduction) -> ReferenceSum {
+    pub fn of(opened: &OpenReply, reduction: Reduction, loss_bound: f32) -> ReferenceSum {
         let scale = match opened.scale {
             Scale::Fixed(scale) => Some(scale),
             Scale::Block => None,
         };
         let (wire, words) = (opened.wire, usize::from(opened.elements));
-        ReferenceSum { scale, wire, words, reduction, dynamic: opened.dynamic.is_some() }
+        let direct = (opened.mode == Mode::Direct).then_some(loss_bound);
+        ReferenceSum { scale, wire, words, reduction, dynamic: opened.dynamic.is_some(), direct }
     }
 
     pub fn packet<T: Value>(self) -> usize {
@@ -198,6 +201,26 @@ impl ReferenceSum {
                 }
             }
         }
+    }
+
+    /// Whether a value may be the result of a direct job: that of all workers' values, up to the rounding of each addition; within
+    /// a loss bound that of some of them, or `own` as if all had the same.
+    pub fn is_near(self, got: f64, values: &[f64], own: f64, half_step: f64) -> bool {
+        let workers = values.len() as f64;
+        let near = |expected: f64| (got - expected).abs() <= 4.0 * workers * workers * half_step;
+        if near(self.exact(values.iter().copied())) {
+            return true;
+        }
+        let divisor = if self.reduction == Reduction::Mean { workers } else { 1.0 };
+        let part = |set: u32| {
+            (0..).zip(values).filter(move |(rank, _)| set >> rank & 1 == 1).map(|(_, value)| value)
+        };
+        let of_some = |set: u32| {
+            let (sum, held) = (part(set).sum::<f64>(), f64::from(set.count_ones()));
+            near(sum / divisor) || near(sum * workers / held / divisor)
+        };
+        self.direct.is_some_and(|bound| bound > 0.0)
+            && (near(own * workers / divisor) || (1..1 << values.len().min(16)).any(of_some))
     }
 
     /// The same without rounding anything on the way.

@@ -108,7 +108,8 @@ impl Report {
         let times = Times::of_spans(&measured.spans);
         let Operation { elements, dtype, reduction, .. } = options.operation;
         let summed = elements * usize::from(options.jobs);
-        let of_a_job = wire_bytes(elements, ReferenceSum::of(opened, reduction), dtype);
+        let of_a_job =
+            wire_bytes(elements, ReferenceSum::of(opened, reduction, options.operation.loss_bound), dtype);
         let bits = of_a_job as f64 * f64::from(options.jobs) * 8.0;
         let at_once = BURST_BYTES as f64 * 8.0;
         let frames = Frames::of(stats, aggregators);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
-use sumac_client::{Client, ClientError, Job, JobOptions, Loss, OpOptions, OpenReply, Tensor};
+use sumac_client::{Client, ClientError, Job, JobOptions, Loss, Mode, OpOptions, OpenReply, Tensor};
 
 use super::Operation;
 use super::contents::{Comparison, Contents};
@@ -87,9 +87,18 @@ impl<T: Element> Trainers<T> {
         Ok(around(&spans))
     }
 
-    /// Checks that all workers report the same missing contributions, each within the bound, and all ranges of its own.
+    /// Checks that all workers report the same missing contributions, each within the bound, and all ranges of its own. In a
+    /// direct job each has what did not arrive there.
     fn check_losses(&self) -> Result<()> {
         let Some(first) = self.loss() else { return Ok(()) };
+        if self.opened()?.mode == Mode::Direct {
+            let losses = self.all.iter().filter_map(|trainer| trainer.loss.as_ref());
+            let is_within = |loss: &Loss| loss.by_worker.iter().all(|lost| *lost <= loss.budget);
+            return losses.into_iter().try_for_each(|loss| {
+                ensure!(is_within(loss), "more is lost than the bound allows: {loss:?}");
+                Ok(())
+            });
+        }
         for (rank, trainer) in self.all.iter().enumerate() {
             let loss = trainer.loss.as_ref().context("a worker does not report its loss")?;
             let own: u64 = loss.own.iter().map(|(first, end)| end - first).sum();
@@ -109,7 +118,7 @@ impl<T: Element> Trainers<T> {
     /// Compares every element of every worker with the reference, on all CPUs.
     pub fn compare(&self, contents: Contents) -> Result<Comparison> {
         const PACKETS: usize = 100;
-        let reference = ReferenceSum::of(self.opened()?, self.operation.reduction);
+        let reference = ReferenceSum::of(self.opened()?, self.operation.reduction, self.operation.loss_bound);
         let (block, elements) = (PACKETS * reference.packet::<T>(), self.operation.elements);
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let results: Vec<&[T]> =
@@ -125,6 +134,9 @@ impl<T: Element> Trainers<T> {
                 let last = (first + block).min(elements);
                 let compared = match self.loss() {
                     None => contents.compare(reference, first..last, &results),
+                    Some(_) if reference.direct.is_some() => {
+                        contents.compare(reference, first..last, &results)
+                    }
                     Some(_) => contents.compare_bounded(reference, first..last, &results, &left_out),
                 };
                 comparison = comparison.and(compared);

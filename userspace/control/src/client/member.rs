@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, future::Future, iter, time::Duration};
 
-use sumac_job::{JobSpec, OperationOrder};
+use sumac_job::{JobSpec, Mode, OperationOrder};
 use sumac_transport::PathMeasure;
 use thiserror::Error;
 use tokio::{
@@ -92,7 +92,8 @@ impl Member {
                 PlaneKind::Host => HOST_RECONNECT_TIMEOUT,
                 PlaneKind::Ebpf | PlaneKind::None | PlaneKind::Parameter => RECONNECT_TIMEOUT,
             },
-            outlives_control: grant.terms.is_dynamic() && grant.terms.order == OperationOrder::Submission,
+            outlives_control: grant.terms.mode != Mode::Static
+                && grant.terms.order == OperationOrder::Submission,
             posted: 0,
             unconfirmed: VecDeque::new(),
             state: state_to,

@@ -1,6 +1,6 @@
 //! The parameters of a job that follow from what its ranks ask for and its aggregators have.
 
-use sumac_job::{JobTerms, Mode, Scale, WireFormat};
+use sumac_job::{JobSpec, JobTerms, Mode, Scale, Topology, WireFormat};
 use sumac_transport::limits::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
@@ -35,7 +35,7 @@ impl JoinRequest {
 
     /// Static mode: slots of a lane that are asked for.
     pub(super) fn lane_slots(&self) -> Option<u32> {
-        self.spec.slots.filter(|_| !self.is_dynamic())
+        self.spec.slots.filter(|_| self.mode() == Mode::Static)
     }
 
     /// Returns the first parameter in which two ranks differ, with both values. An absent value differs from none.
@@ -59,6 +59,8 @@ impl JoinRequest {
                 ("shared slots", text(spec.dynamic_slots)),
                 ("parameter hosts", text(spec.parameter_hosts)),
                 ("congestion control", congestion),
+                ("topology", text(spec.topology.map(Topology::name))),
+                ("owners", text(spec.owners)),
             ]
         };
         of(self).into_iter().zip(of(other)).find_map(|pair| match pair {
@@ -93,7 +95,27 @@ impl JoinRequest {
                 limits.shards
             ));
         }
-        if self.is_dynamic() { self.check_dynamic() } else { Ok(()) }
+        match self.mode() {
+            Mode::Static => Ok(()),
+            Mode::Dynamic => self.check_dynamic(),
+            Mode::Direct => self.check_direct(),
+        }
+    }
+
+    fn check_direct(&self) -> Result<(), Refusal> {
+        let JobSpec { world, owners, window, wire, .. } = self.spec;
+        if let Some(owners) = owners.filter(|owners| !(1..=world).contains(owners)) {
+            return invalid(format!("{owners} owners of blocks in a world of {world}: give 1 to {world}"));
+        }
+        if let Some(window) = window.filter(|window| !(MIN_WINDOW..=MAX_WINDOW).contains(window)) {
+            return invalid(format!("a window of {window} packets: give {MIN_WINDOW} to {MAX_WINDOW}"));
+        }
+        if wire == Some(WireFormat::Int16) {
+            return invalid(
+                "int16 on the wire in a direct job: its values travel as they are; leave `wire` out",
+            );
+        }
+        Ok(())
     }
 
     fn check_dynamic(&self) -> Result<(), Refusal> {
@@ -204,7 +226,9 @@ pub(super) fn agree<'a>(
         wire: first.spec.wire.unwrap_or_default(),
         not_finite: first.spec.not_finite.unwrap_or_default(),
         order: first.spec.order.unwrap_or_default(),
-        window: if is_dynamic { window } else { 0 },
+        window: if first.mode() == Mode::Static { 0 } else { window },
+        topology: first.spec.topology.unwrap_or_default(),
+        owners: all().find_map(|asked| asked.spec.owners).unwrap_or(first.spec.world),
         congestion_control: is_dynamic && first.spec.congestion_control.unwrap_or(true),
         ..JobTerms::new(0, 0, 0, first.spec.world)
     })

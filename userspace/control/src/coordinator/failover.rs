@@ -51,8 +51,7 @@ impl Coordinator {
     /// Vacates a rank, if its job goes on without it for a while. `false`: it does not.
     pub(super) fn offer_rank(&mut self, id: RunId, rank: u16, failure: &JobFailure) -> bool {
         let (grace, until) = (self.rejoin_grace, self.last_tick + self.rejoin_grace);
-        let Some(run) = self.runs.get_mut(&id).filter(|run| !grace.is_zero() && run.outlives_control())
-        else {
+        let Some(run) = self.runs.get_mut(&id).filter(|run| !grace.is_zero() && run.is_replaceable()) else {
             return false;
         };
         let Some(member) = run.members.get_mut(&rank) else { return false };
@@ -78,7 +77,7 @@ impl Coordinator {
     /// The running job whose vacated rank a request is for.
     pub(super) fn vacated_run(&self, request: &Join) -> Option<RunId> {
         let id = self.names.get(&request.asked.spec.job)?.current?;
-        let run = self.runs.get(&id).filter(|run| run.outlives_control())?;
+        let run = self.runs.get(&id).filter(|run| run.is_replaceable())?;
         run.members.get(&request.rank())?.vacated.as_ref().map(|_| id)
     }
 

@@ -14,7 +14,8 @@ use crate::{
     plane::{LastEpoch, PlaneInfo, PlaneKind},
     pool::{Pool, Range},
 };
-use sumac_job::{JobTerms, OperationOrder};
+use std::net::SocketAddrV4;
+use sumac_job::{JobTerms, Mode, OperationOrder};
 
 /// Slots of a lane while the workers measure: the most that they may turn out to need. The second: less is not tried.
 const PROVISIONAL: [u32; 2] = [512, 16];
@@ -307,9 +308,15 @@ impl Coordinator {
         let layout = Layout::new(&below, self.plane.kind != PlaneKind::None);
         (terms.job, terms.token, terms.fan_in_1) = (job, run.token, layout.fan_in_1());
         let asked = run.members.values().find_map(|member| member.asked.lane_slots());
-        let (shared, range) = match terms.is_dynamic() {
-            true => (Some(self.share(run, &mut terms, &limits, hosts)?), None),
-            false => (None, Some(self.find_room(asked, &mut terms, &limits)?)),
+        let (shared, range) = match terms.mode {
+            Mode::Dynamic => (Some(self.share(run, &mut terms, &limits, hosts)?), None),
+            Mode::Static => (None, Some(self.find_room(asked, &mut terms, &limits)?)),
+            Mode::Direct => {
+                terms.slots_reason = "a direct job has none".into();
+                let address = |member: &Member| SocketAddrV4::new(member.worker.ip, member.worker.port);
+                terms.workers = run.members.values().map(address).collect();
+                (None, None)
+            }
         };
         terms.epoch = self.names.next_epoch(job);
         self.records.push(Record::Epochs(vec![LastEpoch { job, epoch: terms.epoch }]));

@@ -35,7 +35,7 @@ use std::{
 
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
-use sumac_job::{JobTerms, Placement};
+use sumac_job::{JobTerms, Mode, Placement};
 use sumac_wire::{CLASSES, MAX_WORKERS};
 
 pub use self::{
@@ -246,13 +246,13 @@ impl Coordinator {
         if spec.job.is_empty() || spec.job.len() > JOB_NAME_LEN || spec.job.chars().any(char::is_control) {
             return invalid(format!("a job's name has 1 to {JOB_NAME_LEN} bytes and no control characters"));
         }
-        let (world, is_dynamic) = (spec.world, request.asked.is_dynamic());
-        let is_large = is_dynamic || request.rack.is_some();
+        let (world, is_static) = (spec.world, request.asked.mode() == Mode::Static);
+        let is_large = !is_static || request.rack.is_some();
         let most = if is_large { MAX_WORKERS * MAX_WORKERS } else { MAX_WORKERS };
         if world == 0 || usize::from(world) > most {
             return invalid(format!("a world of {world}: an aggregator takes 1 to {MAX_WORKERS} workers"));
         }
-        if !is_dynamic && self.plane.kind == PlaneKind::None {
+        if is_static && self.plane.kind == PlaneKind::None {
             return Err(Refusal::no_aggregator());
         }
         if request.rack.is_some_and(|rack| self.racks.get(&rack).is_some_and(racks::Rack::is_host)) {

@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use sumac_job::Mode;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Coordinator, Phase, RackId, run::Run};
@@ -96,7 +98,13 @@ impl Coordinator {
             name: run.name.clone(),
             job: run.job,
             epoch: run.epoch(),
-            mode: if run.is_dynamic() { "dynamic" } else { "static" }.into(),
+            mode: run
+                .members
+                .values()
+                .next()
+                .map_or(Mode::Static, |member| member.asked.mode())
+                .name()
+                .into(),
             world: run.world,
             state: match &run.phase {
                 Phase::Gathering | Phase::Ready => "waiting",

@@ -198,7 +198,17 @@ impl Run {
     }
 
     pub fn outlives_aggregators(&self) -> bool {
-        self.shared.is_some() && self.phase == Phase::Running
+        (self.shared.is_some() || self.is_direct()) && self.phase == Phase::Running
+    }
+
+    /// Whether its tensors go from worker to worker.
+    pub fn is_direct(&self) -> bool {
+        self.terms.as_ref().is_some_and(JobTerms::is_direct)
+    }
+
+    /// Whether another worker may take the rank of one that died.
+    pub fn is_replaceable(&self) -> bool {
+        self.outlives_control() && !self.is_direct()
     }
 
     pub fn is_over(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    net::SocketAddrV4,
+    net::{Ipv4Addr, SocketAddrV4},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -131,6 +131,10 @@ impl<P: DataPlane> Planes<'_, P> {
 
     /// Installs a job: here first, as racks and parameter hosts need the addresses that it gets here.
     pub async fn install(&self, mut order: JobOrder) -> Result<InstalledJob, String> {
+        if order.terms.is_direct() {
+            let placements = (0..order.terms.world).map(beside_all).collect();
+            return Ok(InstalledJob { placements, parents: Vec::new() });
+        }
         let mut placements = vec![None; order.workers.len()];
         let (here, info) = self.install_at(&order, None).await?;
         place(&order, None, &here, &info, &mut placements);
@@ -329,6 +333,21 @@ fn place(
                 });
             }
         }
+    }
+}
+
+/// The placement of a worker of a direct job, which no plane has.
+fn beside_all(rank: u16) -> Placement {
+    Placement {
+        rank,
+        aggregator_ip: Ipv4Addr::UNSPECIFIED,
+        base_port: 0,
+        aggregator: PlaneKind::None,
+        result_group: None,
+        rack_rank: 0,
+        rack_world: 1,
+        bitmap_1: 0,
+        beside_root: false,
     }
 }
 

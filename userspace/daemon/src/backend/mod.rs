@@ -168,8 +168,9 @@ impl Backend {
         let aggregator = self.aggregator(grant)?;
         let hosts = terms.parameter_hosts.iter().copied();
         let plan = WorkerJob {
-            lanes: (0..terms.lanes()).map(|lane| terms::params(grant, lane)).collect(),
+            lanes: (0..terms.lanes()).map(|lane| terms::params(grant, lane, self.line_rate())).collect(),
             hosts: self.paths(terms.job, "parameter host", hosts, terms.checksum, aggregator.as_ref())?,
+            workers: self.paths(terms.job, "worker", terms.workers.iter().copied(), terms.checksum, None)?,
             peer: aggregator,
             resume: terms.resume.clone(),
         };
@@ -187,6 +188,18 @@ impl Backend {
                 .map_err(datapath)?;
         }
         self.datapath.add_job(plan).map_err(datapath)
+    }
+
+    /// The rate of the link that data goes through, in bits per second; one that is not known is taken for 100 Gbit/s.
+    fn line_rate(&self) -> u64 {
+        const UNKNOWN: u64 = 100_000;
+        let ip = self.local().ip;
+        let interface = self.interface().map(|(name, _)| name).or_else(|| crate::path::interface_of(ip));
+        let speed =
+            interface.and_then(|name| std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok());
+        // Megabits per second; -1 where the driver does not know.
+        let megabits = speed.and_then(|speed| speed.trim().parse::<i64>().ok()).filter(|speed| *speed > 0);
+        megabits.map_or(UNKNOWN, i64::unsigned_abs) * 1_000_000
     }
 
     /// Returns the path to a job's aggregator, where it has one. A dynamic job does without one that cannot be reached.

@@ -4,14 +4,16 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_control::plane::JobInstall;
 use sumac_control::{Grant, PlaneKind};
-use sumac_job::result_token;
+use sumac_job::{JobTerms, Mode, result_token};
 use sumac_parameter::{HostJob, Worker};
-use sumac_transport::{DynamicParams, JobParams};
+use sumac_transport::limits::MIN_WINDOW;
+use sumac_transport::{DirectParams, DynamicParams, JobParams};
 use sumac_wire::MAX_HOSTS;
 use sumac_wire::tables::{HostJobEntry, job_flag};
 
 /// Returns the parameters of a lane. The first one measures the path for all.
-pub(super) fn params(grant: &Grant, lane: u16) -> JobParams {
+/// `line_rate`: that of this host's link, in bits per second.
+pub(super) fn params(grant: &Grant, lane: u16, line_rate: u64) -> JobParams {
     let Grant { terms, placement } = grant;
     JobParams {
         job: terms.job,
@@ -23,15 +25,22 @@ pub(super) fn params(grant: &Grant, lane: u16) -> JobParams {
         rack_world: placement.rack_world,
         lane,
         shards: terms.shards,
-        slots: if terms.is_dynamic() { 0 } else { terms.slots },
+        slots: if terms.mode == Mode::Static { terms.slots } else { 0 },
         elements: terms.elements,
         wire: terms.wire,
         scaling: terms.scale,
         not_finite: terms.not_finite,
         measure: !terms.is_measured && lane == 0,
         dynamic: terms.is_dynamic().then(|| dynamic(grant)),
-        direct: None,
+        direct: terms.is_direct().then(|| direct(terms, line_rate)),
     }
+}
+
+/// The shards divide the window and the link.
+fn direct(terms: &JobTerms, line_rate: u64) -> DirectParams {
+    let shards = terms.shards.max(1);
+    let window = (terms.window / u32::from(shards)).max(MIN_WINDOW * 2);
+    DirectParams { line_rate: line_rate / u64::from(shards), ..DirectParams::new(window) }
 }
 
 fn dynamic(Grant { terms, placement }: &Grant) -> DynamicParams {
@@ -57,7 +66,7 @@ pub(super) fn worker_entry(Grant { terms, placement }: &Grant, local: Ipv4Addr) 
         epoch: terms.epoch,
         elements: terms.elements,
         world: terms.world,
-        flags: checksum_flag(terms.checksum),
+        flags: checksum_flag(terms.checksum) | if terms.is_direct() { job_flag::DIRECT } else { 0 },
         ..HostJobEntry::default()
     }
 }

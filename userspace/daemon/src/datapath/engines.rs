@@ -18,6 +18,8 @@ use super::stats::{JobStats, Undelivered};
 struct Job {
     number: u16,
     shards: u16,
+    /// Whether its workers send to each other.
+    is_direct: bool,
     /// The header field that names a packet's lane.
     lane_field: LaneField,
     peers: JobPeers,
@@ -59,14 +61,16 @@ impl Engines {
     }
 
     pub(super) fn add(&mut self, plan: WorkerJob, io: &dyn FrameIo) -> Result<(), InstallError> {
-        let WorkerJob { lanes, peer, hosts, resume } = plan;
+        let WorkerJob { lanes, peer, hosts, workers, resume } = plan;
         let Some(first) = lanes.first() else { return Err(InstallError::Lanes { job: 0, given: 0 }) };
         let (number, shards) = (first.job, first.shards);
         if self.find(number).is_ok() {
             return Err(InstallError::InUse { job: number });
         }
-        let peers = JobPeers::new(peer, hosts, first)?;
+        let peers = JobPeers::new(peer, hosts, workers, first)?;
+        let is_direct = first.direct.is_some();
         let lane_field = match first.dynamic {
+            _ if is_direct => LaneField::Lane,
             Some(_) => LaneField::Lane,
             None if lanes.iter().any(|lane| lane.measure) => LaneField::Unknown,
             None => LaneField::Slot(first.slots),
@@ -82,7 +86,7 @@ impl Engines {
             })
             .collect::<Result<Vec<_>, _>>()?;
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.class()));
-        self.jobs.push(Job { number, shards, lane_field, peers, lanes });
+        self.jobs.push(Job { number, shards, is_direct, lane_field, peers, lanes });
         Ok(())
     }
 
@@ -141,10 +145,12 @@ impl Engines {
     pub(super) fn on_received(&mut self, now: Time, received: Received<'_>) {
         let Received { from, header, elements, is_marked, .. } = received;
         let job = header.job;
-        if matches!(Kind::from_number(header.kind), Some(Kind::Contribution | Kind::Probe)) {
+        let entry = self.jobs.iter_mut().find(|entry| entry.number == job);
+        let is_direct = entry.as_ref().is_some_and(|entry| entry.is_direct);
+        if !is_direct && matches!(Kind::from_number(header.kind), Some(Kind::Contribution | Kind::Probe)) {
             return self.on_request(now, received);
         }
-        let Some(entry) = self.jobs.iter_mut().find(|entry| entry.number == job) else {
+        let Some(entry) = entry else {
             self.undelivered.unknown_job += 1;
             return;
         };

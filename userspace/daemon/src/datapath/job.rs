@@ -6,8 +6,8 @@ use std::sync::Arc;
 use sumac_job::OperationId;
 use sumac_parameter::{HostError, HostJob};
 use sumac_transport::{
-    Completion, JobError, JobParams, Operation, ParamError, PathMeasure, PeerId, PeerTable, SubmitError,
-    Transmit,
+    Completion, JobError, JobParams, Operation, ParamError, PathMeasure, PeerId, PeerRole, PeerTable,
+    SubmitError, Transmit,
 };
 
 use super::frame_io::{Outgoing, Peer};
@@ -20,6 +20,8 @@ pub struct WorkerJob {
     pub peer: Option<Peer>,
     /// The parameter hosts of a dynamic job: shard `s` has the one with number `s % hosts`.
     pub hosts: Vec<Peer>,
+    /// The workers of a direct job, by rank.
+    pub workers: Vec<Peer>,
     /// The first chunk of each lane, for a worker that replaces another one; else empty.
     pub resume: Vec<u32>,
 }
@@ -43,15 +45,24 @@ impl JobPeers {
     pub(super) fn new(
         aggregator: Option<Peer>,
         hosts: Vec<Peer>,
+        workers: Vec<Peer>,
         lane: &JobParams,
     ) -> Result<JobPeers, InstallError> {
         let job = lane.job;
-        match &lane.dynamic {
-            Some(_) if hosts.is_empty() => return Err(InstallError::NoPeer { job, peer: "parameter host" }),
-            None if aggregator.is_none() => return Err(InstallError::NoPeer { job, peer: "aggregator" }),
+        let address = |peer: &Peer| SocketAddrV4::new(peer.ip, peer.base_port);
+        match (&lane.direct, &lane.dynamic) {
+            (Some(_), _) => {
+                let peer = |peer| sumac_transport::Peer { role: PeerRole::Worker, address: address(peer) };
+                return Ok(JobPeers { table: PeerTable::new(workers.iter().map(peer)), addresses: workers });
+            }
+            (None, Some(_)) if hosts.is_empty() => {
+                return Err(InstallError::NoPeer { job, peer: "parameter host" });
+            }
+            (None, None) if aggregator.is_none() => {
+                return Err(InstallError::NoPeer { job, peer: "aggregator" });
+            }
             _ => {}
         }
-        let address = |peer: &Peer| SocketAddrV4::new(peer.ip, peer.base_port);
         let table = PeerTable::of(aggregator.as_ref().map(address), hosts.iter().map(address));
         Ok(JobPeers { table, addresses: aggregator.into_iter().chain(hosts).collect() })
     }

@@ -36,7 +36,7 @@ impl Plan {
             elements: asked
                 .elements
                 .or(config.elements.filter(|elements| !is_dynamic || fits_slot(*elements))),
-            slots: asked.slots.or(config.slots.filter(|_| !is_dynamic)),
+            slots: asked.slots.or(config.slots.filter(|_| asked.mode.unwrap_or_default() == Mode::Static)),
             scale: Some(scale),
             timeout_s: asked.timeout_s.or(Some(config.join_timeout().as_secs_f64())),
             ..asked.clone()
@@ -71,7 +71,24 @@ fn check(spec: &JobSpec, scale: Scale) -> Result<(), String> {
 }
 
 fn check_mode(spec: &JobSpec) -> Result<(), String> {
-    if spec.mode.unwrap_or_default() == Mode::Static {
+    let mode = spec.mode.unwrap_or_default();
+    let direct = [("topology", spec.topology.is_some()), ("owners", spec.owners.is_some())];
+    for (name, is_given) in direct {
+        ensure!(!is_given || mode == Mode::Direct, format!("{name} is only for jobs in mode \"direct\""));
+    }
+    if mode == Mode::Direct {
+        let others = [
+            ("slots", spec.slots.is_some()),
+            ("dynamic_slots", spec.dynamic_slots.is_some()),
+            ("parameter_hosts", spec.parameter_hosts.is_some()),
+            ("congestion_control", spec.congestion_control.is_some()),
+        ];
+        for (name, is_given) in others {
+            ensure!(!is_given, format!("{name} is not for jobs in mode \"direct\""));
+        }
+        return Ok(());
+    }
+    if mode == Mode::Static {
         let dynamic = [
             ("window", spec.window.is_some()),
             ("dynamic_slots", spec.dynamic_slots.is_some()),

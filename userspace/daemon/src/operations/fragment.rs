@@ -4,8 +4,10 @@
 
 use std::ops::Range;
 
-use sumac_job::{CollectiveKind, Importance, OperationDescriptor, OperationId, Reduction};
-use sumac_transport::{Arithmetic, Operation};
+use sumac_job::{
+    CollectiveKind, Importance, JobTerms, OperationDescriptor, OperationId, Reduction, Topology,
+};
+use sumac_transport::{Arithmetic, Exchange, Operation, Pattern};
 
 use crate::session::LeasedBuffer;
 
@@ -93,11 +95,13 @@ impl LeasedFragment {
     /// Returns the engine's operation. `skip`: the number of chunks at its front that were summed before.
     pub(super) fn into_operation(
         self,
+        terms: &JobTerms,
         descriptor: &OperationDescriptor,
         id: OperationId,
         (priority, importance): (u8, Importance),
         skip: u32,
     ) -> Operation {
+        let exchange = terms.is_direct().then(|| exchange(terms, descriptor, id, &self.fragment.elements));
         let LeasedFragment { fragment: Fragment { elements, .. }, ranges, buffer } = self;
         // A barrier is a chunk of one element, to which every worker contributes zero.
         let count = if descriptor.count == 0 { 1 } else { elements.end - elements.start };
@@ -116,10 +120,42 @@ impl LeasedFragment {
             importance,
             // A barrier has no values that could be left out.
             loss_bound: if descriptor.count == 0 { 0.0 } else { descriptor.loss_bound.fraction() },
-            exchange: None,
+            exchange,
             buffer: Box::new(buffer),
         }
     }
+}
+
+/// Returns the way of a fragment's values in a direct job.
+fn exchange(
+    terms: &JobTerms,
+    descriptor: &OperationDescriptor,
+    id: OperationId,
+    elements: &Range<u64>,
+) -> Exchange {
+    let (kind, world) = (descriptor.kind, u64::from(terms.world.max(1)));
+    // A barrier is one element.
+    let count = if descriptor.count == 0 { 1 } else { elements.end - elements.start };
+    let (block, owners) = (descriptor.count / world, u64::from(terms.owners.max(1)));
+    let size = |elements: u64| usize::try_from(elements).unwrap_or(usize::MAX);
+    let owned = (0..world).map(|rank| {
+        let owned = match descriptor.root {
+            Some(root) if u64::from(root) == rank => 0..count,
+            Some(_) => 0..0,
+            None if kind.has_blocks() => cut(&(rank * block..(rank + 1) * block), elements),
+            None if rank < owners => rank * count / owners..(rank + 1) * count / owners,
+            None => 0..0,
+        };
+        size(owned.start)..size(owned.end)
+    });
+    let pattern = Pattern::Collective {
+        reduces: kind.reduces(),
+        distributes: !matches!(kind, CollectiveKind::Reduce | CollectiveKind::ReduceScatter),
+        owned: owned.collect(),
+        ring: terms.topology == Topology::Ring
+            && matches!(kind, CollectiveKind::Allreduce | CollectiveKind::Allgather),
+    };
+    Exchange { number: id.0, pattern }
 }
 
 /// Returns the engine's arithmetic. Values that are only moved travel as bits, to which all other workers add zeros.

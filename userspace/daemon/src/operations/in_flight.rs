@@ -2,6 +2,7 @@
 //! name: in a job in order of names each waits until all workers have announced it.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 use sumac_api::{Failure, Loss};
 use sumac_job::{OperationDescriptor, OperationId};
@@ -89,7 +90,9 @@ impl InFlight {
         loss.budget += fragment.budget;
         loss.by_worker.resize(fragment.by_worker.len(), 0);
         loss.by_worker.iter_mut().zip(fragment.by_worker).for_each(|(sum, elements)| *sum += elements);
-        loss.own.extend(fragment.own.iter().map(|range| (range.start as u64, range.end as u64)));
+        let range = |range: &Range<usize>| (range.start as u64, range.end as u64);
+        loss.own.extend(fragment.own.iter().map(range));
+        loss.missing.extend(fragment.missing.iter().map(range));
     }
 
     /// Returns the missing contributions of all fragments.
@@ -99,11 +102,31 @@ impl InFlight {
         let mut merged = Vec::new();
         loss.own.iter().for_each(|(start, end)| append_range(&mut merged, *start..*end));
         merged.truncate(Loss::RANGES);
-        Some(Loss { own: merged, ..loss })
+        let missing = joined(std::mem::take(&mut loss.missing));
+        Some(Loss { own: merged, missing, ..loss })
     }
 
     pub(super) fn end(&self) -> (FragmentEnd, u64) {
         (self.end.clone(), self.finished.saturating_sub(self.started))
+    }
+}
+
+/// Sorts ranges. Where they are more than a message may have, neighbours become one, with what arrived between them.
+fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut gap = 0;
+    loop {
+        ranges.dedup_by(|next, last| {
+            let is_near = next.0 <= last.1.saturating_add(gap);
+            if is_near {
+                last.1 = last.1.max(next.1);
+            }
+            is_near
+        });
+        if ranges.len() <= Loss::RANGES {
+            return ranges;
+        }
+        gap = gap.max(1) * 2;
     }
 }
 
@@ -203,17 +226,27 @@ mod tests {
             budget,
             by_worker: by_worker.to_vec(),
             own: vec![own],
+            missing: vec![],
         };
         operation.add_loss(Some(fragment(10, [0, 8], 40..48)));
         operation.add_loss(None);
         operation.add_loss(Some(fragment(12, [4, 4], 36..40)));
-        let expected = Loss { elements: 1, budget: 22, by_worker: vec![4, 12], own: vec![(36, 48)] };
+        let expected =
+            Loss { elements: 1, budget: 22, by_worker: vec![4, 12], own: vec![(36, 48)], missing: vec![] };
         assert_eq!(operation.loss(), Some(expected));
         for first in 0..5000 {
             operation.add_loss(Some(fragment(0, [0, 0], 2 * first..2 * first + 1)));
         }
         let loss = operation.loss().unwrap();
         assert_eq!((loss.own.len(), loss.own[0]), (Loss::RANGES, (0, 1)), "a message holds no more");
+    }
+
+    #[test]
+    fn ranges_are_joined_where_they_touch_or_are_too_many() {
+        assert_eq!(joined(vec![(10, 20), (0, 5), (5, 7)]), [(0, 7), (10, 20)]);
+        let many = joined((0..10_000).map(|at| (at * 10, at * 10 + 5)).collect());
+        let last = many.last().copied().unwrap_or_default();
+        assert!(many.len() <= Loss::RANGES && many[0].0 == 0 && last.1 == 99_995);
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl JobOperations {
             )
             .hint("open the job with larger `elements`, or split the tensor"));
         }
-        Ok(operation_bytes(chunks, self.terms.shards))
+        Ok(operation_bytes(chunks, &self.terms))
     }
 
     /// Returns the elements of an operation's tensor in a full packet.
@@ -234,10 +234,8 @@ impl JobOperations {
 
     /// Assigns an operation its id, and submits its fragments to their lanes.
     fn launch(&self, backend: &Backend, state: &mut State, prepared: Prepared) -> Result<(), Failure> {
-        let Prepared {
-            submission: Submission { descriptor, priority, importance, client, op, held, .. },
-            fragments,
-        } = prepared;
+        let Prepared { submission, fragments } = prepared;
+        let Submission { descriptor, priority, importance, client, op, held, .. } = submission;
         let id = state.next;
         state.next = id.next();
         let class = u16::from(descriptor.is_urgent);
@@ -248,7 +246,8 @@ impl JobOperations {
             let skipped = u64::from(*completed) * self.per_chunk(&descriptor);
             append_range(&mut missed, start..end.min(start + skipped));
             if *completed < chunks.chunks {
-                let operation = leased.into_operation(&descriptor, id, (priority, importance), *completed);
+                let tags = (priority, importance);
+                let operation = leased.into_operation(&self.terms, &descriptor, id, tags, *completed);
                 operations.push((chunks.lane, operation));
             }
         }

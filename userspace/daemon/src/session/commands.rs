@@ -283,7 +283,10 @@ fn check_bound(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Re
     let reduction = request.reduction.unwrap_or_default();
     let problem = match () {
         () if bound == 0.0 => return Ok(()),
-        () if !kind.reduces() => "values that are only moved have no others that could stand for them",
+        () if job.is_direct() && bound == 1.0 => "something must arrive",
+        () if !kind.reduces() && !(job.is_direct() && kind == CollectiveKind::Allgather) => {
+            "values that are only moved have no others that could stand for them"
+        }
         () if request.dtype == DType::Int32 => "a sum of some workers' int32 cannot be scaled to that of all",
         () if matches!(reduction, Reduction::Min | Reduction::Max) => {
             "the minimum or maximum of some workers is not that of all"

@@ -278,7 +278,13 @@ fn a_replacement_resumes_at_the_first_unsummed_chunk() {
     };
     host.path.add_parameter_job(ParameterJob { job, peers: vec![peer(0)] }).unwrap();
     let join = |worker: &Worker, params: JobParams, resume: Vec<u32>| {
-        let plan = WorkerJob { lanes: vec![params], peer: None, hosts: vec![peer(host_port)], resume };
+        let plan = WorkerJob {
+            lanes: vec![params],
+            peer: None,
+            hosts: vec![peer(host_port)],
+            workers: Vec::new(),
+            resume,
+        };
         worker.path.add_job(plan).unwrap();
         worker.ready();
     };
@@ -357,6 +363,7 @@ fn workers_sum_at_each_other_without_an_aggregator() {
                 lanes,
                 peer: (slots > 0).then(|| peer(&aggregator)),
                 hosts: bases[..2].iter().map(peer).collect(),
+                workers: Vec::new(),
                 resume: Vec::new(),
             };
             worker.path.add_job(plan).unwrap();

@@ -143,7 +143,13 @@ fn jobs_that_cannot_run_are_refused_by_name() {
     let gap = plan(params(0, 1), 2, peer(9)).lanes.split_off(1);
     let error = worker
         .path
-        .add_job(WorkerJob { lanes: gap, peer: Some(peer(9)), hosts: Vec::new(), resume: Vec::new() })
+        .add_job(WorkerJob {
+            lanes: gap,
+            peer: Some(peer(9)),
+            hosts: Vec::new(),
+            workers: Vec::new(),
+            resume: Vec::new(),
+        })
         .unwrap_err();
     assert_eq!(error, InstallError::Lanes { job: 7, given: 1 });
     worker.path.shutdown().unwrap();

@@ -38,7 +38,7 @@ pub use self::{
 };
 use self::{
     flow::{Control, Flow},
-    running::{Running, joined},
+    running::Running,
     schedule::{Step, Way, steps},
     transfer::{Part, Receiver, Sender, TransferId},
     values::{Reducer, first_not_finite},
@@ -121,7 +121,9 @@ impl DirectMode {
             let last = pending.operation.base as usize + pending.operation.count.saturating_sub(1);
             pending.fault_unless(OpError::Peer { first: pending.operation.base as usize, last });
         }
-        core.stream.finish(number, core.now, running.expected, running.lost, joined(running.missing));
+        let operation = core.stream.get(number).map(|pending| &pending.operation);
+        let (bound, base) = operation.map_or((0.0, 0), |operation| (operation.loss_bound, operation.base));
+        core.stream.finish(number, core.now, running.loss(bound, base as usize));
     }
 
     fn begin(&mut self, core: &mut Core, number: u64, index: usize) {
@@ -182,7 +184,7 @@ impl DirectMode {
         if let Some(pending) = core.stream.get_mut(number) {
             pending.fault_unless(why);
         }
-        core.stream.finish(number, core.now, 0, 0, Vec::new());
+        core.stream.finish(number, core.now, None);
     }
 
     fn expire(&mut self, core: &mut Core) {
@@ -304,7 +306,7 @@ impl ModeProtocol for DirectMode {
         let Some(exchange) = pending.operation.exchange.clone() else { return };
         copy_own(&mut pending.operation);
         let steps = steps(&exchange, rank, world, pending.operation.count);
-        self.running.insert(number, Running::new(exchange.number, steps));
+        self.running.insert(number, Running::new(exchange.number, steps, world));
         self.advance(core, number);
     }
 

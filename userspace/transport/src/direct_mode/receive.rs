@@ -245,8 +245,6 @@ impl DirectMode {
         let lost = u64::from(part.chunks() - receive.count);
         core.stats.chunks_lost += lost;
         let Some(running) = self.running.get_mut(&part.operation) else { return };
-        running.expected += u64::from(part.chunks());
-        running.lost += lost;
         if let (Some(step), Some(pending)) = (running.step(part.step), core.stream.get_mut(part.operation)) {
             let operation = &mut pending.operation;
             let reducer = Reducer { dtype: operation.dtype, arithmetic: operation.arithmetic };
@@ -262,7 +260,7 @@ impl DirectMode {
                 }
             }
         }
-        running.missing.extend(missing);
+        running.received(rank, part.range.len(), missing);
         self.end_step(core, &part);
     }
 }

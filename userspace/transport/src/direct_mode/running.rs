@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::schedule::Step;
+use crate::bounded_loss::Loss;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -19,17 +20,39 @@ pub(super) struct Running {
     states: Vec<State>,
     /// Whether some worker's value is not finite, where that ends the operation.
     pub is_faulty: bool,
-    /// Chunks that were expected, and those of them that did not come.
-    pub expected: u64,
-    pub lost: u64,
+    /// By rank, the values that were expected, and those of them that did not come.
+    expected: Vec<u64>,
+    lost: Vec<u64>,
     /// The ranges of values of which something did not come.
-    pub missing: Vec<Range<usize>>,
+    missing: Vec<Range<usize>>,
 }
 
 impl Running {
-    pub fn new(number: u32, steps: Vec<Step>) -> Running {
+    pub fn new(number: u32, steps: Vec<Step>, world: u16) -> Running {
         let states = vec![State::Waiting; steps.len()];
-        Running { number, steps, states, is_faulty: false, expected: 0, lost: 0, missing: Vec::new() }
+        let (expected, lost) = (vec![0; world.into()], vec![0; world.into()]);
+        Running { number, steps, states, is_faulty: false, expected, lost, missing: Vec::new() }
+    }
+
+    /// Records the end of a transfer from `rank`: the values that it had, and the ranges of those that are missing.
+    pub fn received(&mut self, rank: usize, values: usize, missing: Vec<Range<usize>>) {
+        if let (Some(expected), Some(lost)) = (self.expected.get_mut(rank), self.lost.get_mut(rank)) {
+            *expected += values as u64;
+            *lost += missing.iter().map(|range| range.len() as u64).sum::<u64>();
+        }
+        self.missing.extend(missing);
+    }
+
+    /// What an operation with this bound lost; `base`: the index of its first value in the tensor.
+    pub fn loss(self, bound: f32, base: usize) -> Option<Loss> {
+        let budget = |values: &u64| (*values as f64 * f64::from(bound)) as u64;
+        let of_tensor = |range: Range<usize>| base + range.start..base + range.end;
+        (bound > 0.0).then(|| Loss {
+            budget: self.expected.iter().map(budget).max().unwrap_or(0),
+            by_worker: self.lost,
+            own: Vec::new(),
+            missing: joined(self.missing).into_iter().map(of_tensor).collect(),
+        })
     }
 
     pub fn step(&self, index: usize) -> Option<&Step> {
@@ -59,7 +82,7 @@ impl Running {
 }
 
 /// Sorts ranges, and joins those that touch.
-pub(super) fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut whole: Vec<Range<usize>> = Vec::new();
     for range in ranges {

@@ -167,7 +167,7 @@ fn sums_are_exact_by_owners_and_around_the_ring() {
             for (rank, ended) in network.completions.iter_mut().enumerate() {
                 for completion in ended {
                     assert_eq!(completion.result, Ok(()));
-                    assert_eq!(completion.lost, 0);
+                    assert_eq!(completion.loss, None);
                     assert!(
                         floats(completion, count) == expected,
                         "rank {rank} of {world}, {owners} owners, ring {ring}"
@@ -226,8 +226,10 @@ fn a_bound_is_used_and_never_exceeded() {
         for (rank, ended) in network.completions.iter_mut().enumerate() {
             let completion = &mut ended[0];
             assert_eq!(completion.result, Ok(()));
-            assert!(completion.lost > 0 && completion.lost * 10 <= completion.expected, "{completion:?}");
-            let missing = completion.missing.clone();
+            let loss = completion.loss.clone().expect("a bound");
+            assert!(loss.by_worker.iter().any(|lost| *lost > 0), "{loss:?}");
+            assert!(loss.by_worker.iter().all(|lost| *lost <= loss.budget), "{loss:?}");
+            let missing = loss.missing;
             let is_missing = |index: usize| missing.iter().any(|range| range.contains(&index));
             let results = floats(completion, count);
             let own = values(rank, count);
@@ -262,7 +264,7 @@ fn transfers_go_both_ways_and_missing_values_are_zero_or_kept() {
         for (rank, ended) in network.completions.iter_mut().enumerate() {
             ended.sort_by_key(|completion| completion.id);
             assert!(ended.iter().all(|completion| completion.result == Ok(())));
-            let missing = ended[1].missing.clone();
+            let missing = ended[1].loss.clone().expect("a bound").missing;
             let lost: usize = missing.iter().map(ExactSizeIterator::len).sum();
             assert!(lost > 0 && lost <= count / 5, "{lost}");
             let other = (2 - rank) as f32;
