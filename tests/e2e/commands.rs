@@ -47,6 +47,7 @@ fn a_shell_sums_numpy_files() {
             wire: WireFormat::Int32,
             words: DEFAULT_WORDS,
             reduction: Reduction::Sum,
+            direct: None,
             dynamic: false,
         };
         exact::assert_sums("numpy files", SEED, &Results { numbers, by_rank });
@@ -78,7 +79,7 @@ with sumac.Client(socket) as client, client.open('mixed', rank=0, world=2, timeo
             open_one(sumac.socket(1), 1, &options).unwrap_or_else(|e| panic!("{e}: {}", python.log_tail()));
         let rusts = sum(rust.submit(SEED, COUNT)).to_vec();
         python.wait_success("the sum", LIMIT).unwrap();
-        let numbers = ReferenceSum::of(rust.job.opened(), Reduction::Sum);
+        let numbers = ReferenceSum::of(rust.job.opened(), Reduction::Sum, 0.0);
         rust.job.close().unwrap();
         assert_eq!(numbers.words, DEFAULT_WORDS);
         exact::assert_sums(

@@ -53,7 +53,7 @@ fn survives(what: &str, happens: impl Fn(&Lab)) {
             match outcomes.iter().find_map(|outcome| outcome.as_ref().err()) {
                 None => {
                     let by_rank = outcomes.into_iter().flatten().collect();
-                    let numbers = ReferenceSum::of(crew.trainers[0].job.opened(), Reduction::Sum);
+                    let numbers = ReferenceSum::of(crew.trainers[0].job.opened(), Reduction::Sum, 0.0);
                     exact::assert_sums(what, SEED, &Results { numbers, by_rank });
                     exact::assert_sums("the job goes on", SEED + 1, &crew.allreduce(SEED + 1, 10_000));
                     crew.leave();

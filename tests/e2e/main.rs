@@ -13,6 +13,7 @@ mod collectives;
 mod commands;
 mod daemon;
 mod death;
+mod direct;
 mod dynamic;
 mod faults;
 mod foreign;

@@ -1,6 +1,11 @@
 //! Ethernet II, at most one 802.1Q tag, IPv4 and UDP around a Sumac packet.
 
-use crate::{Header, Reason, bytes::Bytes, checksum, header::HEADER_LEN};
+use crate::{
+    Header, Reason,
+    bytes::Bytes,
+    checksum,
+    header::HEADER_LEN,
+};
 
 /// Bytes of an Ethernet header without a tag.
 pub const ETH_LEN: usize = 14;
@@ -223,6 +228,7 @@ pub fn has_valid_checksum(bytes: &[u8], frame: &Frame) -> bool {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::header::VERSION;
     use std::{vec, vec::Vec};
 
     const PORTS: Ports = Ports { base: 48700, shards: 4 };
@@ -293,7 +299,11 @@ mod tests {
             change(&mut bytes);
             assert_eq!(parse(&bytes[..], PORTS), expected, "{what}");
         }
-        let short = [(2, Reason::BadLength), (1, Reason::BadVersion), (3, Reason::BadVersion)];
+        let short = [
+            (VERSION, Reason::BadLength),
+            (VERSION - 1, Reason::BadVersion),
+            (VERSION + 1, Reason::BadVersion),
+        ];
         for (version, reason) in short {
             let mut bytes = example(HEADER_LEN - 8, 48700);
             bytes[OVERHEAD] = version << 4 | 3;

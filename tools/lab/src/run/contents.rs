@@ -209,6 +209,7 @@ mod tests {
         wire: WireFormat::Int32,
         words: 10,
         reduction: Reduction::Sum,
+        direct: None,
         dynamic: false,
     };
 

@@ -298,6 +298,7 @@ mod tests {
         wire: WireFormat::Int32,
         words: 4,
         reduction: Reduction::Sum,
+        direct: None,
         dynamic: false,
     };
 

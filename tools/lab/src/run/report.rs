@@ -249,6 +249,7 @@ mod tests {
             wire: WireFormat::Int32,
             words,
             reduction: Reduction::Sum,
+            direct: None,
             dynamic: false,
         };
         assert_eq!(wire_bytes(256, words(256), DType::Float32), 256 * 4 + 106);

@@ -12,6 +12,9 @@ use crate::{
 
 /// Chunks of a lane that may be ahead of the first without a result, unless workers ask for another number.
 pub const DEFAULT_WINDOW: u32 = 256;
+/// Packets of a direct job in flight to one worker, unless workers ask for another number: what all workers send at once to one
+/// must fit its receive queue.
+const DIRECT_WINDOW: u32 = 64;
 /// The factor for floats in a dynamic job unless workers give one (ATP section 3.8).
 pub const DYNAMIC_SCALE: f32 = 1e8;
 
@@ -216,7 +219,8 @@ pub(super) fn agree<'a>(
     let shards = least(ranks.clone(), shards, limits.shards, "shards", |asked| asked.host.max_shards)?;
     let first = all().next().ok_or_else(Refusal::stopping)?;
     let is_dynamic = first.is_dynamic();
-    let window = all().find_map(|asked| asked.spec.window).unwrap_or(DEFAULT_WINDOW);
+    let usual = if first.mode() == Mode::Direct { DIRECT_WINDOW } else { DEFAULT_WINDOW };
+    let window = all().find_map(|asked| asked.spec.window).unwrap_or(usual);
     Ok(JobTerms {
         mode: first.mode(),
         elements,

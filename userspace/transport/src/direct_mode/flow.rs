@@ -131,27 +131,28 @@ impl Flow {
         number
     }
 
-    /// Processes an acknowledgement of all packets up to `number`; `echo` is the timestamp of that one.
-    pub fn on_acknowledged(&mut self, now: Time, number: u32, echo: u32) {
+    /// Processes an acknowledgement of all packets up to `number`; `echo` is the timestamp of that one. Returns the round trip.
+    pub fn on_acknowledged(&mut self, now: Time, number: u32, echo: u32) -> Option<u64> {
         if is_later(self.acknowledged, number) || is_later(number, self.next_packet.wrapping_sub(1)) {
-            return;
+            return None;
         }
         self.acknowledged = number;
         self.progress = now;
-        self.on_echo(now, echo);
+        self.on_echo(now, echo)
     }
 
     /// Takes the round trip from a timestamp of this worker that the peer returned.
-    pub fn on_echo(&mut self, now: Time, echo: u32) {
+    pub fn on_echo(&mut self, now: Time, echo: u32) -> Option<u64> {
         // The clock in packets has microseconds.
         let micros = now.stamp().wrapping_sub(echo);
         if micros > i32::MAX as u32 {
-            return;
+            return None;
         }
         let rtt = u64::from(micros) * 1000;
         let sent = Time(now.0.saturating_sub(rtt));
         self.rtt.sample(rtt, self.acknowledged.into(), self.next_packet.into());
         self.rate.on_sample(RttSample { sent, acknowledged: now, is_marked: false });
+        Some(rtt)
     }
 
     /// Records that a packet with data arrived. Returns whether it is to be acknowledged.

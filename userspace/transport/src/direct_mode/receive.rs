@@ -58,7 +58,8 @@ impl DirectMode {
                 Ok(())
             }
             Some(Kind::Control) if header.elements == 0 => {
-                self.flows[rank].on_acknowledged(core.now, header.received, header.timestamp);
+                let rtt = self.flows[rank].on_acknowledged(core.now, header.received, header.timestamp);
+                rtt.into_iter().for_each(|rtt| core.stats.round_trips.record(rtt));
                 Ok(())
             }
             Some(Kind::Control) => self.on_agreement(core, rank, packet),
@@ -162,7 +163,8 @@ impl DirectMode {
     fn on_report_of(&mut self, core: &mut Core, rank: usize, packet: &Packet<'_>) -> Result<(), Reason> {
         let (header, flow) = (&packet.header, &mut self.flows[rank]);
         core.stats.reports += 1;
-        flow.on_acknowledged(core.now, header.received, header.timestamp);
+        let rtt = flow.on_acknowledged(core.now, header.received, header.timestamp);
+        rtt.into_iter().for_each(|rtt| core.stats.round_trips.record(rtt));
         // What was sent before the probe has arrived, or will not.
         flow.restart(core.now);
         let send = flow.sends.get_mut(&id_of(header)).ok_or(Reason::Stale)?;

@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn the_bound_is_never_exceeded() {
         for (count, bound, needed) in
-            [(100, 0.1, 9), (95, 0.1, 10), (100, 0.0, 10), (100, 1.0, 0), (10, 0.99, 1)]
+            [(100, 0.1, 9), (95, 0.1, 9), (100, 0.0, 10), (100, 1.0, 0), (10, 0.99, 1)]
         {
             let mut receiver = Receiver::new(Time(0), part(count), bound);
             let mut arrived = 0;
