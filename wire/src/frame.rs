@@ -1,11 +1,6 @@
 //! Ethernet II, at most one 802.1Q tag, IPv4 and UDP around a Sumac packet.
 
-use crate::{
-    Header, Reason,
-    bytes::Bytes,
-    checksum,
-    header::HEADER_LEN,
-};
+use crate::{Header, Reason, bytes::Bytes, checksum, header::HEADER_LEN};
 
 /// Bytes of an Ethernet header without a tag.
 pub const ETH_LEN: usize = 14;

@@ -69,7 +69,7 @@ pub struct Operation {
     /// The same on all workers.
     pub loss_bound: f32,
     /// The transfers of which the operation consists in a direct job; else none.
-    pub exchange: Option<Exchange>,
+    pub exchange: Option<Box<Exchange>>,
     pub buffer: Box<dyn Buffer>,
 }
 

@@ -111,7 +111,7 @@ fn own_index(fault: &OpError) -> Option<usize> {
 }
 
 enum Entry {
-    Pending(Pending),
+    Pending(Box<Pending>),
     /// It was collected; its chunks end before this one.
     Collected(u64),
 }
@@ -166,7 +166,7 @@ impl Stream {
         if remaining == 0 {
             self.ended.push_back(number);
         }
-        self.entries.push_back(Entry::Pending(Pending {
+        self.entries.push_back(Entry::Pending(Box::new(Pending {
             importance: ImportanceRule::of(&operation),
             operation,
             ledger: None,
@@ -178,7 +178,7 @@ impl Stream {
             lost: None,
             started: now,
             finished: now,
-        }));
+        })));
         number
     }
 

@@ -101,7 +101,8 @@ impl LeasedFragment {
         (priority, importance): (u8, Importance),
         skip: u32,
     ) -> Operation {
-        let exchange = terms.is_direct().then(|| exchange(terms, descriptor, id, &self.fragment.elements));
+        let exchange =
+            terms.is_direct().then(|| Box::new(exchange(terms, descriptor, id, &self.fragment.elements)));
         let LeasedFragment { fragment: Fragment { elements, .. }, ranges, buffer } = self;
         // A barrier is a chunk of one element, to which every worker contributes zero.
         let count = if descriptor.count == 0 { 1 } else { elements.end - elements.start };

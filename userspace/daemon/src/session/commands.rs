@@ -141,7 +141,7 @@ impl Session {
             .timeout_ms
             .and_then(|milliseconds| Instant::now().checked_add(Duration::from_millis(milliseconds)));
         match self.operations.wait(wait.op, id, deadline) {
-            WaitState::Ended(outcome) => Ok(Some(wait_reply(id, wait.op, outcome))),
+            WaitState::Ended(outcome) => Ok(Some(wait_reply(id, wait.op, *outcome))),
             WaitState::Waiting => Ok(None),
             WaitState::Unknown => Err(unknown_op(wait.op)),
             WaitState::TooMany => Err(limit("waits", LIMITS.finished, "read the replies first")),
@@ -284,7 +284,7 @@ fn check_bound(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Re
     let problem = match () {
         () if bound == 0.0 => return Ok(()),
         () if job.is_direct() && bound == 1.0 => "something must arrive",
-        () if !kind.reduces() && !(job.is_direct() && kind == CollectiveKind::Allgather) => {
+        () if !(kind.reduces() || job.is_direct() && kind == CollectiveKind::Allgather) => {
             "values that are only moved have no others that could stand for them"
         }
         () if request.dtype == DType::Int32 => "a sum of some workers' int32 cannot be scaled to that of all",

@@ -25,7 +25,7 @@ pub(super) struct Outstanding {
 
 #[derive(Debug, PartialEq)]
 pub(super) enum WaitState {
-    Ended(Outcome),
+    Ended(Box<Outcome>),
     /// The reply follows from [`Operations::finish`] or [`Operations::expire`].
     Waiting,
     /// There is no such operation, or its outcome is no longer kept.
@@ -109,7 +109,7 @@ impl Operations {
     /// Returns an operation's outcome, or adds the request to those that wait for it.
     pub(super) fn wait(&mut self, op: u64, request: u64, deadline: Option<Instant>) -> WaitState {
         if let Some((_, outcome)) = self.ended.iter().find(|(ended, _)| *ended == op) {
-            return WaitState::Ended(outcome.clone());
+            return WaitState::Ended(Box::new(outcome.clone()));
         }
         if !self.outstanding.contains_key(&op) {
             return WaitState::Unknown;
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(ops.wait(op, 11, None), WaitState::Waiting);
         assert_eq!(ops.finish(op, &done(5)), Some((operation, vec![10, 11])));
         assert_eq!(ops.finish(op, &done(6)), None);
-        assert_eq!(ops.wait(op, 12, None), WaitState::Ended(done(5)));
+        assert_eq!(ops.wait(op, 12, None), WaitState::Ended(Box::new(done(5))));
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
             ops.finish(*op, &done(*op));
         }
         assert_eq!(ops.wait(handles[0], 1, None), WaitState::Unknown);
-        assert_eq!(ops.wait(handles[2], 1, None), WaitState::Ended(done(handles[2])));
+        assert_eq!(ops.wait(handles[2], 1, None), WaitState::Ended(Box::new(done(handles[2]))));
     }
 
     #[test]

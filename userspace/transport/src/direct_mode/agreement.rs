@@ -12,7 +12,7 @@ use sumac_wire::header::ELEMENT_LEN;
 /// Words of an agreement.
 pub(super) const WORDS: u16 = 5;
 
-/// What one side of a transfer means by it.
+/// A transfer as one of its sides means it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Agreement {
     /// The operation's signature.

@@ -27,7 +27,7 @@ const MOST_KEPT: usize = 1024;
 pub(super) enum Control {
     /// The answer to a probe of the handshake, with as many elements.
     Answer(Header),
-    /// What this worker means by a transfer.
+    /// A transfer as this worker means it.
     Agreement { id: TransferId, agreement: Agreement, flags: u16 },
     /// The highest number of a packet with data so far, and a timestamp of the peer.
     Acknowledgement { number: u32, echo: u32 },
@@ -57,7 +57,7 @@ pub(super) struct Flow {
     pub receives: BTreeMap<TransferId, Receiver>,
     /// Agreements on transfers that this worker has not begun.
     early: BTreeMap<TransferId, Agreement>,
-    /// What this worker has for transfers that it refused.
+    /// The transfers that this worker refused, as it means them.
     refused: BTreeMap<TransferId, Agreement>,
     /// The transfer that sent last, for turns among those of one priority.
     last: Option<TransferId>,

@@ -39,7 +39,7 @@ pub use self::{
 use self::{
     flow::{Control, Flow},
     running::Running,
-    schedule::{Step, Way, steps},
+    schedule::{Action, Step, steps},
     transfer::{Part, Receiver, Sender, TransferId},
     values::{Reducer, first_not_finite},
 };
@@ -131,7 +131,7 @@ impl DirectMode {
         let (Some(step), Some(pending)) = (running.step(index).cloned(), core.stream.get_mut(number)) else {
             return;
         };
-        let Step { way, peer, range, number: step, .. } = step;
+        let Step { action, peer, range, number: step, .. } = step;
         let id = TransferId { exchange: running.number, step };
         let operation = &mut pending.operation;
         let chunk = core.codec.words * core.codec.codec.values_per_word(operation.dtype, Arithmetic::Bits);
@@ -139,18 +139,18 @@ impl DirectMode {
         let part = Part { operation: number, step: index, range, chunk, per_word };
         let (priority, bound, now) = (operation.priority, operation.loss_bound, core.now);
         let Some(flow) = self.flows.get_mut(usize::from(peer)) else { return };
-        match way {
-            Way::Send => {
+        match action {
+            Action::Send => {
                 flow.sends.insert(id, Sender::new(part, priority, running.number));
                 if let Some(theirs) = flow.take_early(id) {
                     self.agree(core, peer, id, &theirs);
                 }
             }
-            Way::Add | Way::Write { .. } => {
+            Action::Add | Action::Write { .. } => {
                 flow.receives.insert(id, Receiver::new(now, part, bound));
                 self.announce(core, peer, id);
             }
-            Way::Finish => {
+            Action::Finish => {
                 let is_own_fault = finish_block(core, number, &part, running.is_faulty);
                 if let Some(running) = self.running.get_mut(&number) {
                     running.is_faulty |= is_own_fault;
@@ -167,7 +167,7 @@ impl DirectMode {
         self.advance(core, part.operation);
     }
 
-    /// What this worker means by a transfer.
+    /// A transfer as this worker means it.
     fn agreement(core: &Core, part: &Part, loss_bound: f32) -> Option<Agreement> {
         let operation = &core.stream.get(part.operation)?.operation;
         let (count, chunk) = (part.range.len() as u32, part.chunk as u32);

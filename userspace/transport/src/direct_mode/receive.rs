@@ -8,7 +8,7 @@ use sumac_wire::{
 use super::{
     Agreement, DirectMode, change,
     flow::Control,
-    schedule::Way,
+    schedule::Action,
     transfer::{Receiver, TransferId},
     transmit,
     values::Reducer,
@@ -126,10 +126,8 @@ impl DirectMode {
     /// Another operation of a collective ends the job, as in the other modes; a transfer between two ends alone.
     fn disagree(&mut self, core: &mut Core, rank: u16, number: u64, ours: &Agreement, theirs: &Agreement) {
         let is_transfer = core.stream.get(number).is_some_and(|pending| {
-            !matches!(
-                pending.operation.exchange,
-                Some(super::Exchange { pattern: super::Pattern::Collective { .. }, .. })
-            )
+            let pattern = pending.operation.exchange.as_ref().map(|exchange| &exchange.pattern);
+            !matches!(pattern, Some(super::Pattern::Collective { .. }))
         });
         if is_transfer {
             let (ours, theirs) = (ours.to_string(), theirs.to_string());
@@ -201,7 +199,7 @@ impl DirectMode {
         let (operation, step) = (receive.part.operation, receive.part.step);
         let (span, is_enough) = (receive.part.span(header.seq), receive.is_enough());
         let Some(running) = self.running.get_mut(&operation) else { return Err(Reason::Internal) };
-        let way = running.step(step).map_or(Way::Finish, |step| step.way);
+        let action = running.step(step).map_or(Action::Finish, |step| step.action);
         running.is_faulty |= header.has(flag::NOT_FINITE);
         let pending = core.stream.get_mut(operation).ok_or(Reason::Internal)?;
         let dtype = pending.operation.dtype;
@@ -215,7 +213,7 @@ impl DirectMode {
         let output = pending.operation.buffer.output(span.first * dtype.size(), bytes);
         let is_short = output.len() < bytes;
         let mut overflown = None;
-        if way == Way::Add {
+        if action == Action::Add {
             self.scratch.resize(bytes, 0);
             words.decode(0, packet.elements, &mut self.scratch);
             let reducer = Reducer { dtype, arithmetic: pending.operation.arithmetic };
@@ -251,7 +249,7 @@ impl DirectMode {
             let operation = &mut pending.operation;
             let reducer = Reducer { dtype: operation.dtype, arithmetic: operation.arithmetic };
             let size = operation.dtype.size();
-            if let Way::Write { held, keeps } = step.way {
+            if let Action::Write { held, keeps } = step.action {
                 let factor = transmit::factor(operation.arithmetic, held, core.params.world);
                 for range in &missing {
                     change(&mut *operation.buffer, range, size, |values| match (factor, keeps) {

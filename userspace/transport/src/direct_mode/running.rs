@@ -43,7 +43,7 @@ impl Running {
         self.missing.extend(missing);
     }
 
-    /// What an operation with this bound lost; `base`: the index of its first value in the tensor.
+    /// The loss of an operation with this bound; `base`: the index of its first value in the tensor.
     pub fn loss(self, bound: f32, base: usize) -> Option<Loss> {
         let budget = |values: &u64| (*values as f64 * f64::from(bound)) as u64;
         let of_tensor = |range: Range<usize>| base + range.start..base + range.end;

@@ -37,7 +37,7 @@ pub enum Pattern {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Action {
     Send,
     /// Receives, and adds to the values that are here.
     Add,
@@ -53,8 +53,8 @@ pub(super) enum Way {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    pub way: Way,
-    /// The other side's rank; of no meaning in [`Way::Finish`].
+    pub action: Action,
+    /// The other side's rank; of no meaning in [`Action::Finish`].
     pub peer: u16,
     /// The step's number in packets: the same on both sides.
     pub number: u16,
@@ -65,10 +65,10 @@ pub(super) struct Step {
 
 /// The steps of one worker.
 pub(super) fn steps(exchange: &Exchange, rank: u16, world: u16, count: usize) -> Vec<Step> {
-    let whole = |way, peer| vec![Step { way, peer, number: 0, range: 0..count, after: Vec::new() }];
+    let whole = |action, peer| vec![Step { action, peer, number: 0, range: 0..count, after: Vec::new() }];
     match &exchange.pattern {
-        Pattern::Send { to } => whole(Way::Send, *to),
-        Pattern::Receive { from, keeps } => whole(Way::Write { held: 0, keeps: *keeps }, *from),
+        Pattern::Send { to } => whole(Action::Send, *to),
+        Pattern::Receive { from, keeps } => whole(Action::Write { held: 0, keeps: *keeps }, *from),
         Pattern::Collective { reduces, distributes, owned, ring } => {
             let mut plan = Plan { steps: Vec::new(), rank, world, owned };
             match ring {
@@ -94,12 +94,12 @@ impl Plan<'_> {
     }
 
     /// Appends a step unless its block is empty; returns its index.
-    fn push(&mut self, way: Way, peer: u16, number: u16, of: u16, after: Vec<usize>) -> Option<usize> {
+    fn push(&mut self, action: Action, peer: u16, number: u16, of: u16, after: Vec<usize>) -> Option<usize> {
         let range = self.block(of);
         if range.is_empty() {
             return None;
         }
-        self.steps.push(Step { way, peer: peer % self.world, number, range, after });
+        self.steps.push(Step { action, peer: peer % self.world, number, range, after });
         Some(self.steps.len() - 1)
     }
 
@@ -115,17 +115,17 @@ impl Plan<'_> {
         let (mut sent, mut received) = (vec![None; usize::from(self.world)], Vec::new());
         if reduces {
             for peer in self.others() {
-                sent[usize::from(peer)] = self.push(Way::Send, peer, 0, peer, Vec::new());
-                received.extend(self.push(Way::Add, peer, 0, self.rank, Vec::new()));
+                sent[usize::from(peer)] = self.push(Action::Send, peer, 0, peer, Vec::new());
+                received.extend(self.push(Action::Add, peer, 0, self.rank, Vec::new()));
             }
-            received = self.push(Way::Finish, self.rank, 0, self.rank, received).into_iter().collect();
+            received = self.push(Action::Finish, self.rank, 0, self.rank, received).into_iter().collect();
         }
         if distributes {
             let held = u16::from(reduces);
             for peer in self.others() {
-                self.push(Way::Send, peer, 1, self.rank, received.clone());
+                self.push(Action::Send, peer, 1, self.rank, received.clone());
                 let after = sent[usize::from(peer)].into_iter().collect();
-                self.push(Way::Write { held, keeps: true }, peer, 1, peer, after);
+                self.push(Action::Write { held, keeps: true }, peer, 1, peer, after);
             }
         }
     }
@@ -141,20 +141,20 @@ impl Plan<'_> {
             let mut arrived = None;
             for round in 0..world.saturating_sub(1) {
                 let after = arrived.into_iter().collect();
-                reduced[usize::from(round)] = self.push(Way::Send, next, round, behind(round + 1), after);
-                arrived = self.push(Way::Add, previous, round, behind(round + 2), Vec::new());
+                reduced[usize::from(round)] = self.push(Action::Send, next, round, behind(round + 1), after);
+                arrived = self.push(Action::Add, previous, round, behind(round + 2), Vec::new());
             }
-            finished = self.push(Way::Finish, rank, 0, rank, arrived.into_iter().collect());
+            finished = self.push(Action::Finish, rank, 0, rank, arrived.into_iter().collect());
         }
         if distributes {
             let mut arrived = finished;
             for round in 0..world.saturating_sub(1) {
                 let (number, block) = (world + round, behind(round + 1));
-                self.push(Way::Send, next, number, behind(round), arrived.into_iter().collect());
+                self.push(Action::Send, next, number, behind(round), arrived.into_iter().collect());
                 let after = reduced[usize::from(round)].into_iter().collect();
                 // Here the block holds the values of the workers that it passed first, and this one's.
                 let held = if reduces { round + 1 } else { 0 };
-                arrived = self.push(Way::Write { held, keeps: true }, previous, number, block, after);
+                arrived = self.push(Action::Write { held, keeps: true }, previous, number, block, after);
             }
         }
     }

@@ -27,7 +27,7 @@ pub(super) struct TransferId {
     pub step: u16,
 }
 
-/// Where a transfer belongs, and how it is divided.
+/// The place of a transfer in its operation, and its division into chunks.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     /// The operation's number in the stream, and the index of its step.
@@ -79,7 +79,7 @@ pub(super) struct Sender {
     asked_since: Option<Time>,
 }
 
-/// What the sending end does next.
+/// The next packet of the sending end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Chunk { chunk: u32, is_resend: bool },
@@ -91,7 +91,7 @@ impl Sender {
     pub fn new(part: Part, priority: u8, number: u32) -> Sender {
         // Fibonacci hashing: consecutive operations begin far apart.
         let spread = u64::from(number.wrapping_mul(0x9e37_79b9));
-        let first = (spread * u64::from(part.chunks()) >> 32) as u32;
+        let first = ((spread * u64::from(part.chunks())) >> 32) as u32;
         Sender { part, priority, first, phase: Phase::Waiting, probes: 0, unanswered: 0, asked_since: None }
     }
 

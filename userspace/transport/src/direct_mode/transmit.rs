@@ -193,9 +193,9 @@ impl DirectMode {
         }
         core.stats.elements_sent += span.values as u64;
         if is_resend {
-            core.stats.resent += 1
+            core.stats.resent += 1;
         } else {
-            core.stats.chunks_sent += 1
+            core.stats.chunks_sent += 1;
         }
         core.next_packet += 1;
         let to = PeerId(rank as u16);

@@ -32,19 +32,19 @@ fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> {
 
 impl Reducer {
     /// Reduces `others` into `own`, values of the same number. Returns the index of the first sum of integers that does not fit.
-    pub fn add(&self, own: &mut [u8], others: &[u8]) -> Option<usize> {
+    pub fn add(self, own: &mut [u8], others: &[u8]) -> Option<usize> {
         let is_sum = matches!(self.arithmetic, Arithmetic::Sum | Arithmetic::Mean | Arithmetic::Bits);
         match (self.dtype, self.arithmetic) {
             (DType::Int32, _) if is_sum => return add_integers(own, others),
             (DType::Int32, Arithmetic::Max) => {
-                each(own, others, i32::from_ne_bytes, i32::to_ne_bytes, i32::max)
+                each(own, others, i32::from_ne_bytes, i32::to_ne_bytes, i32::max);
             }
             (DType::Int32, _) => each(own, others, i32::from_ne_bytes, i32::to_ne_bytes, i32::min),
             (DType::Float32, Arithmetic::Max) => {
-                each(own, others, f32::from_ne_bytes, f32::to_ne_bytes, f32::max)
+                each(own, others, f32::from_ne_bytes, f32::to_ne_bytes, f32::max);
             }
             (DType::Float32, Arithmetic::Min) => {
-                each(own, others, f32::from_ne_bytes, f32::to_ne_bytes, f32::min)
+                each(own, others, f32::from_ne_bytes, f32::to_ne_bytes, f32::min);
             }
             (DType::Float32, _) => each(own, others, f32::from_ne_bytes, f32::to_ne_bytes, |a, b| a + b),
             (DType::Float16, _) => {
@@ -63,7 +63,7 @@ impl Reducer {
         None
     }
 
-    fn float(&self) -> fn(f32, f32) -> f32 {
+    fn float(self) -> fn(f32, f32) -> f32 {
         match self.arithmetic {
             Arithmetic::Max => f32::max,
             Arithmetic::Min => f32::min,
@@ -72,13 +72,15 @@ impl Reducer {
     }
 
     /// Multiplies floats by `factor`; integers are divided by its inverse, rounded to the nearest.
-    pub fn scale(&self, values: &mut [u8], factor: f64) {
+    pub fn scale(self, values: &mut [u8], factor: f64) {
         match self.dtype {
             DType::Int32 => each(values, &[], i32::from_ne_bytes, i32::to_ne_bytes, |a, _| {
                 (f64::from(a) * factor).round() as i32
             }),
             DType::Float32 => {
-                each(values, &[], f32::from_ne_bytes, f32::to_ne_bytes, |a, _| (f64::from(a) * factor) as f32)
+                each(values, &[], f32::from_ne_bytes, f32::to_ne_bytes, |a, _| {
+                    (f64::from(a) * factor) as f32
+                });
             }
             DType::Float16 => {
                 each(values, &[], f16::from_ne_bytes, f16::to_ne_bytes, |a, _| {

@@ -35,7 +35,8 @@ impl Network {
         let peers =
             PeerTable::new((0..world).map(|rank| Peer { role: PeerRole::Worker, address: address(rank) }));
         let engine = |rank| {
-            Engine::starting_at(JobParams { rank, ..params(world) }, &peers, &Tuning::default(), 0).unwrap()
+            Engine::starting_at(JobParams { rank, ..params(world) }, &peers, &Tuning::default(), 0)
+                .expect("parameters")
         };
         println!("seed {seed}");
         Network {
@@ -51,7 +52,7 @@ impl Network {
     }
 
     fn submit(&mut self, rank: usize, operation: Operation) {
-        self.engines[rank].submit(self.now, operation).map_err(|(error, _)| error).unwrap();
+        self.engines[rank].submit(self.now, operation).map_err(|(error, _)| error).expect("accepted");
     }
 
     fn send(&mut self) {
@@ -117,7 +118,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 
 fn floats(completion: &mut Completion, count: usize) -> Vec<f32> {
     let bytes = completion.buffer.output(0, count * 4);
-    bytes.chunks_exact(4).map(|word| f32::from_ne_bytes(word.try_into().unwrap())).collect()
+    bytes.chunks_exact(4).map(|word| f32::from_ne_bytes(word.try_into().expect("four bytes"))).collect()
 }
 
 fn collective(
@@ -129,7 +130,7 @@ fn collective(
 ) -> Operation {
     let arithmetic = if reduces { Arithmetic::Sum } else { Arithmetic::Bits };
     let pattern = Pattern::Collective { reduces, distributes, owned: owned.to_vec(), ring };
-    let exchange = Some(Exchange { number, pattern });
+    let exchange = Some(Box::new(Exchange { number, pattern }));
     Operation {
         exchange,
         ..Operation::allreduce(9 + number, DType::Float32, arithmetic, count, Box::new(bytes(values)))
@@ -244,7 +245,7 @@ fn a_bound_is_used_and_never_exceeded() {
 
 fn transfer(number: u32, pattern: Pattern, count: usize, values: &[f32]) -> Operation {
     let buffer = Box::new(bytes(values));
-    let exchange = Some(Exchange { number, pattern });
+    let exchange = Some(Box::new(Exchange { number, pattern }));
     Operation { exchange, ..Operation::allreduce(5, DType::Float32, Arithmetic::Bits, count, buffer) }
 }
 
