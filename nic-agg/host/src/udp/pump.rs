@@ -182,7 +182,7 @@ impl Pump {
             Ok(()) => self.tos = tos,
             // Then queues drop where they could have marked.
             Err(error) => {
-                tracing::debug!(tos, error = error.desc(), "the kernel refuses to set DSCP and ECN")
+                tracing::debug!(tos, error = error.desc(), "the kernel refuses to set DSCP and ECN");
             }
         }
     }
