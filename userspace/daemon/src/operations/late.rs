@@ -35,6 +35,7 @@ mod tests {
             elements: 100,
             budget: 10,
             by_worker: by_worker.into(),
+            missing: vec![],
             own: vec![],
         };
         let mut reports = Vec::new();
