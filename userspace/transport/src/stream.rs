@@ -110,8 +110,9 @@ fn own_index(fault: &OpError) -> Option<usize> {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "operations cost no allocation, and few have been collected")]
 enum Entry {
-    Pending(Box<Pending>),
+    Pending(Pending),
     /// It was collected; its chunks end before this one.
     Collected(u64),
 }
@@ -166,7 +167,7 @@ impl Stream {
         if remaining == 0 {
             self.ended.push_back(number);
         }
-        self.entries.push_back(Entry::Pending(Box::new(Pending {
+        self.entries.push_back(Entry::Pending(Pending {
             importance: ImportanceRule::of(&operation),
             operation,
             ledger: None,
@@ -178,7 +179,7 @@ impl Stream {
             lost: None,
             started: now,
             finished: now,
-        })));
+        }));
         number
     }
 
