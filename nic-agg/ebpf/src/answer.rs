@@ -47,7 +47,6 @@ const IP_WORDS: usize = IPV4_LEN / 4;
 const UDP_WORDS: usize = UDP_LEN / 4;
 const SUMAC_WORDS: usize = HEADER_LEN / 4;
 
-
 const HOPS: u8 = 64;
 
 /// The checksum's sum over UDP header and Sumac header, of a frame that has a checksum.

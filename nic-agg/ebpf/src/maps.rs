@@ -5,8 +5,8 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use sumac_agg_layout::{
-    Began, Drops, DynamicSlot, EVENTS, Injected, LANE_ENTRIES, LaneBudget, Lateness, Limiter, MAX_PORTS, PARENT_ENTRIES,
-    Replay, Slot, State, TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
+    Began, Drops, DynamicSlot, EVENTS, Injected, LANE_ENTRIES, LaneBudget, Lateness, Limiter, MAX_PORTS,
+    PARENT_ENTRIES, Replay, Slot, State, TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
 };
 use sumac_wire::{
     MAX_JOBS, Reason,
