@@ -80,6 +80,8 @@ fn admission(c: &mut Criterion) {
         elements: 256,
         flags: 0,
         next_exponent: -3,
+        limit: 0,
+        operation: 0,
         received: 0,
         child: false,
     };
