@@ -36,6 +36,10 @@ impl DirectMode {
         if header.lane != core.params.lane {
             return Err(Reason::WrongPlace);
         }
+        // An answer has as many elements as its probe.
+        if header.elements > core.params.elements {
+            return Err(Reason::WrongElements);
+        }
         match Kind::from_number(header.kind) {
             Some(Kind::Contribution) => self.on_data(core, rank, packet),
             Some(Kind::Probe) if header.has(flag::QUERY) => {

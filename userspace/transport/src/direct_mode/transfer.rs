@@ -77,6 +77,8 @@ pub(super) struct Sender {
     /// Probes since the last answer.
     pub unanswered: u32,
     asked_since: Option<Time>,
+    /// The chunks before this one are in the reports to the last probe: each is taken once, also when a report comes twice.
+    reported: u32,
 }
 
 /// The next packet of the sending end.
@@ -92,7 +94,16 @@ impl Sender {
         // Fibonacci hashing: consecutive operations begin far apart.
         let spread = u64::from(number.wrapping_mul(0x9e37_79b9));
         let first = ((spread * u64::from(part.chunks())) >> 32) as u32;
-        Sender { part, priority, first, phase: Phase::Waiting, probes: 0, unanswered: 0, asked_since: None }
+        Sender {
+            part,
+            priority,
+            first,
+            phase: Phase::Waiting,
+            probes: 0,
+            unanswered: 0,
+            asked_since: None,
+            reported: 0,
+        }
     }
 
     /// The receiver is ready.
@@ -143,6 +154,7 @@ impl Sender {
     /// Records that a probe was sent.
     pub fn count_probe(&mut self, now: Time) {
         self.probes += 1;
+        self.reported = 0;
         self.unanswered += 1;
         self.asked_since.get_or_insert(now);
     }
@@ -162,7 +174,7 @@ impl Sender {
     /// Processes a report: the chunks of `words` bits from chunk `first` on that have arrived. Returns when the probe was sent
     /// that it answers.
     pub fn on_report(&mut self, probe: u32, first: u32, bits: &[u8]) -> Option<Time> {
-        if probe != self.probes {
+        if probe != self.probes || first < self.reported {
             return None;
         }
         self.unanswered = 0;
@@ -174,6 +186,7 @@ impl Sender {
             Phase::Waiting | Phase::First { .. } => return None,
         };
         let chunks = self.part.chunks();
+        self.reported = (u64::from(first) + bits.len() as u64 * 8).min(chunks.into()) as u32;
         missing.extend((first..chunks).take(bits.len() * 8).filter(|chunk| {
             let at = (chunk - first) as usize;
             bits[at / 8] & 0x80 >> (at % 8) == 0
@@ -304,6 +317,7 @@ mod tests {
         let mut words = [0xff; 8];
         assert_eq!(receiver.report(0, 9, &mut words), 1);
         assert_eq!(sender.on_report(1, 0, &words[..4]), Some(Time(7)));
+        assert_eq!(sender.on_report(1, 0, &words[..4]), None, "it comes twice");
         assert_eq!(chunks(&mut sender), [2, 3]);
     }
 

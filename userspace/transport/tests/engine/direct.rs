@@ -320,6 +320,20 @@ fn a_peer_that_is_not_there_is_named() {
 }
 
 #[test]
+fn packets_that_no_worker_sends_change_nothing() {
+    let mut network = Network::new(2, 1, 0.0);
+    let long = JobParams { elements: 65, rank: 1, ..params(2) };
+    let address = |last| std::net::SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, last), 48_700);
+    let peer = |last| Peer { role: PeerRole::Worker, address: address(last) };
+    let mut stranger = Engine::new(long, &PeerTable::new([peer(1), peer(2)])).expect("parameters");
+    let mut out = vec![0; stranger.frame_len()];
+    let sent = stranger.poll_transmit(Time(0), &mut out).expect("a probe that is too long");
+    network.engines[0].on_payload(Time(0), PeerId(1), &out[..sent.len]);
+    network.engines[0].on_payload(Time(0), PeerId(7), &out[..sent.len]);
+    assert_eq!(network.engines[0].stats().frames.dropped(), 2);
+}
+
+#[test]
 fn values_that_are_not_finite_fail_on_all_workers() {
     let (world, count) = (3, 1000);
     let mut network = Network::new(world as u16, 5, 0.05);
