@@ -65,6 +65,10 @@ format: ## check the formatting of all crates
 	cargo fmt --check --manifest-path nic-agg/ebpf/Cargo.toml
 	cargo fmt --check --manifest-path tools/cable-prog/Cargo.toml
 
+.PHONY: lint-benches
+lint-benches: format ## the same, and clippy over the benchmarks, which the tests do not build
+	cargo clippy --locked -p sumac-benches --all-targets -- -D warnings
+
 .PHONY: lint
 lint: format ## formatting, and clippy with warnings denied
 	cargo clippy --workspace --all-targets --locked -- -D warnings
