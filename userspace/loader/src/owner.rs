@@ -81,11 +81,15 @@ impl Drop for Owner {
 fn pid_of(file: &File) -> Option<i32> {
     let metadata = file.metadata().ok()?;
     let id = format!("{:02x}:{:02x}:{}", major(metadata.dev()), minor(metadata.dev()), metadata.ino());
-    fs::read_to_string("/proc/locks").ok()?.lines().find_map(|line| {
-        let fields: Vec<_> = line.split_whitespace().collect();
-        (fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&id.as_str()))
-            .then(|| fields.get(4)?.parse().ok().filter(|pid| *pid > 0))?
-    })
+    let holder = || {
+        fs::read_to_string("/proc/locks").ok()?.lines().find_map(|line| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            (fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&id.as_str()))
+                .then(|| fields.get(4)?.parse().ok().filter(|pid| *pid > 0))?
+        })
+    };
+    // The kernel writes the table in parts, and leaves lines out when locks come and go meanwhile.
+    (0..3).find_map(|_| holder())
 }
 
 #[cfg(test)]
