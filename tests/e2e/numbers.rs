@@ -39,7 +39,7 @@ fn assert_types(crew: &Crew, what: &str) {
 #[test]
 fn every_type_and_reduction_is_exact_to_the_bit() {
     with_sumac(LabSpec::new(3), &SumacOptions::default(), |sumac| {
-        let crew = Crew::join_with(sumac, "block", |options| options.block());
+        let crew = Crew::join_with(sumac, "block", sumac_client::JobOptions::block);
         assert_types(&crew, "block floating point");
         exact::assert_within_bound("float32", SEED, &crew.reduce::<f32>(SEED, COUNT, Reduction::Sum));
         exact::assert_within_bound("float16", SEED, &crew.reduce::<f16>(SEED, COUNT, Reduction::Sum));
