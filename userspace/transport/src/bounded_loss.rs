@@ -82,16 +82,22 @@ impl Ledger {
 
     /// Ends the operation: brings the ranges into order.
     pub fn close(mut self) -> Loss {
-        self.loss.own.sort_unstable_by_key(|range| range.start);
-        self.loss.own.dedup_by(|next, before| {
-            let follows = before.end == next.start;
-            if follows {
-                before.end = next.end;
-            }
-            follows
-        });
+        self.loss.own = joined(self.loss.own);
         self.loss
     }
+}
+
+/// Sorts ranges, and joins those that touch.
+pub(crate) fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut whole: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match whole.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => whole.push(range),
+        }
+    }
+    whole
 }
 
 #[cfg(test)]
@@ -143,5 +149,10 @@ mod tests {
         let loss = ledger.close();
         assert_eq!((loss.budget, loss.by_worker), (20, vec![20, 25, 20]));
         assert_eq!(loss.own, [1010..1030, 1090..1095], "in the whole tensor");
+    }
+
+    #[test]
+    fn ranges_are_joined() {
+        assert_eq!(joined(vec![7..9, 0..3, 3..5, 1..2, 8..10]), [0..5, 7..10]);
     }
 }

@@ -13,7 +13,7 @@
 //! In a static job the aggregator says which contributions it misses. In a dynamic job a worker cannot tell its own loss from
 //! another's; the losses of others lower all of its paths alike.
 //!
-//! Where all paths lose alike, all weights fall alike: the choice depends on their ratio.
+//! A path is chosen by its share of all weights, so losses that lower all weights alike change nothing.
 
 use crate::{stats::PathStats, time::Time};
 

@@ -12,7 +12,7 @@ use sumac_wire::MAX_HOSTS;
 use sumac_wire::tables::{HostJobEntry, job_flag};
 
 /// Returns the parameters of a lane. The first one measures the path for all.
-/// `line_rate`: that of this host's link, in bits per second.
+/// `line_rate`: that of this host's link, in bits per second; only direct jobs use it.
 pub(super) fn params(grant: &Grant, lane: u16, line_rate: u64) -> JobParams {
     let Grant { terms, placement } = grant;
     JobParams {

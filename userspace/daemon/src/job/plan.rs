@@ -70,35 +70,28 @@ fn check(spec: &JobSpec, scale: Scale) -> Result<(), String> {
     Ok(())
 }
 
+/// Refuses options that were given but have no meaning in the job's mode.
+fn refuse(options: &[(&str, bool)], why: &str) -> Result<(), String> {
+    let given = options.iter().find(|(_, is_given)| *is_given);
+    given.map_or(Ok(()), |(name, _)| Err(format!("{name} is {why}")))
+}
+
 fn check_mode(spec: &JobSpec) -> Result<(), String> {
     let mode = spec.mode.unwrap_or_default();
-    let direct = [("topology", spec.topology.is_some()), ("owners", spec.owners.is_some())];
-    for (name, is_given) in direct {
-        ensure!(!is_given || mode == Mode::Direct, format!("{name} is only for jobs in mode \"direct\""));
-    }
+    let dynamic = [
+        ("dynamic_slots", spec.dynamic_slots.is_some()),
+        ("parameter_hosts", spec.parameter_hosts.is_some()),
+        ("congestion_control", spec.congestion_control.is_some()),
+    ];
     if mode == Mode::Direct {
-        let others = [
-            ("slots", spec.slots.is_some()),
-            ("dynamic_slots", spec.dynamic_slots.is_some()),
-            ("parameter_hosts", spec.parameter_hosts.is_some()),
-            ("congestion_control", spec.congestion_control.is_some()),
-        ];
-        for (name, is_given) in others {
-            ensure!(!is_given, format!("{name} is not for jobs in mode \"direct\""));
-        }
-        return Ok(());
+        refuse(&[("slots", spec.slots.is_some())], "not for jobs in mode \"direct\"")?;
+        return refuse(&dynamic, "not for jobs in mode \"direct\"");
     }
+    let direct = [("topology", spec.topology.is_some()), ("owners", spec.owners.is_some())];
+    refuse(&direct, "only for jobs in mode \"direct\"")?;
     if mode == Mode::Static {
-        let dynamic = [
-            ("window", spec.window.is_some()),
-            ("dynamic_slots", spec.dynamic_slots.is_some()),
-            ("parameter_hosts", spec.parameter_hosts.is_some()),
-            ("congestion_control", spec.congestion_control.is_some()),
-        ];
-        for (name, is_given) in dynamic {
-            ensure!(!is_given, format!("{name} is only for jobs in mode \"dynamic\""));
-        }
-        return Ok(());
+        refuse(&[("window", spec.window.is_some())], "only for jobs in mode \"dynamic\"")?;
+        return refuse(&dynamic, "only for jobs in mode \"dynamic\"");
     }
     ensure!(
         spec.slots.is_none(),

@@ -55,7 +55,7 @@ fn a_loss_bound_is_refused_by_name() {
     let refused = lab.train("exact", dynamic, |client, job, _| {
         let options = OpOptions { loss_bound: 0.1, ..OpOptions::default() };
         let refused = failure(job.allreduce_with(client.tensor::<f32>(1000).unwrap(), options));
-        // Nothing was sent: the job goes on.
+        // The refused operation was never submitted, so the job still works.
         kinds::sum(client, job, 10, |_| 1.0f32);
         refused
     });

@@ -28,8 +28,8 @@ mod values;
 
 use std::collections::BTreeMap;
 
-use sumac_job::NonFinitePolicy;
-use sumac_wire::{Header, Reason};
+use sumac_job::{DType, NonFinitePolicy};
+use sumac_wire::{Header, Reason, header::exponent};
 
 pub use self::{
     agreement::Agreement,
@@ -45,18 +45,19 @@ use self::{
 };
 use crate::{
     budget::FixedWindow,
-    convert::Arithmetic,
+    convert::{Arithmetic, Codec},
     engine_core::{Core, CoreParams, Phase},
     error::{JobError, OpError, ParamError},
     in_flight::InFlight,
     mode::{CheckedPath, ModeProtocol},
-    operation::{Buffer, Operation},
+    operation::Operation,
     packet::Packet,
     params::{JobParams, Tuning},
     peer::{PeerId, PeerRole, PeerTable},
     probe_timeout::ProbeTimeout,
     time::{Time, nanos},
     transmit::Transmit,
+    words::Words,
 };
 
 /// The direct mode of one lane. Peers have their ranks as ids.
@@ -98,10 +99,22 @@ impl DirectMode {
         Ok((mode, core))
     }
 
+    /// Records a sample of the round trip, after which the rate may be another.
+    fn on_round_trip(&self, core: &mut Core, rtt: Option<u64>) {
+        rtt.into_iter().for_each(|rtt| core.stats.round_trips.record(rtt));
+        core.stats.rate_bps = self.rate();
+    }
+
+    /// Bits per second to all peers.
+    fn rate(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.rate.rate()).sum()
+    }
+
+    /// Ends the handshake when every peer has answered.
     fn settle(&mut self, core: &mut Core) {
-        core.stats.rate_bps = self.flows.iter().map(|flow| flow.rate.rate()).sum();
         if matches!(core.phase, Phase::Probing) && self.flows.iter().all(|flow| flow.handshake.is_none()) {
             core.phase = Phase::Ready;
+            core.stats.rate_bps = self.rate();
         }
     }
 
@@ -134,8 +147,8 @@ impl DirectMode {
         let Step { action, peer, range, number: step, .. } = step;
         let id = TransferId { exchange: running.number, step };
         let operation = &mut pending.operation;
-        let chunk = core.codec.words * core.codec.codec.values_per_word(operation.dtype, Arithmetic::Bits);
         let per_word = core.codec.codec.values_per_word(operation.dtype, Arithmetic::Bits);
+        let chunk = core.codec.words * per_word;
         let part = Part { operation: number, step: index, range, chunk, per_word };
         let (priority, bound, now) = (operation.priority, operation.loss_bound, core.now);
         let Some(flow) = self.flows.get_mut(usize::from(peer)) else { return };
@@ -286,14 +299,9 @@ fn copy_own(operation: &mut Operation) {
     }
 }
 
-/// Changes these values of the output.
-fn change(
-    buffer: &mut dyn Buffer,
-    range: &std::ops::Range<usize>,
-    size: usize,
-    change: impl FnOnce(&mut [u8]),
-) {
-    change(buffer.output(range.start * size, range.len() * size));
+/// The conversion of a chunk: values travel as they are.
+fn words(codec: Codec, dtype: DType) -> Words {
+    Words { codec, dtype, arithmetic: Arithmetic::Bits, exponent: exponent::NONE }
 }
 
 impl ModeProtocol for DirectMode {

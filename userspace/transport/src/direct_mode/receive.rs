@@ -6,20 +6,19 @@ use sumac_wire::{
 };
 
 use super::{
-    Agreement, DirectMode, change,
+    Agreement, DirectMode,
     flow::Control,
     schedule::Action,
     transfer::{Receiver, TransferId},
     transmit,
     values::Reducer,
+    words,
 };
 use crate::{
-    convert::Arithmetic,
     engine_core::Core,
     error::{JobError, OpError},
     handshake::Outcome,
     packet::Packet,
-    words::Words,
 };
 
 fn id_of(header: &Header) -> TransferId {
@@ -63,7 +62,7 @@ impl DirectMode {
             }
             Some(Kind::Control) if header.elements == 0 => {
                 let rtt = self.flows[rank].on_acknowledged(core.now, header.received, header.timestamp);
-                rtt.into_iter().for_each(|rtt| core.stats.round_trips.record(rtt));
+                self.on_round_trip(core, rtt);
                 Ok(())
             }
             Some(Kind::Control) => self.on_agreement(core, rank, packet),
@@ -154,7 +153,7 @@ impl DirectMode {
 
     fn on_probe(&mut self, rank: usize, header: &Header) {
         let (id, flow) = (id_of(header), &mut self.flows[rank]);
-        // What is not expected has ended here: data comes only after an agreement.
+        // Data comes only after an agreement, so an unknown transfer has ended here.
         if flow.receives.contains_key(&id) {
             flow.push(Control::Report { id, probe: header.seq, echo: header.timestamp, first: 0 });
         } else {
@@ -163,11 +162,12 @@ impl DirectMode {
     }
 
     fn on_report_of(&mut self, core: &mut Core, rank: usize, packet: &Packet<'_>) -> Result<(), Reason> {
-        let (header, flow) = (&packet.header, &mut self.flows[rank]);
+        let header = &packet.header;
         core.stats.reports += 1;
-        let rtt = flow.on_acknowledged(core.now, header.received, header.timestamp);
-        rtt.into_iter().for_each(|rtt| core.stats.round_trips.record(rtt));
-        // What was sent before the probe has arrived, or will not.
+        let rtt = self.flows[rank].on_acknowledged(core.now, header.received, header.timestamp);
+        self.on_round_trip(core, rtt);
+        let flow = &mut self.flows[rank];
+        // Chunks that were sent before the probe have arrived, or are lost.
         flow.restart(core.now);
         let send = flow.sends.get_mut(&id_of(header)).ok_or(Reason::Stale)?;
         send.on_report(header.seq, header.offset, packet.elements);
@@ -207,15 +207,10 @@ impl DirectMode {
         running.is_faulty |= header.has(flag::NOT_FINITE);
         let pending = core.stream.get_mut(operation).ok_or(Reason::Internal)?;
         let dtype = pending.operation.dtype;
-        let words = Words {
-            codec: core.codec.codec,
-            dtype,
-            arithmetic: Arithmetic::Bits,
-            exponent: sumac_wire::header::exponent::NONE,
-        };
+        let words = words(core.codec.codec, dtype);
         let bytes = span.values * dtype.size();
         let output = pending.operation.buffer.output(span.first * dtype.size(), bytes);
-        let is_short = output.len() < bytes;
+        let held = output.len() / dtype.size();
         let mut overflown = None;
         if action == Action::Add {
             self.scratch.resize(bytes, 0);
@@ -225,8 +220,8 @@ impl DirectMode {
         } else {
             words.decode(0, packet.elements, output);
         }
-        if is_short {
-            let index = pending.operation.base as usize + span.first + output_values(bytes, dtype.size());
+        if held < span.values {
+            let index = pending.operation.base as usize + span.first + held;
             pending.own_fault(OpError::ShortBuffer { index });
         }
         if overflown.is_some() {
@@ -256,11 +251,12 @@ impl DirectMode {
             if let Action::Write { held, keeps } = step.action {
                 let factor = transmit::factor(operation.arithmetic, held, core.params.world);
                 for range in &missing {
-                    change(&mut *operation.buffer, range, size, |values| match (factor, keeps) {
+                    let values = operation.buffer.output(range.start * size, range.len() * size);
+                    match (factor, keeps) {
                         (Some(factor), _) => reducer.scale(values, factor),
                         (None, true) => {}
                         (None, false) => values.fill(0),
-                    });
+                    }
                 }
             }
         }
@@ -287,8 +283,4 @@ fn place(core: &Core, receive: &Receiver, packet: &Packet<'_>) -> Result<(), Rea
         return Err(Reason::WrongPlace);
     }
     Ok(())
-}
-
-fn output_values(bytes: usize, size: usize) -> usize {
-    bytes / size
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::schedule::Step;
-use crate::bounded_loss::Loss;
+use crate::bounded_loss::{Loss, joined};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -78,28 +78,5 @@ impl Running {
 
     pub fn is_done(&self) -> bool {
         self.states.iter().all(|state| *state == State::Ended)
-    }
-}
-
-/// Sorts ranges, and joins those that touch.
-fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut whole: Vec<Range<usize>> = Vec::new();
-    for range in ranges {
-        match whole.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => whole.push(range),
-        }
-    }
-    whole
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_joined() {
-        assert_eq!(joined(vec![7..9, 0..3, 3..5, 1..2, 8..10]), [0..5, 7..10]);
     }
 }

@@ -58,8 +58,8 @@ enum Phase {
     Waiting,
     /// The first pass over all chunks.
     First { sent: u32 },
-    /// A probe was sent, or is to be sent at `due`.
-    Asked { due: Time, asked: Option<Time> },
+    /// The next probe is sent at `due`.
+    Asked { due: Time },
     /// These chunks are missing.
     Again { missing: VecDeque<u32> },
 }
@@ -79,14 +79,6 @@ pub(super) struct Sender {
     asked_since: Option<Time>,
     /// The chunks before this one are in the reports to the last probe: each is taken once, also when a report comes twice.
     reported: u32,
-}
-
-/// The next packet of the sending end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    Chunk { chunk: u32, is_resend: bool },
-    Probe,
-    Nothing,
 }
 
 impl Sender {
@@ -121,34 +113,31 @@ impl Sender {
         }
     }
 
-    pub fn next(&mut self, now: Time) -> Next {
+    /// The next chunk, and whether it was sent before.
+    pub fn next(&mut self) -> Option<(u32, bool)> {
         let chunks = self.part.chunks();
         match &mut self.phase {
             Phase::First { sent } if *sent < chunks => {
                 let chunk = ((u64::from(self.first) + u64::from(*sent)) % u64::from(chunks)) as u32;
                 *sent += 1;
-                Next::Chunk { chunk, is_resend: false }
+                Some((chunk, false))
             }
-            Phase::Again { missing } => match missing.pop_front() {
-                Some(chunk) => Next::Chunk { chunk, is_resend: true },
-                None => Next::Nothing,
-            },
-            Phase::Asked { due, .. } if *due <= now => Next::Probe,
-            _ => Next::Nothing,
+            Phase::Again { missing } => missing.pop_front().map(|chunk| (chunk, true)),
+            Phase::Waiting | Phase::First { .. } | Phase::Asked { .. } => None,
         }
     }
 
     /// Asks after the last chunk, `wait` later: packets on other paths may still be under way.
     pub fn ask_when_done(&mut self, now: Time, wait: u64) {
         if !matches!(self.phase, Phase::Waiting | Phase::Asked { .. }) && !self.has_chunks() {
-            self.phase = Phase::Asked { due: now.plus(wait), asked: None };
+            self.phase = Phase::Asked { due: now.plus(wait) };
         }
     }
 
     /// Records that a probe was sent after the last chunk; it is repeated after `timeout`.
     pub fn asked(&mut self, now: Time, timeout: u64) {
         self.count_probe(now);
-        self.phase = Phase::Asked { due: now.plus(timeout), asked: Some(now) };
+        self.phase = Phase::Asked { due: now.plus(timeout) };
     }
 
     /// Records that a probe was sent.
@@ -161,7 +150,7 @@ impl Sender {
 
     pub fn due(&self) -> Option<Time> {
         match self.phase {
-            Phase::Asked { due, .. } => Some(due),
+            Phase::Asked { due } => Some(due),
             _ => None,
         }
     }
@@ -171,19 +160,18 @@ impl Sender {
         self.asked_since
     }
 
-    /// Processes a report: the chunks of `words` bits from chunk `first` on that have arrived. Returns when the probe was sent
-    /// that it answers.
-    pub fn on_report(&mut self, probe: u32, first: u32, bits: &[u8]) -> Option<Time> {
+    /// Processes a report: a bit for each chunk from `first` on, set if it has arrived. Returns whether it is taken.
+    pub fn on_report(&mut self, probe: u32, first: u32, bits: &[u8]) -> bool {
         if probe != self.probes || first < self.reported {
-            return None;
+            return false;
         }
         self.unanswered = 0;
         self.asked_since = None;
-        let (asked, mut missing) = match &mut self.phase {
-            Phase::Asked { asked, .. } => (*asked, VecDeque::new()),
+        let mut missing = match &mut self.phase {
+            Phase::Asked { .. } => VecDeque::new(),
             // A further report to the same probe.
-            Phase::Again { missing } => (None, std::mem::take(missing)),
-            Phase::Waiting | Phase::First { .. } => return None,
+            Phase::Again { missing } => std::mem::take(missing),
+            Phase::Waiting | Phase::First { .. } => return false,
         };
         let chunks = self.part.chunks();
         self.reported = (u64::from(first) + bits.len() as u64 * 8).min(chunks.into()) as u32;
@@ -194,7 +182,7 @@ impl Sender {
         if !missing.is_empty() {
             self.phase = Phase::Again { missing };
         }
-        asked
+        true
     }
 }
 
@@ -293,31 +281,27 @@ mod tests {
     }
 
     fn chunks(sender: &mut Sender) -> Vec<u32> {
-        let next = || match sender.next(Time(0)) {
-            Next::Chunk { chunk, .. } => Some(chunk),
-            _ => None,
-        };
-        std::iter::from_fn(next).collect()
+        std::iter::from_fn(|| sender.next()).map(|(chunk, _)| chunk).collect()
     }
 
     #[test]
     fn every_chunk_is_sent_once_and_what_is_missing_again() {
         let mut sender = Sender::new(part(45), 0, 3);
-        assert_eq!(sender.next(Time(0)), Next::Nothing, "the receiver is not ready");
+        assert_eq!(sender.next(), None, "the receiver is not ready");
         sender.begin();
         let mut first = chunks(&mut sender);
         first.sort_unstable();
         assert_eq!(first, [0, 1, 2, 3, 4]);
         sender.ask_when_done(Time(0), 7);
-        assert_eq!((sender.next(Time(6)), sender.next(Time(7))), (Next::Nothing, Next::Probe));
+        assert_eq!((sender.next(), sender.due()), (None, Some(Time(7))));
         sender.asked(Time(7), 100);
-        assert_eq!(sender.on_report(0, 0, &[0]), None, "an answer to another probe");
+        assert!(!sender.on_report(0, 0, &[0]), "an answer to another probe");
         let mut receiver = Receiver::new(Time(0), part(45), 0.0);
         assert!([0, 1, 4].into_iter().all(|chunk| receiver.is_new(chunk)) && !receiver.is_new(4));
         let mut words = [0xff; 8];
         assert_eq!(receiver.report(0, 9, &mut words), 1);
-        assert_eq!(sender.on_report(1, 0, &words[..4]), Some(Time(7)));
-        assert_eq!(sender.on_report(1, 0, &words[..4]), None, "it comes twice");
+        assert!(sender.on_report(1, 0, &words[..4]));
+        assert!(!sender.on_report(1, 0, &words[..4]), "it comes twice");
         assert_eq!(chunks(&mut sender), [2, 3]);
     }
 

@@ -7,13 +7,7 @@ use sumac_wire::{
     tos,
 };
 
-use super::{
-    DirectMode,
-    agreement::WORDS,
-    flow::Control,
-    own_fault,
-    transfer::{Next, TransferId},
-};
+use super::{DirectMode, agreement::WORDS, flow::Control, own_fault, transfer::TransferId, words};
 use crate::{
     budget::MaySend,
     convert::Arithmetic,
@@ -22,7 +16,6 @@ use crate::{
     peer::PeerId,
     time::Time,
     transmit::{Tag, Transmit},
-    words::Words,
 };
 
 /// The factor for values of a reduction that did not arrive, of which those here are the reduction of `held` workers' values. So
@@ -108,17 +101,14 @@ impl DirectMode {
             }
             Control::Report { id, probe, echo, first } => {
                 let most = core.params.elements;
-                let (received, words, left) = match flow.receives.get(&id) {
-                    Some(receive) => {
-                        let words = receive.report(first, most, payload);
-                        (flow.highest(), words, receive.part.chunks() > first + u32::from(words) * 32)
-                    }
-                    None => (flow.highest(), 0, false),
-                };
-                if left {
-                    let first = first + u32::from(words) * 32;
-                    flow.push(Control::Report { id, probe, echo, first });
+                let receive = flow.receives.get(&id);
+                let words = receive.map_or(0, |receive| receive.report(first, most, payload));
+                let (chunks, next) =
+                    (receive.map_or(0, |receive| receive.part.chunks()), first + u32::from(words) * 32);
+                if next < chunks {
+                    flow.push(Control::Report { id, probe, echo, first: next });
                 }
+                let received = flow.highest();
                 let header = header(core, Kind::Report, id);
                 Header {
                     seq: probe,
@@ -147,8 +137,8 @@ impl DirectMode {
         let flow = &mut self.flows[rank];
         let send = flow.sends.get_mut(&id)?;
         let (priority, part) = (send.priority, send.part.clone());
-        let Next::Chunk { chunk, is_resend } = send.next(now) else { return None };
-        // Packets on other paths may be overtaken by the probe.
+        let (chunk, is_resend) = send.next()?;
+        // A probe may overtake chunks on other paths.
         send.ask_when_done(now, flow.rtt.shortest() / 4);
         flow.took_turn(id);
         let span = part.span(chunk);
@@ -163,17 +153,12 @@ impl DirectMode {
             exponent: exponent::NONE,
             ..header(core, Kind::Contribution, id)
         };
-        let words = Words {
-            codec: core.codec.codec,
-            dtype: core.stream.get(part.operation)?.operation.dtype,
-            arithmetic: Arithmetic::Bits,
-            exponent: exponent::NONE,
-        };
         let pending = core.stream.get_mut(part.operation)?;
         let operation = &mut pending.operation;
+        let words = words(core.codec.codec, operation.dtype);
         header.offset = operation.base.wrapping_add(span.first as u32);
         let (at, len) = (span.first * operation.dtype.size(), span.values * operation.dtype.size());
-        // What is received here as well is sent from there: partial sums, and an owner's block.
+        // Values that this worker also receives are sent from the output, which holds the partial sum.
         let is_output =
             operation.takes.start <= span.first && span.first + span.values <= operation.takes.end;
         let values =
