@@ -18,6 +18,8 @@ pub const CE: u8 = 0b11;
 pub const CONTROL: u8 = 6 << CLASS_SHIFT;
 /// The classes of data, from class selector 0 on.
 pub const DATA_CLASSES: u8 = 6;
+/// Class selectors (RFC 2474).
+pub const SELECTORS: usize = 8;
 /// The highest priority of an operation; those from the last data class on share it.
 pub const MAX_PRIORITY: u8 = 7;
 
@@ -43,6 +45,17 @@ pub const fn unmarked(tos: u8) -> u8 {
 /// The class of data of this priority, from 0.
 pub const fn data_class(priority: u8) -> u8 {
     if priority < DATA_CLASSES { priority } else { DATA_CLASSES - 1 }
+}
+
+/// The bytes in the queue of a class of data beyond which a switch drops packets that are not ECN-capable, of `buffer` bytes: front
+/// layers have higher classes and lower thresholds (MLT appendix B).
+pub const fn dropping_threshold(class: u8, buffer: u32) -> u32 {
+    buffer / (2 * DATA_CLASSES as u32) * (DATA_CLASSES - data_class(class)) as u32
+}
+
+/// The number of the class selector of this byte, below [`SELECTORS`]; that of an AF class is its number.
+pub const fn selector_of(tos: u8) -> u8 {
+    tos >> CLASS_SHIFT
 }
 
 /// The DSCP of data of this priority: a class selector.
@@ -82,6 +95,13 @@ mod tests {
         assert_eq!(important, [10, 10, 18, 26, 26, 34]);
         let other: Vec<u8> = (0..6).map(|p| dscp(assured_forwarding(p, false))).collect();
         assert_eq!(other, [14, 14, 22, 30, 30, 38]);
+    }
+
+    #[test]
+    fn front_layers_have_the_lower_thresholds() {
+        let thresholds: Vec<u32> = (0..DATA_CLASSES).map(|class| dropping_threshold(class, 12_000)).collect();
+        assert_eq!(thresholds, [6_000, 5_000, 4_000, 3_000, 2_000, 1_000]);
+        assert_eq!((selector_of(CONTROL | 3), selector_of(assured_forwarding(5, false))), (6, 4));
     }
 
     #[test]

@@ -27,6 +27,11 @@ impl<E> Events<E> {
         self.pending.pop_first().map(|((at, _), event)| (at, event))
     }
 
+    /// All pending events, by time.
+    pub fn pending(&self) -> impl Iterator<Item = &E> {
+        self.pending.values()
+    }
+
     /// The time of the next event.
     pub fn next_at(&self) -> Option<Nanos> {
         self.pending.first_key_value().map(|((at, _), _)| *at)

@@ -2,7 +2,9 @@
 
 use sumac_agg_host::{JobError, NewJob};
 use sumac_parameter::{HostError, HostJob, Worker as HostWorker};
-use sumac_transport::{CompletionQueue, Engine, JobParams, LaneField, ParamError, PeerTable, Tuning};
+use sumac_transport::{
+    CompletionQueue, Engine, JobParams, LaneField, ParamError, Peer, PeerRole, PeerTable, Tuning,
+};
 use sumac_wire::{
     Header, Kind, admit,
     tables::{JobEntry, job_flag},
@@ -105,7 +107,7 @@ impl Job {
         let mut payload = header.to_bytes().to_vec();
         payload.resize(admit::payload_len(params.elements), 1);
         let (source, destination) = (socket(self.workers[0].node), socket(to));
-        Packet { source, destination, path: 0, ecn: ecn::CAPABLE, body: Body::Sumac(payload) }
+        Packet { source, destination, path: 0, class: 0, ecn: ecn::CAPABLE, body: Body::Sumac(payload) }
     }
 
     /// Senders below the root: racks first, then the workers beside them.
@@ -146,6 +148,7 @@ impl Job {
         let world = self.workers.len();
         let (rack, bit) = self.bits(rank);
         let (rack_world, beside_root) = match self.workers[rank].rack {
+            _ if self.params.direct.is_some() => (1, false),
             _ if self.topology.racks.is_empty() => (world, false),
             Some(rack) => (self.of_rack(rack).count(), false),
             None => (1, true),
@@ -153,7 +156,7 @@ impl Job {
         let mut params = JobParams {
             rank: rank as u16,
             world: world as u16,
-            rack_rank: u16::from(bit),
+            rack_rank: if self.params.direct.is_some() { 0 } else { u16::from(bit) },
             rack_world: rack_world as u16,
             lane,
             ..self.params.clone()
@@ -317,8 +320,12 @@ impl Job {
         Ok(world.add_worker(self.worker(rank, engines, trainer)))
     }
 
-    /// The peers of a worker. Without an aggregator above it, a parameter host takes its place.
+    /// The peers of a worker: in a direct job all workers. Without an aggregator above it, a parameter host takes its place.
     fn peers(&self, rank: usize) -> PeerTable {
+        if self.params.direct.is_some() {
+            let peer = |worker: &Attachment| Peer { role: PeerRole::Worker, address: socket(worker.node) };
+            return PeerTable::new(self.workers.iter().map(peer));
+        }
         let above = self.workers[rank].rack.map(|rack| self.topology.racks[rack]).or(self.topology.root);
         let aggregator = above.or(self.hosts.first().copied());
         PeerTable::of(aggregator.map(socket), self.hosts.iter().map(|host| socket(*host)))
@@ -326,10 +333,8 @@ impl Job {
 
     fn worker(&self, rank: usize, engines: Vec<Engine>, trainer: Box<dyn Trainer>) -> Worker {
         let node = self.workers[rank].node;
-        let lanes = match self.params.dynamic {
-            Some(_) => LaneField::Lane,
-            None => LaneField::Slot(self.params.slots),
-        };
+        let has_slots = self.params.dynamic.is_none() && self.params.direct.is_none();
+        let lanes = if has_slots { LaneField::Slot(self.params.slots) } else { LaneField::Lane };
         Worker {
             job: self.params.job,
             node,
@@ -340,6 +345,7 @@ impl Job {
             ring: self.ring,
             pause: None,
             is_dead: false,
+            in_order: self.params.direct.is_none(),
             undeliverable: 0,
             received: 0,
             completed: (0..self.lanes).map(|_| CompletionQueue::default()).collect(),

@@ -11,18 +11,23 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`events`] | simulated time |
-//! | [`address`], [`packet`], [`link`], [`network`] | nodes, packets, cables, routes |
+//! | [`address`], [`packet`], [`link`], [`class_queues`], [`network`] | nodes, packets, cables, ports, routes |
+//! | [`conservation`] | the count of packets by fate, which every run checks |
 //! | [`world`] | the event loop |
 //! | [`aggregator`], [`parameter`], [`worker`] | the system under test, at its nodes |
+//! | [`fabric`] | a leaf-spine network |
 //! | [`job`] | set-up of a job at all of them |
 //! | [`trainer`] | the source of operations |
 //! | [`observer`] | hooks for checks at every packet |
-//! | [`tcp`] | a competing flow |
+//! | [`tcp`] | a competing flow: NewReno or DCTCP |
 #![forbid(unsafe_code)]
 
 pub mod address;
 pub mod aggregator;
+pub mod class_queues;
+pub mod conservation;
 pub mod events;
+pub mod fabric;
 pub mod job;
 pub mod link;
 pub mod network;

@@ -1,9 +1,14 @@
-//! One direction of a cable: a rate, a delay, a queue that marks and then drops, and injected faults.
+//! One direction of a cable: a rate, a delay, a queue that marks and then drops, and injected faults. A switch's port may have a
+//! queue for each class instead ([`ClassQueues`]).
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::{events::Nanos, packet::ecn};
+use crate::{
+    class_queues::{Admission, ClassQueues, Red},
+    events::Nanos,
+    packet::{Packet, ecn},
+};
 
 /// Injected faults; probabilities per frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -27,6 +32,8 @@ pub struct LinkSpec {
     pub queue: u64,
     /// Backlog in bytes above which ECN-capable packets are marked; `None`: never.
     pub mark: Option<u64>,
+    /// Strict priority queues for classes, each with such thresholds, in place of one queue with a mark.
+    pub classes: Option<Red>,
     pub faults: Faults,
 }
 
@@ -34,7 +41,7 @@ impl LinkSpec {
     /// A direction whose queue never marks nor drops, without faults.
     pub const fn new(rate: u64, delay: Nanos) -> LinkSpec {
         let faults = Faults { loss: 0.0, duplication: 0.0, reordering: 0.0, held_back: 0 };
-        LinkSpec { rate, delay, queue: u64::MAX, mark: None, faults }
+        LinkSpec { rate, delay, queue: u64::MAX, mark: None, classes: None, faults }
     }
 }
 
@@ -47,6 +54,10 @@ pub struct LinkCounters {
     pub bytes: u64,
     /// Frames dropped by a full queue.
     pub dropped: u64,
+    /// Frames dropped beyond a threshold because they were not ECN-capable.
+    pub dropped_early: u64,
+    /// Of the frames dropped by a full queue, those that were ECN-capable.
+    pub dropped_capable: u64,
     /// Frames lost by an injected fault.
     pub lost: u64,
     /// Frames that were duplicated.
@@ -62,6 +73,8 @@ impl LinkCounters {
         self.frames += other.frames;
         self.bytes += other.bytes;
         self.dropped += other.dropped;
+        self.dropped_early += other.dropped_early;
+        self.dropped_capable += other.dropped_capable;
         self.lost += other.lost;
         self.duplicated += other.duplicated;
         self.held_back += other.held_back;
@@ -74,13 +87,14 @@ impl LinkCounters {
 pub struct Link {
     pub spec: LinkSpec,
     pub counters: LinkCounters,
-    /// Time at which the queue is empty.
+    /// Time at which the queue is empty; of a port with queues for classes, at which the frame in transmission has left.
     free: Nanos,
+    queues: ClassQueues,
 }
 
 impl Link {
     pub fn new(spec: LinkSpec) -> Link {
-        Link { spec, counters: LinkCounters::default(), free: 0 }
+        Link { spec, counters: LinkCounters::default(), free: 0, queues: ClassQueues::default() }
     }
 
     /// Bytes in the queue.
@@ -102,13 +116,53 @@ impl Link {
     pub fn send(&mut self, now: Nanos, len: u64, bits: &mut u8, rng: &mut ChaCha8Rng) -> [Option<Nanos>; 2] {
         let backlog = self.backlog(now);
         if backlog + len > self.spec.queue {
-            self.counters.dropped += 1;
+            self.count_full(*bits);
             return [None, None];
         }
         if *bits == ecn::CAPABLE && self.spec.mark.is_some_and(|mark| backlog > mark) {
             *bits = ecn::MARKED;
             self.counters.marked += 1;
         }
+        self.transmit(now, len, rng)
+    }
+
+    /// Takes a frame into the queue of its class. Returns the time of the next [`Link::dequeue`], unless it was returned before.
+    pub fn enqueue(&mut self, now: Nanos, len: u64, packet: Packet, red: &Red) -> Option<Nanos> {
+        let bits = packet.ecn;
+        match self.queues.push(len, packet, self.spec.queue, red) {
+            Admission::Full => self.count_full(bits),
+            Admission::Early => self.counters.dropped_early += 1,
+            Admission::Queued { is_marked, is_first } => {
+                self.counters.marked += u64::from(is_marked);
+                return is_first.then(|| self.free.max(now));
+            }
+        }
+        None
+    }
+
+    /// Transmits the first frame of the highest class. Returns it with its arrivals, and the time of the next call.
+    pub fn dequeue(
+        &mut self,
+        now: Nanos,
+        rng: &mut ChaCha8Rng,
+    ) -> Option<(Packet, [Option<Nanos>; 2], Option<Nanos>)> {
+        let (len, packet) = self.queues.pop()?;
+        let arrivals = self.transmit(now, len, rng);
+        Some((packet, arrivals, (self.queues.frames() > 0).then_some(self.free)))
+    }
+
+    /// Frames in the queues of classes.
+    pub fn queued(&self) -> u64 {
+        self.queues.frames()
+    }
+
+    fn count_full(&mut self, bits: u8) {
+        self.counters.dropped += 1;
+        self.counters.dropped_capable += u64::from(bits != ecn::NOT_CAPABLE);
+    }
+
+    /// Sends a frame after those before it.
+    fn transmit(&mut self, now: Nanos, len: u64, rng: &mut ChaCha8Rng) -> [Option<Nanos>; 2] {
         self.free = self.free.max(now) + self.time(len);
         self.counters.frames += 1;
         self.counters.bytes += len;

@@ -16,6 +16,15 @@ use crate::{
 /// Index of one direction of a cable.
 pub type LinkId = usize;
 
+/// The result of one packet at a cable.
+#[derive(Default)]
+pub(crate) struct Sent {
+    /// A packet that was transmitted or dropped, with the times of its arrivals at a node.
+    pub transmitted: Option<(NodeId, Packet, [Option<Nanos>; 2])>,
+    /// The time of [`Network::send_next`].
+    pub next: Option<Nanos>,
+}
+
 /// All cables and routes.
 pub struct Network {
     framing: Framing,
@@ -82,11 +91,27 @@ impl Network {
         }
     }
 
-    /// Sends a packet over a cable; returns the node and the times of its arrivals.
-    pub fn send(&mut self, now: Nanos, link: LinkId, packet: &mut Packet) -> (NodeId, [Option<Nanos>; 2]) {
-        let len = self.framing.wire_len(packet);
+    /// Sends a packet over a cable.
+    pub(crate) fn send(&mut self, now: Nanos, link: LinkId, mut packet: Packet) -> Sent {
+        let len = self.framing.wire_len(&packet);
         let (_, to, link) = &mut self.links[link];
-        (*to, link.send(now, len, &mut packet.ecn, &mut self.rng))
+        let Some(red) = link.spec.classes else {
+            let arrivals = link.send(now, len, &mut packet.ecn, &mut self.rng);
+            return Sent { transmitted: Some((*to, packet, arrivals)), next: None };
+        };
+        Sent { transmitted: None, next: link.enqueue(now, len, packet, &red) }
+    }
+
+    /// Sends the next packet that waits for a cable.
+    pub(crate) fn send_next(&mut self, now: Nanos, link: LinkId) -> Sent {
+        let (_, to, link) = &mut self.links[link];
+        let Some((packet, arrivals, next)) = link.dequeue(now, &mut self.rng) else { return Sent::default() };
+        Sent { transmitted: Some((*to, packet, arrivals)), next }
+    }
+
+    /// Packets that wait in the queues of classes.
+    pub fn queued(&self) -> u64 {
+        self.links.iter().map(|(_, _, link)| link.queued()).sum()
     }
 
     fn find_routes(&mut self) {

@@ -55,6 +55,8 @@ pub struct Packet {
     pub destination: SocketAddrV4,
     /// The path as the UDP source port tells it, by which nodes choose among several routes (ECMP).
     pub path: u16,
+    /// The class selector of its DSCP.
+    pub class: u8,
     /// One of [`ecn`].
     pub ecn: u8,
     pub body: Body,

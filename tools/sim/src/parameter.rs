@@ -3,7 +3,7 @@
 use std::net::SocketAddrV4;
 
 use sumac_parameter::ParameterHost;
-use sumac_wire::{Reason, Time};
+use sumac_wire::{Reason, Time, tos::selector_of};
 
 use crate::{
     address::{PORT, shard_of},
@@ -51,6 +51,7 @@ impl Parameter {
             source: shard_of(own, sent.to.port() - PORT),
             destination: sent.to,
             path: sent.path,
+            class: selector_of(sent.dscp_ecn),
             ecn: sent.dscp_ecn & ecn::MASK,
             body: Body::Sumac(frame[..sent.len].to_vec()),
         })

@@ -6,6 +6,7 @@ use sumac_transport::{
     CompletionQueue, Engine, EngineStats, LaneField, Operation, Packet as Received, PeerId, PeerTable, Time,
     Transmit,
 };
+use sumac_wire::tos::selector_of;
 
 use crate::{
     address::{NodeId, shard_of},
@@ -32,6 +33,8 @@ pub struct Worker {
     pub pause: Option<(Nanos, Nanos)>,
     /// It receives, sends and does nothing.
     pub is_dead: bool,
+    /// Whether completions wait for those of operations before them: transfers of a direct job do not.
+    pub in_order: bool,
     /// Packets and operations for lanes that do not exist.
     pub undeliverable: u64,
     /// Packets that its engines received.
@@ -53,8 +56,15 @@ impl Worker {
     }
 
     /// Delivers a packet; returns its lane.
-    pub(crate) fn deliver(&mut self, now: Nanos, payload: &[u8], marked: bool) -> Option<usize> {
-        let packet = Received::parse(payload, PeerId(0), marked).ok();
+    pub(crate) fn deliver(
+        &mut self,
+        now: Nanos,
+        source: SocketAddrV4,
+        payload: &[u8],
+        marked: bool,
+    ) -> Option<usize> {
+        let from = self.peers.find(*source.ip()).unwrap_or(PeerId(0));
+        let packet = Received::parse(payload, from, marked).ok();
         let engine = packet.and_then(|packet| {
             let lane = usize::from(self.lanes.lane(&packet.header)?);
             Some((packet, lane, self.engines.get_mut(lane)?))
@@ -77,6 +87,7 @@ impl Worker {
             source: shard_of(self.socket, port_offset),
             destination: shard_of(destination, port_offset),
             path,
+            class: selector_of(dscp_ecn),
             ecn: dscp_ecn & ecn::MASK,
             body: Body::Sumac(frame[..len].to_vec()),
         })
@@ -105,11 +116,15 @@ impl Worker {
         self.timer
     }
 
-    /// Hands completions to the trainer in the order of submission.
+    /// Hands completions to the trainer, in the order of submission where they wait for each other.
     pub(crate) fn collect(&mut self, now: Nanos, commands: &mut CommandQueue) {
         for (lane, (engine, completed)) in self.engines.iter_mut().zip(&mut self.completed).enumerate() {
             while let Some(completion) = engine.poll_completion() {
-                completed.push(completion);
+                if self.in_order {
+                    completed.push(completion);
+                } else {
+                    self.trainer.completed(now, lane, completion, commands);
+                }
             }
             while let Some(completion) = completed.pop() {
                 self.trainer.completed(now, lane, completion, commands);

@@ -1,6 +1,6 @@
 //! The event loop: nodes on a network, and the events that let time pass.
 
-use std::net::SocketAddrV4;
+use std::{collections::BTreeMap, net::SocketAddrV4};
 
 use sumac_transport::{CompletionQueue, Engine, JobError, Operation};
 use sumac_wire::{Header, Kind};
@@ -8,12 +8,13 @@ use sumac_wire::{Header, Kind};
 use crate::{
     address::{NodeId, node_of, socket},
     aggregator::Aggregator,
+    conservation::Conservation,
     events::{Events, Nanos},
-    network::Network,
+    network::{LinkId, Network, Sent},
     observer::Observer,
     packet::{Body, Framing, Packet, ecn},
     parameter::Parameter,
-    tcp::Flow,
+    tcp::{Flow, FlowSpec},
     trainer::{CommandQueue, Trainer},
     worker::Worker,
 };
@@ -29,6 +30,8 @@ enum Event {
     Wake(usize),
     /// A parameter host's ring has room again.
     HostRingSpace(NodeId),
+    /// A cable can transmit the next packet of its queues.
+    Ready(LinkId),
     /// A flow begins, or its timer may be due.
     Flow(usize),
     /// An action of the test runs.
@@ -56,10 +59,14 @@ pub struct World {
     pub flows: Vec<Flow>,
     /// Packets without a route or a receiver.
     pub undeliverable: u64,
+    /// Packets by fate, without those that cables count.
+    counted: Conservation,
     pub observer: Option<Box<dyn Observer>>,
     now: Nanos,
     events: Events<Event>,
     scripts: Vec<Option<Script>>,
+    /// Scripts that run at the ends of flows.
+    flow_ends: BTreeMap<usize, Script>,
     frame: Vec<u8>,
 }
 
@@ -72,10 +79,12 @@ impl World {
             workers: Vec::new(),
             flows: Vec::new(),
             undeliverable: 0,
+            counted: Conservation::default(),
             observer: None,
             now: 0,
             events: Events::default(),
             scripts: Vec::new(),
+            flow_ends: BTreeMap::new(),
             frame: vec![0; sumac_wire::admit::payload_len(sumac_wire::MAX_ELEMENTS as u16)],
         }
     }
@@ -96,11 +105,16 @@ impl World {
     }
 
     /// Adds a TCP-like flow between two nodes that begins at `from`.
-    pub fn add_flow(&mut self, a: NodeId, b: NodeId, is_capable: bool, from: Nanos) -> usize {
+    pub fn add_flow(&mut self, a: NodeId, b: NodeId, spec: FlowSpec, from: Nanos) -> usize {
         let id = self.flows.len();
-        self.flows.push(Flow::new(id, socket(a), socket(b), is_capable));
+        self.flows.push(Flow::new(id, socket(a), socket(b), spec));
         self.events.schedule(from, Event::Flow(id));
         id
+    }
+
+    /// Runs an action when the last byte of a flow has arrived.
+    pub fn at_flow_end(&mut self, flow: usize, script: impl FnOnce(&mut World) + 'static) {
+        self.flow_ends.insert(flow, Box::new(script));
     }
 
     /// Submits an operation to a lane of a worker.
@@ -141,8 +155,21 @@ impl World {
         self.now
     }
 
-    /// Runs until `end`, or until `is_done` after an event.
-    pub fn run_until(&mut self, end: Nanos, mut is_done: impl FnMut(&World) -> bool) {
+    /// Runs until `end`, or until `is_done` after an event. Then no packet may be missing.
+    pub fn run_until(&mut self, end: Nanos, is_done: impl FnMut(&World) -> bool) {
+        self.run_events(end, is_done);
+        let conservation = self.conservation();
+        assert!(conservation.holds(), "packets are missing: {conservation:?}");
+    }
+
+    /// All packets so far, by fate.
+    pub fn conservation(&self) -> Conservation {
+        let arrivals = self.events.pending().filter(|event| matches!(event, Event::Arrive(..))).count();
+        let under_way = arrivals as u64 + self.network.queued();
+        Conservation { under_way, ..self.counted }.with_links(&self.network.totals())
+    }
+
+    fn run_events(&mut self, end: Nanos, mut is_done: impl FnMut(&World) -> bool) {
         while self.events.next_at().is_some_and(|at| at <= end) {
             let Some((now, event)) = self.events.pop() else { return };
             self.now = now;
@@ -181,6 +208,10 @@ impl World {
                 self.nodes[node].parameter.iter_mut().for_each(|parameter| parameter.ring_is_full = false);
                 self.pump_host(node);
             }
+            Event::Ready(link) => {
+                let sent = self.network.send_next(self.now, link);
+                self.schedule(link, sent);
+            }
             Event::Flow(id) => self.with_flow(id, |flow, now, packets| {
                 flow.on_timeout(now, packets);
                 flow.transmit(now, packets);
@@ -210,31 +241,53 @@ impl World {
 
     fn arrive(&mut self, node: NodeId, packet: Packet) {
         if node_of(*packet.destination.ip()) != node {
-            return self.send(node, packet);
+            return self.forward(node, packet);
         }
+        self.counted.received += 1;
         let bits = packet.ecn;
         match packet.body {
             Body::Tcp(segment) => self.with_flow(segment.flow, |flow, now, packets| {
                 flow.on_segment(now, &segment, bits == ecn::MARKED, packets);
             }),
             Body::Sumac(payload) if self.nodes[node].aggregator.is_some() => {
-                self.at_aggregator(node, packet.source, packet.destination, payload, (packet.path, bits));
+                self.at_aggregator(
+                    node,
+                    packet.source,
+                    packet.destination,
+                    payload,
+                    (packet.path, packet.class, bits),
+                );
             }
             Body::Sumac(_) => self.at_host(node, packet),
         }
     }
 
     /// Sends a packet from a node.
-    pub fn send(&mut self, node: NodeId, mut packet: Packet) {
+    pub fn send(&mut self, node: NodeId, packet: Packet) {
+        self.counted.sent += 1;
+        self.forward(node, packet);
+    }
+
+    fn forward(&mut self, node: NodeId, packet: Packet) {
         if node_of(*packet.destination.ip()) == node {
             // A worker and its parameter host on one node: no cable.
             return self.events.schedule(self.now, Event::Arrive(node, packet));
         }
         let Some(link) = self.network.route(node, &packet) else {
             self.undeliverable += 1;
+            self.counted.unrouted += 1;
             return;
         };
-        let (to, [first, second]) = self.network.send(self.now, link, &mut packet);
+        let sent = self.network.send(self.now, link, packet);
+        self.schedule(link, sent);
+    }
+
+    /// Schedules the arrivals of a packet that a cable transmitted, and the cable's next packet.
+    fn schedule(&mut self, link: LinkId, sent: Sent) {
+        if let Some(at) = sent.next {
+            self.events.schedule(at, Event::Ready(link));
+        }
+        let Some((to, packet, [first, second])) = sent.transmitted else { return };
         if let Some(at) = second {
             self.events.schedule(at, Event::Arrive(to, packet.clone()));
         }
@@ -249,7 +302,7 @@ impl World {
         source: SocketAddrV4,
         own: SocketAddrV4,
         mut payload: Vec<u8>,
-        (path, bits): (u16, u8),
+        (path, class, bits): (u16, u8, u8),
     ) {
         let Some(aggregator) = &mut self.nodes[node].aggregator else { return };
         let header = self.observer.as_ref().and_then(|_| Header::read(&payload[..], 0, payload.len()).ok());
@@ -258,7 +311,7 @@ impl World {
             observer.handled(node, &header, reason, handled.added);
         }
         let (ecn, body) = (handled.ecn, Body::Sumac(payload));
-        let answer = Packet { source: own, destination: own, path, ecn, body };
+        let answer = Packet { source: own, destination: own, path, class, ecn, body };
         for destination in handled.destinations {
             self.send(node, Packet { destination, ..answer.clone() });
         }
@@ -284,9 +337,11 @@ impl World {
             return;
         };
         if let Some(until) = self.workers[id].paused(self.now) {
+            // It arrives again.
+            self.counted.received -= 1;
             return self.events.schedule(until, Event::Arrive(node, packet));
         }
-        let lane = self.workers[id].deliver(self.now, payload, marked);
+        let lane = self.workers[id].deliver(self.now, packet.source, payload, marked);
         if let (Some(observer), Some(lane)) = (&mut self.observer, lane) {
             observer.delivered(self.now, id, lane);
         }
@@ -369,6 +424,11 @@ impl World {
         }
         if let Some(at) = self.flows[id].next_timer() {
             self.events.schedule(at, Event::Flow(id));
+        }
+        if self.flows[id].finished().is_some()
+            && let Some(script) = self.flow_ends.remove(&id)
+        {
+            script(self);
         }
     }
 }

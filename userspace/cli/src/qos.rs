@@ -4,7 +4,9 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
-use sumac_wire::tos::{CONTROL, DATA_CLASSES, MAX_PRIORITY, assured_forwarding, class_selector, data_class};
+use sumac_wire::tos::{
+    CONTROL, DATA_CLASSES, MAX_PRIORITY, assured_forwarding, class_selector, data_class, dropping_threshold,
+};
 
 #[derive(Debug, clap::Args)]
 #[command(about = "Configurations of switches for Sumac's classes of packets")]
@@ -76,8 +78,7 @@ fn queues(buffer_kb: u32) -> Vec<Queue> {
         dscp.extend(assured.iter().filter(|_| is_highest));
         dscp.sort_unstable();
         dscp.dedup();
-        let share = u32::from(DATA_CLASSES - class);
-        let threshold = buffer_kb * 1024 / (2 * u32::from(DATA_CLASSES)) * share;
+        let threshold = dropping_threshold(class, buffer_kb * 1024);
         Queue { name: format!("class {class}"), number: class, dscp, threshold: Some(threshold) }
     });
     [control].into_iter().chain(classes).collect()

@@ -10,7 +10,7 @@ use super::{
 use sumac_sim::{
     events::{MILLI, Nanos, SECOND},
     job::SetupError,
-    tcp::{FULL_SEGMENT, Flow, SEGMENT},
+    tcp::{FULL_SEGMENT, Flow, FlowSpec, SEGMENT},
     trainer::StepPlan,
     world::World,
 };
@@ -169,7 +169,7 @@ fn run(case: Case, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
         Neighbour::Flow { is_capable } => {
             let source = fast_host(&mut testbed, edge);
             let at = testbed.some_of(MILLI);
-            Some(testbed.world.add_flow(source, sink, is_capable, at))
+            Some(testbed.world.add_flow(source, sink, FlowSpec::greedy(is_capable), at))
         }
         _ => None,
     };

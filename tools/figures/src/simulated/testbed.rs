@@ -63,6 +63,7 @@ impl Cables {
             delay: self.delay,
             queue: self.queue * frame,
             mark: Some(self.mark * frame),
+            classes: None,
             faults: Faults::default(),
         }
     }

@@ -19,6 +19,7 @@
 #![allow(clippy::panic, reason = "that is how a test fails")]
 
 mod bounded;
+mod direct;
 mod draw;
 mod large;
 mod ledger;

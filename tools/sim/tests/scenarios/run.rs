@@ -9,6 +9,7 @@ use sumac_sim::{
     job::{Attachment, Job, Topology},
     link::LinkSpec,
     parameter::Parameter,
+    tcp::FlowSpec,
     world::World,
 };
 use sumac_transport::{DynamicParams, EngineStats, JobError};
@@ -99,7 +100,7 @@ impl<'a> Simulation<'a> {
         if scenario.flow {
             let source = simulation.host_at(center);
             let sink = simulation.world.workers[0].node;
-            simulation.world.add_flow(source, sink, true, MICRO);
+            simulation.world.add_flow(source, sink, FlowSpec::greedy(true), MICRO);
         }
         simulation.world.observer = Some(Box::new(simulation.witness.clone()));
         simulation
