@@ -6,7 +6,8 @@ use sumac_agg_host::HostAggregator;
 use sumac_fuzz::{Fields, edited, sequence};
 use sumac_parameter::{HostJob, ParameterHost, Worker};
 use sumac_transport::{
-    Arithmetic, DType, DynamicParams, Engine, JobParams, Operation, PeerId, PeerTable, Time,
+    Arithmetic, DType, DirectParams, DynamicParams, Engine, Exchange, JobParams, Operation, Pattern, Peer,
+    PeerId, PeerRole, PeerTable, Time, Tuning,
 };
 use sumac_wire::{
     Header, Kind,
@@ -173,6 +174,71 @@ fn answers_at_the_engine_of_a_dynamic_job() {
     fuzz!(|input: &[u8]| {
         let dynamic = Some(DynamicParams::new(8));
         run_engine(JobParams { token: 9, slots: 0, dynamic, ..JobParams::new(3, 2, 4, 8) }, input);
+    });
+}
+
+/// The engine of worker 0 of three, and those of the others, whose packets to it are changed on the way.
+#[test]
+fn packets_at_the_engine_of_a_direct_job() {
+    const WORLD: u16 = 3;
+    const COUNT: usize = 90;
+    let address = |rank: u16| SocketAddrV4::new(Ipv4Addr::from(0x0a00_0001 + u32::from(rank)), 48_600);
+    let peers =
+        PeerTable::new((0..WORLD).map(|rank| Peer { role: PeerRole::Worker, address: address(rank) }));
+    let engine = |rank: u16| {
+        let direct = Some(DirectParams::new(16));
+        let params = JobParams { rank, token: 9, slots: 0, direct, ..JobParams::new(1, WORLD, 1, 8) };
+        Engine::starting_at(params, &peers, &Tuning::default(), 0).unwrap()
+    };
+    let operation = |number: u32, pattern: Pattern| {
+        let values: Vec<u8> = (0..COUNT).flat_map(|value| (value as f32).to_ne_bytes()).collect();
+        let guarded = [values, vec![0x5a; 64]].concat();
+        let exchange = Some(Box::new(Exchange { number, pattern }));
+        let sum = Operation::allreduce(7, DType::Float32, Arithmetic::Sum, COUNT, Box::new(guarded));
+        Operation { exchange, loss_bound: 0.1, ..sum }
+    };
+    let owned: Vec<_> = (0..3).map(|rank| rank * COUNT / 3..(rank + 1) * COUNT / 3).collect();
+    let sum = |ring| Pattern::Collective { reduces: true, distributes: true, owned: owned.clone(), ring };
+    fuzz!(|input: &[u8]| {
+        let mut engines: Vec<Engine> = (0..WORLD).map(engine).collect();
+        for engine in &mut engines {
+            let _ = engine.submit(Time(1), operation(1, sum(false)));
+            let _ = engine.submit(Time(1), operation(2, sum(true)));
+        }
+        let _ = engines[0].submit(Time(1), operation(3, Pattern::Receive { from: 1, keeps: true }));
+        let _ = engines[1].submit(Time(1), operation(3, Pattern::Send { to: 0 }));
+        let (mut now, mut room) = (Time(2), vec![0; 4096]);
+        let mut under_way: Vec<(PeerId, Vec<u8>)> = Vec::new();
+        for part in sequence(input) {
+            now = now.plus(1 + u64::from(part[0]) * 10_000);
+            for from in 0..WORLD {
+                engines[usize::from(from)].on_timeout(now);
+                for _ in 0..8 {
+                    let Some(transmit) = engines[usize::from(from)].poll_transmit(now, &mut room) else {
+                        break;
+                    };
+                    let sent = &room[..transmit.len];
+                    assert!(Header::read(sent, 0, sent.len()).is_ok(), "it sends packets");
+                    match transmit.to.0 {
+                        0 => under_way.push((PeerId(from), sent.to_vec())),
+                        to => engines[usize::from(to)].on_payload(now, PeerId(from), sent),
+                    }
+                }
+            }
+            let Some(at) = (part[0] as usize).checked_rem(under_way.len()) else { continue };
+            let (from, packet) = under_way.swap_remove(at);
+            let packet = match part[0] & 0x40 {
+                0 => packet,
+                _ => edited(&[packet], &[&[part[0] & 0x80], &part[1..]].concat()),
+            };
+            engines[0].on_payload(now, from, &packet);
+        }
+        engines[0].fail(sumac_transport::JobError::Ended { reason: "the input is over".to_owned() });
+        for completion in std::iter::from_fn(|| engines[0].poll_completion()) {
+            assert_eq!(completion.buffer.input(COUNT * 4, 64), &[0x5a; 64], "memory behind the tensor");
+            let loss = completion.loss.unwrap_or_default();
+            assert!(loss.by_worker.iter().all(|lost| *lost <= loss.budget), "{loss:?}");
+        }
     });
 }
 

@@ -11,11 +11,15 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
+    os::{fd::AsFd, unix::net::UnixStream},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use sumac_agg_host::HostDataPlane;
-use sumac_daemon::datapath::{DatapathStats, FrameIo, ParameterJob, Peer, WorkerJob, XdpConfig, XdpFrameIo};
+use sumac_daemon::datapath::{
+    DatapathStats, FrameIo, Outgoing, ParameterJob, Peer, Transmitted, WorkerJob, XdpConfig, XdpFrameIo,
+};
 use sumac_hostprog::{AttachOptions, Attached, attach, detach};
 use sumac_job::result_token;
 use sumac_parameter::{HostJob, Worker as Member};
@@ -256,6 +260,33 @@ fn a_port_can_be_opened_again() {
         let far = XdpConfig { queues: Some(vec![9]), ..config };
         let error = XdpFrameIo::open(&far, &mut attached).err().unwrap().to_string();
         assert!(error.contains("queue 9"), "{error}");
+    });
+}
+
+/// The lane whose packet found no frame may be gone: the thread wakes soon once, and then sleeps as long as it may.
+#[test]
+fn a_queue_without_free_frames_wakes_the_thread_once() {
+    in_namespace("xdp-full", |pins| {
+        let mut host = host(0, pins, 1);
+        let (port, peer) = (&mut host.ports[0], host.peer);
+        let to = SocketAddrV4::new(peer.ip, peer.base_port);
+        let mut build = |_: &mut [u8]| {
+            Some(Outgoing { len: 64, to, mac: peer.mac, path: 0, dscp_ecn: 0, checksum: false })
+        };
+        while port.transmit(&mut build).unwrap() == Transmitted::Staged {}
+        assert_eq!(port.report().full, 1);
+        port.flush().unwrap();
+        port.quiesce(Instant::now() + Duration::from_secs(30));
+        let (wake, _other) = UnixStream::pair().unwrap();
+        let late = Instant::now() + Duration::from_secs(60);
+        assert!(!port.wait(Some(late), wake.as_fd()).unwrap());
+        assert!(Instant::now() < late, "it slept");
+        let deadline = Instant::now() + Duration::from_millis(50);
+        assert!(!port.wait(Some(deadline), wake.as_fd()).unwrap());
+        assert!(Instant::now() >= deadline, "it woke again");
+        let frames = port.report().frames.unwrap();
+        assert!(frames.holds() && frames.sent == 0, "{frames:?}");
+        detach("w1", pins).unwrap();
     });
 }
 
