@@ -202,6 +202,17 @@ impl Engine {
         self.core.poll_completion()
     }
 
+    /// Records that another worker of a direct job has left, after it had ended all its operations.
+    pub fn peer_left(&mut self, now: Time, peer: PeerId) {
+        self.core.now = now;
+        self.mode.peer_left(&mut self.core, peer);
+    }
+
+    /// The transfers with another worker of a direct job that this one has not posted yet.
+    pub fn unposted(&self) -> Vec<OpId> {
+        self.mode.unposted().into_iter().map(OpId).collect()
+    }
+
     /// Ends the job: all operations in progress, and all submitted later, fail with `why`. The first error stays.
     pub fn fail(&mut self, why: JobError) {
         self.core.fail(why);

@@ -79,6 +79,14 @@ pub(crate) trait ModeProtocol: Send {
     /// Lets the timers expire that are due.
     fn on_timeout(&mut self, core: &mut Core);
 
+    /// Records that another worker has left, after it had ended all its operations.
+    fn peer_left(&mut self, _core: &mut Core, _peer: PeerId) {}
+
+    /// The operations that are transfers of two workers, and that the other one has not posted yet.
+    fn unposted(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
     /// Sets the number of the lane's own slots.
     fn set_slots(&mut self, _core: &mut Core, _slots: u32) -> Result<(), ParamError> {
         Err(ParamError::Measure)

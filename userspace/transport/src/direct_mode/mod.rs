@@ -39,12 +39,13 @@ pub use self::{
 use self::{
     flow::{Control, Flow},
     running::Running,
-    schedule::{Action, Step, steps},
+    schedule::{Action, Step, TRANSFER, steps},
     transfer::{Part, Receiver, Sender, TransferId},
     values::{Reducer, first_not_finite},
 };
 use crate::{
     budget::FixedWindow,
+    chunk::Span,
     convert::{Arithmetic, Codec},
     engine_core::{Core, CoreParams, Phase},
     error::{JobError, OpError, ParamError},
@@ -299,6 +300,11 @@ fn copy_own(operation: &mut Operation) {
     }
 }
 
+/// Whether this worker receives these values.
+fn takes(operation: &Operation, span: Span) -> bool {
+    operation.takes.start <= span.first && span.first + span.values <= operation.takes.end
+}
+
 /// The conversion of a chunk: values travel as they are.
 fn words(codec: Codec, dtype: DType) -> Words {
     Words { codec, dtype, arithmetic: Arithmetic::Bits, exponent: exponent::NONE }
@@ -327,6 +333,26 @@ impl ModeProtocol for DirectMode {
     }
 
     fn on_report(&mut self, _core: &mut Core, _report: &Header) {}
+
+    fn peer_left(&mut self, core: &mut Core, peer: PeerId) {
+        let rank = usize::from(peer.0);
+        let Some(flow) = self.flows.get(rank) else { return };
+        // It has ended all its operations, so it has enough of what it has agreed on, and its last stop may be lost.
+        let begun = flow.sends.iter().filter(|(_, send)| send.has_begun());
+        let ended: Vec<TransferId> = begun.map(|(id, _)| *id).collect();
+        ended.into_iter().for_each(|id| self.on_stop(core, rank, id));
+    }
+
+    fn unposted(&self) -> Vec<u64> {
+        let is_transfer = |id: &TransferId| id.step == TRANSFER;
+        let unposted = self.flows.iter().flat_map(|flow| {
+            let sends = flow.sends.iter().filter(|(id, send)| is_transfer(id) && !send.has_begun());
+            let receives =
+                flow.receives.iter().filter(|(id, receive)| is_transfer(id) && receive.due().is_some());
+            sends.map(|(_, send)| &send.part).chain(receives.map(|(_, receive)| &receive.part))
+        });
+        unposted.map(|part| part.operation).collect()
+    }
 
     fn checked_path(&self) -> CheckedPath {
         CheckedPath { to: PeerId(self.rank), numbers: 0, received: 0 }

@@ -8,7 +8,8 @@ use sumac_wire::{
 use super::{
     Agreement, DirectMode,
     flow::Control,
-    schedule::Action,
+    schedule::{Action, TRANSFER},
+    takes,
     transfer::{Receiver, TransferId},
     transmit,
     values::Reducer,
@@ -105,6 +106,11 @@ impl DirectMode {
             self.disagree(core, rank as u16, part.operation, &ours, &theirs);
             return Ok(());
         }
+        if packet.header.has(flag::QUERY) {
+            let receive = self.flows[rank].receives.get_mut(&id).ok_or(Reason::Stale)?;
+            receive.agreed();
+            return Ok(());
+        }
         if self.flows[rank].sends.contains_key(&id) {
             self.agree(core, rank as u16, id, &theirs);
         } else {
@@ -113,14 +119,19 @@ impl DirectMode {
         Ok(())
     }
 
-    /// Begins a transfer if its receiver means the same.
+    /// Begins a transfer if its receiver means the same. A receiver that asks again is told so: others may be sent before.
     pub(super) fn agree(&mut self, core: &mut Core, rank: u16, id: TransferId, theirs: &Agreement) {
         let flow = &mut self.flows[usize::from(rank)];
         let Some(send) = flow.sends.get_mut(&id) else { return };
         let part = send.part.clone();
         let Some(ours) = DirectMode::agreement(core, &part, theirs.loss_bound) else { return };
         if ours.fits(theirs) {
-            return send.begin();
+            let is_repeated = send.has_begun();
+            send.begin();
+            if is_repeated {
+                flow.push(Control::Agreement { id, agreement: ours, flags: flag::QUERY });
+            }
+            return;
         }
         flow.refuse(id, ours);
         self.disagree(core, rank, part.operation, &ours, theirs);
@@ -175,7 +186,7 @@ impl DirectMode {
         Ok(())
     }
 
-    fn on_stop(&mut self, core: &mut Core, rank: usize, id: TransferId) {
+    pub(super) fn on_stop(&mut self, core: &mut Core, rank: usize, id: TransferId) {
         if let Some(send) = self.flows[rank].sends.remove(&id) {
             self.end_step(core, &send.part);
         }
@@ -220,14 +231,16 @@ impl DirectMode {
         } else {
             words.decode(0, packet.elements, output);
         }
-        if held < span.values {
+        // A barrier has a value that nobody takes.
+        if held < span.values && takes(&pending.operation, span) {
             let index = pending.operation.base as usize + span.first + held;
             pending.own_fault(OpError::ShortBuffer { index });
         }
         if overflown.is_some() {
             pending.sum_fault(span);
         }
-        core.stats.results += 1;
+        // The daemon takes results as a sign that the job's collectives go on.
+        core.stats.results += u64::from(id.step != TRANSFER);
         core.stats.elements_received += span.values as u64;
         if is_enough {
             self.end_receive(core, rank, id);

@@ -6,10 +6,14 @@
 
 use std::ops::Range;
 
+/// The step of a transfer between two workers, which no collective has: the numbers of the two are independent.
+pub(super) const TRANSFER: u16 = u16::MAX;
+
 /// A worker's part in an operation of a direct job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// The operation's number: the same on all of its workers, and no other's meanwhile.
+    /// The operation's number: the same on all of its workers, and no other's meanwhile. Collectives are numbered by themselves,
+    /// and so are the transfers from one worker to another.
     pub number: u32,
     pub pattern: Pattern,
 }
@@ -65,7 +69,8 @@ pub(super) struct Step {
 
 /// The steps of one worker.
 pub(super) fn steps(exchange: &Exchange, rank: u16, world: u16, count: usize) -> Vec<Step> {
-    let whole = |action, peer| vec![Step { action, peer, number: 0, range: 0..count, after: Vec::new() }];
+    let whole =
+        |action, peer| vec![Step { action, peer, number: TRANSFER, range: 0..count, after: Vec::new() }];
     match &exchange.pattern {
         Pattern::Send { to } => whole(Action::Send, *to),
         Pattern::Receive { from, keeps } => whole(Action::Write { held: 0, keeps: *keeps }, *from),

@@ -105,6 +105,11 @@ impl Sender {
         }
     }
 
+    /// Whether the receiver means the same.
+    pub fn has_begun(&self) -> bool {
+        !matches!(self.phase, Phase::Waiting)
+    }
+
     pub fn has_chunks(&self) -> bool {
         match &self.phase {
             Phase::First { sent } => *sent < self.part.chunks(),
@@ -193,14 +198,17 @@ pub(super) struct Receiver {
     pub loss_bound: f32,
     arrived: Box<[u64]>,
     pub count: u32,
-    /// The next time at which the agreement is sent, and how often it was; `None` once data has come.
+    /// Values that have come.
+    values: usize,
+    /// The next time at which the agreement is sent, and how often it was; `None` once the sender means the same.
     announce: Option<(Time, u32)>,
 }
 
 impl Receiver {
     pub fn new(now: Time, part: Part, loss_bound: f32) -> Receiver {
         let words = (part.chunks() as usize).div_ceil(64);
-        Receiver { part, loss_bound, arrived: vec![0; words].into(), count: 0, announce: Some((now, 0)) }
+        let arrived = vec![0; words].into();
+        Receiver { part, loss_bound, arrived, count: 0, values: 0, announce: Some((now, 0)) }
     }
 
     /// The time at which the agreement is to be sent again.
@@ -220,9 +228,14 @@ impl Receiver {
         }
     }
 
+    /// Records that the sender means the same.
+    pub fn agreed(&mut self) {
+        self.announce = None;
+    }
+
     /// Whether a chunk has not come before. Notes it.
     pub fn is_new(&mut self, chunk: u32) -> bool {
-        self.announce = None;
+        self.agreed();
         let Some(word) = self.arrived.get_mut(chunk as usize / 64).filter(|_| chunk < self.part.chunks())
         else {
             return false;
@@ -230,7 +243,10 @@ impl Receiver {
         let bit = 1 << (chunk % 64);
         let is_new = *word & bit == 0;
         *word |= bit;
-        self.count += u32::from(is_new);
+        if is_new {
+            self.count += 1;
+            self.values += self.part.span(chunk).values;
+        }
         is_new
     }
 
@@ -240,8 +256,9 @@ impl Receiver {
 
     /// Whether the bound allows the rest to be missing.
     pub fn is_enough(&self) -> bool {
-        let chunks = self.part.chunks();
-        f64::from(chunks - self.count) <= f64::from(chunks) * f64::from(self.loss_bound)
+        // Counted in values: the last chunk may have fewer than the others.
+        let (all, missing) = (self.part.range.len(), self.part.range.len() - self.values);
+        missing as f64 <= all as f64 * f64::from(self.loss_bound)
     }
 
     /// The ranges of values that have not come, counted in the operation.
@@ -318,6 +335,13 @@ mod tests {
             }
             assert_eq!(arrived, needed, "{count} values, {bound}");
         }
+    }
+
+    #[test]
+    fn a_full_chunk_may_be_more_than_the_bound_of_a_tensor_with_a_shorter_last_one() {
+        let mut receiver = Receiver::new(Time(0), part(91), 0.1);
+        assert!((1..10).all(|chunk| receiver.is_new(chunk)) && !receiver.is_enough(), "10 of 91 values");
+        assert!(receiver.is_new(0) && receiver.is_enough());
     }
 
     #[test]

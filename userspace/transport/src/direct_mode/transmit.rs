@@ -7,7 +7,7 @@ use sumac_wire::{
     tos,
 };
 
-use super::{DirectMode, agreement::WORDS, flow::Control, own_fault, transfer::TransferId, words};
+use super::{DirectMode, agreement::WORDS, flow::Control, own_fault, takes, transfer::TransferId, words};
 use crate::{
     budget::MaySend,
     convert::Arithmetic,
@@ -159,10 +159,11 @@ impl DirectMode {
         header.offset = operation.base.wrapping_add(span.first as u32);
         let (at, len) = (span.first * operation.dtype.size(), span.values * operation.dtype.size());
         // Values that this worker also receives are sent from the output, which holds the partial sum.
-        let is_output =
-            operation.takes.start <= span.first && span.first + span.values <= operation.takes.end;
-        let values =
-            if is_output { &*operation.buffer.output(at, len) } else { operation.buffer.input(at, len) };
+        let values = if takes(operation, span) {
+            &*operation.buffer.output(at, len)
+        } else {
+            operation.buffer.input(at, len)
+        };
         let is_important = pending.importance.is_important(operation.dtype, || values);
         let tag = Tag { priority, is_important, is_dynamic: false, reacts: false };
         words.encode(0, values, &mut out[HEADER_LEN..payload_len(header.elements)]);

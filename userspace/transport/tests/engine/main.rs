@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
 mod direct;
+mod direct_network;
 mod dynamic;
 mod hostile;
 mod numbers;
@@ -11,3 +12,4 @@ mod path;
 mod recovery;
 mod streams;
 mod support;
+mod transfers;
