@@ -1,14 +1,14 @@
 //! Direct jobs: tensors go from worker to worker, without an aggregator, exactly or within a loss bound.
 
 use std::time::Duration;
-use sumac_client::{Reduction, Topology};
+use sumac_client::{MissingValues, Pending, RecvOptions, Reduction, SendOptions, Topology};
 use sumac_lab::deployment::{Backend, DirectOptions, SumacOptions};
 
 use sumac_lab::run::{Operation, RunOptions, run};
 use sumac_lab::units::Probability;
 use sumac_lab::{Faults, LabSpec};
 use sumac_tests::site::{in_turn, with_sumac};
-use sumac_tests::{Crew, exact};
+use sumac_tests::{Crew, Trainer, crew, exact};
 
 const COUNT: usize = 60_003;
 
@@ -69,4 +69,77 @@ fn a_loss_bound_is_used_and_never_exceeded() {
             assert!(loss.spent > 0.0 && loss.spent <= loss.budget, "{loss:?}");
         }
     });
+}
+
+/// One end of a tensor that a worker sends another one, both ways between all workers.
+struct Posted {
+    source: u16,
+    /// Of the receiving end.
+    bound: Option<f32>,
+    pending: Pending<f32>,
+}
+
+/// Posts a tensor to and one from each other worker, with this bound.
+fn post(trainer: &Trainer, world: u16, seed: u64, bound: f32) -> Vec<Posted> {
+    let Trainer { client, job, rank } = trainer;
+    let mut posted = Vec::new();
+    for peer in (0..world).filter(|peer| peer != rank) {
+        let mut tensor = client.tensor::<f32>(COUNT).unwrap();
+        tensor.iter_mut().enumerate().for_each(|(index, value)| *value = exact::value(seed, *rank, index));
+        let pending = job.post_send(tensor, peer, SendOptions::default()).unwrap();
+        posted.push(Posted { source: *rank, bound: None, pending });
+        let options = RecvOptions { loss_bound: bound, missing: MissingValues::Zero };
+        let pending = job.post_recv(client.tensor::<f32>(COUNT).unwrap(), peer, options).unwrap();
+        posted.push(Posted { source: peer, bound: Some(bound), pending });
+    }
+    posted
+}
+
+/// Waits for a tensor, and compares it with what was sent. Returns the elements that are missing.
+fn arrived(posted: Posted, seed: u64) -> usize {
+    let Posted { source, bound, mut pending } = posted;
+    assert!(pending.wait_timeout(Duration::from_secs(60)).unwrap(), "a transfer of rank {source} hangs");
+    let missing = pending.loss().map(|loss| loss.missing.clone()).unwrap_or_default();
+    let lost: usize = missing.iter().map(|(first, end)| (end - first) as usize).sum();
+    assert!(lost as f64 <= COUNT as f64 * f64::from(bound.unwrap_or(0.0)), "{lost} of {COUNT} are missing");
+    for (index, value) in crew::sum(pending).iter().enumerate() {
+        let is_missing = missing.iter().any(|(first, end)| (*first..*end).contains(&(index as u64)));
+        let expected = if is_missing { 0.0 } else { exact::value::<f32>(seed, source, index) };
+        assert_eq!(*value, expected, "element {index} of rank {source}");
+    }
+    lost
+}
+
+/// Through cables that lose, duplicate and reorder.
+fn transfers_go_between_all_workers(backend: Backend) {
+    let spec = LabSpec { faults: FAULTS, ..LabSpec::new(3) };
+    with_sumac(spec, &sumac(backend, Topology::Owners), |sumac| {
+        let crew = Crew::join(sumac, "transfers");
+        let mut lost = 0;
+        for (seed, bound) in [(1, 0.0), (2, 0.1)] {
+            let posted: Vec<_> =
+                crew.trainers.iter().map(|trainer| (trainer.rank, post(trainer, 3, seed, bound))).collect();
+            exact::assert_sums("beside them", seed, &crew.reduce::<i32>(seed, COUNT, Reduction::Sum));
+            for (_, posted) in posted {
+                lost += posted.into_iter().map(|posted| arrived(posted, seed)).sum::<usize>();
+            }
+            assert_eq!(lost > 0, bound > 0.0, "a bound is used");
+        }
+        for trainer in &crew.trainers {
+            let polled = trainer.job.poll_cq().unwrap();
+            assert!(polled.len() == 8 && polled.iter().all(|ended| ended.error.is_none()), "{polled:?}");
+        }
+        assert!(crew.counter("resent") > 0, "frames were lost and no chunk was sent again");
+        crew.leave();
+    });
+}
+
+#[test]
+fn transfers_go_between_all_workers_over_xdp() {
+    transfers_go_between_all_workers(Backend::Xdp);
+}
+
+#[test]
+fn transfers_go_between_all_workers_over_udp() {
+    transfers_go_between_all_workers(Backend::Udp);
 }

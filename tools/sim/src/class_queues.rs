@@ -96,8 +96,7 @@ mod tests {
         // Thresholds of 1,000 bytes for class 5 and 6,000 for class 0.
         let red = Red::of_buffer(12_000);
         let mut queues = ClassQueues::default();
-        let push =
-            |queues: &mut ClassQueues, class, ecn| queues.push(900, packet(class, ecn), 5_500, &red);
+        let push = |queues: &mut ClassQueues, class, ecn| queues.push(900, packet(class, ecn), 5_500, &red);
         let (waits, marked) = (
             Admission::Queued { is_marked: false, is_first: false },
             Admission::Queued { is_marked: true, is_first: false },

@@ -44,7 +44,7 @@ pub struct Collective {
 }
 
 /// A number that is too large for its type would be read as infinity, which has no JSON form.
-fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+pub(crate) fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
     let number = f32::deserialize(deserializer)?;
     if number.is_finite() { Ok(number) } else { Err(D::Error::custom("the number is too large")) }
 }

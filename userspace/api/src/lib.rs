@@ -13,6 +13,7 @@ mod failure;
 mod open;
 mod outbound;
 mod request;
+mod transfer;
 
 pub use channel::{Channel, FrameError, Inbound, Message};
 pub use collective::Collective;
@@ -27,6 +28,7 @@ pub use sumac_job::{
     CollectiveKind, DType, Importance, JobSpec, Mode, NonFinitePolicy, OperationDescriptor, OperationOrder,
     Reduction, Scale, Topology, WireFormat, layer_priority,
 };
+pub use transfer::{MissingValues, PollCq, PollCqReply, PostRecv, PostSend, TransferCompletion};
 
 /// The protocol's version.
 pub const VERSION: u32 = 3;

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Attach, Code, Collective, CollectiveKind, Failure, Open};
+use crate::{Attach, Code, Collective, CollectiveKind, Failure, Open, PollCq, PostRecv, PostSend};
 
 /// Negotiates the version; must be the first command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,6 +79,9 @@ pub enum Command {
     Reduce(Collective),
     ReduceScatter(Collective),
     Allgather(Collective),
+    PostSend(PostSend),
+    PostRecv(PostRecv),
+    PollCq(PollCq),
     Wait(Wait),
     Cancel(Cancel),
     Stats(Stats),
@@ -109,6 +112,8 @@ impl Command {
                 | Command::Reduce(_)
                 | Command::ReduceScatter(_)
                 | Command::Allgather(_)
+                | Command::PostSend(_)
+                | Command::PostRecv(_)
         )
     }
 }
@@ -194,6 +199,9 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
         "open" => fields(&name, object).map(Command::Open),
         "attach" => fields(&name, object).map(Command::Attach),
         "register" => fields(&name, object).map(Command::Register),
+        "post_send" => fields(&name, object).map(Command::PostSend),
+        "post_recv" => fields(&name, object).map(Command::PostRecv),
+        "poll_cq" => fields(&name, object).map(Command::PollCq),
         "wait" => fields(&name, object).map(Command::Wait),
         "cancel" => fields(&name, object).map(Command::Cancel),
         "stats" => fields(&name, object).map(Command::Stats),
@@ -206,8 +214,8 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
 }
 
 /// All commands, for the hint after an unknown one.
-const COMMANDS: &str = "hello, open, attach, register, allreduce, broadcast, reduce, reduce_scatter, allgather, wait, \
-                        cancel, stats, unregister, close";
+const COMMANDS: &str = "hello, open, attach, register, allreduce, broadcast, reduce, reduce_scatter, allgather, \
+                        post_send, post_recv, poll_cq, wait, cancel, stats, unregister, close";
 
 fn collective(kind: CollectiveKind, object: Map<String, Value>) -> Result<Command, Failure> {
     let operation: Collective = fields(kind.name(), object)?;
@@ -240,7 +248,8 @@ fn shorten(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::{
-        DType, JobSpec, Mode, NonFinitePolicy, OperationOrder, Reduction, Scale, Secret, WireFormat,
+        DType, JobSpec, MissingValues, Mode, NonFinitePolicy, OperationOrder, Reduction, Scale, Secret,
+        WireFormat,
     };
 
     #[test]
@@ -288,6 +297,27 @@ mod tests {
             Command::Reduce(rooted),
             Command::ReduceScatter(reduced),
             Command::Allgather(plain),
+            Command::PostSend(PostSend {
+                job: 1,
+                region: 2,
+                dtype: DType::Bfloat16,
+                offset: 8,
+                count: 100,
+                destination: 3,
+                priority: 5,
+                importance: sumac_job::Importance::Magnitude,
+            }),
+            Command::PostRecv(PostRecv {
+                job: 1,
+                region: 2,
+                dtype: DType::Float32,
+                offset: 8,
+                count: 100,
+                source: 3,
+                loss_bound: 0.25,
+                missing: MissingValues::Keep,
+            }),
+            Command::PollCq(PollCq { job: 1 }),
             Command::Wait(Wait { op: 3, timeout_ms: None }),
             Command::Cancel(Cancel { op: 3 }),
             Command::Stats(Stats {}),
@@ -320,6 +350,18 @@ mod tests {
             (
                 "a root where there is none",
                 br#"{"id":1,"cmd":"allreduce","job":1,"region":1,"dtype":"int32","offset":0,"count":1,"root":0}"#,
+                Some(1),
+                Code::BadField,
+            ),
+            (
+                "missing values of no kind",
+                br#"{"id":1,"cmd":"post_recv","job":1,"region":1,"dtype":"float32","offset":0,"count":1,"source":0,"missing":"ones"}"#,
+                Some(1),
+                Code::BadField,
+            ),
+            (
+                "a destination that is negative",
+                br#"{"id":1,"cmd":"post_send","job":1,"region":1,"dtype":"float32","offset":0,"count":1,"destination":-1}"#,
                 Some(1),
                 Code::BadField,
             ),

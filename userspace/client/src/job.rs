@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumac_api::{
-    Cancel, CancelReply, Close, Collective, CollectiveKind, Command, Failure, Loss, OpenReply, OperationReply,
+    Cancel, CancelReply, Close, Collective, CollectiveKind, Command, Failure, Loss, OpenReply,
+    OperationReply, PollCq, PollCqReply, PostRecv, PostSend, TransferCompletion,
 };
 
 use crate::client::body;
 use crate::connection::{Connection, Done};
 use crate::tensor::{Element, Tensor};
-use crate::{ClientError, Failed, OpOptions};
+use crate::{ClientError, Failed, OpOptions, RecvOptions, SendOptions};
 
 /// A submitted operation; the error returns the tensor of one that was not accepted.
 pub type Submitted<T> = Result<Pending<T>, Box<Failed<T>>>;
@@ -142,7 +143,70 @@ impl Job {
             importance: options.importance,
             loss_bound: options.loss_bound,
         };
-        let command = Command::collective(kind, operation);
+        self.begin(Command::collective(kind, operation), tensor)
+    }
+
+    /// Sends a tensor to another worker of a direct job, which receives it by [`Job::post_recv`]. What two workers send each other
+    /// is matched in the order of posting.
+    ///
+    /// # Errors
+    /// When the transfer was not accepted; the error returns the tensor.
+    pub fn post_send<T: Element>(
+        &self,
+        tensor: Tensor<T>,
+        destination: u16,
+        options: SendOptions,
+    ) -> Submitted<T> {
+        let SendOptions { priority, importance } = options;
+        let send = PostSend {
+            job: self.opened.job,
+            region: tensor.region.handle,
+            dtype: T::DTYPE,
+            offset: tensor.offset as u64,
+            count: tensor.count as u64,
+            destination,
+            priority,
+            importance,
+        };
+        self.begin(Command::PostSend(send), tensor)
+    }
+
+    /// Receives a tensor that another worker of a direct job sends by [`Job::post_send`]; it may lack what the options allow, and
+    /// [`Pending::loss`] has what it lacks.
+    ///
+    /// # Errors
+    /// When the transfer was not accepted; the error returns the tensor.
+    pub fn post_recv<T: Element>(
+        &self,
+        tensor: Tensor<T>,
+        source: u16,
+        options: RecvOptions,
+    ) -> Submitted<T> {
+        let RecvOptions { loss_bound, missing } = options;
+        let receive = PostRecv {
+            job: self.opened.job,
+            region: tensor.region.handle,
+            dtype: T::DTYPE,
+            offset: tensor.offset as u64,
+            count: tensor.count as u64,
+            source,
+            loss_bound,
+            missing,
+        };
+        self.begin(Command::PostRecv(receive), tensor)
+    }
+
+    /// Takes transfers that have ended from the job's completion queue, in the order of their ends; none if none has. Does not
+    /// wait: [`Job::completion_event`] does. [`Pending::wait`] of a transfer that was taken returns at once.
+    ///
+    /// # Errors
+    /// When the job is not direct, or the connection is lost.
+    pub fn poll_cq(&self) -> Result<Vec<TransferCompletion>, ClientError> {
+        let answer = self.connection.call(Command::PollCq(PollCq { job: self.opened.job }), &[])?;
+        Ok(body::<PollCqReply>(answer.value)?.completions)
+    }
+
+    fn begin<T: Element>(&self, command: Command, tensor: Tensor<T>) -> Submitted<T> {
         let reply =
             self.connection.call(command, &[]).and_then(|answer| body::<OperationReply>(answer.value));
         match reply {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sumac_api::{
-    Importance, JobSpec, Mode, NonFinitePolicy, Open, OperationOrder, Reduction, Scale, Secret, Topology,
-    WireFormat,
+    Importance, JobSpec, MissingValues, Mode, NonFinitePolicy, Open, OperationOrder, Reduction, Scale,
+    Secret, Topology, WireFormat,
 };
 
 /// The options of a job.
@@ -121,6 +121,24 @@ pub struct OpOptions<'a> {
     /// The fraction of its elements that each worker may be left out with; 0 for exact results. For sums and means of floats
     /// in static jobs.
     pub loss_bound: f32,
+}
+
+/// The options of [`Job::post_send`](crate::Job::post_send).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SendOptions {
+    /// The priority, 0 (lowest) to 7: the order of the transfers to one worker, and the class of the packets.
+    pub priority: u8,
+    /// The way in which packets are told apart by importance, so that routers drop unimportant ones first.
+    pub importance: Importance,
+}
+
+/// The options of [`Job::post_recv`](crate::Job::post_recv).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RecvOptions {
+    /// The fraction of the tensor that may be missing, below 1; 0 for all of it. For floats.
+    pub loss_bound: f32,
+    /// The values of elements that are missing.
+    pub missing: MissingValues,
 }
 
 impl<'a> OpOptions<'a> {

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use sumac_api::{Attach, Code, Failure, JobStats, OpenReply};
 use sumac_control::{Credential, Secret};
-use sumac_job::OperationId;
 use sumac_transport::{Completion, JobError, Loss};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, timeout_at};
 
 use crate::daemon::{json, json_list};
-use crate::datapath::{Event, JobStats as LaneStats, Rejection};
+use crate::datapath::{Event, JobStats as LaneStats, OperationKey, Rejection};
 use crate::explain;
 use crate::job::JobEvent;
 use crate::operations::{Client, ClientId, FragmentEnd, JobOperations};
@@ -210,14 +209,16 @@ impl JobTable {
     fn fragment_ended(
         &self,
         number: u16,
-        id: OperationId,
+        id: OperationKey,
         times: (u64, u64),
         loss: Option<Loss>,
         end: impl FnOnce(&str) -> FragmentEnd,
     ) {
         let operations = self.with(number, |job| job.operations.clone());
-        if let Some(operations) = operations {
-            operations.fragment_ended(id, times, loss, end);
+        let Some(operations) = operations else { return };
+        match id {
+            OperationKey::Collective(id) => operations.fragment_ended(id, times, loss, end),
+            OperationKey::Transfer(key) => operations.transfer_ended(key, times, loss, end("")),
         }
     }
 

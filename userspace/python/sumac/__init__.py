@@ -8,13 +8,14 @@
 """
 
 from .client import Client
-from .connection import Loss
+from .connection import Completion, Loss
 from .errors import ConnectionLost, JobFailed, SumacError, WaitTimeout
 from .job import Handle, Job, layer_priority
 from .memory import from_bfloat16, to_bfloat16
 
 __all__ = [
     "Client",
+    "Completion",
     "ConnectionLost",
     "Handle",
     "Job",

@@ -64,6 +64,25 @@ class Outcome(NamedTuple):
     """The contributions that are missing, of an operation with a loss bound."""
 
 
+class Completion(NamedTuple):
+    """A transfer that has ended, from :meth:`sumac.Job.poll_cq`."""
+
+    op: int
+    """The transfer: :attr:`sumac.Handle.op`."""
+    duration: float
+    """Seconds from submission to the end."""
+    error: SumacError | None
+    loss: Loss | None
+    """The elements that are missing, of a ``post_recv`` with a ``loss_bound``."""
+
+    @classmethod
+    def of(cls, message: dict[str, Any]) -> Completion:
+        """Reads the completion of a message."""
+        error = from_daemon(message["error"]) if "error" in message else None
+        loss = Loss.of(message["loss"]) if "loss" in message else None
+        return cls(message["op"], message["duration_ns"] * 1e-9, error, loss)
+
+
 def _forbidden(path: str) -> str:
     """Returns the reason that this user may not connect to a socket, with the remedy."""
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .connection import Connection, Loss, Outcome
+from .connection import Completion, Connection, Loss, Outcome
 from .errors import SumacError, WaitTimeout
 from .memory import Memory, Shape, name_of
 
@@ -123,6 +123,37 @@ class Job:
         """
         self._same(array, out, self.world, 1)
         return self._begin("allgather", array, out, **options)
+
+    def post_send(
+        self, array: np.ndarray, destination: int, *, priority: int = 0, importance: str | None = None
+    ) -> Handle:
+        """Sends an array to another worker of a direct job, which takes it by :meth:`post_recv`.
+
+        What one worker sends another is matched in the order of posting. ``priority`` (0 to 7) orders the transfers to one
+        worker, and is the class of their packets. The array belongs to the daemon until :meth:`Handle.wait` has returned, so
+        keep the handle.
+        """
+        return self._begin(
+            "post_send", array, None, destination=destination, priority=priority, importance=importance
+        )
+
+    def post_recv(
+        self, array: np.ndarray, source: int, loss_bound: float = 0.0, *, missing: str = "zero"
+    ) -> Handle:
+        """Receives an array that another worker of a direct job sends by :meth:`post_send`.
+
+        ``loss_bound`` is the fraction of floats that may be missing, below 1: :attr:`Handle.loss` has those that are. Their
+        values are zero, or stay as they were with ``missing="keep"``.
+        """
+        return self._begin("post_recv", array, None, source=source, loss_bound=loss_bound, missing=missing)
+
+    def poll_cq(self) -> list[Completion]:
+        """Takes the transfers that have ended from the job's completion queue, in the order of their ends. Does not wait.
+
+        :meth:`fileno` is readable when some have. :meth:`Handle.wait` of a transfer that was taken returns at once.
+        """
+        reply, _ = self._connection.call("poll_cq", job=self._handle)
+        return [Completion.of(completion) for completion in reply["completions"]]
 
     def block(self, array: np.ndarray) -> np.ndarray:
         """A flat view of this worker's block of an array of ``world`` equal blocks."""

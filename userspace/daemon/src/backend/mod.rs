@@ -337,6 +337,17 @@ impl Backend {
         lanes.map(|lane| lane.engine.results).reduce(|sum, more| sum + more)
     }
 
+    pub(crate) fn peer_left(&self, job: u16, rank: u16) {
+        self.datapath.peer_left(job, rank);
+    }
+
+    /// Returns the transfers of a job whose other end was not posted.
+    pub(crate) fn unposted(&self, job: u16) -> Option<Vec<u64>> {
+        let stats = self.datapath.stats()?;
+        let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.job == job);
+        Some(lanes.flat_map(|lane| lane.unposted.iter().copied()).collect())
+    }
+
     pub(crate) fn host_program(&self) -> Result<Map<String, Value>, Failure> {
         let Some(admitted) = self.admitted() else { return Ok(Map::new()) };
         let counters = admitted.program.counters().map_err(datapath)?;

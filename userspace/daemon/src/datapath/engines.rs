@@ -3,12 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
-use sumac_job::OperationId;
-use sumac_transport::{JobError, LaneField, Operation, Packet, Time};
+use sumac_transport::{JobError, LaneField, Operation, Packet, PeerId, Time};
 use sumac_wire::{CLASSES, Kind};
 
 use super::frame_io::{FrameIo, Received};
-use super::job::{Event, InstallError, JobPeers, Rejection, WorkerJob};
+use super::job::{Event, InstallError, JobPeers, OperationKey, Rejection, WorkerJob};
 use super::lane::Lane;
 use super::links::{Links, Progress, thread_of};
 use super::parameter::ThreadParameterHost;
@@ -109,13 +108,19 @@ impl Engines {
         Ok(())
     }
 
-    pub(super) fn submit(&mut self, now: Time, job: u16, lane: u16, id: OperationId, operation: Operation) {
+    pub(super) fn submit(&mut self, now: Time, job: u16, lane: u16, id: OperationKey, operation: Operation) {
         let rejected = match self.find(job).ok().and_then(|job| job.lane(lane)) {
             None => Some((Rejection::UnknownJob { job }, operation)),
             Some(entry) => entry.submit(now, id, operation).err(),
         };
         if let Some((error, operation)) = rejected {
             self.progress.report(Event::Rejected { job, lane, id, error, operation });
+        }
+    }
+
+    pub(super) fn peer_left(&mut self, now: Time, job: u16, rank: u16) {
+        if let Ok(entry) = self.find(job) {
+            entry.lanes.iter_mut().for_each(|lane| lane.engine.peer_left(now, PeerId(rank)));
         }
     }
 

@@ -11,14 +11,13 @@ use std::time::Instant;
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use sumac_job::OperationId;
 use sumac_parameter::{HostError, Worker as Member};
 use sumac_transport::{JobError, Operation};
 use tokio::sync::watch;
 
 use super::engines::Engines;
 use super::frame_io::{FrameIo, Peer};
-use super::job::{EventSink, InstallError, ParameterJob, WorkerJob};
+use super::job::{EventSink, InstallError, OperationKey, ParameterJob, WorkerJob};
 use super::links::{Link, Links, Progress, thread_of};
 use super::stats::DatapathStats;
 use super::thread::DatapathThread;
@@ -189,10 +188,17 @@ impl Datapath {
 
     /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Rejected`] follows, with `id`.
     /// Returns `false` when the thread has ended.
-    pub fn submit(&self, job: u16, lane: u16, id: OperationId, operation: Operation) -> bool {
+    pub fn submit(&self, job: u16, lane: u16, id: OperationKey, operation: Operation) -> bool {
         let shards = self.progress.shards(job).unwrap_or(1);
         let link = &self.links[thread_of(lane, shards, self.links.len())];
         link.send(move |thread| thread.engines.submit(thread.now(), job, lane, id, operation))
+    }
+
+    /// Records that another worker of a direct job has left it, after it had ended all its operations.
+    pub fn peer_left(&self, job: u16, rank: u16) {
+        for link in self.links.iter() {
+            link.send(move |thread| thread.engines.peer_left(thread.now(), job, rank));
+        }
     }
 
     /// Fails a job: its operations complete with `error`, as do later ones, until it is removed.

@@ -136,16 +136,30 @@ pub enum Event {
     Completed {
         job: u16,
         lane: u16,
-        id: OperationId,
+        id: OperationKey,
         completion: Completion,
     },
     Rejected {
         job: u16,
         lane: u16,
-        id: OperationId,
+        id: OperationKey,
         error: Rejection,
         operation: Operation,
     },
+}
+
+/// The number by which the data path returns an operation: one of all workers, or a transfer, of which only this host has the
+/// number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationKey {
+    Collective(OperationId),
+    Transfer(u64),
+}
+
+impl From<OperationId> for OperationKey {
+    fn from(id: OperationId) -> OperationKey {
+        OperationKey::Collective(id)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -1,16 +1,16 @@
 //! One lane of a job: its engine, and the state that was last reported.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::io;
 
-use sumac_job::OperationId;
 use sumac_transport::{
-    CompletionQueue, Engine, JobParams, JobState, Operation, PeerTable, Time, Tuning, class_of,
+    Completion, CompletionQueue, Engine, JobParams, JobState, OpId, Operation, PeerTable, Time, Tuning,
+    class_of,
 };
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use super::frame_io::{FrameIo, take_turn};
-use super::job::{Event, InstallError, JobPeers, Rejection};
+use super::job::{Event, InstallError, JobPeers, OperationKey, Rejection};
 use super::links::Progress;
 use super::stats::JobStats;
 
@@ -24,9 +24,11 @@ enum Reported {
 
 pub(super) struct Lane {
     pub(super) engine: Engine,
-    /// The ids of the outstanding operations in the order of submission, in which they also end.
-    ids: VecDeque<OperationId>,
-    ended: CompletionQueue,
+    /// The outstanding operations by the engine's numbers.
+    ids: BTreeMap<OpId, OperationKey>,
+    /// Puts the ends into the order of submission. In a direct job operations are reported as they end: other workers may wait
+    /// for what this one does then.
+    ended: Option<CompletionQueue>,
     reported: Reported,
 }
 
@@ -49,6 +51,7 @@ impl Lane {
         io: &dyn FrameIo,
     ) -> Result<Lane, InstallError> {
         let tuning = Tuning { paths: io.paths(), ..Tuning::default() };
+        let is_direct = params.direct.is_some();
         let engine = match resume {
             None => Engine::starting_at(params, peers, &tuning, 0)?,
             Some(first) => Engine::taking_over(params, peers, &tuning, first)?,
@@ -56,8 +59,8 @@ impl Lane {
         check_capacity(engine.frame_len(), io)?;
         Ok(Lane {
             engine,
-            ids: VecDeque::new(),
-            ended: CompletionQueue::default(),
+            ids: BTreeMap::new(),
+            ended: (!is_direct).then(CompletionQueue::default),
             reported: Reported::Nothing,
         })
     }
@@ -75,11 +78,12 @@ impl Lane {
     pub(super) fn submit(
         &mut self,
         now: Time,
-        id: OperationId,
+        id: OperationKey,
         operation: Operation,
     ) -> Result<(), (Rejection, Operation)> {
-        self.engine.submit(now, operation).map_err(|(error, operation)| (error.into(), operation))?;
-        self.ids.push_back(id);
+        let number =
+            self.engine.submit(now, operation).map_err(|(error, operation)| (error.into(), operation))?;
+        self.ids.insert(number, id);
         Ok(())
     }
 
@@ -103,7 +107,7 @@ impl Lane {
     }
 
     pub(super) fn report(&mut self, progress: &Progress) {
-        let (job, lane) = (self.engine.params().job, self.number());
+        let job = self.engine.params().job;
         match self.engine.state() {
             JobState::Measured(measure) if self.reported < Reported::Measured => {
                 self.reported = Reported::Measured;
@@ -120,13 +124,30 @@ impl Lane {
             _ => {}
         }
         while let Some(completion) = self.engine.poll_completion() {
-            self.ended.push(completion);
-        }
-        while let Some(completion) = self.ended.pop() {
-            if let Some(id) = self.ids.pop_front() {
-                progress.report(Event::Completed { job, lane, id, completion });
+            match &mut self.ended {
+                Some(ended) => ended.push(completion),
+                None => self.report_end(progress, completion),
             }
         }
+        while let Some(completion) = self.ended.as_mut().and_then(CompletionQueue::pop) {
+            self.report_end(progress, completion);
+        }
+    }
+
+    fn report_end(&mut self, progress: &Progress, completion: Completion) {
+        let (job, lane) = (self.engine.params().job, self.number());
+        if let Some(id) = self.ids.remove(&completion.id) {
+            progress.report(Event::Completed { job, lane, id, completion });
+        }
+    }
+
+    /// Returns the transfers whose other end was not posted.
+    fn unposted(&self) -> Vec<u64> {
+        let key = |number: OpId| match self.ids.get(&number) {
+            Some(OperationKey::Transfer(key)) => Some(*key),
+            _ => None,
+        };
+        self.engine.unposted().into_iter().filter_map(key).collect()
     }
 
     pub(super) fn stats(&self) -> JobStats {
@@ -147,6 +168,7 @@ impl Lane {
             state,
             error,
             engine: self.engine.stats().clone(),
+            unposted: self.unposted(),
         }
     }
 }

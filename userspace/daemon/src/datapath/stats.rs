@@ -91,6 +91,9 @@ pub struct JobStats {
     pub state: &'static str,
     pub error: Option<String>,
     pub engine: EngineStats,
+    /// Direct jobs: the transfers whose other end was not posted.
+    #[serde(skip)]
+    pub unposted: Vec<u64>,
 }
 
 /// Received packets that no engine of this thread and no parameter host took.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::start::Channels;
 use super::{End, Job, JobEvent, blocking};
 use crate::explain::{self, bounded};
-use crate::operations::{JobOperations, UnattributedFault};
+use crate::operations::{JobOperations, UnattributedFault, UnpostedTransfers};
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The time for results on their way when a worker has left, which had received all of them.
@@ -32,6 +32,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time without a result and without a word of the coordinator after which trainers are told.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(8);
 
+/// The age from which a transfer is reported whose other end is not posted.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(3);
+
 pub(super) struct EventLoop<'a> {
     job: &'a Job,
     operations: &'a JobOperations,
@@ -44,6 +47,17 @@ pub(super) struct EventLoop<'a> {
     /// The oldest operation, the time since which it is the oldest, and whether it was reported.
     oldest: Option<(OperationId, Instant, bool)>,
     progress: Progress,
+    transfers: TransferWatch,
+    /// The workers that the data path knows to have left.
+    departed: Vec<u16>,
+}
+
+/// The transfers that wait for their other end, of a direct job.
+#[derive(Debug, Default)]
+struct TransferWatch {
+    looked: Option<Instant>,
+    /// Those that the trainers were told of.
+    told: Vec<u64>,
 }
 
 /// The results of the job, while its oldest operation does not end.
@@ -73,6 +87,8 @@ impl<'a> EventLoop<'a> {
             deserted: None,
             oldest: None,
             progress,
+            transfers: TransferWatch::default(),
+            departed: Vec::new(),
         }
     }
 
@@ -96,6 +112,7 @@ impl<'a> EventLoop<'a> {
                 Some(grant) = renewed.recv() => self.renew(grant).await,
                 _ = ticks.tick() => {
                     self.check_progress().await;
+                    self.check_transfers().await;
                     self.check_deadlines()
                 }
             };
@@ -237,6 +254,32 @@ impl<'a> EventLoop<'a> {
         }
     }
 
+    /// Notifies the trainers of transfers whose other end is not posted. Only two workers know of a transfer, so it is not
+    /// reported to the control plane.
+    async fn check_transfers(&mut self) {
+        let is_old = |since: std::time::Instant| since.elapsed() >= TRANSFER_TIMEOUT;
+        if !self.operations.oldest_transfer().is_some_and(is_old) {
+            return self.transfers.told.clear();
+        }
+        let now = Instant::now();
+        if self.transfers.looked.is_some_and(|looked| now.duration_since(looked) < PROGRESS_INTERVAL) {
+            return;
+        }
+        self.transfers.looked = Some(now);
+        let (daemon, number) = (self.job.daemon.clone(), self.operations.terms.job);
+        let keys = blocking(move || daemon.backend.unposted(number)).await.ok().flatten().unwrap_or_default();
+        let Some(unposted) = self.operations.unposted(&keys, TRANSFER_TIMEOUT) else {
+            return self.transfers.told.clear();
+        };
+        let UnpostedTransfers { keys, ranks, message } = unposted;
+        let is_new = keys.iter().any(|key| !self.transfers.told.contains(key));
+        self.transfers.told = keys;
+        if is_new {
+            log_limited!(warn, job = self.job.plan.spec.job, ?ranks, "{message}");
+            self.operations.waits(&message, &ranks);
+        }
+    }
+
     fn is_oldest_stalled(&self, now: Instant) -> bool {
         self.oldest.is_some_and(|(_, since, _)| now.duration_since(since) >= STALL_TIMEOUT)
     }
@@ -270,15 +313,18 @@ impl<'a> EventLoop<'a> {
             MemberState::Running { departed } => departed.clone(),
             MemberState::Failed(_) => Vec::new(),
         };
-        if departed.is_empty() || self.operations.outstanding() == 0 {
+        for rank in departed.iter().filter(|rank| !self.departed.contains(rank)) {
+            self.job.daemon.backend.peer_left(self.operations.terms.job, *rank);
+        }
+        self.departed.clone_from(&departed);
+        let Some(rank) = self.operations.awaited(&departed) else {
             self.deserted = None;
             return None;
-        }
+        };
         let since = *self.deserted.get_or_insert(now);
         if now.duration_since(since) < DEPARTURE_GRACE {
             return None;
         }
-        let rank = departed.first().copied().unwrap_or_default();
         let reason = format!("has left job {:?} while sums were outstanding here", self.job.plan.spec.job);
         log_limited!(warn, ?departed, job = self.job.plan.spec.job, "sums wait for workers that have left");
         Some(End::ours(JobError::Worker { rank, reason }))

@@ -160,7 +160,7 @@ fn exchange(
 }
 
 /// Returns the engine's arithmetic. Values that are only moved travel as bits, to which all other workers add zeros.
-pub(super) fn arithmetic(descriptor: &OperationDescriptor) -> Arithmetic {
+pub(crate) fn arithmetic(descriptor: &OperationDescriptor) -> Arithmetic {
     match descriptor.reduction {
         _ if !descriptor.kind.reduces() || descriptor.count == 0 => Arithmetic::Bits,
         Reduction::Sum => Arithmetic::Sum,

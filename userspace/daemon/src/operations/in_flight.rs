@@ -112,7 +112,7 @@ impl InFlight {
 }
 
 /// Sorts ranges. Where they are more than a message may have, neighbours become one, with what arrived between them.
-fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+pub(super) fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
     let mut gap = 0;
     loop {

@@ -13,6 +13,7 @@ mod in_flight;
 mod lanes;
 mod late;
 mod log;
+mod transfer;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -22,17 +23,19 @@ use sumac_api::{Code, Failure};
 use sumac_control::events::{
     Announcement, Fault, OperationReport, Post, REPORTED_OPERATIONS, ReportedOperation,
 };
-use sumac_job::{Importance, JobTerms, OperationDescriptor, OperationId, OperationOrder, ResumePoint};
+use sumac_job::{DType, Importance, JobTerms, OperationDescriptor, OperationId, OperationOrder, ResumePoint};
 use sumac_transport::convert::Codec;
-use sumac_transport::{Loss, Scale};
+use sumac_transport::{Arithmetic, Loss, Scale};
 use sumac_wire::CLASSES;
 use tokio::sync::mpsc::UnboundedSender;
 
-use self::fragment::{LeasedFragment, arithmetic, divide};
+pub(crate) use self::fragment::arithmetic;
+use self::fragment::{LeasedFragment, divide};
 use self::in_flight::{InFlight, Named};
 use self::lanes::{Assignment, Lanes, append_range};
 use self::late::LateWorkers;
 use self::log::Log;
+use self::transfer::Transfers;
 use crate::access::Credentials;
 use crate::backend::{Backend, stopped};
 use crate::explain::bounded;
@@ -44,6 +47,7 @@ use crate::wake_queue::WakeQueue;
 pub(crate) use self::fragment::ElementRanges;
 pub(crate) use self::in_flight::{FragmentEnd, UnattributedFault};
 pub(crate) use self::lanes::is_valid;
+pub(crate) use self::transfer::{Direction, Posting, Transfer, UnpostedTransfers};
 
 /// The most chunks of an operation: the largest tensor has so many of 256 elements.
 const MAX_CHUNKS: u64 = 1 << 24;
@@ -111,6 +115,7 @@ struct State {
     lanes: Lanes,
     log: Log,
     in_flight: HashMap<OperationId, InFlight>,
+    transfers: Transfers,
     named: Named<Prepared>,
     /// The number of clients that ever attached.
     attached: u64,
@@ -156,12 +161,16 @@ impl JobOperations {
     }
 
     /// Returns the bytes that the daemon holds for an operation until it ends. Refuses one of too many chunks.
-    pub(crate) fn held_bytes(&self, descriptor: &OperationDescriptor) -> Result<u64, Failure> {
-        let per_chunk = self.per_chunk(descriptor).max(1);
-        let chunks = descriptor.count.div_ceil(per_chunk);
+    pub(crate) fn held_bytes(
+        &self,
+        dtype: DType,
+        arithmetic: Arithmetic,
+        count: u64,
+    ) -> Result<u64, Failure> {
+        let per_chunk = self.per_chunk(dtype, arithmetic).max(1);
+        let chunks = count.div_ceil(per_chunk);
         if chunks > MAX_CHUNKS {
-            let message =
-                format!("{} elements in packets of {per_chunk} are {chunks} packets", descriptor.count);
+            let message = format!("{count} elements in packets of {per_chunk} are {chunks} packets");
             return Err(Failure::new(
                 Code::Limit,
                 format!("{message}; an operation has at most {MAX_CHUNKS}"),
@@ -172,9 +181,9 @@ impl JobOperations {
     }
 
     /// Returns the elements of an operation's tensor in a full packet.
-    fn per_chunk(&self, descriptor: &OperationDescriptor) -> u64 {
+    fn per_chunk(&self, dtype: DType, arithmetic: Arithmetic) -> u64 {
         let codec = Codec::new(self.terms.world, self.terms.wire, Scale::Block);
-        let per_word = codec.values_per_word(descriptor.dtype, arithmetic(descriptor));
+        let per_word = codec.values_per_word(dtype, arithmetic);
         u64::from(self.terms.elements) * per_word as u64
     }
 
@@ -196,14 +205,7 @@ impl JobOperations {
         lease: impl FnMut(&Range<u64>, &ElementRanges) -> Result<LeasedBuffer, Failure>,
     ) -> Result<(), Failure> {
         let mut state = self.lock();
-        if let Some(failure) = &state.closed {
-            return Err(failure.clone());
-        }
-        if state.submitted.saturating_sub(state.ended) >= MAX_OUTSTANDING {
-            let message =
-                format!("{MAX_OUTSTANDING} operations of this job are outstanding, the most it may have");
-            return Err(Failure::new(Code::Limit, message).hint("wait for one first"));
-        }
+        state.check_outstanding()?;
         let prepared = self.prepare(submission, lease)?;
         state.submitted += 1;
         if self.terms.order == OperationOrder::Submission {
@@ -222,7 +224,8 @@ impl JobOperations {
         mut lease: impl FnMut(&Range<u64>, &ElementRanges) -> Result<LeasedBuffer, Failure>,
     ) -> Result<Prepared, Failure> {
         let descriptor = &submission.descriptor;
-        let fragments = divide(descriptor.count, self.per_chunk(descriptor), self.terms.shards);
+        let per_chunk = self.per_chunk(descriptor.dtype, arithmetic(descriptor));
+        let fragments = divide(descriptor.count, per_chunk, self.terms.shards);
         let fragments = fragments.into_iter().map(|fragment| {
             let ranges = submission.ranges.within(&fragment.elements);
             let buffer = lease(&fragment.elements, &ranges)?;
@@ -240,10 +243,11 @@ impl JobOperations {
         state.next = id.next();
         let class = u16::from(descriptor.is_urgent);
         let assignments = state.lanes.assign(class, fragments.iter().map(|leased| &leased.fragment));
+        let per_chunk = self.per_chunk(descriptor.dtype, arithmetic(&descriptor));
         let (mut missed, mut operations) = (Vec::new(), Vec::new());
         for (Assignment { chunks, completed }, leased) in assignments.iter().zip(fragments) {
             let Range { start, end } = leased.fragment.elements;
-            let skipped = u64::from(*completed) * self.per_chunk(&descriptor);
+            let skipped = u64::from(*completed) * per_chunk;
             append_range(&mut missed, start..end.min(start + skipped));
             if *completed < chunks.chunks {
                 let tags = (priority, importance);
@@ -260,7 +264,7 @@ impl JobOperations {
         }
         state.in_flight.insert(id, InFlight::new(descriptor, client, op, operations.len(), missed, held));
         for (lane, operation) in operations {
-            if !backend.datapath.submit(self.terms.job, lane, id, operation) {
+            if !backend.datapath.submit(self.terms.job, lane, id.into(), operation) {
                 // The fragments that the data path took end with it.
                 state.in_flight.remove(&id);
                 return Err(stopped());
@@ -341,11 +345,6 @@ impl JobOperations {
         state.complete(operation.client, operation.op, operation.outcome);
     }
 
-    /// Returns the number of operations whose clients have not been notified of their outcome.
-    pub(crate) fn outstanding(&self) -> usize {
-        self.lock().outstanding()
-    }
-
     /// Returns the numbers of submitted and of ended operations, and of connections.
     pub(crate) fn counts(&self) -> (u64, u64, u32) {
         let state = self.lock();
@@ -404,6 +403,7 @@ impl JobOperations {
         state.closed.get_or_insert_with(|| failure.clone());
         state.named.clear();
         state.in_flight.clear();
+        state.transfers.clear();
         state.held_back.clear();
         state.ended_with_job = 0;
         for (_, client) in state.clients.iter().filter(|(id, _)| notifies(**id)) {
@@ -459,12 +459,16 @@ impl State {
     }
 
     fn outstanding(&self) -> usize {
-        self.in_flight.len() + self.named.iter().count() + self.held_back.len() + self.ended_with_job
+        let own = self.in_flight.len() + self.transfers.len() + self.named.iter().count();
+        own + self.held_back.len() + self.ended_with_job
     }
 
     fn outstanding_of(&self, client: ClientId) -> usize {
         let in_flight = self.in_flight.values().filter(|operation| operation.client == client).count();
         let named = self.named.iter().filter(|prepared| prepared.submission.client == client).count();
-        in_flight + named + self.held_back.iter().filter(|other| **other == client).count()
+        in_flight
+            + self.transfers.of_client(client)
+            + named
+            + self.held_back.iter().filter(|other| **other == client).count()
     }
 }

@@ -17,8 +17,8 @@ use super::memory::Region;
 use super::notifications::wait_reply;
 use super::outstanding::{Outstanding, WaitState};
 use super::tensor::Tensor;
-use super::{JobState, LIMITS, Session, SessionJob};
-use crate::operations::{Client, ClientId, ElementRanges, JobOperations, Submission};
+use super::{Admitted, JobState, LIMITS, Session, SessionJob};
+use crate::operations::{Client, ClientId, ElementRanges, JobOperations, Submission, arithmetic};
 use crate::quotas::Reservation;
 
 /// The longest name of an operation in bytes.
@@ -28,7 +28,7 @@ const NAME_LEN: usize = 128;
 pub(super) type Answer = Result<Option<Outbound>, Failure>;
 
 #[expect(clippy::unnecessary_wraps, reason = "the form of every command's answer")]
-fn now(id: u64, reply: &impl serde::Serialize) -> Answer {
+pub(super) fn now(id: u64, reply: &impl serde::Serialize) -> Answer {
     Ok(Some(Outbound::ok(id, reply)))
 }
 
@@ -53,6 +53,9 @@ impl Session {
             Command::Reduce(request) => self.submit(id, CollectiveKind::Reduce, &request),
             Command::ReduceScatter(request) => self.submit(id, CollectiveKind::ReduceScatter, &request),
             Command::Allgather(request) => self.submit(id, CollectiveKind::Allgather, &request),
+            Command::PostSend(request) => self.post_send(id, &request),
+            Command::PostRecv(request) => self.post_recv(id, &request),
+            Command::PollCq(request) => self.poll_cq(id, &request),
             Command::Wait(wait) => self.wait(id, &wait),
             Command::Cancel(cancel) => self.cancel(id, &cancel),
             Command::Stats(_) => now(id, &self.daemon.stats()?),
@@ -204,21 +207,13 @@ impl Session {
 
     fn submit(&mut self, id: u64, kind: CollectiveKind, request: &Collective) -> Answer {
         let (operations, client) = self.open_job(request.job)?;
-        if self.operations.outstanding() >= self.limits.operations as usize {
-            return Err(limit("outstanding operations", self.limits.operations, "wait for one first"));
-        }
         let terms = &operations.terms;
         check(kind, request, terms)?;
         let ranges = ElementRanges::of(kind, request.count, operations.rank, terms.world, request.root);
         let tensor = Tensor::new(kind, request, ranges);
-        let [from, to] = tensor.regions();
-        let operation = Outstanding { job: request.job, regions: [from, to], submitted: Instant::now() };
-        let (from, to) = (self.region(from)?.clone(), self.region(to)?.clone());
-        tensor.check(&from, &to)?;
         let descriptor = request.descriptor(kind);
-        let bytes = operations.held_bytes(&descriptor)?;
-        let held = self.daemon.quotas.held.reserve(self.credentials.uid, bytes)?;
-        let op = self.operations.start(operation);
+        let bytes = || operations.held_bytes(request.dtype, arithmetic(&descriptor), request.count);
+        let Admitted { op, from, to, held } = self.admit(request.job, &tensor, false, bytes)?;
         let submission = Submission {
             descriptor,
             held,
@@ -239,7 +234,27 @@ impl Session {
         }
     }
 
-    fn open_job(&self, handle: u64) -> Result<(Arc<JobOperations>, ClientId), Failure> {
+    /// Checks the memory of an operation, and counts it. `bytes` returns those that the daemon holds for it.
+    pub(super) fn admit(
+        &mut self,
+        job: u64,
+        tensor: &Tensor,
+        is_transfer: bool,
+        bytes: impl FnOnce() -> Result<u64, Failure>,
+    ) -> Result<Admitted, Failure> {
+        if self.operations.outstanding() >= self.limits.operations as usize {
+            return Err(limit("outstanding operations", self.limits.operations, "wait for one first"));
+        }
+        let regions = tensor.regions();
+        let [from, to] = regions.map(|handle| self.region(handle).cloned());
+        let (from, to) = (from?, to?);
+        tensor.check(&from, &to)?;
+        let held = self.daemon.quotas.held.reserve(self.credentials.uid, bytes()?)?;
+        let op = self.operations.start(Outstanding { job, regions, is_transfer, submitted: Instant::now() });
+        Ok(Admitted { op, from, to, held })
+    }
+
+    pub(super) fn open_job(&self, handle: u64) -> Result<(Arc<JobOperations>, ClientId), Failure> {
         match self.jobs.get(&handle).map(|job| &job.state) {
             Some(JobState::Open { operations, client }) => Ok((operations.clone(), *client)),
             Some(JobState::Failed(failure)) => Err(failure.clone()),
@@ -257,7 +272,7 @@ fn limit(what: &str, most: u32, hint: &str) -> Failure {
     Failure::new(Code::Limit, format!("this connection has {most} {what}, the most it may have")).hint(hint)
 }
 
-fn unknown_job(handle: u64) -> Failure {
+pub(super) fn unknown_job(handle: u64) -> Failure {
     Failure::new(Code::UnknownJob, format!("this connection has no open job {handle}"))
         .hint("use the handle from the reply to open")
 }
@@ -273,13 +288,17 @@ fn unknown_op(op: u64) -> Failure {
     Failure::new(Code::UnknownOp, message)
 }
 
+pub(super) fn check_fraction(command: &str, bound: f32) -> Result<(), Failure> {
+    if (0.0..=1.0).contains(&bound) {
+        return Ok(());
+    }
+    Err(Failure::new(Code::BadField, format!("{command}: loss_bound {bound} is not between 0 and 1")))
+}
+
 /// Checks a request's loss bound.
 fn check_bound(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Result<(), Failure> {
     let (name, bound) = (kind.name(), request.loss_bound);
-    if !(0.0..=1.0).contains(&bound) {
-        let message = format!("{name}: loss_bound {bound} is not between 0 and 1");
-        return Err(Failure::new(Code::BadField, message));
-    }
+    check_fraction(name, bound)?;
     let reduction = request.reduction.unwrap_or_default();
     let problem = match () {
         () if bound == 0.0 => return Ok(()),

@@ -9,6 +9,7 @@ mod memory;
 mod notifications;
 mod outstanding;
 mod tensor;
+mod transfers;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -92,6 +93,15 @@ enum JobState {
     },
 }
 
+/// An operation whose memory was checked, and counted.
+#[derive(Debug)]
+struct Admitted {
+    op: u64,
+    from: Arc<Region>,
+    to: Arc<Region>,
+    held: Reservation,
+}
+
 /// The reason why a session ends, as other workers read it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
@@ -173,8 +183,8 @@ impl Session {
             return Ok(());
         }
         let before = thread_time();
-        let was_submitted = self.receive(buffer)?;
-        if !was_submitted {
+        let is_free = self.receive(buffer)?;
+        if !is_free {
             let cost = thread_time().saturating_sub(before);
             self.resume = self.daemon.pace.charge(self.credentials.uid, cost, Instant::now());
         }
@@ -205,14 +215,19 @@ impl Session {
         }
     }
 
-    /// Executes the next command. Returns whether it has submitted an operation.
+    /// Executes the next command. Returns whether it has submitted operations, or taken the ends of some: their number is
+    /// limited.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<bool, End> {
         let refused = match self.channel.try_receive(buffer) {
             Ok(Inbound::Message(message)) => match Request::parse(message.bytes) {
                 Ok(request) => {
-                    let (id, submits) = (request.id, request.command.submits());
+                    let (id, submits, polled) =
+                        (request.id, request.command.submits(), self.operations.polled());
                     match self.command(request, message.fds) {
-                        Ok(Some(reply)) => return self.send(&reply).map(|()| submits),
+                        Ok(Some(reply)) => {
+                            let is_free = submits || self.operations.polled() > polled;
+                            return self.send(&reply).map(|()| is_free);
+                        }
                         Ok(None) => return Ok(false),
                         Err(failure) => self.refuse(Some(id), failure),
                     }

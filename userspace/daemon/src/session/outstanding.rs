@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use sumac_api::{Failure, Loss};
+use sumac_api::{Failure, Loss, TransferCompletion};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
@@ -20,6 +20,8 @@ pub(crate) struct Outcome {
 pub(super) struct Outstanding {
     pub(super) job: u64,
     pub(super) regions: [u64; 2],
+    /// Whether its end is taken from the completion queue too.
+    pub(super) is_transfer: bool,
     pub(super) submitted: Instant,
 }
 
@@ -40,12 +42,42 @@ struct Waiter {
     deadline: Option<Instant>,
 }
 
+#[derive(Debug)]
+struct Ended {
+    op: u64,
+    /// The job of a transfer that was not polled yet.
+    unpolled: Option<u64>,
+    outcome: Outcome,
+}
+
+impl Ended {
+    fn completion(&self) -> TransferCompletion {
+        let Outcome { duration_ns, error, loss, .. } = self.outcome.clone();
+        TransferCompletion { op: self.op, duration_ns, loss, error }
+    }
+}
+
+/// Returns the most bytes of a completion in JSON.
+fn message_bytes(completion: &TransferCompletion) -> usize {
+    let ranges = completion.loss.as_ref().map_or(0, |loss| loss.missing.len());
+    let error = completion.error.as_ref().map_or(0, |_| ERROR_BYTES);
+    COMPLETION_BYTES + error + ranges * RANGE_BYTES
+}
+
+const COMPLETION_BYTES: usize = 300;
+/// As `super::MESSAGE_COST` has it.
+const ERROR_BYTES: usize = 1728;
+/// Two numbers of ten digits.
+const RANGE_BYTES: usize = 24;
+
 /// The operations of a session. Handles count from 1 and are never reused.
 #[derive(Debug)]
 pub(super) struct Operations {
     last: u64,
     outstanding: HashMap<u64, Outstanding>,
-    ended: VecDeque<(u64, Outcome)>,
+    ended: VecDeque<Ended>,
+    /// The number of ends that were ever polled.
+    polled: u64,
     capacity: usize,
     waiters: Vec<Waiter>,
 }
@@ -54,7 +86,7 @@ impl Operations {
     /// `capacity`: the number of outcomes that are kept, and of requests that may wait.
     pub(super) fn new(capacity: usize) -> Operations {
         let (outstanding, ended) = (HashMap::new(), VecDeque::new());
-        Operations { last: 0, outstanding, ended, capacity, waiters: Vec::new() }
+        Operations { last: 0, outstanding, ended, polled: 0, capacity, waiters: Vec::new() }
     }
 
     pub(super) fn outstanding(&self) -> usize {
@@ -76,7 +108,7 @@ impl Operations {
     }
 
     pub(super) fn has_ended(&self, op: u64) -> bool {
-        self.ended.iter().any(|(ended, _)| *ended == op)
+        self.ended.iter().any(|ended| ended.op == op)
     }
 
     pub(super) fn uses_job(&self, job: u64) -> bool {
@@ -101,15 +133,16 @@ impl Operations {
         if self.ended.len() == self.capacity {
             self.ended.pop_front();
         }
-        self.ended.push_back((op, outcome.clone()));
+        let unpolled = operation.is_transfer.then_some(operation.job);
+        self.ended.push_back(Ended { op, unpolled, outcome: outcome.clone() });
         let waiters = self.waiters.extract_if(.., |waiter| waiter.op == op);
         Some((operation, waiters.map(|waiter| waiter.request).collect()))
     }
 
     /// Returns an operation's outcome, or adds the request to those that wait for it.
     pub(super) fn wait(&mut self, op: u64, request: u64, deadline: Option<Instant>) -> WaitState {
-        if let Some((_, outcome)) = self.ended.iter().find(|(ended, _)| *ended == op) {
-            return WaitState::Ended(Box::new(outcome.clone()));
+        if let Some(ended) = self.ended.iter().find(|ended| ended.op == op) {
+            return WaitState::Ended(Box::new(ended.outcome.clone()));
         }
         if !self.outstanding.contains_key(&op) {
             return WaitState::Unknown;
@@ -119,6 +152,27 @@ impl Operations {
         }
         self.waiters.push(Waiter { op, request, deadline });
         WaitState::Waiting
+    }
+
+    /// Takes the ends of a job's transfers that were not polled, in the order of the ends: as many as fit into so many bytes, but
+    /// at least one.
+    pub(super) fn poll_cq(&mut self, job: u64, most_bytes: usize) -> Vec<TransferCompletion> {
+        let (mut completions, mut bytes) = (Vec::new(), 0);
+        for ended in self.ended.iter_mut().filter(|ended| ended.unpolled == Some(job)) {
+            let completion = ended.completion();
+            bytes += message_bytes(&completion);
+            if bytes > most_bytes && !completions.is_empty() {
+                break;
+            }
+            ended.unpolled = None;
+            completions.push(completion);
+        }
+        self.polled += completions.len() as u64;
+        completions
+    }
+
+    pub(super) fn polled(&self) -> u64 {
+        self.polled
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -138,7 +192,7 @@ mod tests {
     use std::time::Duration;
 
     fn operation() -> Outstanding {
-        Outstanding { job: 1, regions: [2, 3], submitted: Instant::now() }
+        Outstanding { job: 1, regions: [2, 3], is_transfer: false, submitted: Instant::now() }
     }
 
     fn done(duration_ns: u64) -> Outcome {
@@ -190,6 +244,25 @@ mod tests {
         let op = ops.start(operation());
         assert_eq!(ops.wait(op, 1, None), WaitState::Waiting);
         assert_eq!(ops.wait(op, 2, None), WaitState::TooMany);
+    }
+
+    #[test]
+    fn transfers_are_polled_once_by_job_and_as_many_as_fit() {
+        let mut ops = Operations::new(8);
+        let transfer = |job| Outstanding { job, is_transfer: true, ..operation() };
+        let started = [transfer(1), operation(), transfer(2), transfer(1), transfer(1)];
+        let handles = started.map(|operation| ops.start(operation));
+        for op in handles.iter().rev() {
+            ops.finish(*op, &done(*op));
+        }
+        let polled = |ops: &mut Operations, job, bytes| -> Vec<u64> {
+            ops.poll_cq(job, bytes).iter().map(|completion| completion.op).collect()
+        };
+        assert_eq!(polled(&mut ops, 1, 2 * COMPLETION_BYTES), [handles[4], handles[3]]);
+        assert_eq!(polled(&mut ops, 1, 0), [handles[0]], "at least one");
+        assert!(polled(&mut ops, 1, 9999).is_empty());
+        assert_eq!((polled(&mut ops, 2, 9999), ops.polled()), (vec![handles[2]], 4));
+        assert_eq!(ops.wait(handles[0], 1, None), WaitState::Ended(Box::new(done(handles[0]))));
     }
 
     #[test]

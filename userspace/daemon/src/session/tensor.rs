@@ -8,7 +8,7 @@ use sumac_memory::{Lease, LeaseError};
 use sumac_transport::Buffer;
 
 use super::memory::Region;
-use crate::operations::ElementRanges;
+use crate::operations::{ElementRanges, Transfer};
 
 /// The input or the output of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +52,13 @@ impl Tensor {
         let start = start(out_offset, &ranges.output);
         let output = TensorRange { region: out_region, start, elements: ranges.output };
         Tensor { size, input, output }
+    }
+
+    /// The tensor that is sent or received.
+    pub(super) fn of_transfer(region: u64, start: u64, transfer: &Transfer) -> Tensor {
+        let ElementRanges { input, output } = transfer.ranges();
+        let range = |elements| TensorRange { region, start, elements };
+        Tensor { size: transfer.dtype.size() as u64, input: range(input), output: range(output) }
     }
 
     pub(super) fn ranges(&self) -> ElementRanges {

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use sumac_daemon::datapath::{Datapath, Event, FrameIo, Peer, UdpFrameIo, WorkerJob};
+use sumac_daemon::datapath::{Datapath, Event, FrameIo, OperationKey, Peer, UdpFrameIo, WorkerJob};
 use sumac_job::OperationId;
 use sumac_transport::{Arithmetic, Buffer, DType, JobParams, Operation, Scale};
 
@@ -100,14 +100,14 @@ impl Worker {
         let operation =
             Operation::allreduce(tag as u32, DType::Float32, Arithmetic::Sum, values.len(), buffer);
         let operation = Operation { skip, ..operation };
-        assert!(self.path.submit(7, lane, OperationId(tag as u32), operation));
+        assert!(self.path.submit(7, lane, OperationId(tag as u32).into(), operation));
         counters
     }
 
     /// Waits for an operation to succeed. Returns its tag and the sum.
     pub fn sum(&self) -> (u64, Vec<f32>) {
         match self.event() {
-            Event::Completed { id, completion, .. } => {
+            Event::Completed { id: OperationKey::Collective(id), completion, .. } => {
                 completion.result.unwrap();
                 let bytes = completion.buffer.input(0, usize::MAX);
                 let values = bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));

@@ -6,7 +6,7 @@ use std::{
 };
 
 use sumac_agg_host::HostDataPlane;
-use sumac_daemon::datapath::{DatapathStats, Event, InstallError, Peer, Rejection, WorkerJob};
+use sumac_daemon::datapath::{DatapathStats, Event, InstallError, OperationKey, Peer, Rejection, WorkerJob};
 use sumac_job::OperationId;
 use sumac_transport::{Arithmetic, DType, JobError, JobParams, OpError, Operation};
 use sumac_wire::{Header, Kind};
@@ -88,12 +88,17 @@ fn two_jobs_share_a_thread() {
         Operation::allreduce(1, DType::Int32, Arithmetic::Sum, buffer.len() / 4, Box::new(buffer))
     };
     for job in [7, 8] {
-        assert!(worker.path.submit(job, 0, OperationId(job.into()), operation(vec![job as u8; 40_000])));
+        assert!(worker.path.submit(
+            job,
+            0,
+            OperationId(job.into()).into(),
+            operation(vec![job as u8; 40_000])
+        ));
     }
     for _ in 0..2 {
         let Event::Completed { job, id, completion, .. } = worker.event() else { panic!() };
         completion.result.unwrap();
-        assert_eq!(OperationId(job.into()), id);
+        assert_eq!(OperationKey::from(OperationId(job.into())), id);
         assert_eq!(completion.buffer.input(0, 40_000), vec![job as u8; 40_000]);
     }
 }
@@ -104,7 +109,10 @@ fn a_silent_aggregator_fails_the_job_and_its_operations() {
     worker.submit(5, &values(0, 10));
     let Event::JobFailed { job: 7, error } = worker.event() else { panic!() };
     assert!(matches!(error, JobError::NoReply { .. }), "{error}");
-    let Event::Completed { id: OperationId(5), completion, .. } = worker.event() else { panic!() };
+    let Event::Completed { id: OperationKey::Collective(OperationId(5)), completion, .. } = worker.event()
+    else {
+        panic!()
+    };
     assert_eq!(completion.result, Err(OpError::Job(error)));
     // The thread serves other jobs as before.
     worker.path.remove_job(7);
@@ -118,15 +126,20 @@ fn a_job_that_is_failed_or_removed_gives_everything_back() {
     let why = JobError::Worker { rank: 2, reason: "(10.77.2.2) stopped answering".to_owned() };
     worker.path.fail_job(7, &why);
     assert!(matches!(worker.event(), Event::JobFailed { job: 7, error } if error == why));
-    let Event::Completed { id: OperationId(1), completion, .. } = worker.event() else { panic!() };
+    let Event::Completed { id: OperationKey::Collective(OperationId(1)), completion, .. } = worker.event()
+    else {
+        panic!()
+    };
     assert_eq!(completion.result.unwrap_err().to_string(), "rank 2 (10.77.2.2) stopped answering");
     worker.submit(2, &values(0, 10));
     assert!(
-        matches!(worker.event(), Event::Completed { id: OperationId(2), completion, .. } if completion.result.is_err())
+        matches!(worker.event(), Event::Completed { id: OperationKey::Collective(OperationId(2)), completion, .. } if completion.result.is_err())
     );
     worker.path.remove_job(7);
     worker.submit(3, &values(0, 10));
-    let Event::Rejected { job: 7, id: OperationId(3), error, operation, .. } = worker.event() else {
+    let Event::Rejected { job: 7, id: OperationKey::Collective(OperationId(3)), error, operation, .. } =
+        worker.event()
+    else {
         panic!()
     };
     assert_eq!((error, operation.count), (Rejection::UnknownJob { job: 7 }, 10));

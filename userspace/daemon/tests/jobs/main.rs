@@ -18,3 +18,4 @@ mod partner;
 mod quotas;
 mod replace;
 mod resume;
+mod transfers;

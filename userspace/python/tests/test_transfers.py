@@ -1,0 +1,103 @@
+"""Transfers between two workers of direct jobs."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+import unittest
+
+import numpy as np
+import sumac
+
+from .lab import TEST_TIMEOUT
+from .test_client import WithLab
+
+
+class Transfers(WithLab):
+    def test_tensors_go_both_ways_within_their_bounds(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> None:
+            sizes, peer, handles = (1, 5000, 40_000), 1 - rank, []
+            for number, size in enumerate(sizes):
+                sent, received, kept = job.buffer(size), job.buffer(size), job.buffer(size)
+                sent[:], kept[:] = rank + number + 1, -7
+                handles.append(job.post_send(sent, peer, priority=number))
+                handles.append(job.post_send(sent, peer, importance="high"))
+                handles.append(job.post_recv(received, peer, 0.25))
+                handles.append(job.post_recv(kept, peer, loss_bound=0.25, missing="keep"))
+            ended = self.polled(job, len(handles))
+            self.assertEqual(set(ended), {handle.op for handle in handles})
+            for index, handle in enumerate(handles):
+                array = handle.wait(0)
+                number, kind = divmod(index, 4)
+                loss = handle.loss
+                self.assertEqual(ended[handle.op].loss, loss)
+                if kind < 2:
+                    self.assertIsNone(loss)
+                    continue
+                assert loss is not None
+                missing = np.zeros(array.size, bool)
+                for first, end in loss.missing:
+                    missing[first:end] = True
+                self.assertEqual((loss.elements, loss.by_worker), (array.size, (missing.sum(),)))
+                self.assertLessEqual(loss.fraction, 0.25)
+                self.assertEqual(missing.sum() > 0, array.size > 1)
+                expected = np.where(missing, 0 if kind == 2 else -7, peer + number + 1)
+                np.testing.assert_array_equal(array, expected)
+            self.assertEqual(job.poll_cq(), [])
+
+        self.lab.train("transfers", work, mode="direct", elements=352)
+
+    def polled(self, job: sumac.Job, count: int) -> dict[int, sumac.Completion]:
+        """Takes so many ends from the completion queue, as the eventfd tells of them."""
+        ended: dict[int, sumac.Completion] = {}
+        deadline = time.monotonic() + TEST_TIMEOUT
+        while len(ended) < count:
+            self.assertLess(time.monotonic(), deadline)
+            if select.select([job], [], [], 1.0)[0]:
+                os.read(job.fileno(), 8)
+            for completion in job.poll_cq():
+                self.assertNotIn(completion.op, ended)
+                self.assertIsNone(completion.error)
+                ended[completion.op] = completion
+        return ended
+
+    def test_ends_that_differ_and_bad_requests_are_named(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> None:
+            array = job.buffer(1000 - rank)
+            for post in (
+                lambda: job.post_send(array, 2),
+                lambda: job.post_recv(array, rank),
+                lambda: job.post_recv(array, 1 - rank, loss_bound=-0.5),
+                lambda: job.post_recv(array, 1 - rank, missing="ones"),
+            ):
+                with self.assertRaises(sumac.SumacError) as caught:
+                    post()
+                self.assertEqual(caught.exception.code, "bad_field")
+            handle = job.post_send(array, 1) if rank == 0 else job.post_recv(array, 0)
+            with self.assertRaises(sumac.SumacError) as caught:
+                handle.wait(TEST_TIMEOUT)
+            self.assertEqual((caught.exception.code, caught.exception.ranks), ("mismatch", (0, 1)))
+            for count in (1000, 999):
+                self.assertIn(f"{count} values of float32", caught.exception.message)
+            (completion,) = job.poll_cq()
+            self.assertEqual(completion.error.code, "mismatch")
+            array[:] = 1
+            np.testing.assert_array_equal(job.allreduce(array[:900]), 2)
+
+        self.lab.train("differing transfers", work, mode="direct")
+
+    def test_other_modes_refuse_transfers(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> None:
+            array = job.buffer(10)
+            for post in (lambda: job.post_send(array, 1 - rank), lambda: job.post_recv(array, 1 - rank), job.poll_cq):
+                with self.assertRaises(sumac.SumacError) as caught:
+                    post()
+                self.assertEqual(caught.exception.code, "unsupported")
+                self.assertIn("the job is static", caught.exception.message)
+
+        self.lab.train("static transfers", work)
+
+
+if __name__ == "__main__":
+    unittest.main()
