@@ -72,7 +72,7 @@ case_of() { # NAME: the words of its command
 
 measure() { # NAME
     local words
-    words=$(case_of "$1") || { printf 'bench: no case %s; groups: programs convert sim %s\n' "$1" "${!groups[*]}" >&2; exit 2; }
+    words=$(case_of "$1") || { printf 'bench: no case %s; groups: programs convert sim mlt %s\n' "$1" "${!groups[*]}" >&2; exit 2; }
     local program=sumac-lab
     [[ $words != compare* ]] || program=sumac-figures
     printf 'bench: %s: %s %s\n' "$1" "$program" "$words" >&2
@@ -96,9 +96,9 @@ convert() {
     tools/bench/criterion.py target/criterion/memory > "$out/convert.json"
 }
 
-simulate() { # FIGURE
-    printf 'bench: sumac-figures %s\n' "$1" >&2
-    "$bin/sumac-figures" "$1" --json > "$out/sim-$1.draft"
+simulate() { # FIGURE [OPTION...]
+    printf 'bench: sumac-figures %s\n' "$*" >&2
+    "$bin/sumac-figures" "$@" --json > "$out/sim-$1.draft"
     mv "$out/sim-$1.draft" "$out/sim-$1.json"
 }
 
@@ -108,6 +108,7 @@ for name in "$@"; do
     programs) programs ;;
     convert) convert ;;
     sim) for figure in fig10 fig13a fig14 fig15 fig16 traffic; do simulate "$figure"; done ;;
+    mlt) for figure in mlt-fig14 mlt-fig15 mlt-fig16; do simulate "$figure" --seeds 3; done ;;
     sim-*) simulate "${name#sim-}" ;;
     page) ;;
     *) for member in ${groups[$name]:-$name}; do measure "$member"; done ;;

@@ -17,6 +17,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as pyplot
 
+import mlt
 import simulated
 from results import Results, ideal_rate
 
@@ -198,7 +199,7 @@ def main() -> int:
         return 2
     folder = Path(sys.argv[1])
     results = Results(folder)
-    figures = {name: draw(results) for name, draw in FIGURES.items()} | simulated.figures(results, pyplot)
+    figures = {name: draw(results) for name, draw in FIGURES.items()} | simulated.figures(results, pyplot) | mlt.figures(results, pyplot)
     for name, figure in figures.items():
         if figure is None:
             print(f"plot: {name}: its cases were not measured", file=sys.stderr)

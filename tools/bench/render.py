@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Iterable, Optional
 
 import dynamic
+import mlt
 import simulated
 from goals import GOALS
 from results import Results
@@ -180,6 +181,7 @@ def main() -> int:
         converting(results),
         dynamic.page(results, table),
         simulated.page(results, folder, table),
+        mlt.page(results, folder, table),
         comparisons(results),
     ]
     if wrong := results.wrong():

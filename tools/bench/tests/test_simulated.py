@@ -12,6 +12,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
 
+import mlt
 import render
 import simulated
 from results import Results
@@ -47,6 +48,16 @@ class Section(unittest.TestCase):
         self.assertIn("| nowhere | 6.01 |", page)
         self.assertIn("Made by `sumac-figures x`.", page)
         self.assertEqual(results.wrong(), [], "reports are no comparisons of libraries")
+
+    def test_the_figures_of_mlt_have_a_section_and_plots(self) -> None:
+        columns = ["parts", "speed_to_none"]
+        parts = ["DCTCP", "none", "A", "A, B", "A, B, C", "C", "C, B"]
+        results = self.write(**{"mlt-fig16": report(columns, [[name, 1.0] for name in parts])})
+        (self.folder / "mlt-fig16-components.svg").write_text("<svg/>")
+        page = mlt.page(results, self.folder, render.table)
+        self.assertIn("### Figures 16 and 17 of MLT: something", page)
+        self.assertIn(f"![something]({self.folder.name}/mlt-fig16-components.svg)", page)
+        self.assertEqual(mlt.page(Results(self.folder / "none"), self.folder, render.table), "")
 
     def test_plots_are_shown_where_they_were_drawn(self) -> None:
         (self.folder / "atp-fig14-jobs.svg").write_text("<svg/>")

@@ -17,6 +17,7 @@ Examples:
   sumac-figures fig13a                  three jobs with fewer and fewer slots, dynamic and static
   sumac-figures fig14 --quick           an eighth of the work
   sumac-figures fig10 --seeds 9 --json  nine seeds, as JSON
+  sumac-figures mlt-fig14               training on 144 hosts, direct mode and DCTCP
   tools/bench.sh sim                    all simulated figures, into docs/results
 
 Simulated figures need no privileges and no network; the same seeds give the same numbers on every machine.
@@ -46,6 +47,12 @@ enum Command {
     Fig15(Options),
     /// ATP's figure 16: a job beside a TCP-like flow
     Fig16(Options),
+    /// MLT's figure 14: completion times of training's transfers on up to 144 hosts, the direct mode beside DCTCP
+    MltFig14(Options),
+    /// MLT's figure 15: incast, and one link that loses frames
+    MltFig15(Options),
+    /// MLT's figures 16 and 17: the three parts of MLT, added one by one
+    MltFig16(Options),
     /// SwitchML's figure 7: the tail of an allreduce under loss, with work stealing and without
     Tail(Options),
     /// ATP's section 5.2.2: packets into the parameter host of six workers in three racks
@@ -76,6 +83,9 @@ fn main() -> ExitCode {
         Command::Fig14(options) => simulate(simulated::many::figure14, options),
         Command::Fig15(options) => simulate(simulated::congestion::figure15, options),
         Command::Fig16(options) => simulate(simulated::neighbours::figure16, options),
+        Command::MltFig14(options) => simulate(simulated::mlt::scale::figure14, options),
+        Command::MltFig15(options) => simulate(simulated::mlt::failures::figure15, options),
+        Command::MltFig16(options) => simulate(simulated::mlt::components::figures16_and_17, options),
         Command::Tail(options) => simulate(simulated::tail::figure7, options),
         Command::Traffic(options) => simulate(simulated::racks::traffic, options),
     };

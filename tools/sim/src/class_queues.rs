@@ -13,6 +13,11 @@ pub struct Red {
 }
 
 impl Red {
+    /// No thresholds: only full buffers drop.
+    pub fn none() -> Red {
+        Red { thresholds: [u64::MAX; SELECTORS] }
+    }
+
     /// Those of `sumac qos show` for a port with this buffer.
     pub fn of_buffer(buffer: u32) -> Red {
         let threshold = |class: usize| match class as u8 {

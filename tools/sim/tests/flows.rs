@@ -73,7 +73,7 @@ fn incast(senders: usize, bytes: u64, spec: impl Fn(u64) -> FlowSpec) -> (u64, u
         world.add_flow(from, sink, spec(bytes), 0);
     }
     world.run(20 * SECOND);
-    let ends = world.flows.iter().filter_map(|flow| flow.finished());
+    let ends = world.flows.iter().filter_map(sumac_sim::tcp::Flow::finished);
     assert_eq!(ends.clone().count(), senders, "all have ended");
     let totals = world.network.totals();
     (ends.max().unwrap_or(0), totals.dropped, totals.marked)

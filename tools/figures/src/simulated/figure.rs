@@ -57,7 +57,8 @@ impl Target {
 
 impl Figure {
     pub fn table(&self) -> String {
-        let mut out = format!("{}: {}\n{}\n\n", self.figure, self.title, self.lab);
+        let mut out =
+            format!("{}: {}\n{}\nSeeds from 0: {}\n\n", self.figure, self.title, self.lab, self.command);
         let cells: Vec<Vec<String>> = self.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {
@@ -101,6 +102,17 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The value that so many percent of all do not exceed (nearest rank).
+pub fn percentile(values: &mut [f64], percent: f64) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let rank = (values.len() as f64 * percent / 100.0).ceil() as usize;
+    values.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 pub fn rounded(value: f64) -> Value {

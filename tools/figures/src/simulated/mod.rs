@@ -7,6 +7,7 @@ pub mod congestion;
 pub mod figure;
 pub mod loss;
 pub mod many;
+pub mod mlt;
 pub mod neighbours;
 pub mod racks;
 pub mod sharing;
