@@ -43,6 +43,11 @@ impl ProbeTimeout {
         }
     }
 
+    /// The time of the last result.
+    pub fn last_result(&self) -> Time {
+        self.last_result
+    }
+
     pub fn on_probe(&mut self, now: Time) {
         self.last_probe = now;
         self.level = (self.level + 1).min(BACKOFF_LEVELS);

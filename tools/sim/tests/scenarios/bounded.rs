@@ -288,3 +288,29 @@ fn a_worker_with_a_lossy_cable_is_left_out() {
     assert!(bounded < reliable / 4 * 5, "{reliable} {bounded}");
     assert!(lost[2] > 0 && lost[0] + lost[1] + lost[3] < lost[2] / 2, "{lost:?}");
 }
+
+/// Sums one after the other over cables that lose 1 %, beside the same without loss: the last chunks of a sum have no later
+/// result that shows a loss, and wait for no retransmission timeout.
+#[test]
+fn the_tail_under_loss_is_short_within_the_bound() {
+    let times = |loss, seed| -> Vec<Nanos> {
+        let sum = |number: u64| Sum { count: 16 * 187, bound: 0.1, mean: true, at: number * 500 * MILLI };
+        let faults = [Faults { loss, ..Faults::default() }; 4].to_vec();
+        let plan = Plan { faults, seed, ..Plan::new((0..6).map(sum).collect()) };
+        let params = JobParams { scaling: Scale::Block, ..plan.params };
+        // The rate at which hosts of a lab send, and a window of twice the path's.
+        let plan = Plan { params, cable: LinkSpec::new(400_000_000, 10 * MICRO), ..plan };
+        let ended = plan.run();
+        ended.check(&plan);
+        // The first sum measures the path.
+        (1..6).map(|number| ended.end(number, 0..4) - plan.sums[number].at).collect()
+    };
+    let without = times(0.0, 0)[4];
+    let mut with: Vec<Nanos> = (0..40).flat_map(|seed| times(0.01, seed)).collect();
+    with.sort_unstable();
+    let (median, p99) = (with[100], with[198]);
+    println!(
+        "without loss {without} ns; with 1 % the median is {median} ns and the 99th percentile {p99} ns"
+    );
+    assert!(median < without / 10 * 11 && p99 < without / 4 * 5, "{median} {p99}, without loss {without}");
+}

@@ -97,6 +97,7 @@ impl Core {
             }
             return Acknowledged { lost: None, is_spurious, is_repaired };
         }
+        self.latest_rtt = rtt;
         self.loss.on_answer(now, answered.packet, self.next_packet, &self.rtt);
         Acknowledged { lost: self.detect_loss(), is_spurious, is_repaired }
     }

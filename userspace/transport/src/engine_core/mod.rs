@@ -84,6 +84,8 @@ pub(crate) struct Core {
     /// Operations below this number have begun on all workers: a result of the last of them, or of a later one, arrived.
     pub confirmed: u64,
     pub next_packet: u64,
+    /// The time from a packet to its answer, of the last answer that identified its packet, in nanoseconds.
+    pub latest_rtt: u64,
     /// The time of the caller's last call.
     pub now: Time,
     pub stats: EngineStats,
@@ -114,6 +116,7 @@ impl Core {
             paced_until: None,
             results_restart_timers: is_cautious,
             next_packet: 1,
+            latest_rtt: 0,
             now: Time(0),
             params,
         }

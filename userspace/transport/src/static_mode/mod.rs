@@ -7,7 +7,9 @@
 //! | `slots` | the state of each slot |
 //! | `probe_train` | the measurement of the bandwidth-delay product, from which the number of slots follows |
 //! | `receive`, `transmit` | results and contributions |
+//! | `deadlines` | when chunks of an operation with a loss bound are flushed, and when its last ones are suspected |
 
+mod deadlines;
 mod pool;
 mod probe_train;
 mod receive;
@@ -46,6 +48,8 @@ pub(crate) struct StaticMode {
     first: u64,
     aggregator: PeerId,
     probing: Probing,
+    /// The time of the last tail loss probe.
+    tail_probed: Time,
 }
 
 impl StaticMode {
@@ -64,7 +68,7 @@ impl StaticMode {
             is_cautious: false,
         };
         let probing = Probing::Handshake(Handshake::new(tuning));
-        Ok((StaticMode { slots, first, aggregator, probing }, core))
+        Ok((StaticMode { slots, first, aggregator, probing, tail_probed: Time(0) }, core))
     }
 
     /// Makes the slots ready whose chunks the stream has reached. Later chunks follow with their slots' results. `near` is the
@@ -73,6 +77,27 @@ impl StaticMode {
         while let Some(operation) = self.slots.next_idle().and_then(|seq| core.stream.find(seq, near)) {
             let slot = self.slots.pop_idle();
             slot.into_iter().for_each(|slot| core.in_flight.make_ready(slot, operation));
+        }
+    }
+
+    fn expire(&mut self, core: &mut Core) {
+        self.expire_tail_probe(core);
+        while let Some(expiry) = core.next_expiry() {
+            match expiry {
+                Expiry::Chunk(slot) => core.expire_chunk(slot),
+                Expiry::Reordering => {
+                    core.detect_loss();
+                }
+                Expiry::Probe => {
+                    core.probe_timeout.on_probe(core.now);
+                    // No worker is late for a confirmed chunk; of the others, one may be the one that another worker waits for.
+                    let confirmed = core.in_flight.oldest_confirmed().map(|(slot, _)| slot);
+                    confirmed.into_iter().for_each(|slot| core.expire_chunk(slot));
+                    for _ in usize::from(confirmed.is_some())..PROBE_CHUNKS {
+                        core.in_flight.oldest().into_iter().for_each(|slot| core.expire_chunk(slot));
+                    }
+                }
+            }
         }
     }
 
@@ -141,7 +166,10 @@ impl ModeProtocol for StaticMode {
         match (&core.phase, &self.probing) {
             (Phase::Probing, Probing::Handshake(handshake)) => handshake.deadline(),
             (Phase::Probing, Probing::Train(train)) => Some(train.deadline()),
-            (Phase::Ready, _) => core.timers().next().map(|(at, _)| at),
+            (Phase::Ready, _) => {
+                let tail = self.tail_probe(core).map(|(at, _)| at);
+                tail.into_iter().chain(core.timers().next().map(|(at, _)| at)).min()
+            }
             (Phase::Measured(_) | Phase::Failed(_), _) => None,
         }
     }
@@ -156,7 +184,7 @@ impl ModeProtocol for StaticMode {
                 let measure = train.on_timeout(core.now);
                 on_measure(core, measure);
             }
-            (Phase::Ready, _) => expire(core),
+            (Phase::Ready, _) => self.expire(core),
             (Phase::Measured(_) | Phase::Failed(_), _) => {}
         }
     }
@@ -185,25 +213,5 @@ impl ModeProtocol for StaticMode {
 fn on_measure(core: &mut Core, measure: Option<PathMeasure>) {
     if let Some(measure) = measure {
         core.phase = Phase::Measured(measure);
-    }
-}
-
-fn expire(core: &mut Core) {
-    while let Some(expiry) = core.next_expiry() {
-        match expiry {
-            Expiry::Chunk(slot) => core.expire_chunk(slot),
-            Expiry::Reordering => {
-                core.detect_loss();
-            }
-            Expiry::Probe => {
-                core.probe_timeout.on_probe(core.now);
-                // No worker is late for a confirmed chunk; of the others, one may be the one that another worker waits for.
-                let confirmed = core.in_flight.oldest_confirmed().map(|(slot, _)| slot);
-                confirmed.into_iter().for_each(|slot| core.expire_chunk(slot));
-                for _ in usize::from(confirmed.is_some())..PROBE_CHUNKS {
-                    core.in_flight.oldest().into_iter().for_each(|slot| core.expire_chunk(slot));
-                }
-            }
-        }
     }
 }

@@ -65,6 +65,7 @@ impl StaticMode {
         let needs_exponent = core.codec.needs_exponent(&waiting.operation);
         let is_lost = record.state == ChunkState::Lost;
         let ledger = waiting.ledger.as_ref().filter(|_| is_lost);
+        let ledger = ledger.filter(|_| Self::is_overdue(core, record));
         let flush = ledger.and_then(|ledger| Some((ledger.limit()?, waiting.first_seq())));
         let form = match () {
             () if needs_exponent && state.exponent == exponent::UNKNOWN => PacketForm::ExponentRound,
