@@ -7,7 +7,7 @@
 #   tools/bench.sh page       figures and page from the JSON that is there
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bin=target/release out=docs/results
+bin=${SUMAC_BIN_DIR:-target/release} out=docs/results
 mkdir -p "$out"
 
 declare -A groups=(
@@ -19,6 +19,7 @@ declare -A groups=(
     [pool]="pool-mbit2 pool-mbit4 pool-mbit8 pool-mbit16 pool-mbit32 pool-mbit64 pool-mbit128
             pool-n2 pool-n4 pool-n8 pool-n16 pool-n32 pool-n64 pool-n128"
     [conversion]="conv-int32 conv-float32-fixed conv-float32 conv-float16 conv-bfloat16 conv-int16 conv-others"
+    [bounded]="tail-256k tail-4m stragglers convergence-digits convergence-breast-cancer"
     [dynamic]="dyn4-static dyn4 dyn4-s256 dyn4-s64 dyn4-co dyn4-none dyn4-loss0.1 dyn4-loss1 dyn4-free dyn6-two dyn6-one dyn6-none"
 )
 
@@ -66,6 +67,10 @@ case_of() { # NAME: the words of its command
     dyn6-two) echo "${shared[@]}" --racks 2 --workers-per-rack 2 --beside-root 2 ;;
     dyn6-one) echo "${shared[@]}" --workers 6 ;;
     dyn[46]-none) echo "${shared[@]}" --workers "$digits" --no-aggregator ;;
+    tail-256k) echo exchange --elements 65536 --iterations 200 --gloo ;;
+    tail-4m) echo exchange --elements 1048576 --iterations 30 --gloo ;;
+    stragglers) echo exchange --elements 1048576 --rate 100mbit --loss 0 --straggler none,slow,pauses --iterations 10 ;;
+    convergence-*) echo convergence --data "${1#convergence-}" ;;
     *) return 1 ;;
     esac
 }
@@ -74,7 +79,7 @@ measure() { # NAME
     local words
     words=$(case_of "$1") || { printf 'bench: no case %s; groups: programs convert sim mlt %s\n' "$1" "${!groups[*]}" >&2; exit 2; }
     local program=sumac-lab
-    [[ $words != compare* ]] || program=sumac-figures
+    [[ $words != @(compare|exchange|convergence)* ]] || program=sumac-figures
     printf 'bench: %s: %s %s\n' "$1" "$program" "$words" >&2
     # Renamed into place: a case that is interrupted leaves the last whole one. A library that fails has a row that says so.
     # shellcheck disable=SC2086 # no word has a space
@@ -102,7 +107,7 @@ simulate() { # FIGURE [OPTION...]
     mv "$out/sim-$1.draft" "$out/sim-$1.json"
 }
 
-[ "$#" -gt 0 ] || set -- programs convert sim straight mbit gbit latency loss pool conversion dynamic
+[ "$#" -gt 0 ] || set -- programs convert sim straight mbit gbit latency loss pool conversion dynamic bounded
 for name in "$@"; do
     case $name in
     programs) programs ;;

@@ -17,6 +17,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as pyplot
 
+import bounded
 import mlt
 import simulated
 from results import Results, ideal_rate
@@ -200,6 +201,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     results = Results(folder)
     figures = {name: draw(results) for name, draw in FIGURES.items()} | simulated.figures(results, pyplot) | mlt.figures(results, pyplot)
+    figures |= bounded.figures(results, pyplot)
     for name, figure in figures.items():
         if figure is None:
             print(f"plot: {name}: its cases were not measured", file=sys.stderr)

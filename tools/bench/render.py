@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, Iterable, Optional
 
+import bounded
 import dynamic
 import mlt
 import simulated
@@ -182,6 +183,7 @@ def main() -> int:
         dynamic.page(results, table),
         simulated.page(results, folder, table),
         mlt.page(results, folder, table),
+        bounded.page(results, folder, table),
         comparisons(results),
     ]
     if wrong := results.wrong():

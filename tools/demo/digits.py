@@ -1,4 +1,4 @@
-"""The data: 1,797 scanned digits of 8 x 8 pixels, which scikit-learn carries with it."""
+"""The data, which scikit-learn carries with it: 1,797 scanned digits of 8 x 8 pixels, or 569 breast tumours by 30 measures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ TEST_IMAGES = 360
 
 PIXELS = 64
 CLASSES = 10
+
+DATA = ("digits", "breast-cancer")
+"""The names of the data sets."""
 
 # What the shuffles draw from, beside the seed: so that one does not depend on how much another has drawn.
 _SPLIT, _ORDER = 1, 2
@@ -30,15 +33,20 @@ class Digits(NamedTuple):
     test: Images
 
 
-def load(seed: int) -> Digits:
+def load(seed: int, name: str = "digits") -> Digits:
     """The same split into training and test images wherever the seed is the same."""
-    from sklearn.datasets import load_digits  # Takes a second, which --help need not wait for.
+    from sklearn import datasets  # Takes a second, which --help need not wait for.
 
-    pixels, labels = load_digits(return_X_y=True)
-    # Pixels count from 0 to 16, so this is exact.
-    everything = Images((pixels / 16).astype(np.float32), labels.astype(np.int64))
+    if name == "digits":
+        pixels, labels = datasets.load_digits(return_X_y=True)
+        # Pixels count from 0 to 16, so this is exact.
+        pixels, tested = pixels / 16, TEST_IMAGES
+    else:
+        pixels, labels = datasets.load_breast_cancer(return_X_y=True)
+        pixels, tested = (pixels - pixels.mean(axis=0)) / pixels.std(axis=0), len(labels) // 5
+    everything = Images(pixels.astype(np.float32), labels.astype(np.int64))
     order = np.random.default_rng([seed, _SPLIT]).permutation(len(labels))
-    test, train = order[:TEST_IMAGES], order[TEST_IMAGES:]
+    test, train = order[:tested], order[tested:]
     return Digits(take(everything, train), take(everything, test))
 
 

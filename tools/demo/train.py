@@ -67,8 +67,11 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
     where.add_argument("--secret-file", type=Path, help="the join token, or the job's secret; the daemon's own unless given")
     where.add_argument("--scale", type=float, help="floats times this are added as integers; block floating point unless given")
     where.add_argument("--elements", type=int, default=352, help="of a packet, which share a block (default %(default)s)")
+    where.add_argument("--mode", default="static", choices=("static", "direct"), help="of the job (default %(default)s)")
+    where.add_argument("--loss-bound", type=float, default=0, help="the fraction of its gradients that a worker may miss; packets then say whether they are important")
     where.add_argument("--timeout", type=float, default=60, help="seconds that joining or one sum may take")
     how = parser.add_argument_group("how to train")
+    how.add_argument("--data", default="digits", choices=digits.DATA, help="data set (default %(default)s)")
     how.add_argument("--epochs", type=int, default=20, help="passes over the images (default %(default)s)")
     how.add_argument("--batch", type=int, default=128, help="images of all workers in a step (default %(default)s)")
     how.add_argument("--hidden", type=int, nargs="*", default=[256, 128], help="widths of the hidden layers")
@@ -95,8 +98,9 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Trains as the options say; the result goes into --out."""
-    data = digits.load(options.seed)
-    network = Network([digits.PIXELS, *options.hidden, digits.CLASSES], options.seed)
+    data = digits.load(options.seed, options.data)
+    classes = int(data.train.labels.max()) + 1
+    network = Network([data.train.pixels.shape[1], *options.hidden, classes], options.seed)
     if options.plain:
         return train(options, data, network, Plain(network))
     if options.single:
@@ -105,12 +109,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     secret = options.secret_file.read_text().rstrip() if options.secret_file else None
     with sumac.Client(options.socket) as client:
         scale = "block" if options.scale is None else options.scale
+        # Values of a direct job travel as they are.
+        how = {"mode": "direct"} if options.mode == "direct" else {"scale": scale}
         job = client.open(
-            options.job, options.rank, options.world, secret=secret, elements=options.elements, scale=scale,
-            timeout=options.timeout,
+            options.job, options.rank, options.world, secret=secret, elements=options.elements, timeout=options.timeout,
+            **how,
         )
+        bound = {"loss_bound": options.loss_bound, "importance": "magnitude"} if options.loss_bound else {}
         with job:
-            result = train(options, data, network, InNetwork(network, job, options.timeout))
+            result = train(options, data, network, InNetwork(network, job, options.timeout, **bound))
             # Before the job is closed: its counters go with it.
             return result | {"backend": client.backend, "opened": job.opened, "job": job.stats()}
 
@@ -123,6 +130,7 @@ def train(
     for epoch in range(1, options.epochs + 1):
         begin = time.perf_counter()
         source.durations.clear()
+        source.lost.clear()
         for batch in digits.batches(len(data.train.labels), options.batch, options.seed, epoch):
             network.descend(source.gradients(network, data.train, batch), options.rate, options.momentum)
         seconds = time.perf_counter() - begin
@@ -132,6 +140,7 @@ def train(
             "accuracy": network.accuracy(data.test),
             "seconds": seconds,
             "allreduce_s": spread(source.durations),
+            "lost": statistics.fmean(source.lost) if source.lost else None,
         }
         epochs.append(entry)
         if not options.rank:

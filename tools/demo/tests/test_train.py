@@ -137,6 +137,7 @@ class StandInHandle:
     """An operation of a :class:`StandIn`."""
 
     duration = 0.001
+    loss = None
 
     def __init__(self, job: StandIn, array: np.ndarray) -> None:
         self._job = job

@@ -5,6 +5,7 @@ use std::{io::Write, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use sumac_figures::{
+    bounded::{convergence::Convergence, exchange::Exchange},
     compare::command::Compare,
     flood::Flood,
     simulated::{self, Effort, Figure},
@@ -35,6 +36,10 @@ struct Cli {
 enum Command {
     /// Allreduce with Sumac, Gloo and Open MPI in the same lab
     Compare(Box<Compare>),
+    /// Trainings in a lab whose cables lose data, within loss bounds (MLT's figures 3, 4 and 18)
+    Convergence(Box<Convergence>),
+    /// The distribution of an allreduce's time with and without a loss bound, under loss or beside a straggler
+    Exchange(Box<Exchange>),
     /// Allreduce in a lab beside connections that flood a daemon with requests for statistics
     Flood(Box<Flood>),
     /// ATP's figure 10: throughput against packet loss, beside the static mode with a timer of 1 ms
@@ -77,6 +82,8 @@ type Simulate = fn(Effort) -> Result<Figure, SetupError>;
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Compare(compare) => in_lab(|| compare.run()),
+        Command::Convergence(convergence) => in_lab(|| convergence.run()),
+        Command::Exchange(exchange) => in_lab(|| exchange.run()),
         Command::Flood(flood) => in_lab(|| flood.run()),
         Command::Fig10(options) => simulate(simulated::loss::figure10, options),
         Command::Fig13a(options) => simulate(simulated::sharing::figure13a, options),

@@ -27,7 +27,7 @@ use crate::command;
 use crate::marking::Marking;
 use crate::namespace::{Link, Namespace};
 use crate::spec::{Faults, LabSpec};
-use crate::units::Rate;
+use crate::units::{Probability, Rate};
 
 /// The burst of an idle shaped port. With less, the timers of this kernel lose a third of 1 Gbit/s.
 pub const BURST_BYTES: u64 = 256 * 1024;
@@ -47,6 +47,28 @@ pub const FAR: &str = "far";
 pub struct Cable {
     namespace: Namespace,
     marking: Option<Marking>,
+}
+
+/// The frames that a cable loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lossy {
+    /// All.
+    Frames,
+    /// Sumac's data packets: none of another DSCP than data has, and nothing of the control plane.
+    Data,
+    /// Of those, the ones that do not say that they are important (not ECN-capable).
+    Unimportant,
+}
+
+impl Lossy {
+    /// The conditions of nftables that such a frame meets.
+    fn conditions(self) -> &'static str {
+        match self {
+            Lossy::Frames => "",
+            Lossy::Data => "udp dport 48700-48763 ip dscp != cs6 ",
+            Lossy::Unimportant => "udp dport 48700-48763 ip dscp != cs6 ip ecn not-ect ",
+        }
+    }
 }
 
 /// Counters of one direction's frames.
@@ -129,7 +151,7 @@ impl Cable {
             self.namespace.wire_like(interface, link)?;
         }
         self.namespace.tc(&shapers(spec))?;
-        self.namespace.nft(&rules(spec.faults))?;
+        self.namespace.nft(&rules(spec.faults, Lossy::Frames))?;
         if let Some(marking) = &self.marking {
             marking.build(&self.namespace, [("up", FAR), ("down", NEAR)])?;
         }
@@ -154,7 +176,22 @@ impl Cable {
 
     /// Replaces the faults of both directions; the counters start again at zero.
     pub fn set_faults(&self, faults: Faults) -> Result<()> {
-        self.namespace.nft(&format!("delete table netdev cable\n{}", rules(faults)))
+        self.set_rules(&rules(faults, Lossy::Frames))
+    }
+
+    /// Has both directions lose a part of such frames, without other faults; the counters start again at zero.
+    pub fn lose(&self, loss: Probability, lossy: Lossy) -> Result<()> {
+        self.set_rules(&rules(Faults { loss, ..Faults::default() }, lossy))
+    }
+
+    fn set_rules(&self, rules: &str) -> Result<()> {
+        self.namespace.nft(&format!("delete table netdev cable\n{rules}"))
+    }
+
+    /// Sets the rate of both directions of a cable that has one.
+    pub fn set_rate(&self, rate: Rate) -> Result<()> {
+        let shapers = [NEAR, FAR].map(|port| format!("qdisc replace {}", shaper(port, rate)));
+        self.namespace.tc(&shapers)
     }
 }
 
@@ -170,27 +207,28 @@ fn shapers(spec: &LabSpec) -> Vec<String> {
         .collect();
     if let Some(rate) = spec.rate {
         for port in [NEAR, FAR] {
-            let rate = rate.0;
-            lines.push(format!(
-                "qdisc add dev {port} root tbf rate {rate}bit burst {BURST_BYTES} limit {QUEUE_BYTES}"
-            ));
+            lines.push(format!("qdisc add {}", shaper(port, rate)));
         }
     }
     lines
 }
 
+fn shaper(port: &str, rate: Rate) -> String {
+    format!("dev {port} root tbf rate {}bit burst {BURST_BYTES} limit {QUEUE_BYTES}", rate.0)
+}
+
 /// The nftables script of both directions.
-fn rules(faults: Faults) -> String {
-    let up = direction("up", NEAR, FAR, faults);
-    let down = direction("down", FAR, NEAR, faults);
+fn rules(faults: Faults, lossy: Lossy) -> String {
+    let up = direction("up", NEAR, FAR, faults, lossy);
+    let down = direction("down", FAR, NEAR, faults, lossy);
     format!("table netdev cable {{\n{up}{down}}}\n")
 }
 
-fn direction(name: &str, from: &str, to: &str, faults: Faults) -> String {
+fn direction(name: &str, from: &str, to: &str, faults: Faults, lossy: Lossy) -> String {
     let Faults { loss, duplicate, reorder } = faults;
-    let throw = |probability: u32, then: String| match probability {
+    let throw = |conditions: &str, probability: u32, then: String| match probability {
         0 => String::new(),
-        millionths => format!("  numgen random mod 1000000 < {millionths} {then}\n"),
+        millionths => format!("  {conditions}numgen random mod 1000000 < {millionths} {then}\n"),
     };
     let mut text = String::new();
     for counter in ["frames", "lost", "duplicated", "reordered"] {
@@ -198,10 +236,10 @@ fn direction(name: &str, from: &str, to: &str, faults: Faults) -> String {
     }
     text += &format!(" chain {name} {{\n  type filter hook ingress device \"{from}\" priority 0\n");
     text += &format!("  counter name {name}_frames\n");
-    text += &throw(loss.0, format!("counter name {name}_lost drop"));
-    text += &throw(duplicate.0, format!("counter name {name}_duplicated dup to \"{to}\""));
+    text += &throw(lossy.conditions(), loss.0, format!("counter name {name}_lost drop"));
+    text += &throw("", duplicate.0, format!("counter name {name}_duplicated dup to \"{to}\""));
     let detour = format!("meta mark set 1 dup to \"{name}-out\" meta mark set 2 fwd to \"{name}-out\"");
-    text += &throw(reorder.0, format!("counter name {name}_reordered {detour}"));
+    text += &throw("", reorder.0, format!("counter name {name}_reordered {detour}"));
     text += &format!(
         " }}\n chain {name}-detour {{\n  type filter hook ingress device \"{name}-in\" priority 0\n  \
          meta mark 1 drop\n  meta mark 2 meta mark set 0 fwd to \"{to}\"\n }}\n"
@@ -223,13 +261,14 @@ fn queue_drops(queues: &Value, port: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Probability;
 
     #[test]
     fn only_faults_that_are_asked_for_are_thrown() {
         let faults = Faults { loss: Probability(10_000), ..Faults::default() };
-        let script = rules(faults);
+        let script = rules(faults, Lossy::Frames);
         assert_eq!(script.matches("numgen random mod 1000000 < 10000").count(), 2, "{script}");
         assert_eq!(script.matches("numgen").count(), 2, "{script}");
+        let script = rules(faults, Lossy::Unimportant);
+        assert_eq!(script.matches("cs6 ip ecn not-ect numgen random").count(), 2, "{script}");
     }
 }

@@ -67,6 +67,9 @@ pub struct Measurement {
     /// The frames that worker 0 sent in each 10 ms, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
+    /// Seconds of each allreduce, in their order; of other libraries.
+    #[serde(skip)]
+    pub times_s: Vec<f64>,
 }
 
 /// Sumac's own numbers, with the fields of its [`Report`].
@@ -98,6 +101,7 @@ impl From<Report> for Measurement {
                 retransmits: report.retransmits,
             }),
             trace: report.trace,
+            times_s: Vec::new(),
         }
     }
 }

@@ -44,6 +44,7 @@ pub fn together(ranks: &[RankResult]) -> Option<Measurement> {
         verified: ranks.iter().all(|rank| rank.verified),
         sumac: None,
         trace: None,
+        times_s: spans.iter().map(|(begin, end)| end - begin).collect(),
     })
 }
 

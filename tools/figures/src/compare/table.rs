@@ -107,6 +107,7 @@ mod tests {
             verified: library != "Wrong",
             sumac: None,
             trace: None,
+            times_s: Vec::new(),
         };
         Row { library: library.into(), path: "TCP".into(), outcome: Outcome::Measured(measurement) }
     }

@@ -14,7 +14,7 @@ use crate::spec::{Faults, LabSpec};
 use crate::traces::Traces;
 use crate::units::Probability;
 
-pub use training::Trained;
+pub use training::{Trained, check_python, train};
 
 /// The demo's options.
 #[derive(Clone, Copy, Debug, clap::Args)]

@@ -14,6 +14,7 @@ use crate::checkout::script;
 use crate::command;
 use crate::deployment::Deployment;
 use crate::process::Process;
+use crate::units::Probability;
 
 /// Debian's Python, which has Debian's packages.
 const PYTHON: &str = "/usr/bin/python3";
@@ -45,6 +46,9 @@ pub struct Epoch {
     /// Part of the test images that are read right after it.
     pub accuracy: f64,
     pub allreduce_s: Option<Spent>,
+    /// The mean part of the values that was missing, of operations with a loss bound.
+    #[serde(default)]
+    pub lost: Option<f64>,
 }
 
 /// Seconds that the operations of an epoch took.
@@ -56,7 +60,7 @@ pub struct Spent {
 }
 
 /// Checks that Python has what the trainers need.
-pub(super) fn check_python() -> Result<()> {
+pub fn check_python() -> Result<()> {
     let mut import = Command::new(PYTHON);
     import.args(["-c", "import numpy, sklearn.datasets"]);
     command::output(&mut import).map(|_| ()).map_err(|error| {
@@ -83,15 +87,9 @@ pub(super) fn together(
     single: &Trained,
 ) -> Result<Vec<Trained>> {
     let lab = deployment.lab();
-    let outs: Vec<PathBuf> =
-        (0..options.workers).map(|rank| lab.folder().join(format!("trained{rank}.json"))).collect();
-    let mut trainers = Vec::new();
-    for (rank, out) in (0..options.workers).zip(&outs) {
-        let mut train = trainer(options, out)?;
-        train.args(["--rank", &rank.to_string(), "--socket"]).arg(deployment.socket(rank));
-        train.arg("--secret-file").arg(deployment.secret_file());
-        trainers.push(lab.start_piped(lab.worker(rank), &format!("trainer{rank}"), &mut train)?);
-    }
+    let (mut trainers, outs) = start(deployment, options, |rank, train| {
+        lab.start_piped(lab.worker(rank), &format!("trainer{rank}"), train)
+    })?;
     let speakers: Vec<_> = trainers
         .iter_mut()
         .filter_map(Process::take_stdout)
@@ -109,6 +107,38 @@ pub(super) fn together(
         let _ = speaker.join();
     }
     outs.iter().map(|out| read(out)).collect()
+}
+
+/// Trains with one trainer per worker, with these further arguments of `train.py`, and returns all results.
+pub fn train(deployment: &Deployment<'_>, epochs: u32, arguments: &[&str]) -> Result<Vec<Trained>> {
+    let lab = deployment.lab();
+    let options = DemoOptions { workers: lab.spec().workers, epochs, loss: Probability::default() };
+    let (mut trainers, outs) = start(deployment, &options, |rank, train| {
+        lab.start(lab.worker(rank), &format!("trainer{rank}"), train.args(arguments))
+    })?;
+    for trainer in &mut trainers {
+        trainer.wait_success("the end of its training", LIMIT)?;
+    }
+    outs.iter().map(|out| read(out)).collect()
+}
+
+/// Starts one trainer per worker by `spawn`. Returns them and the files of their results.
+fn start(
+    deployment: &Deployment<'_>,
+    options: &DemoOptions,
+    spawn: impl Fn(u16, &mut Command) -> Result<Process>,
+) -> Result<(Vec<Process>, Vec<PathBuf>)> {
+    let folder = deployment.lab().folder();
+    let outs: Vec<PathBuf> =
+        (0..options.workers).map(|rank| folder.join(format!("trained{rank}.json"))).collect();
+    let mut trainers = Vec::new();
+    for (rank, out) in (0..options.workers).zip(&outs) {
+        let mut train = trainer(options, out)?;
+        train.args(["--rank", &rank.to_string(), "--socket"]).arg(deployment.socket(rank));
+        train.arg("--secret-file").arg(deployment.secret_file());
+        trainers.push(spawn(rank, &mut train)?);
+    }
+    Ok((trainers, outs))
 }
 
 /// Prints the first trainer's lines, each with the accuracy that one process had then; the others say nothing new.
