@@ -103,7 +103,7 @@ impl Flood {
         let daemon = daemon.context("a deployment has daemons")?.pid();
         let contents = Contents { seed: options.seed, iteration: 0 };
         trainers.fill(contents)?;
-        trainers.allreduce(options.limit)?;
+        trainers.operate(options.limit)?;
         ensure!(trainers.compare(contents)?.wrong == 0, "the sums are wrong before the flood");
         let (mut alone, mut beside) = (Phase::default(), Phase::default());
         for _ in 0..self.rounds {
@@ -156,7 +156,7 @@ impl Phase {
         for _ in 0..options.iterations {
             interrupt::check()?;
             trainers.fill(Contents { seed: options.seed, iteration: 0 })?;
-            let (start, end) = trainers.allreduce(options.limit)?;
+            let (start, end) = trainers.operate(options.limit)?;
             self.times.push(end - start);
         }
         self.seconds += monotonic() - begin;

@@ -169,16 +169,16 @@ pub struct MeasureArguments {
     /// Elements of each worker's tensor
     #[arg(long, default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1..))]
     elements: u32,
-    /// Measured allreduces
+    /// Measured operations
     #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..))]
     iterations: u32,
-    /// Allreduces before them, verified and not measured
+    /// Operations before them, verified and not measured
     #[arg(long, default_value_t = 1)]
     warmup: u32,
-    /// Seconds after which an allreduce is given up
+    /// Seconds after which an operation is given up
     #[arg(long, default_value_t = 120, value_parser = value_parser!(u64).range(1..))]
     timeout: u64,
-    /// Count what worker 0 sends in each 10 ms of the allreduce nearest to the median; told with --json
+    /// Count what worker 0 sends in each 10 ms of the operation nearest to the median; told with --json
     #[arg(long)]
     trace: bool,
     /// Print one JSON object
@@ -190,9 +190,16 @@ impl MeasureArguments {
     /// A run as these options ask for: the sum of float32 by one job.
     pub fn options(&self, backend: Backend) -> RunOptions {
         let sum = Operation::sum(self.elements as usize);
+        let (lab, sumac) = (self.lab.spec(), self.sumac.sumac(backend, &self.lab));
+        if sumac.collective().has_blocks() && !self.elements.is_multiple_of(lab.workers.into()) {
+            refuse(&format!(
+                "--elements {}: they do not divide into blocks for {} workers",
+                self.elements, lab.workers
+            ));
+        }
         RunOptions {
-            lab: self.lab.spec(),
-            sumac: self.sumac.sumac(backend, &self.lab),
+            lab,
+            sumac,
             operation: Operation { wire: self.sumac.wire, ..sum },
             jobs: 1,
             iterations: self.iterations,

@@ -19,6 +19,8 @@ Examples:
   sumac-lab run --workers 8 --topology one-arm --elements 1000000 --backend udp
   sumac-lab run --workers 4 --mode dynamic --slots 256 --rate 100mbit
   sumac-lab run --workers 4 --mode dynamic --jobs 4 --slots 512
+  sumac-lab run --workers 4 --mode direct --collective ring --loss 1% --loss-bound 0.1
+  sumac-lab run --workers 4 --mode direct --collective reduce-scatter --elements 4000000
   sumac-lab run --mode dynamic --racks 2 --workers-per-rack 2 --beside-root 2
 
 Values come from --seed and are the same in every run; which frames the cables lose is not, as nftables takes no seed.
@@ -35,7 +37,8 @@ pub struct Run {
     /// The reduction of the workers' values: sum, mean, min or max
     #[arg(long = "op", value_parser = by_name::<Reduction>, default_value = "sum")]
     reduction: Reduction,
-    /// The fraction of its elements that each worker may be left out with, 0 to 1: sums and means of floats in static mode
+    /// The fraction of its elements that each worker may be left out with, 0 to 1: sums
+    /// and means of floats in static and direct mode, and allgathers in direct mode
     #[arg(long, value_name = "FRACTION", default_value_t = 0.0)]
     loss_bound: f32,
     /// Jobs that sum at the same time over the same aggregators, each with all workers and a tensor of its own

@@ -112,6 +112,21 @@ fn a_dynamic_run_reports_its_parameter_hosts() {
 }
 
 #[test]
+fn direct_runs_have_their_collectives() {
+    let Some(name) = name("direct") else { return };
+    for (collective, kind) in [
+        ("ps", "allreduce"),
+        ("ring", "allreduce"),
+        ("allgather", "allgather"),
+        ("reduce-scatter", "reduce_scatter"),
+    ] {
+        let run_of = format!("--mode direct --backend udp --workers 3 --collective {collective}");
+        let report = run(&name, &format!("{run_of} --elements 90000 --iterations 1"));
+        assert_eq!((&report["verified"], &report["collective"]), (&true.into(), &kind.into()), "{report}");
+    }
+}
+
+#[test]
 fn several_jobs_sum_at_once() {
     let Some(name) = name("jobs") else { return };
     for mode in ["static", "dynamic"] {
@@ -199,6 +214,9 @@ fn wrong_usage_is_told() {
         "run --mode dynamic --workers 2 --queues 3 --parameter-hosts 3 --co-located",
         "run --mode dynamic --racks 2 --workers-per-rack 2 --co-located",
         "run --mode dynamic --no-aggregator --aggregator-drop 1%",
+        "run --collective ring",
+        "run --mode direct --collective star",
+        "run --mode direct --workers 3 --collective allgather --elements 1000",
         // Each of two options that want each other, and both ways to say how many workers.
         "up --racks 2",
         "up --workers-per-rack 2",

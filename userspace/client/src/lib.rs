@@ -33,8 +33,8 @@ pub use half::{bf16, f16};
 pub use job::{Job, Pending, Submitted};
 pub use options::{JobOptions, OpOptions, RecvOptions, SendOptions};
 pub use sumac_api::{
-    Code, DType, DynamicReply, Failure, HelloReply, Importance, JobSpec, JobStats, Limits, Loss,
-    MissingValues, Mode, NonFinitePolicy, OpenReply, OperationOrder, Reduction, Scale, Secret, StatsReply,
-    Topology, TransferCompletion, WireFormat, layer_priority,
+    Code, CollectiveKind, DType, DynamicReply, Failure, HelloReply, Importance, JobSpec, JobStats, Limits,
+    Loss, MissingValues, Mode, NonFinitePolicy, OpenReply, OperationOrder, Reduction, Scale, Secret,
+    StatsReply, Topology, TransferCompletion, WireFormat, layer_priority,
 };
 pub use tensor::{Element, Tensor};

@@ -176,7 +176,7 @@ impl Exchange {
                     trainers.fill(contents)?;
                 }
                 // A mean in place of a mean: the values stay in range.
-                let (start, end) = trainers.allreduce(LIMIT)?;
+                let (start, end) = trainers.operate(LIMIT)?;
                 if turn == 0 {
                     ensure!(trainers.compare(contents)?.wrong == 0, "wrong sums");
                 }

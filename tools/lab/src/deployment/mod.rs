@@ -22,7 +22,7 @@ use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::programs::Programs;
 
-pub use options::{Backend, DirectOptions, DynamicOptions, SumacOptions};
+pub use options::{Backend, DirectCollective, DirectOptions, DynamicOptions, SumacOptions};
 
 /// TCP port of the control plane.
 const CONTROL_PORT: u16 = 48600;
@@ -115,7 +115,8 @@ impl<'lab> Deployment<'lab> {
     /// A job's options, with those of a dynamic job over all parameter hosts where this is for dynamic jobs.
     pub fn in_its_mode(&self, options: JobOptions) -> JobOptions {
         if let Some(direct) = self.options.direct {
-            let options = options.mode(Mode::Direct).topology(direct.collective.unwrap_or_default());
+            let options =
+                options.mode(Mode::Direct).topology(direct.collective.unwrap_or_default().topology());
             return direct.owners.map_or(options.clone(), |owners| options.owners(owners));
         }
         let Some(dynamic) = self.options.dynamic else { return options };

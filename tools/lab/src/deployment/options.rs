@@ -2,7 +2,7 @@
 
 use clap::{ArgAction, Args, value_parser};
 use serde::{Deserialize, Serialize};
-use sumac_client::Topology;
+use sumac_client::{CollectiveKind, Topology};
 
 use crate::units::Probability;
 
@@ -66,12 +66,40 @@ pub struct SumacOptions {
 /// The options of direct jobs in a lab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 pub struct DirectOptions {
-    /// The way of a direct job's values: ps (each block has a worker that reduces and distributes it) or ring
-    #[arg(long, value_parser = collective)]
-    pub collective: Option<Topology>,
+    /// The operation of a direct job and the way of its values; by default ps
+    #[arg(long, value_enum)]
+    pub collective: Option<DirectCollective>,
     /// Workers of a direct job that own blocks, from worker 0 on; by default all
     #[arg(long, value_parser = value_parser!(u16).range(1..))]
     pub owners: Option<u16>,
+}
+
+/// An operation of a direct job, and the way of its values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum DirectCollective {
+    /// Allreduce: each block has a worker that reduces it and sends it to all, as a parameter server does
+    #[default]
+    Ps,
+    /// Allreduce around the ring
+    Ring,
+    /// Every worker's block to all others
+    Allgather,
+    /// All workers' values of a block to the worker whose block it is
+    ReduceScatter,
+}
+
+impl DirectCollective {
+    pub(crate) fn topology(self) -> Topology {
+        if self == DirectCollective::Ring { Topology::Ring } else { Topology::Owners }
+    }
+
+    pub(crate) fn kind(self) -> CollectiveKind {
+        match self {
+            DirectCollective::Ps | DirectCollective::Ring => CollectiveKind::Allreduce,
+            DirectCollective::Allgather => CollectiveKind::Allgather,
+            DirectCollective::ReduceScatter => CollectiveKind::ReduceScatter,
+        }
+    }
 }
 
 /// The options of dynamic jobs in a lab, beside its parameter hosts.
@@ -112,6 +140,11 @@ impl Default for DynamicOptions {
 }
 
 impl SumacOptions {
+    /// The operation of the jobs.
+    pub fn collective(&self) -> CollectiveKind {
+        self.direct.and_then(|direct| direct.collective).unwrap_or_default().kind()
+    }
+
     /// Whether programs add packets, or a process; not where there is a control plane only.
     pub fn has_aggregator(&self) -> bool {
         self.direct.is_none() && self.dynamic.is_none_or(|dynamic| dynamic.has_aggregator)
@@ -132,14 +165,6 @@ impl Default for SumacOptions {
             dynamic: None,
             direct: None,
         }
-    }
-}
-
-fn collective(text: &str) -> Result<Topology, &'static str> {
-    match text {
-        "ps" => Ok(Topology::Owners),
-        "ring" => Ok(Topology::Ring),
-        _ => Err("not ps or ring"),
     }
 }
 

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use sumac_client::CollectiveKind;
+
 use super::reference_sum::{Reduced, ReferenceSum, Value};
 
 /// So many neighbours have the same magnitude: some packets lie within one, some do not.
@@ -15,6 +17,25 @@ pub struct Contents {
     /// The seed of this run's values.
     pub seed: u64,
     pub iteration: u32,
+}
+
+/// An operation on a block for each worker, of a direct job.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks<'a> {
+    pub kind: CollectiveKind,
+    /// Elements of each block.
+    pub size: usize,
+    /// By rank, the ranges of elements of which something did not arrive there.
+    pub missing: &'a [Vec<(u64, u64)>],
+}
+
+impl Blocks<'_> {
+    fn is_missing(&self, rank: usize, index: usize) -> bool {
+        let ranges = self.missing.get(rank).map_or(&[][..], Vec::as_slice);
+        // They ascend, and there may be thousands.
+        let next = ranges.partition_point(|(_, end)| *end <= index as u64);
+        ranges.get(next).is_some_and(|(first, _)| *first <= index as u64)
+    }
 }
 
 /// The comparison of a worker's result with the reference.
@@ -131,6 +152,34 @@ impl Contents {
         comparison
     }
 
+    /// The same of an allgather or a reduce-scatter of a direct job, in place. What is missing stays as it was, or is a sum of some
+    /// workers.
+    pub fn compare_blocks<T: Value>(
+        self,
+        reference: ReferenceSum,
+        elements: Range<usize>,
+        results: &[&[T]],
+        blocks: &Blocks<'_>,
+    ) -> Comparison {
+        let mut comparison = Comparison::default();
+        for index in elements {
+            let inputs: Vec<T> = (0..results.len() as u16).map(|rank| self.value(rank, index)).collect();
+            let owner = index / blocks.size.max(1);
+            for (rank, result) in results.iter().enumerate() {
+                let (got, own) = (result.get(index), inputs[rank]);
+                let is_missing = blocks.is_missing(rank, index);
+                if blocks.kind == CollectiveKind::ReduceScatter && owner == rank {
+                    comparison.hold_sum(reference, (got, is_missing), &inputs, rank, index);
+                    continue;
+                }
+                let is_gathered = blocks.kind == CollectiveKind::Allgather && !is_missing;
+                let expected = if is_gathered { inputs.get(owner).copied().unwrap_or(own) } else { own };
+                comparison.hold(got, expected, expected.exact(), index);
+            }
+        }
+        comparison
+    }
+
     fn stream(self, rank: u16) -> u64 {
         self.seed ^ (u64::from(self.iteration) << 40) ^ (u64::from(rank) << 56)
     }
@@ -174,6 +223,28 @@ impl Comparison {
                     self.max_abs_error = self.max_abs_error.max(error);
                 }
             }
+        }
+    }
+
+    /// Takes an element of a reduce-scatter in: the sum of all workers' values, or of some where that is allowed.
+    fn hold_sum<T: Value>(
+        &mut self,
+        reference: ReferenceSum,
+        (got, is_missing): (Option<&T>, bool),
+        inputs: &[T],
+        rank: usize,
+        index: usize,
+    ) {
+        let values: Vec<f64> = inputs.iter().map(|value| value.exact()).collect();
+        let reference = if is_missing { reference } else { ReferenceSum { direct: Some(0.0), ..reference } };
+        let got = got.map_or(f64::NAN, |got| got.exact());
+        if !reference.is_near(got, &values, values[rank], T::HALF_STEP) {
+            self.wrong += 1;
+            self.first_wrong.get_or_insert(index);
+        }
+        if !is_missing {
+            let error = (got - reference.exact(values.iter().copied())).abs();
+            self.max_abs_error = self.max_abs_error.max(if error.is_nan() { f64::INFINITY } else { error });
         }
     }
 
@@ -249,6 +320,37 @@ mod tests {
         let wrong = |results: [&[f32]; 3]| contents.compare(reference, 0..10, &results).wrong;
         assert_eq!((wrong([&integers; 3]), wrong([&floats; 3])), (0, 0));
         assert!(wrong([&integers, &floats, &floats]) > 0 && wrong([&floats, &floats, &integers]) > 0);
+    }
+
+    #[test]
+    fn blocks_are_gathered_and_sums_scattered_but_for_what_is_missing() {
+        let direct = ReferenceSum { direct: Some(0.1), ..BASE };
+        let own = |rank: u16| (0..20).map(|index| CONTENTS.value(rank, index)).collect::<Vec<f32>>();
+        let inputs = [own(0), own(1)];
+        let gathered = [&inputs[0][..10], &inputs[1][10..]].concat();
+        let missing = [vec![], vec![(0, 5)]];
+        let blocks = |kind| Blocks { kind, size: 10, missing: &missing };
+        let wrong = |kind, results: [&[f32]; 2]| {
+            CONTENTS.compare_blocks(direct, 0..20, &results, &blocks(kind)).wrong
+        };
+        let mut kept = gathered.clone();
+        kept[..5].copy_from_slice(&inputs[1][..5]);
+        assert_eq!(wrong(CollectiveKind::Allgather, [&gathered, &kept]), 0);
+        assert_eq!(wrong(CollectiveKind::Allgather, [&gathered, &gathered]), 5, "nothing may be made up");
+        assert_eq!(wrong(CollectiveKind::Allgather, [&kept, &kept]), 5, "nothing is missing there");
+        let missing = [vec![(0, 5)], vec![]];
+        let blocks = Blocks { kind: CollectiveKind::ReduceScatter, size: 10, missing: &missing };
+        let sums: Vec<f32> = inputs[0].iter().zip(&inputs[1]).map(|(one, other)| one + other).collect();
+        let mut scattered = inputs.clone();
+        scattered[0][5..10].copy_from_slice(&sums[5..10]);
+        scattered[1][10..].copy_from_slice(&sums[10..]);
+        let wrong = |scattered: &[Vec<f32>; 2]| {
+            let results = [&scattered[0][..], &scattered[1][..]];
+            CONTENTS.compare_blocks(direct, 0..20, &results, &blocks).wrong
+        };
+        assert_eq!(wrong(&scattered), 0, "a worker's own values stand for a sum that is missing");
+        scattered[0][6] = inputs[0][6];
+        assert_eq!(wrong(&scattered), 1);
     }
 
     #[test]

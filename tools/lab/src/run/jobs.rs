@@ -66,10 +66,10 @@ impl<T: Element> Jobs<T> {
         (0..).zip(&mut self.all).try_for_each(|(job, (_, trainers))| trainers.fill(of_job(contents, job)))
     }
 
-    /// Sums all tensors of all jobs at once; returns each job's start and end.
-    pub(super) fn allreduce(&mut self, limit: Duration) -> Result<Vec<Span>> {
+    /// Runs an operation on all tensors of all jobs at once; returns each job's start and end.
+    pub(super) fn operate(&mut self, limit: Duration) -> Result<Vec<Span>> {
         in_parallel(self.all.iter_mut().collect(), |(_, trainers): &mut (_, Trainers<T>)| {
-            trainers.allreduce(limit)
+            trainers.operate(limit)
         })
     }
 

@@ -1,4 +1,4 @@
-//! A measured run: allreduces of all workers at once, every element checked, and what it took.
+//! A measured run: operations of all workers at once, every element checked, and what it took.
 
 pub mod contents;
 mod counters;
@@ -44,7 +44,7 @@ pub struct RunOptions {
     /// Jobs that do so at the same time, each with all workers.
     pub jobs: u16,
     pub iterations: u32,
-    /// Allreduces before them, verified and not measured: the first one touches fresh memory everywhere.
+    /// Operations before them, verified and not measured: the first one touches fresh memory everywhere.
     pub warmup: u32,
     /// The seed of the tensors' values.
     pub seed: u64,
@@ -144,9 +144,9 @@ fn run_with<T: Element>(
         let contents = Contents { seed: options.seed, iteration };
         bar.set_message("filling tensors");
         jobs.fill(contents)?;
-        bar.set_message("summing");
+        bar.set_message("working");
         let (cpu, machine) = (cpu_of(deployment), MachineTime::now());
-        let took = jobs.allreduce(options.limit)?;
+        let took = jobs.operate(options.limit)?;
         if iteration >= options.warmup {
             measured.spans.push(clock::around(&took));
             measured.spans_of_jobs.push(took);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Serialize;
-use sumac_client::{DType, Scale};
+use sumac_client::{CollectiveKind, DType, Scale};
 use sumac_wire::header::HEADER_LEN;
 
 use super::counters::{Drops, Frames, Modes, RoundTrips};
@@ -32,6 +32,8 @@ pub struct Report {
     pub workers_per_rack: Option<u16>,
     #[serde(flatten)]
     pub operation: Operation,
+    /// `allreduce`, or of a direct job also `allgather` or `reduce_scatter`.
+    pub collective: CollectiveKind,
     /// The factor for floats: a number, or `block`.
     pub scale: Scale,
     /// 32-bit words per packet.
@@ -117,6 +119,7 @@ impl Report {
             workers: spec.workers,
             workers_per_rack: spec.rack_size(),
             operation: options.operation,
+            collective: options.sumac.collective(),
             scale: opened.scale,
             chunk: opened.elements,
             backend: options.sumac.backend.name(),
@@ -163,7 +166,8 @@ impl fmt::Display for Report {
         let join = |modes: &BTreeSet<String>| modes.iter().cloned().collect::<Vec<_>>().join("; ");
         let Operation { elements, dtype, .. } = self.operation;
         let (workers, chunk, dtype) = (self.workers, self.chunk, dtype.name());
-        writeln!(f, "{workers} workers, {elements} {dtype} elements, packets of {chunk} words")?;
+        let kind = self.collective.name();
+        writeln!(f, "{workers} workers, {kind} of {elements} {dtype} elements, packets of {chunk} words")?;
         writeln!(f, "  workers       {}", join(&self.modes.workers))?;
         writeln!(f, "  aggregator    {}", join(&self.modes.aggregator))?;
         writeln!(f, "  time          {median:.4} s median of {} ({min:.4} to {max:.4})", self.iterations)?;

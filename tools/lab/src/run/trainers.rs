@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
-use sumac_client::{Client, ClientError, Job, JobOptions, Loss, Mode, OpOptions, OpenReply, Tensor};
+use sumac_client::{
+    Client, ClientError, CollectiveKind, Job, JobOptions, Loss, Mode, OpOptions, OpenReply, Tensor,
+};
 
 use super::Operation;
-use super::contents::{Comparison, Contents};
+use super::contents::{Blocks, Comparison, Contents};
 use super::reference_sum::{ReferenceSum, Value as Element};
 use crate::clock::{Span, around, monotonic};
 use crate::deployment::Deployment;
@@ -38,6 +40,7 @@ struct Trainer<T> {
 /// One job with all its workers.
 pub struct Trainers<T> {
     all: Vec<Trainer<T>>,
+    kind: CollectiveKind,
     operation: Operation,
 }
 
@@ -57,7 +60,7 @@ impl<T: Element> Trainers<T> {
             let job = client.open(&options).map_err(failed(rank, "joining the job"))?;
             Ok(Trainer { rank, client, job, tensor: Some(tensor), loss: None })
         })?;
-        Ok(Trainers { all, operation })
+        Ok(Trainers { all, kind: deployment.options().collective(), operation })
     }
 
     pub fn opened(&self) -> Result<&OpenReply> {
@@ -74,14 +77,14 @@ impl<T: Element> Trainers<T> {
         .map(|_| ())
     }
 
-    /// Sums all tensors, all workers at once; returns the first one's start and the last one's end.
-    pub fn allreduce(&mut self, limit: Duration) -> Result<Span> {
+    /// Runs an operation on all tensors, all workers at once; returns the first one's start and the last one's end.
+    pub fn operate(&mut self, limit: Duration) -> Result<Span> {
         let start = Barrier::new(self.all.len());
-        let Operation { reduction, loss_bound, .. } = self.operation;
+        let (kind, Operation { reduction, loss_bound, .. }) = (self.kind, self.operation);
         let options = OpOptions { reduction, loss_bound, ..OpOptions::default() };
         let spans = in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer<T>| {
             start.wait();
-            trainer.allreduce(options, limit)
+            trainer.operate(kind, options, limit)
         })?;
         self.check_losses()?;
         Ok(around(&spans))
@@ -124,6 +127,12 @@ impl<T: Element> Trainers<T> {
         let results: Vec<&[T]> =
             self.all.iter().map(|trainer| trainer.tensor.as_deref().unwrap_or(&[])).collect();
         let own = |trainer: &'_ Trainer<T>| trainer.loss.as_ref().map_or(Vec::new(), |loss| loss.own.clone());
+        let missing = self
+            .all
+            .iter()
+            .map(|trainer| trainer.loss.as_ref().map_or(Vec::new(), |loss| loss.missing.clone()));
+        let missing: Vec<Vec<(u64, u64)>> = missing.collect();
+        let blocks = Blocks { kind: self.kind, size: elements / self.all.len().max(1), missing: &missing };
         let left_out: Vec<Vec<(u64, u64)>> = self.all.iter().map(own).collect();
         let left_out: Vec<&[(u64, u64)]> = left_out.iter().map(Vec::as_slice).collect();
         let next = RwLock::new((0..elements).step_by(block));
@@ -133,6 +142,9 @@ impl<T: Element> Trainers<T> {
             while let Some(first) = take() {
                 let last = (first + block).min(elements);
                 let compared = match self.loss() {
+                    _ if self.kind.has_blocks() => {
+                        contents.compare_blocks(reference, first..last, &results, &blocks)
+                    }
                     None => contents.compare(reference, first..last, &results),
                     Some(_) if reference.direct.is_some() => {
                         contents.compare(reference, first..last, &results)
@@ -161,18 +173,23 @@ impl<T: Element> Trainers<T> {
 }
 
 impl<T: Element> Trainer<T> {
-    fn allreduce(&mut self, options: OpOptions<'_>, limit: Duration) -> Result<Span> {
+    fn operate(&mut self, kind: CollectiveKind, options: OpOptions<'_>, limit: Duration) -> Result<Span> {
         let (rank, seconds) = (self.rank, limit.as_secs());
         let fail = |error| failed(rank, "summing")(error);
         // An earlier operation that failed kept it; that error ended the run already.
         let tensor = self.tensor.take().context(PANICKED)?;
         let (begin, deadline) = (monotonic(), Instant::now() + limit);
-        let mut pending = self.job.allreduce_with(tensor, options).map_err(|failed| fail(failed.error))?;
+        let submitted = match kind {
+            CollectiveKind::Allgather => self.job.allgather(tensor, options),
+            CollectiveKind::ReduceScatter => self.job.reduce_scatter(tensor, options),
+            _ => self.job.allreduce_with(tensor, options),
+        };
+        let mut pending = submitted.map_err(|failed| fail(failed.error))?;
         while !pending.wait_timeout(LOOK).map_err(|failed| fail(failed.error))? {
             interrupt::check()?;
             if Instant::now() > deadline {
                 bail!(
-                    "worker {rank} waited {seconds} s for its sum; `sumac stats` and the logs in the lab's folder tell more"
+                    "worker {rank} waited {seconds} s for its result; `sumac stats` and the logs in the lab's folder tell more"
                 );
             }
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sumac_client::{
     Client, Code, Element, Failure, Importance, Job, JobOptions, Loss, MissingValues, Mode, OpOptions,
-    Pending, RecvOptions, SendOptions, TransferCompletion,
+    Pending, RecvOptions, SendOptions, Topology, TransferCompletion,
 };
 
 use crate::common::{Raw, code};
@@ -313,13 +313,13 @@ fn a_peer_that_has_left_without_posting_is_named() {
 #[test]
 fn collectives_of_direct_jobs_have_barriers_and_blocks() {
     let lab = Lab::with(3, "shards = 2");
-    lab.train(
-        "blocks",
-        |o| direct(o).owners(2),
-        |client, job, rank| {
-            crate::kinds::every_kind::<f32>(client, job, rank);
-            let barrier = job.allreduce_with(client.tensor::<f32>(0).unwrap(), OpOptions::default()).unwrap();
-            barrier.wait().unwrap();
-        },
-    );
+    lab.train("blocks", |o| direct(o).owners(2), every_collective);
+    lab.train("ring", |o| direct(o).topology(Topology::Ring), every_collective);
+}
+
+fn every_collective(client: &Client, job: &Job, rank: u16) {
+    crate::kinds::every_kind::<f32>(client, job, rank);
+    crate::kinds::every_kind::<i32>(client, job, rank);
+    let barrier = job.allreduce_with(client.tensor::<f32>(0).unwrap(), OpOptions::default()).unwrap();
+    barrier.wait().unwrap();
 }
