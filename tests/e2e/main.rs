@@ -9,6 +9,7 @@ mod aggregator;
 mod allreduce;
 mod bounded;
 mod chaos;
+mod coexistence;
 mod collectives;
 mod commands;
 mod daemon;

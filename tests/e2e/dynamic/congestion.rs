@@ -1,5 +1,4 @@
-//! Jobs share slow cables with each other and with TCP, and what becomes of them without congestion control. The cables mark
-//! congestion.
+//! Jobs share slow cables with each other, and what becomes of them without congestion control. The cables mark congestion.
 //!
 //! Shares are of what passed between two looks at the counters, while both were well under way: neither how they begin nor
 //! how fast this machine is has a part in them.
@@ -9,37 +8,18 @@ use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Deployment, DynamicOptions};
 use sumac_lab::units::Rate;
 use sumac_tests::site::with_sumac;
-use sumac_tests::traffic::Traffic;
-use sumac_tests::wait::eventually;
-use sumac_tests::{Crew, exact, stats};
-use sumac_wire::header::HEADER_LEN;
+use sumac_tests::{Crew, exact};
 
 use super::{lab, sumac};
+use crate::coexistence::{elements, results, until_all_have};
 
 /// 12 MB: 2 s alone at the cables' rate.
 const COUNT: usize = 3_000_000;
-/// Bytes of a chunk's packet on a cable beside its elements: Sumac's header, UDP, IPv4, Ethernet.
-const HEADERS: u64 = HEADER_LEN as u64 + 8 + 20 + 14;
 
 /// Cables so slow that a busy machine keeps up with them.
 fn in_marking_lab(workers: u16, dynamic: DynamicOptions, body: impl FnOnce(&mut Deployment<'_>)) {
     let spec = LabSpec { rate: Some(Rate(50_000_000)), ecn_threshold_kb: Some(64), ..lab(workers) };
     with_sumac(spec, &sumac(dynamic), body);
-}
-
-/// Results of the first worker.
-fn results(crew: &Crew) -> u64 {
-    stats::counter(&crew.trainers[0], "results")
-}
-
-/// Elements of a chunk.
-fn elements(crew: &Crew) -> u64 {
-    u64::from(crew.trainers[0].job.opened().elements)
-}
-
-/// Looks at counters until all of the first `jobs` have passed `count`.
-fn until_all_have<const N: usize>(count: u64, jobs: usize, look: impl Fn() -> [u64; N]) -> [u64; N] {
-    eventually("what all have", || Some(look()).filter(|now| now[..jobs].iter().all(|now| *now >= count)))
 }
 
 #[test]
@@ -71,40 +51,6 @@ fn two_jobs_share_slow_cables() {
         assert!(less * 2 > more, "one job has {less} results and the other {more}");
         crews.into_iter().for_each(Crew::leave);
     });
-}
-
-/// The bytes that a job and a TCP stream from its first worker to its second had on the cables at the same time.
-fn beside_tcp(control: &str) -> [u64; 2] {
-    let mut had = [0; 2];
-    in_marking_lab(2, DynamicOptions::default(), |sumac| {
-        let crew = Crew::join(sumac, "beside");
-        let tensors = crew.prepare::<f32>(1, COUNT);
-        let mut traffic = Traffic::start_greedy(sumac.lab(), 0, 1, control);
-        let pending = crew.hand_in(tensors, Reduction::Sum);
-        let look = || [results(&crew), traffic.bytes() as u64];
-        let chunks = COUNT as u64 / elements(&crew);
-        let begin = until_all_have(chunks / 4, 1, look);
-        let end = until_all_have(chunks, 1, look);
-        let frame = elements(&crew) * 4 + HEADERS;
-        had = [(end[0] - begin[0]) * frame, end[1] - begin[1]];
-        exact::assert_sums("beside TCP", 1, &crew.results(pending));
-        traffic.assert_flows("after the sum");
-        println!("beside {control} the job had {} KB, TCP {} KB", had[0] / 1000, had[1] / 1000);
-        println!("{} halvings", crew.counter("halvings"));
-        crew.leave();
-        traffic.end();
-    });
-    had
-}
-
-/// Equal windows are not equal shares, and how often iperf3 has its turn counts too: on a busy machine the job had up to 3.6
-/// times what the stream had.
-#[test]
-fn a_job_takes_its_share_beside_tcp_and_leaves_it_one() {
-    for control in ["reno", "cubic"] {
-        let [job, tcp] = beside_tcp(control);
-        assert!(job * 8 > tcp && tcp * 8 > job, "beside {control}: {job} and {tcp} bytes");
-    }
 }
 
 /// Returns the retransmissions per hundred chunks of two jobs without an aggregator, whose parameter host has all their

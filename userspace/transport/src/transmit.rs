@@ -20,9 +20,9 @@ pub struct Transmit {
 
 /// The byte of DSCP and ECN of a packet with data. All tags are decided here and at the parameter host; aggregators keep them.
 ///
-/// ECN-capable means one thing per mode. Where marks are congestion control (`dynamic`), it says that the sender reacts, and
-/// importance travels as drop precedence. Elsewhere nobody reacts, and it says that the packet is important: beyond the
-/// threshold of RED, routers mark those and drop the others (MLT section 5.2).
+/// In dynamic jobs ECN-capable says that the sender reacts to marks, and importance travels as drop precedence. Elsewhere it says
+/// that the packet is important: beyond the threshold of RED, routers mark those and drop the others (MLT section 5.2). Packets
+/// that are not told apart are ECN-capable if the sender reacts, which it does in direct jobs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag {
     pub priority: u8,
@@ -40,7 +40,7 @@ impl Tag {
             Some(is_important) if is_dynamic => tos::assured_forwarding(priority, is_important),
             _ => tos::class_selector(priority),
         };
-        let is_capable = if is_dynamic { reacts } else { is_important == Some(true) };
+        let is_capable = if is_dynamic { reacts } else { is_important.unwrap_or(reacts) };
         dscp | if is_capable { tos::ECT_0 } else { 0 }
     }
 }
@@ -58,6 +58,9 @@ mod tests {
             ("static, important", (5, high, false, false), 40, 0b10),
             ("static, unimportant", (5, low, false, false), 40, 0b00),
             ("beyond the data's classes", (7, None, false, false), 40, 0b00),
+            ("direct", (5, None, false, true), 40, 0b10),
+            ("direct, sent again", (5, None, false, false), 40, 0b00),
+            ("direct, unimportant", (5, low, false, true), 40, 0b00),
             ("dynamic", (2, None, true, true), 16, 0b10),
             ("dynamic, without congestion control", (2, None, true, false), 16, 0b00),
             ("dynamic, important", (2, high, true, true), 18, 0b10),

@@ -11,7 +11,8 @@ use super::{
     transfer::{Receiver, Sender, TransferId},
 };
 use crate::{
-    budget::{MaySend, SendingBudget},
+    budget::{CongestionEvent, MaySend, SendingBudget},
+    congestion::CongestionWindow,
     handshake::Handshake,
     params::Tuning,
     rtt::{RttEstimator, RttSample},
@@ -29,8 +30,8 @@ pub(super) enum Control {
     Answer(Header),
     /// A transfer as this worker means it.
     Agreement { id: TransferId, agreement: Agreement, flags: u16 },
-    /// The highest number of a packet with data so far, and a timestamp of the peer.
-    Acknowledgement { number: u32, echo: u32 },
+    /// The highest number of a packet with data so far, a timestamp of the peer, and whether the network marked a packet.
+    Acknowledgement { number: u32, echo: u32, is_marked: bool },
     /// A transfer has enough.
     Stop { id: TransferId },
     /// Asks what a transfer lacks.
@@ -43,15 +44,19 @@ pub(super) struct Flow {
     /// Until the peer has answered a probe of full size.
     pub handshake: Option<Handshake>,
     pub rate: DelayRate,
+    /// Halved by the network's marks: beside TCP the round trip alone leaves TCP nothing.
+    congestion: CongestionWindow,
     pub rtt: RttEstimator,
     /// The number of the next packet with data, and the highest that the peer has acknowledged.
-    next_packet: u32,
-    acknowledged: u32,
+    next_packet: u64,
+    acknowledged: u64,
     /// The last time at which something was acknowledged, or the first packet in flight was sent.
     progress: Time,
     /// Received packets since the last acknowledgement, and the highest number among all.
     unacknowledged: u32,
     highest: u32,
+    /// Whether the network marked a packet that is not acknowledged yet.
+    is_marked: bool,
     control: VecDeque<Control>,
     pub sends: BTreeMap<TransferId, Sender>,
     pub receives: BTreeMap<TransferId, Receiver>,
@@ -68,12 +73,14 @@ impl Flow {
         Flow {
             handshake: Some(Handshake::new(tuning)),
             rate: DelayRate::new(params.line_rate, params.window),
+            congestion: CongestionWindow::new(params.window, params.window, 1),
             rtt: RttEstimator::new(tuning),
             next_packet: 1,
             acknowledged: 0,
             progress: Time(0),
             unacknowledged: 0,
             highest: 0,
+            is_marked: false,
             control: VecDeque::new(),
             sends: BTreeMap::new(),
             receives: BTreeMap::new(),
@@ -112,33 +119,56 @@ impl Flow {
     }
 
     fn in_flight(&self) -> usize {
-        self.next_packet.wrapping_sub(1).wrapping_sub(self.acknowledged) as usize
+        (self.next_packet - 1 - self.acknowledged) as usize
+    }
+
+    /// Packets in flight at most. With fewer the receiver would have nothing to acknowledge before a timer.
+    pub fn window(&self) -> u32 {
+        self.congestion.window().max(2 * ACKNOWLEDGED_EVERY).min(self.rate.window())
     }
 
     /// Whether data may go; the time until which it may not.
     pub fn may_send(&self, now: Time) -> MaySend {
+        if self.in_flight() >= self.window() as usize {
+            return MaySend::Blocked;
+        }
         self.rate.may_send(now, self.in_flight())
     }
 
     /// Records that a packet with data was sent; returns its number.
     pub fn on_sent(&mut self, now: Time, bytes: usize) -> u32 {
-        let number = self.next_packet;
+        let number = self.next_packet as u32;
         if self.in_flight() == 0 {
             self.progress = now;
         }
-        self.next_packet = number.wrapping_add(1);
+        self.next_packet += 1;
         self.rate.on_sent(now, bytes);
         number
     }
 
-    /// Processes an acknowledgement of all packets up to `number`; `echo` is the timestamp of that one. Returns the round trip.
-    pub fn on_acknowledged(&mut self, now: Time, number: u32, echo: u32) -> Option<u64> {
-        if is_later(self.acknowledged, number) || is_later(number, self.next_packet.wrapping_sub(1)) {
-            return None;
+    /// Processes an acknowledgement of all packets up to `number`; `echo` is the timestamp of that one, and the network may have
+    /// marked one of them. Returns the round trip, and whether the window was halved.
+    pub fn on_acknowledged(
+        &mut self,
+        now: Time,
+        number: u32,
+        echo: u32,
+        is_marked: bool,
+    ) -> (Option<u64>, bool) {
+        // Numbers of packets that were acknowledged before, or never sent, are more than all in flight ahead.
+        let new = number.wrapping_sub(self.acknowledged as u32) as usize;
+        if new > self.in_flight() {
+            return (None, false);
         }
-        self.acknowledged = number;
+        let first = self.acknowledged + 1;
+        self.acknowledged += new as u64;
         self.progress = now;
-        self.on_echo(now, echo)
+        let event = CongestionEvent { seq: self.acknowledged, base: first, next: self.next_packet, lost: 0 };
+        let is_halved = is_marked && self.congestion.on_congestion(event);
+        if !is_marked {
+            (first..=self.acknowledged).for_each(|number| self.congestion.on_result(number));
+        }
+        (self.on_echo(now, echo), is_halved)
     }
 
     /// Takes the round trip from a timestamp of this worker that the peer returned.
@@ -150,13 +180,14 @@ impl Flow {
         }
         let rtt = u64::from(micros) * 1000;
         let sent = Time(now.0.saturating_sub(rtt));
-        self.rtt.sample(rtt, self.acknowledged.into(), self.next_packet.into());
+        self.rtt.sample(rtt, self.acknowledged, self.next_packet);
         self.rate.on_sample(RttSample { sent, acknowledged: now, is_marked: false });
         Some(rtt)
     }
 
-    /// Records that a packet with data arrived. Returns whether it is to be acknowledged.
-    pub fn on_data(&mut self, number: u32) -> bool {
+    /// Records that a packet with data arrived, marked by the network or not. Returns whether it is to be acknowledged.
+    pub fn on_data(&mut self, number: u32, is_marked: bool) -> bool {
+        self.is_marked |= is_marked;
         if self.highest == 0 || is_later(number, self.highest) {
             self.highest = number;
         }
@@ -172,15 +203,21 @@ impl Flow {
         self.highest
     }
 
+    /// Acknowledges all data packets so far; `echo` is the timestamp of the last one.
+    pub fn acknowledge(&mut self, echo: u32) {
+        let is_marked = std::mem::take(&mut self.is_marked);
+        self.push(Control::Acknowledgement { number: self.highest, echo, is_marked });
+    }
+
     /// The time at which a full window without an acknowledgement counts as lost.
     pub fn stalled_at(&self) -> Option<Time> {
-        let is_full = self.in_flight() as u64 >= u64::from(self.rate.window());
+        let is_full = self.in_flight() >= self.window() as usize;
         is_full.then(|| self.progress.plus(self.rtt.timeout(0)))
     }
 
     /// Gives up what is in flight: the peer says by a report what has arrived.
     pub fn restart(&mut self, now: Time) {
-        self.acknowledged = self.next_packet.wrapping_sub(1);
+        self.acknowledged = self.next_packet - 1;
         self.progress = now;
     }
 
@@ -210,35 +247,74 @@ fn keep(agreements: &mut BTreeMap<TransferId, Agreement>, id: TransferId, agreem
 mod tests {
     use super::*;
 
-    fn flow() -> Flow {
-        Flow::new(&DirectParams::new(16), &Tuning::default())
+    fn flow(window: u32) -> Flow {
+        Flow::new(&DirectParams::new(window), &Tuning::default())
     }
 
     #[test]
     fn every_tenth_packet_is_acknowledged() {
-        let mut flow = flow();
-        let acknowledged: Vec<u32> = (1..=30).filter(|number| flow.on_data(*number)).collect();
+        let mut flow = flow(16);
+        let acknowledged: Vec<u32> = (1..=30).filter(|number| flow.on_data(*number, false)).collect();
         assert_eq!(acknowledged, [10, 20, 30]);
-        flow.on_data(25);
+        flow.on_data(25, false);
         assert_eq!(flow.highest(), 30, "it was late");
     }
 
     #[test]
     fn the_window_counts_what_the_peer_has_not_seen() {
-        let mut flow = flow();
+        let mut flow = flow(16);
         for _ in 0..16 {
             assert_eq!(flow.may_send(Time(1000)), MaySend::Now);
             flow.on_sent(Time(1000), 100);
         }
         assert_eq!(flow.may_send(Time(1000)), MaySend::Blocked);
         assert_eq!(flow.stalled_at(), Some(Time(1000).plus(flow.rtt.timeout(0))));
-        flow.on_acknowledged(Time(51_000), 10, Time(1000).stamp());
+        flow.on_acknowledged(Time(51_000), 10, Time(1000).stamp(), false);
         assert_eq!((flow.in_flight(), flow.rtt.shortest()), (6, 50_000));
-        flow.on_acknowledged(Time(60_000), 3, Time(1000).stamp());
-        flow.on_acknowledged(Time(60_000), 17, Time(1000).stamp());
+        flow.on_acknowledged(Time(60_000), 3, Time(1000).stamp(), false);
+        flow.on_acknowledged(Time(60_000), 17, Time(1000).stamp(), false);
         assert_eq!(flow.in_flight(), 6, "an old one, and one that was not sent");
         assert_eq!(flow.stalled_at(), None);
         flow.restart(Time(70_000));
         assert_eq!(flow.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_mark_halves_the_window_once_in_a_round_trip() {
+        let mut flow = flow(64);
+        let send = |flow: &mut Flow| {
+            while flow.in_flight() < flow.window() as usize {
+                flow.on_sent(Time(0), 100);
+            }
+        };
+        let acknowledge = |flow: &mut Flow, number, is_marked| {
+            flow.on_acknowledged(Time(1000), number, Time(0).stamp(), is_marked).1
+        };
+        send(&mut flow);
+        assert!(acknowledge(&mut flow, 10, true) && flow.window() == 32);
+        assert!(!acknowledge(&mut flow, 20, true) && flow.window() == 32, "they were sent before");
+        acknowledge(&mut flow, 64, false);
+        send(&mut flow);
+        assert!(acknowledge(&mut flow, 74, true));
+        assert_eq!(flow.window(), 20, "an acknowledgement comes with every tenth packet");
+        for _ in 0..100 {
+            let number = flow.next_packet as u32 - 1;
+            acknowledge(&mut flow, number, false);
+            send(&mut flow);
+        }
+        assert_eq!(flow.window(), 64, "it grows again");
+    }
+
+    #[test]
+    fn a_mark_is_echoed_once() {
+        let mut flow = flow(16);
+        let echoes = |flow: &mut Flow| {
+            flow.acknowledge(5);
+            matches!(flow.pop(), Some(Control::Acknowledgement { is_marked: true, .. }))
+        };
+        for number in 1..=10 {
+            flow.on_data(number, number == 3);
+        }
+        assert_eq!([echoes(&mut flow), echoes(&mut flow)], [true, false]);
     }
 }

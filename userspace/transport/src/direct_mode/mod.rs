@@ -29,7 +29,10 @@ mod values;
 use std::collections::BTreeMap;
 
 use sumac_job::{DType, NonFinitePolicy};
-use sumac_wire::{Header, Reason, header::exponent};
+use sumac_wire::{
+    Header, Reason,
+    header::{exponent, flag},
+};
 
 pub use self::{
     agreement::Agreement,
@@ -100,9 +103,14 @@ impl DirectMode {
         Ok((mode, core))
     }
 
-    /// Records a sample of the round trip, after which the rate may be another.
-    fn on_round_trip(&self, core: &mut Core, rtt: Option<u64>) {
+    /// Processes the acknowledgement in a peer's packet, after which the rate may be another.
+    fn on_acknowledged(&mut self, core: &mut Core, rank: usize, header: &Header) {
+        let is_marked = header.has(flag::ECN_ECHO);
+        let flow = &mut self.flows[rank];
+        let (rtt, is_halved) = flow.on_acknowledged(core.now, header.received, header.timestamp, is_marked);
         rtt.into_iter().for_each(|rtt| core.stats.round_trips.record(rtt));
+        core.stats.marked += u64::from(is_marked);
+        core.stats.halvings += u64::from(is_halved);
         core.stats.rate_bps = self.rate();
     }
 

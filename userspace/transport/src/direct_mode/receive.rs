@@ -62,8 +62,7 @@ impl DirectMode {
                 Ok(())
             }
             Some(Kind::Control) if header.elements == 0 => {
-                let rtt = self.flows[rank].on_acknowledged(core.now, header.received, header.timestamp);
-                self.on_round_trip(core, rtt);
+                self.on_acknowledged(core, rank, header);
                 Ok(())
             }
             Some(Kind::Control) => self.on_agreement(core, rank, packet),
@@ -175,8 +174,7 @@ impl DirectMode {
     fn on_report_of(&mut self, core: &mut Core, rank: usize, packet: &Packet<'_>) -> Result<(), Reason> {
         let header = &packet.header;
         core.stats.reports += 1;
-        let rtt = self.flows[rank].on_acknowledged(core.now, header.received, header.timestamp);
-        self.on_round_trip(core, rtt);
+        self.on_acknowledged(core, rank, header);
         let flow = &mut self.flows[rank];
         // Chunks that were sent before the probe have arrived, or are lost.
         flow.restart(core.now);
@@ -195,10 +193,9 @@ impl DirectMode {
     fn on_data(&mut self, core: &mut Core, rank: usize, packet: &Packet<'_>) -> Result<(), Reason> {
         let (header, flow) = (&packet.header, &mut self.flows[rank]);
         let id = id_of(header);
-        let is_acknowledged = flow.on_data(header.next_seq);
+        let is_acknowledged = flow.on_data(header.next_seq, packet.is_marked);
         if is_acknowledged {
-            let highest = flow.highest();
-            flow.push(Control::Acknowledgement { number: highest, echo: header.timestamp });
+            flow.acknowledge(header.timestamp);
         }
         let Some(receive) = flow.receives.get_mut(&id) else {
             // The stop may be lost.

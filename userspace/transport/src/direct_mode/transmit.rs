@@ -87,8 +87,9 @@ impl DirectMode {
                 payload[..usize::from(answer.elements) * 4].fill(0);
                 answer
             }
-            Control::Acknowledgement { number, echo } => {
-                Header { received: number, timestamp: echo, ..header(core, Kind::Control, none) }
+            Control::Acknowledgement { number, echo, is_marked } => {
+                let flags = if is_marked { flag::ECN_ECHO } else { 0 };
+                Header { received: number, timestamp: echo, flags, ..header(core, Kind::Control, none) }
             }
             Control::Stop { id } => header(core, Kind::Stop, id),
             Control::Probe { id, probe } => {
@@ -165,7 +166,7 @@ impl DirectMode {
             operation.buffer.input(at, len)
         };
         let is_important = pending.importance.is_important(operation.dtype, || values);
-        let tag = Tag { priority, is_important, is_dynamic: false, reacts: false };
+        let tag = Tag { priority, is_important, is_dynamic: false, reacts: !is_resend };
         words.encode(0, values, &mut out[HEADER_LEN..payload_len(header.elements)]);
         let is_reduced = operation.arithmetic != Arithmetic::Bits;
         let fault = (refuses && is_reduced).then(|| own_fault(operation, span.first, span.values)).flatten();
