@@ -19,7 +19,7 @@ declare -A groups=(
     [pool]="pool-mbit2 pool-mbit4 pool-mbit8 pool-mbit16 pool-mbit32 pool-mbit64 pool-mbit128
             pool-n2 pool-n4 pool-n8 pool-n16 pool-n32 pool-n64 pool-n128"
     [conversion]="conv-int32 conv-float32-fixed conv-float32 conv-float16 conv-bfloat16 conv-int16 conv-others"
-    [bounded]="tail-256k tail-4m stragglers convergence-digits convergence-breast-cancer"
+    [bounded]="tail-256k tail-4m tail-4m-mbit stragglers convergence-digits convergence-breast-cancer"
     [dynamic]="dyn4-static dyn4 dyn4-s256 dyn4-s64 dyn4-co dyn4-none dyn4-loss0.1 dyn4-loss1 dyn4-free dyn6-two dyn6-one dyn6-none"
 )
 
@@ -67,9 +67,10 @@ case_of() { # NAME: the words of its command
     dyn6-two) echo "${shared[@]}" --racks 2 --workers-per-rack 2 --beside-root 2 ;;
     dyn6-one) echo "${shared[@]}" --workers 6 ;;
     dyn[46]-none) echo "${shared[@]}" --workers "$digits" --no-aggregator ;;
-    tail-256k) echo exchange --elements 65536 --iterations 200 --gloo ;;
-    tail-4m) echo exchange --elements 1048576 --iterations 30 --gloo ;;
-    stragglers) echo exchange --elements 1048576 --rate 100mbit --loss 0 --straggler none,slow,pauses --iterations 10 ;;
+    tail-256k) echo exchange --elements 65536 --iterations 150 --gloo ;;
+    tail-4m) echo exchange --elements 1048576 --iterations 12 --loss 0,0.1%,1% --gloo ;;
+    tail-4m-mbit) echo exchange --elements 1048576 --rate 100mbit --iterations 20 --loss 0,0.1%,1% ;;
+    stragglers) echo exchange --elements 1048576 --rate 100mbit --loss 0 --straggler none,slow,pauses --iterations 6 ;;
     convergence-*) echo convergence --data "${1#convergence-}" ;;
     *) return 1 ;;
     esac

@@ -9,7 +9,7 @@ from results import Results
 
 BOUNDED, EXACT, OTHER = ("#1b6ca8", "o"), ("#d1751f", "s"), ("#5a8f3c", "^")
 
-TAILS = {"tail-256k": "256 KB", "tail-4m": "4 MB"}
+TAILS = {"tail-256k": "256 KB", "tail-4m": "4 MB", "tail-4m-mbit": "4 MB at 100 Mbit/s"}
 STRAGGLERS = "stragglers"
 TRAININGS = {"convergence-digits": "digits", "convergence-breast-cancer": "breast cancer"}
 
@@ -57,7 +57,7 @@ def tails(results: Results, pyplot: Any) -> Optional[Any]:
             axis.plot(losses, [run["tat_s"]["p99"] * 1e3 for run in runs], color=style[0], marker=style[1], label=f"{name}, p99")
             axis.plot(losses, [run["tat_s"]["median"] * 1e3 for run in runs], color=style[0], linestyle="--", linewidth=1, label="median")
         axis.set_yscale("log")
-        axis.set_title(f"{title}, {build(report)}", fontsize=9)
+        axis.set_title(title, fontsize=9)
         axis.set_xlabel("loss per direction of every cable")
     axes[0][0].set_ylabel("milliseconds")
     axes[0][0].legend(fontsize=7, ncols=2)
@@ -90,15 +90,14 @@ def trainings(results: Results, pyplot: Any) -> Optional[Any]:
     reports = {title: report for case, title in TRAININGS.items() if (report := results.case(case))}
     if not reports:
         return None
-    colors = ["#777777", "#5a8f3c", "#1b6ca8", "#d1751f", "#a83232"]
+    colors = dict(zip((0, 0.01, 0.1, 0.2, 0.3), ("#777777", "#5a8f3c", "#1b6ca8", "#d1751f", "#a83232")))
     figure, axes = pyplot.subplots(1, len(reports), figsize=(7.6, 3.1), squeeze=False)
     for axis, (title, report) in zip(axes[0], reports.items()):
-        bounds = list(dict.fromkeys(run["bound"] for run in report["runs"]))
         for run in report["runs"]:
             style = ":" if run["dropping"] == "random" else "-"
             label = f"p = {run['bound']:.0%}" if run["dropping"] != "random" else None
             epochs = range(1, len(run["accuracy"]) + 1)
-            axis.plot(epochs, [accuracy * 100 for accuracy in run["accuracy"]], style, color=colors[bounds.index(run["bound"]) % 5], linewidth=1, label=label)
+            axis.plot(epochs, [accuracy * 100 for accuracy in run["accuracy"]], style, color=colors.get(round(run["bound"], 4), "black"), linewidth=1, label=label)
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("epoch (dotted: random dropping)")
     axes[0][0].set_ylabel("accuracy on the test data, %")
