@@ -87,6 +87,29 @@ class Transfers(WithLab):
 
         self.lab.train("differing transfers", work, mode="direct")
 
+    def test_blocks_are_gathered_and_scattered(self) -> None:
+        rows = np.arange(2 * 3000).reshape(2, 3000) % 50
+
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> None:
+            array = job.buffer((2, 3000))
+            array[:] = rows + rank
+            np.testing.assert_array_equal(job.reduce_scatter(array), (2 * rows + 1)[rank])
+            array[:] = rows + rank
+            np.testing.assert_array_equal(job.allgather(array), rows + [[0], [1]])
+            array[:] = rows + rank
+            handle = job.allgather_async(array, loss_bound=0.4)
+            handle.wait(TEST_TIMEOUT)
+            loss = handle.loss
+            assert loss is not None
+            self.assertTrue(0 < sum(loss.by_worker) <= 0.4 * 3000)
+            expected = rows + [[0], [1]]
+            for first, end in loss.missing:
+                expected.reshape(-1)[first:end] = (rows + rank).reshape(-1)[first:end]
+            np.testing.assert_array_equal(array, expected)
+
+        for topology in ("owners", "ring"):
+            self.lab.train(f"blocks by {topology}", work, mode="direct", topology=topology, elements=352)
+
     def test_other_modes_refuse_transfers(self) -> None:
         def work(_: sumac.Client, job: sumac.Job, rank: int) -> None:
             array = job.buffer(10)

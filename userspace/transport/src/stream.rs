@@ -1,7 +1,7 @@
 //! All operations of a lane as one sequence of chunks, without a gap between them (SwitchML appendix B: the virtual stream
 //! buffer).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
     bounded_loss::{Ledger, Loss},
@@ -126,11 +126,17 @@ impl Entry {
     }
 }
 
+/// The entries from which on operations of direct jobs that others have overtaken are kept apart.
+const MOST_ENTRIES: usize = 1024;
+
 /// The operations of a lane, in the order of submission.
 pub(crate) struct Stream {
     /// The first is not collected.
     entries: VecDeque<Entry>,
     front: u64,
+    /// Operations of a direct job before the front, which last longer than many after them: a transfer that the other worker has
+    /// not posted, say.
+    overtaken: BTreeMap<u64, Pending>,
     /// The numbers of operations that have ended and are not collected, in the order in which they ended.
     ended: VecDeque<u64>,
     /// The first chunk that no operation has.
@@ -143,6 +149,7 @@ impl Stream {
         Stream {
             entries: VecDeque::new(),
             front: 0,
+            overtaken: BTreeMap::new(),
             ended: VecDeque::new(),
             end: first,
             received: ReceivedChunks::new(first),
@@ -188,14 +195,15 @@ impl Stream {
     }
 
     pub fn get(&self, number: u64) -> Option<&Pending> {
-        match self.entries.get(self.index(number)?)? {
+        let Some(index) = self.index(number) else { return self.overtaken.get(&number) };
+        match self.entries.get(index)? {
             Entry::Pending(pending) => Some(pending),
             Entry::Collected(_) => None,
         }
     }
 
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Pending> {
-        let index = self.index(number)?;
+        let Some(index) = self.index(number) else { return self.overtaken.get_mut(&number) };
         match self.entries.get_mut(index)? {
             Entry::Pending(pending) => Some(pending),
             Entry::Collected(_) => None,
@@ -244,12 +252,16 @@ impl Stream {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.is_empty() && self.overtaken.is_empty()
     }
 
     pub fn fail(&mut self, why: &JobError, now: Time) {
-        for (number, entry) in (self.front..).zip(&mut self.entries) {
-            let Entry::Pending(pending) = entry else { continue };
+        let entries = (self.front..).zip(&mut self.entries).filter_map(|(number, entry)| match entry {
+            Entry::Pending(pending) => Some((number, pending)),
+            Entry::Collected(_) => None,
+        });
+        let overtaken = self.overtaken.iter_mut().map(|(number, pending)| (*number, pending));
+        for (number, pending) in overtaken.chain(entries) {
             if pending.remaining > 0 {
                 pending.fail(why);
                 pending.finished = now;
@@ -272,16 +284,31 @@ impl Stream {
     /// Takes the operation that ended first.
     pub fn pop_complete(&mut self) -> Option<Completion> {
         let number = self.ended.pop_front()?;
-        let index = self.index(number)?;
+        let Some(index) = self.index(number) else {
+            return Some(self.overtaken.remove(&number)?.complete(number));
+        };
         let entry = self.entries.get_mut(index)?;
         let end = entry.end();
         let Entry::Pending(pending) = std::mem::replace(entry, Entry::Collected(end)) else { return None };
-        while let Some(Entry::Collected(end)) = self.entries.front() {
-            self.received.forget(*end);
-            self.entries.pop_front();
+        self.trim();
+        Some(pending.complete(number))
+    }
+
+    /// Drops collected entries from the front. Those of direct jobs have no chunks that are looked for by number, so an operation
+    /// that many others have overtaken does not keep their entries.
+    fn trim(&mut self) {
+        loop {
+            let is_long = self.entries.len() > MOST_ENTRIES;
+            match self.entries.pop_front() {
+                Some(Entry::Collected(end)) => self.received.forget(end),
+                Some(Entry::Pending(pending)) if is_long && pending.operation.exchange.is_some() => {
+                    self.overtaken.insert(self.front, pending);
+                }
+                Some(entry) => return self.entries.push_front(entry),
+                None => return,
+            }
             self.front += 1;
         }
-        Some(pending.complete(number))
     }
 }
 
@@ -290,7 +317,10 @@ mod tests {
     use sumac_job::DType;
 
     use super::*;
-    use crate::convert::Arithmetic;
+    use crate::{
+        convert::Arithmetic,
+        direct_mode::{Exchange, Pattern},
+    };
 
     fn operation(count: usize) -> Operation {
         Operation::allreduce(9, DType::Int32, Arithmetic::Sum, count, Box::new(vec![0u8; count * 4]))
@@ -348,6 +378,29 @@ mod tests {
         assert_eq!((pop(&mut stream), stream.is_empty()), (Some((0, 7)), true));
         stream.push(operation(5), 10, Time(8));
         assert_eq!(stream.find(3, 0), Some(3));
+    }
+
+    #[test]
+    fn an_operation_that_others_overtake_does_not_keep_their_entries() {
+        let mut stream = Stream::new(0);
+        let pattern = Pattern::Receive { from: 1, keeps: false };
+        let direct = || {
+            let exchange = Some(Box::new(Exchange { number: 0, pattern: pattern.clone() }));
+            Operation { exchange, ..operation(10) }
+        };
+        let waiting = [stream.push(direct(), 10, Time(0)), stream.push(direct(), 10, Time(0))];
+        for _ in 0..5 * MOST_ENTRIES {
+            let number = stream.push(direct(), 10, Time(1));
+            stream.finish(number, Time(2), None);
+            assert_eq!(stream.pop_complete().map(|end| end.id), Some(OpId(number)));
+            assert!(stream.entries.len() <= MOST_ENTRIES + 1);
+        }
+        assert!(waiting.iter().all(|number| stream.get(*number).is_some()) && !stream.is_empty());
+        stream.finish(waiting[1], Time(3), None);
+        let pop = |stream: &mut Stream| stream.pop_complete().map(|end| (end.id.0, end.result.is_ok()));
+        assert_eq!((pop(&mut stream), pop(&mut stream)), (Some((1, true)), None));
+        stream.fail(&JobError::Ended { reason: "the test".into() }, Time(4));
+        assert_eq!((pop(&mut stream), stream.is_empty()), (Some((0, false)), true));
     }
 
     #[test]
