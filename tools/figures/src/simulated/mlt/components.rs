@@ -16,9 +16,9 @@ use crate::simulated::{
     testbed::over_seeds,
 };
 
-const RACKS: usize = 9;
-const QUICK_RACKS: usize = 3;
-const ITERATIONS: usize = 2;
+/// Racks and iterations.
+const FULL: (usize, usize) = (9, 1);
+const QUICK: (usize, usize) = (3, 2);
 
 /// A: bounded loss; B: queueing and dropping by tags; C: many paths.
 const fn with(a: bool, b: bool, c: bool) -> Transport {
@@ -37,8 +37,7 @@ const CASES: [(&str, Transport); 7] = [
 ];
 
 pub fn figures16_and_17(effort: Effort) -> Result<Figure, SetupError> {
-    let racks = if effort.quick { QUICK_RACKS } else { RACKS };
-    let iterations = effort.of(ITERATIONS);
+    let (racks, iterations) = if effort.quick { QUICK } else { FULL };
     let plan =
         |transport| Plan { transport, model: Model::resnet50, scale: SCALE, racks, iterations, gray: 0.0 };
     let plans: Vec<Plan> = CASES.iter().map(|(_, transport)| plan(*transport)).collect();

@@ -162,6 +162,8 @@ impl Gathered {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
     /// Parameters come at once, but for one part of the front layer: the next forward pass waits for it alone.
@@ -171,8 +173,8 @@ mod tests {
         let log = SharedLog::default();
         let mut pipeline = Pipeline::new(model.clone(), log.clone(), 3, 2, 1);
         let (mut now, mut pushed, mut late) = (0, Vec::new(), None);
-        let mut actions = pipeline.wake(now);
-        while let Some(action) = actions.pop() {
+        let mut actions = VecDeque::from(pipeline.wake(now));
+        while let Some(action) = actions.pop_front() {
             match action {
                 Action::WakeAt(at) => {
                     now = at;
