@@ -67,10 +67,10 @@ case_of() { # NAME: the words of its command
     dyn6-two) echo "${shared[@]}" --racks 2 --workers-per-rack 2 --beside-root 2 ;;
     dyn6-one) echo "${shared[@]}" --workers 6 ;;
     dyn[46]-none) echo "${shared[@]}" --workers "$digits" --no-aggregator ;;
-    tail-256k) echo exchange --elements 65536 --iterations 150 --gloo ;;
-    tail-4m) echo exchange --elements 1048576 --iterations 12 --loss 0,0.1%,1% --gloo ;;
-    tail-4m-mbit) echo exchange --elements 1048576 --rate 100mbit --iterations 20 --loss 0,0.1%,1% ;;
-    stragglers) echo exchange --elements 1048576 --rate 100mbit --loss 0 --straggler none,slow,pauses --iterations 6 ;;
+    tail-256k) echo exchange --elements 65536 --rounds 8 --iterations 12 --gloo ;;
+    tail-4m) echo exchange --elements 1048576 --rounds 4 --iterations 3 --loss 0,0.1%,1% --gloo ;;
+    tail-4m-mbit) echo exchange --elements 1048576 --rate 100mbit --rounds 5 --iterations 4 --loss 0,0.1%,1% ;;
+    stragglers) echo exchange --elements 1048576 --rate 100mbit --loss 0 --straggler none,slow,pauses --rounds 2 --iterations 3 ;;
     convergence-*) echo convergence --data "${1#convergence-}" ;;
     *) return 1 ;;
     esac

@@ -25,7 +25,7 @@ use crate::compare::offloads::TcpOffloads;
 const EXAMPLES: &str = "\
 Examples:
   sumac-figures exchange --elements 65536 --gloo
-  sumac-figures exchange --elements 1048576 --rate 100mbit --loss 0 --straggler none,slow,pauses --iterations 15
+  sumac-figures exchange --elements 1048576 --rate 100mbit --loss 0 --straggler none,slow,pauses --rounds 2 --iterations 3
 
 Four workers, static mode with 64 slots: an exact mean of float32 and one with the loss bound, in turns.
 Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 130 interrupted.";
@@ -43,8 +43,11 @@ pub struct Exchange {
     /// Elements of each worker's tensor
     #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
     elements: u32,
-    /// Measured allreduces of each job in each case
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Rounds over all cases, so that all of them meet what else the machine does
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Measured allreduces of each job in each case of a round
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: u32,
     /// Parts of the frames lost in every direction of every cable: a case each
     #[arg(long, value_delimiter = ',', default_value = "0,0.01%,0.1%,1%")]
@@ -129,7 +132,7 @@ impl Exchange {
                 sumac: SumacOptions::default(),
                 operation: Operation::sum(self.elements as usize),
                 jobs: 1,
-                iterations: self.iterations,
+                iterations: self.rounds * self.iterations,
                 warmup: WARMUP,
                 seed: 1,
                 limit: LIMIT,
@@ -152,25 +155,33 @@ impl Exchange {
         lose(lab, Probability(0))?;
         let join = |loss_bound, name| Trainers::join(deployment, name, Operation { loss_bound, ..mean });
         let mut jobs = [join(0.0, "exact")?, join(self.loss_bound, "bounded")?];
-        for loss in &self.loss {
-            lose(lab, *loss)?;
-            for straggler in &self.straggler {
-                let turns = straggler.beside(lab, deployment, || self.turns(&mut jobs))?;
-                for (bound, (times, spent)) in [0.0, self.loss_bound].into_iter().zip(turns) {
-                    let contender = format!("p = {} %", (f64::from(bound) * 1e4).round() / 100.0);
-                    rows.push(Row::new(*loss, *straggler, contender, times, spent));
+        let mut measured = vec![Default::default(); self.loss.len() * self.straggler.len()];
+        for _ in 0..self.rounds {
+            let mut cases = measured.iter_mut();
+            for loss in &self.loss {
+                lose(lab, *loss)?;
+                for (straggler, measured) in self.straggler.iter().zip(&mut cases) {
+                    straggler.beside(lab, deployment, || self.turns(&mut jobs, measured))?;
                 }
+            }
+        }
+        let cases =
+            self.loss.iter().flat_map(|loss| self.straggler.iter().map(move |straggler| (*loss, *straggler)));
+        for ((loss, straggler), jobs) in cases.zip(measured) {
+            for (bound, (times, spent)) in [0.0, self.loss_bound].into_iter().zip(jobs) {
+                let contender = format!("p = {} %", (f64::from(bound) * 1e4).round() / 100.0);
+                let spent = spent / times.len() as f64;
+                rows.push(Row::new(loss, straggler, contender, times, spent));
             }
         }
         jobs.into_iter().try_for_each(Trainers::leave)
     }
 
-    /// Lets the jobs sum in turns. Returns for each its times and the mean fraction that was left out.
-    fn turns(&self, jobs: &mut [Trainers<f32>; 2]) -> Result<[(Vec<f64>, f64); 2]> {
-        let mut measured = [(Vec::new(), 0.0), (Vec::new(), 0.0)];
+    /// Lets the jobs sum in turns, and adds for each its times and the fractions that were left out.
+    fn turns(&self, jobs: &mut [Trainers<f32>; 2], measured: &mut [(Vec<f64>, f64); 2]) -> Result<()> {
         let contents = Contents { seed: 1, iteration: 0 };
         for turn in 0..WARMUP + self.iterations {
-            for (trainers, (times, spent)) in jobs.iter_mut().zip(&mut measured) {
+            for (trainers, (times, spent)) in jobs.iter_mut().zip(measured.iter_mut()) {
                 interrupt::check()?;
                 if turn == 0 {
                     trainers.fill(contents)?;
@@ -184,12 +195,12 @@ impl Exchange {
                     times.push(end - start);
                     *spent += trainers.loss().map_or(0.0, |loss| {
                         let all = loss.elements as f64 * loss.by_worker.len() as f64;
-                        loss.by_worker.iter().sum::<u64>() as f64 / all / f64::from(self.iterations)
+                        loss.by_worker.iter().sum::<u64>() as f64 / all
                     });
                 }
             }
         }
-        Ok(measured)
+        Ok(())
     }
 }
 
