@@ -58,6 +58,7 @@ fn beside_tcp(mode: &str, sumac: &SumacOptions, control: &str) -> [u64; 2] {
         exact::assert_sums("beside TCP", 1, &crew.results(pending));
         traffic.assert_flows("after the sum");
         println!("{mode} job beside {control}: {} KB, TCP {} KB", had[0] / 1000, had[1] / 1000);
+        println!("{} marks echoed, {} halvings", crew.counter("marked"), crew.counter("halvings"));
         crew.leave();
         traffic.end();
     });

@@ -122,14 +122,20 @@ impl Flow {
         (self.next_packet - 1 - self.acknowledged) as usize
     }
 
-    /// Packets in flight at most. With fewer the receiver would have nothing to acknowledge before a timer.
-    pub fn window(&self) -> u32 {
-        self.congestion.window().max(2 * ACKNOWLEDGED_EVERY).min(self.rate.window())
+    /// Packets in flight at most.
+    fn window(&self) -> u32 {
+        self.congestion.window()
+    }
+
+    /// Whether no more packets may be in flight. The last of them asks for an acknowledgement: the window may be shorter than the
+    /// receiver's turn.
+    pub fn is_full(&self) -> bool {
+        self.in_flight() >= self.window() as usize
     }
 
     /// Whether data may go; the time until which it may not.
     pub fn may_send(&self, now: Time) -> MaySend {
-        if self.in_flight() >= self.window() as usize {
+        if self.is_full() {
             return MaySend::Blocked;
         }
         self.rate.may_send(now, self.in_flight())
@@ -155,14 +161,18 @@ impl Flow {
         echo: u32,
         is_marked: bool,
     ) -> (Option<u64>, bool) {
-        // Numbers of packets that were acknowledged before, or never sent, are more than all in flight ahead.
-        let new = number.wrapping_sub(self.acknowledged as u32) as usize;
-        if new > self.in_flight() {
-            return (None, false);
-        }
         let first = self.acknowledged + 1;
-        self.acknowledged += new as u64;
-        self.progress = now;
+        let new = number.wrapping_sub(self.acknowledged as u32);
+        // An earlier one than what was given up as lost: it still tells the round trip, without which the next would be given up too early
+        // as well.
+        let is_late = is_later(self.acknowledged as u32, number);
+        if !is_late {
+            if new as usize > self.in_flight() {
+                return (None, false);
+            }
+            self.acknowledged += u64::from(new);
+            self.progress = now;
+        }
         let event = CongestionEvent { seq: self.acknowledged, base: first, next: self.next_packet, lost: 0 };
         let is_halved = is_marked && self.congestion.on_congestion(event);
         if !is_marked {
@@ -185,14 +195,15 @@ impl Flow {
         Some(rtt)
     }
 
-    /// Records that a packet with data arrived, marked by the network or not. Returns whether it is to be acknowledged.
-    pub fn on_data(&mut self, number: u32, is_marked: bool) -> bool {
+    /// Records that a packet with data arrived, marked by the network or not; `asks`: for an acknowledgement. Returns whether it
+    /// is to be acknowledged.
+    pub fn on_data(&mut self, number: u32, is_marked: bool, asks: bool) -> bool {
         self.is_marked |= is_marked;
         if self.highest == 0 || is_later(number, self.highest) {
             self.highest = number;
         }
         self.unacknowledged += 1;
-        if self.unacknowledged < ACKNOWLEDGED_EVERY {
+        if self.unacknowledged < ACKNOWLEDGED_EVERY && !asks {
             return false;
         }
         self.unacknowledged = 0;
@@ -211,8 +222,7 @@ impl Flow {
 
     /// The time at which a full window without an acknowledgement counts as lost.
     pub fn stalled_at(&self) -> Option<Time> {
-        let is_full = self.in_flight() >= self.window() as usize;
-        is_full.then(|| self.progress.plus(self.rtt.timeout(0)))
+        self.is_full().then(|| self.progress.plus(self.rtt.timeout(0)))
     }
 
     /// Gives up what is in flight: the peer says by a report what has arrived.
@@ -254,10 +264,11 @@ mod tests {
     #[test]
     fn every_tenth_packet_is_acknowledged() {
         let mut flow = flow(16);
-        let acknowledged: Vec<u32> = (1..=30).filter(|number| flow.on_data(*number, false)).collect();
+        let acknowledged: Vec<u32> = (1..=30).filter(|number| flow.on_data(*number, false, false)).collect();
         assert_eq!(acknowledged, [10, 20, 30]);
-        flow.on_data(25, false);
+        flow.on_data(25, false, false);
         assert_eq!(flow.highest(), 30, "it was late");
+        assert!(flow.on_data(31, false, true), "it fills the sender's window");
     }
 
     #[test]
@@ -277,13 +288,15 @@ mod tests {
         assert_eq!(flow.stalled_at(), None);
         flow.restart(Time(70_000));
         assert_eq!(flow.in_flight(), 0);
+        let (rtt, _) = flow.on_acknowledged(Time(81_000), 12, Time(1000).stamp(), false);
+        assert_eq!((rtt, flow.in_flight()), (Some(80_000), 0), "given up too early: it tells the round trip");
     }
 
     #[test]
     fn a_mark_halves_the_window_once_in_a_round_trip() {
         let mut flow = flow(64);
         let send = |flow: &mut Flow| {
-            while flow.in_flight() < flow.window() as usize {
+            while !flow.is_full() {
                 flow.on_sent(Time(0), 100);
             }
         };
@@ -296,7 +309,7 @@ mod tests {
         acknowledge(&mut flow, 64, false);
         send(&mut flow);
         assert!(acknowledge(&mut flow, 74, true));
-        assert_eq!(flow.window(), 20, "an acknowledgement comes with every tenth packet");
+        assert_eq!(flow.window(), 16);
         for _ in 0..100 {
             let number = flow.next_packet as u32 - 1;
             acknowledge(&mut flow, number, false);
@@ -313,7 +326,7 @@ mod tests {
             matches!(flow.pop(), Some(Control::Acknowledgement { is_marked: true, .. }))
         };
         for number in 1..=10 {
-            flow.on_data(number, number == 3);
+            flow.on_data(number, number == 3, false);
         }
         assert_eq!([echoes(&mut flow), echoes(&mut flow)], [true, false]);
     }

@@ -193,7 +193,7 @@ impl DirectMode {
     fn on_data(&mut self, core: &mut Core, rank: usize, packet: &Packet<'_>) -> Result<(), Reason> {
         let (header, flow) = (&packet.header, &mut self.flows[rank]);
         let id = id_of(header);
-        let is_acknowledged = flow.on_data(header.next_seq, packet.is_marked);
+        let is_acknowledged = flow.on_data(header.next_seq, packet.is_marked, header.has(flag::QUERY));
         if is_acknowledged {
             flow.acknowledge(header.timestamp);
         }

@@ -144,13 +144,14 @@ impl DirectMode {
         flow.took_turn(id);
         let span = part.span(chunk);
         let number = flow.on_sent(now, payload_len(span.words as u16));
+        let asks = if flow.is_full() { flag::QUERY } else { 0 };
         let refuses = core.params.not_finite == sumac_job::NonFinitePolicy::Error;
         let mut header = Header {
             format: Format::Raw as u8,
             seq: chunk,
             elements: span.words as u16,
             next_seq: number,
-            flags: if is_resend { flag::RESEND } else { 0 },
+            flags: if is_resend { flag::RESEND | asks } else { asks },
             exponent: exponent::NONE,
             ..header(core, Kind::Contribution, id)
         };
