@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from results import Results
-from simulated import case, cell, column
+from simulated import case, column, tables
 
 NAMES = {
     "mlt-fig14": "mlt-fig14-scale",
@@ -101,19 +101,8 @@ def figures(results: Results, pyplot: Any) -> dict[str, Optional[Any]]:
 
 def page(results: Results, folder: Path, table: Callable[..., str]) -> str:
     """The section; nothing where nothing was made."""
-    text = ""
-    targets = []
-    for figure, number in NUMBERS.items():
-        report = case(results, figure)
-        if report is None:
-            continue
-        text += f"\n### {number} of MLT: {report['title']}\n\n{report['lab']} Made by `{report['command']}`.\n\n"
-        text += table([name.replace("_", " ") for name in report["columns"]], [map(cell, row) for row in report["table"]])
-        if (folder / f"{NAMES[figure]}.svg").exists():
-            text += f"\n![{report['title']}]({folder.name}/{NAMES[figure]}.svg)\n"
-        for target in report["targets"]:
-            verdict = "reached" if target["reached"] else "**not reached**"
-            targets.append((f"{number}: {target['what']}", target["wanted"], target["measured"], verdict))
+    titles = {figure: f"{number} of MLT" for figure, number in NUMBERS.items()}
+    targets, text = tables(results, folder, table, titles, NAMES)
     if not text:
         return ""
     return HEAD + "\n" + table(("case", "to reach", "measured", ""), targets) + text

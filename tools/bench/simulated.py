@@ -172,22 +172,32 @@ def cell(value: Any) -> str:
     return str(value)
 
 
-def page(results: Results, folder: Path, table: Callable[..., str]) -> str:
-    """The section; nothing where nothing was made."""
+def tables(
+    results: Results, folder: Path, table: Callable[..., str], titles: dict[str, str], files: dict[str, str]
+) -> tuple[list[tuple[str, ...]], str]:
+    """The rows of targets and the parts of a section, for those figures of a paper that were made."""
     text = ""
     targets = []
-    for figure in NAMES:
+    for figure, title in titles.items():
         report = case(results, figure)
         if report is None:
             continue
-        what = "Section 5.2.2" if figure == "traffic" else f"Figure {figure[3:]}"
-        text += f"\n### {what} of ATP: {report['title']}\n\n{report['lab']} Made by `{report['command']}`.\n\n"
+        what, _, _ = title.partition(" of ")
+        text += f"\n### {title}: {report['title']}\n\n{report['lab']} Made by `{report['command']}`.\n\n"
         text += table([name.replace("_", " ") for name in report["columns"]], [map(cell, row) for row in report["table"]])
-        if (folder / f"{NAMES[figure]}.svg").exists():
-            text += f"\n![{report['title']}]({folder.name}/{NAMES[figure]}.svg)\n"
+        if (folder / f"{files[figure]}.svg").exists():
+            text += f"\n![{report['title']}]({folder.name}/{files[figure]}.svg)\n"
         for target in report["targets"]:
             verdict = "reached" if target["reached"] else "**not reached**"
             targets.append((f"{what}: {target['what']}", target["wanted"], target["measured"], verdict))
+    return targets, text
+
+
+def page(results: Results, folder: Path, table: Callable[..., str]) -> str:
+    """The section; nothing where nothing was made."""
+    number = {figure: f"Figure {figure[3:]}" for figure in NAMES} | {"traffic": "Section 5.2.2"}
+    titles = {figure: f"{number[figure]} of ATP" for figure in NAMES}
+    targets, text = tables(results, folder, table, titles, NAMES)
     if not text:
         return ""
     return HEAD + "\n" + table(("case", "to reach", "measured", ""), targets) + NOTES + text

@@ -18,7 +18,7 @@ impl Red {
         Red { thresholds: [u64::MAX; SELECTORS] }
     }
 
-    /// Those of `sumac qos show` for a port with this buffer.
+    /// The thresholds that `sumac qos show` has for a port with this buffer.
     pub fn of_buffer(buffer: u32) -> Red {
         let threshold = |class: usize| match class as u8 {
             class if class < DATA_CLASSES => dropping_threshold(class, buffer).into(),

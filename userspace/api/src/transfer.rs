@@ -61,7 +61,7 @@ pub enum MissingValues {
     /// Zero, for gradients.
     #[default]
     Zero,
-    /// Those that the memory had before, for parameters.
+    /// The values that the memory had before, for parameters.
     Keep,
 }
 

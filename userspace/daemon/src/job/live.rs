@@ -56,7 +56,7 @@ pub(super) struct EventLoop<'a> {
 #[derive(Debug, Default)]
 struct TransferWatch {
     looked: Option<Instant>,
-    /// Those that the trainers were told of.
+    /// The transfers that trainers were told of.
     told: Vec<u64>,
 }
 

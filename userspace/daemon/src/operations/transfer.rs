@@ -204,7 +204,7 @@ impl JobOperations {
             FragmentEnd::Complete => {
                 state.complete(client, op, outcome(None, loss.map(|loss| loss_of(&transfer, &loss))));
             }
-            // Nobody else has this operation: the error is told here alone.
+            // Only the two ends have a transfer, so the other ranks need not know its error.
             FragmentEnd::OwnFault(failure)
             | FragmentEnd::PeerFault(failure)
             | FragmentEnd::SumFault(failure) => {
