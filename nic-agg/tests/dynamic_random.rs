@@ -86,12 +86,17 @@ fn good(rng: &mut SmallRng, job: &NewJob) -> (Header, WorkerEntry) {
     for mark in [flag::OVERFLOW, flag::NOT_FINITE, flag::ECN_ECHO, flag::COLLISION] {
         header.flags |= if once_in(rng, 12) { mark } else { 0 };
     }
-    match rng.random_range(0..20) {
+    match rng.random_range(0..23) {
         0..12 => {}
         12..15 => header.flags |= flag::RESEND,
         15 => header.flags |= flag::RESEND | flag::RAW_FLOAT,
         16 => (header.flags, header.slot) = (header.flags | flag::RESEND, NO_SLOT),
         17 => header.kind = Kind::Probe as u8,
+        18..20 => {
+            header.flags |= flag::RESEND | flag::PARTIAL;
+            (header.contributors, header.next_seq) = (one_of(rng, &[0, 1, 9]), one_of(rng, &[0, seq, 9]));
+        }
+        20 => header.flags |= flag::PARTIAL,
         _ => return (from_above(rng, &header), above_of(job, header.lane.into())),
     }
     (header, job.workers[rank])

@@ -4,7 +4,7 @@
 //! w0 net0 --[cable]-- port0 +-----+
 //! w1 net0 --[cable]-- port1 | agg |
 //! w2 net0 --[cable]-- port2 |     |
-//! w3 net0 --[cable]-- port3 +-----+
+//! w3 net0 --[cable]-- port3 +-----+ --[cable]-- parameter host, of dynamic jobs
 //! ```
 
 use std::thread;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use sumac_client::{Client, Job, Loss, OpOptions};
-use sumac_lab::deployment::{Backend, SumacOptions};
+use sumac_lab::deployment::{Backend, DynamicOptions, SumacOptions};
 use sumac_lab::run::{Operation, Report, RunOptions, run};
 use sumac_lab::units::Probability;
 use sumac_lab::{Faults, LabSpec};
@@ -21,13 +21,22 @@ use sumac_tests::{Crew, wait};
 
 const COUNT: usize = 400_000;
 
+/// The options of static jobs, and of dynamic ones with a parameter host.
+fn modes() -> [Option<DynamicOptions>; 2] {
+    [None, Some(DynamicOptions::default())]
+}
+
+fn lab(workers: u16, dynamic: Option<DynamicOptions>) -> LabSpec {
+    LabSpec { parameter_hosts: u16::from(dynamic.is_some()), ..LabSpec::new(workers) }
+}
+
 /// Three sums with a bound of 10 %, on cables that lose 1 % of the frames.
-fn lossy(backend: Backend) -> Report {
+fn lossy(backend: Backend, dynamic: Option<DynamicOptions>) -> Report {
     let faults = Faults { loss: Probability(10_000), ..Faults::default() };
     let name = format!("bound{}", std::process::id());
     run(&RunOptions {
-        lab: LabSpec { faults, name, ..LabSpec::new(4) },
-        sumac: SumacOptions { backend, ..SumacOptions::default() },
+        lab: LabSpec { faults, name, ..lab(4, dynamic) },
+        sumac: SumacOptions { backend, dynamic, ..SumacOptions::default() },
         operation: Operation { loss_bound: 0.1, ..Operation::sum(COUNT) },
         jobs: 1,
         iterations: 3,
@@ -43,13 +52,15 @@ fn lossy(backend: Backend) -> Report {
 #[test]
 fn lossy_cables_overdraw_no_budget_and_replicas_stay_equal() {
     in_turn(|| {
-        for backend in [Backend::Xdp, Backend::Udp] {
-            let report = lossy(backend);
-            let loss = report.loss.clone().unwrap();
-            println!("{backend:?}: {loss:?}, {} s", report.tat_s.median);
-            assert!(report.verified, "{report}");
-            assert!(loss.by_worker.iter().all(|spent| *spent <= loss.budget), "{loss:?}");
-            assert!(loss.budget <= 0.1);
+        for dynamic in modes() {
+            for backend in [Backend::Xdp, Backend::Udp] {
+                let report = lossy(backend, dynamic);
+                let loss = report.loss.clone().unwrap();
+                println!("{dynamic:?} {backend:?}: {loss:?}, {} s", report.tat_s.median);
+                assert!(report.verified, "{report}");
+                assert!(loss.by_worker.iter().all(|spent| *spent <= loss.budget), "{loss:?}");
+                assert!(loss.budget <= 0.1);
+            }
         }
     });
 }
@@ -68,7 +79,12 @@ fn sum_of_ones(client: &Client, job: &Job) -> (Vec<f32>, Loss) {
 /// A worker whose daemon stops for a while in the middle: it is left out of some chunks, and gets every result.
 #[test]
 fn a_worker_that_stops_is_left_out_within_the_bound() {
-    with_sumac(LabSpec::new(3), &SumacOptions::default(), |sumac| {
+    modes().into_iter().for_each(stops);
+}
+
+fn stops(dynamic: Option<DynamicOptions>) {
+    let options = SumacOptions { dynamic, ..SumacOptions::default() };
+    with_sumac(lab(3, dynamic), &options, |sumac| {
         let crew = Crew::join(sumac, "straggler");
         let results = thread::scope(|scope| {
             let running: Vec<_> =

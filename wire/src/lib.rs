@@ -12,6 +12,7 @@
 //! | [`checksum`] | the Internet checksum over header and payload |
 //! | [`tables`] | what the loaders tell the programs about jobs and workers |
 //! | [`admit`] | may this packet of this job go on |
+//! | [`budget`] | how many chunks may complete without a worker (bounded loss) |
 //! | [`slot`] | what a contribution does to its slot (SwitchML's Algorithm 3) |
 //! | [`stream`] | which slot and pool version a chunk takes (SwitchML's Algorithm 4) |
 //! | [`dynamic`] | what packets do to a shared slot and at the parameter host (ATP) |
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admit;
+pub mod budget;
 pub mod bytes;
 pub mod checksum;
 pub mod dynamic;

@@ -9,9 +9,10 @@ mod static_mode;
 use sumac_agg_layout::State;
 use sumac_wire::{
     Header, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, PAGE_ELEMENTS, Reason, admit,
+    budget::Budget,
     header::{HEADER_LEN, flag},
     reason::COUNTERS,
-    slot::{Budget, SlotMeta},
+    slot::SlotMeta,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 

@@ -6,8 +6,8 @@
 use core::mem::{offset_of, size_of};
 
 use sumac_wire::{
-    MAX_ELEMENTS, MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, dynamic,
-    slot::{Budget, SlotMeta},
+    MAX_ELEMENTS, MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, budget::Budget, dynamic,
+    slot::SlotMeta,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

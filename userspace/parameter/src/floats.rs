@@ -50,9 +50,12 @@ impl FloatStock {
         }
     }
 
-    /// Sums the floats of all workers in 64 bits, rounds once, and gives the bits of the first ones.
-    pub(crate) fn sum(&mut self, floats: &Floats, values: &mut [i32]) {
-        let mut rows = floats.0.chunks_exact(self.elements);
+    /// Sums the floats of all workers but those in `left_out`, a bit for each rank, in 64 bits, rounds once, and gives the bits of
+    /// the first ones.
+    pub(crate) fn sum(&mut self, floats: &Floats, left_out: u32, values: &mut [i32]) {
+        let is_in = |rank| left_out.checked_shr(rank).unwrap_or(0) & 1 == 0;
+        let rows = (0..).zip(floats.0.chunks_exact(self.elements)).filter(|(rank, _)| is_in(*rank));
+        let mut rows = rows.map(|(_, row)| row);
         if let Some(first) = rows.next() {
             self.sums.iter_mut().zip(first).for_each(|(sum, value)| *sum = f64::from(*value));
         }
@@ -83,10 +86,16 @@ mod tests {
             stock.put(&mut floats, rank, &bytes(&rows[usize::from(rank)]));
         }
         let mut values = [0; 4];
-        stock.sum(&floats, &mut values);
+        stock.sum(&floats, 0, &mut values);
         let got = values.map(|bits| f32::from_bits(bits as u32));
         assert_eq!(got[..2], [3e38, 1.0 + 2e-8]);
         assert!(got[2] == 0.0 && got[2].is_sign_negative() && got[3].is_nan());
+        stock.sum(&floats, 0b001, &mut values);
+        assert_eq!(
+            values.map(|bits| f32::from_bits(bits as u32)),
+            [0.0, 2e-8, -0.0, 2.0],
+            "without worker 0"
+        );
         stock.give(floats);
         assert!(stock.take().is_some());
     }

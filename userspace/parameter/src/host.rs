@@ -297,7 +297,7 @@ impl Job {
         }
         self.count(header, &bits);
         let ring = ring(&mut self.rings, header).ok_or(Reason::WrongSlot)?;
-        let done = ring.absorb(now, header, elements, self.members.all(), rank);
+        let done = ring.take(now, header, elements, &self.members, rank);
         if matches!(done, Done::Taken(_)) {
             self.stats.waiting_for.clear();
         }
@@ -350,9 +350,13 @@ impl Job {
             }
             _ => {}
         }
-        let (meta, stats) = (&chunk.meta, &mut self.stats);
+        let (meta, stats, all) = (&chunk.meta, &mut self.stats, self.members.all());
+        let left_out = meta.is_partial(all).then(|| self.members.rank_bits(&meta.missing(all))).flatten();
         let sum = || {
-            let result = meta.result(header, world, slots);
+            let result = match left_out {
+                Some(left_out) => meta.partial_result(header, world, left_out),
+                None => meta.result(header, world, slots),
+            };
             let past_slots = if chunk.next_passes { flag::RESEND } else { 0 };
             Header { flags: result.flags | past_slots, bitmap_1: begun, ..result }
         };
@@ -360,6 +364,7 @@ impl Job {
             Done::Taken(Outcome::Wait) => None,
             Done::Taken(Outcome::Complete) => {
                 stats.completed += 1;
+                stats.partial += u64::from(left_out.is_some());
                 stats.raw += u64::from(meta.is_raw());
                 Some((Reason::Completed, sum(), Body::Sum, To::All(0)))
             }

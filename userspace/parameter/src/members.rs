@@ -115,6 +115,14 @@ impl Members {
         (0..).zip(&self.workers).filter(|(_, worker)| is_in(worker)).map(|(rank, _)| rank).collect()
     }
 
+    /// Returns these workers as a bit for each rank; none where there are more workers than bits.
+    pub(crate) fn rank_bits(&self, bits: &Bits) -> Option<u32> {
+        if self.workers.len() > MAX_WORKERS {
+            return None;
+        }
+        Some(self.ranks(bits).into_iter().fold(0, |ranks, rank| ranks | 1 << rank))
+    }
+
     /// Returns the source of a packet with the values of `bits`.
     ///
     /// A worker sends its own values only. Packets through an aggregator are marked (`is_passed`), but so are those of a

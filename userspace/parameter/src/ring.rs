@@ -3,7 +3,8 @@
 
 use sumac_values as values;
 use sumac_wire::{
-    Header, MAX_WORKERS, Time,
+    Header, MAX_WORKERS, Reason, Time,
+    budget::Budget,
     dynamic::host::{Action, Bits, ChunkMeta, Job, Outcome, note_received},
     header::flag,
     stream::is_later,
@@ -11,7 +12,7 @@ use sumac_wire::{
 
 use crate::{
     floats::{FloatStock, Floats},
-    members::Source,
+    members::{Members, Source},
 };
 
 /// Time without a contribution after which a lane with a chunk that is not complete is stalled, in nanoseconds.
@@ -57,6 +58,8 @@ pub(crate) struct Ring {
     latest: u32,
     /// The known prefix of results that each worker has received.
     received: Vec<u32>,
+    /// What each worker was left out of.
+    budget: Budget,
     /// The last contribution; none once the lane is known to be stalled, or to wait for nothing.
     last: Option<Time>,
 }
@@ -72,6 +75,7 @@ impl Ring {
             next: 0,
             latest: 0,
             received,
+            budget: Budget::default(),
             last: None,
         }
     }
@@ -124,15 +128,38 @@ impl Ring {
         begun.find(|chunk| !chunk.meta.is_complete()).map(|chunk| chunk.meta.missing(all))
     }
 
-    /// Adds a contribution or a sum that was admitted; `rank`: of the only worker in it.
-    pub(crate) fn absorb(
+    /// Adds a contribution or a sum that was admitted, and completes its chunk if it is a flush that may; `rank`: of the only
+    /// worker in it.
+    pub(crate) fn take(
         &mut self,
         now: Time,
         header: &Header,
         payload: &[u8],
-        all: &Bits,
+        members: &Members,
         rank: Option<u16>,
     ) -> Done {
+        let done = self.absorb(now, header, payload, members.all(), rank);
+        let is_waiting =
+            matches!(done, Done::Taken(Outcome::Wait) | Done::Left(Action::Ignore(Reason::Duplicate)));
+        match header.has(flag::PARTIAL) && is_waiting && self.flush(header, members) {
+            true => Done::Taken(Outcome::Complete),
+            false => done,
+        }
+    }
+
+    /// Completes a chunk without some workers. Returns whether it may.
+    fn flush(&mut self, header: &Header, members: &Members) -> bool {
+        let place = self.place(header.seq);
+        let Some(chunk) = self.chunks.get_mut(place) else { return false };
+        let Some(left_out) = members.rank_bits(&chunk.meta.missing(members.all())) else { return false };
+        if !chunk.meta.flush(header, members.all(), left_out, &mut self.budget) {
+            return false;
+        }
+        self.complete(place, left_out);
+        true
+    }
+
+    fn absorb(&mut self, now: Time, header: &Header, payload: &[u8], all: &Bits, rank: Option<u16>) -> Done {
         if self.chunks.is_empty() {
             self.chunks.resize_with(self.kept as usize, Chunk::default);
         }
@@ -168,7 +195,7 @@ impl Ring {
         self.latest = if is_later(header.seq, self.latest) { header.seq } else { self.latest };
         let outcome = chunk.meta.settle(all, overflowed);
         if outcome == Outcome::Complete {
-            self.complete(place);
+            self.complete(place, 0);
         }
         Done::Taken(outcome)
     }
@@ -199,11 +226,12 @@ impl Ring {
         chunk.floats.take()
     }
 
-    fn complete(&mut self, place: usize) {
+    /// Ends the sum of a chunk; `left_out`: the ranks of the workers that are not in it.
+    fn complete(&mut self, place: usize, left_out: u32) {
         if let Some(chunk) = self.chunks.get_mut(place)
             && let Some(floats) = chunk.floats.take()
         {
-            self.stock.sum(&floats, chunk.values(self.elements));
+            self.stock.sum(&floats, left_out, chunk.values(self.elements));
             self.stock.give(floats);
         }
         while self.get(self.next).is_some_and(|chunk| chunk.meta.is_complete()) {

@@ -55,6 +55,8 @@ job_stats! {
     /// Of all these, those with a mark of congestion.
     marked,
     completed,
+    /// Of these, those completed without some workers: bounded loss.
+    partial,
     /// Of these, those summed as floats.
     raw,
     /// Requests for a chunk's floats, to one worker or all.

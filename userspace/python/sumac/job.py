@@ -53,8 +53,8 @@ class Job:
 
         ``reduction`` is ``"sum"`` (the default), ``"mean"``, ``"min"`` or ``"max"``. All operations take ``name`` (the same on
         all workers; required in a job with ``order="name"``) and ``priority`` (0 to 7; from 4 on urgent). Sums and means of
-        floats in static jobs take ``loss_bound``, the fraction of its elements that each worker may be left out with: what
-        is missing is then in :attr:`Handle.loss`. ``importance`` lets routers drop unimportant packets first: ``"magnitude"``
+        floats take ``loss_bound``, the fraction of its elements that each worker may be left out with: what is missing is then
+        in :attr:`Handle.loss`. ``importance`` lets routers drop unimportant packets first: ``"magnitude"``
         tells packets apart by their values, ``"high"`` and ``"low"`` are those of the whole tensor.
 
         All workers submit the same shapes and types in the same order. The arrays belong to the daemon until

@@ -8,6 +8,23 @@ use sumac_wire::{Header, Reason, admit::all_workers, header::flag};
 
 use crate::{chunk::Span, operation::Operation};
 
+/// The request to complete a chunk with the contributions that are there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flush {
+    /// Chunks of the operation that each worker may be left out of.
+    pub limit: u16,
+    /// The operation's first chunk.
+    pub first_seq: u64,
+}
+
+impl Flush {
+    /// Marks a contribution.
+    pub fn mark(self, header: &mut Header) {
+        header.flags |= flag::PARTIAL;
+        (header.contributors, header.next_seq) = (self.limit, self.first_seq as u32);
+    }
+}
+
 /// Contributions that were left out of an operation's results. Values are counted in the whole tensor
 /// ([`base`](crate::Operation::base) and index).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +71,11 @@ impl Ledger {
         others.into_iter().any(|(_, spent)| *spent < self.limit).then_some(self.limit)
     }
 
+    /// Whether this worker is not among the contributors of a result.
+    pub fn is_left_out(&self, contributors: u32) -> bool {
+        contributors >> self.rank & 1 == 0
+    }
+
     /// Checks that a result marked as partial names some of the workers.
     pub fn check(&self, header: &Header) -> Result<(), Reason> {
         if header.has(flag::EXPONENT | flag::QUERY | flag::MISMATCH) {
@@ -74,7 +96,7 @@ impl Ledger {
                 *values += span.values as u64;
             }
         }
-        if contributors >> self.rank & 1 == 0 {
+        if self.is_left_out(contributors) {
             let first = self.base + span.first;
             self.loss.own.push(first..first + span.values);
         }

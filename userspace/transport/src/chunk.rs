@@ -272,7 +272,7 @@ impl ChunkCodec {
             let at = taken.start - span.first;
             match codec {
                 Some(words) => words.decode(at, wire, output),
-                None => raw::decode(dtype, divisor, at, wire, output),
+                None => raw::decode(dtype, divisor, self.codec.part(), at, wire, output),
             }
         }
         let index = operation.base as usize + taken.start + values;

@@ -24,6 +24,13 @@ pub(crate) enum ChunkState {
     Lost,
 }
 
+impl ChunkState {
+    /// Whether an answer is waited for.
+    pub const fn is_sent(self) -> bool {
+        matches!(self, ChunkState::Sent | ChunkState::Lost)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkRecord {
     pub seq: u64,
@@ -197,9 +204,11 @@ impl InFlight {
         self.queues.append(READY, index);
     }
 
-    /// Records the result of a chunk, whose entry goes to chunk `seq`, which is idle.
+    /// Records the result of a chunk, sent or not. Its entry goes to chunk `seq`, which is idle.
     pub fn advance(&mut self, index: usize, seq: u64) {
-        self.answered(index);
+        if self.records[index].state.is_sent() {
+            self.answered(index);
+        }
         self.queues.remove(index);
         let record = &mut self.records[index];
         record.seq = seq;

@@ -43,6 +43,11 @@ impl ProbeTimeout {
         }
     }
 
+    /// Whether there was a probe since the last result.
+    pub fn is_idle(&self) -> bool {
+        self.level > 0
+    }
+
     /// The time of the last result.
     pub fn last_result(&self) -> Time {
         self.last_result

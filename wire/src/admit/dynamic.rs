@@ -9,11 +9,20 @@ use crate::{
         host::{Bits, holds},
     },
     header::{NO_SLOT, flag},
+    stream::is_later,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
 /// Flags of the other modes.
-const FOREIGN: u16 = flag::PARTIAL | flag::EXPONENT | flag::MISMATCH | flag::QUERY;
+const FOREIGN: u16 = flag::EXPONENT | flag::MISMATCH | flag::QUERY;
+
+/// Whether a contribution has flags that none has. A flush has been sent before, so that slots give what they have to it; and the
+/// maximum of some workers' values is nobody's.
+#[inline(always)]
+const fn is_foreign(header: &Header) -> bool {
+    let is_flush = header.has(flag::PARTIAL);
+    header.has(FOREIGN) || is_flush && (!header.has(flag::RESEND) || header.has(flag::MAXIMUM))
+}
 
 /// Whether a packet from a worker names the rack of this aggregator among its root's; none where it is the only one.
 #[inline(always)]
@@ -46,7 +55,7 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
     if header.kind == Kind::Probe as u8 {
         return if header.elements <= job.elements { Ok(None) } else { Err(Reason::WrongElements) };
     }
-    if header.kind != Kind::Contribution as u8 || header.has(FOREIGN) {
+    if header.kind != Kind::Contribution as u8 || is_foreign(header) {
         return Err(Reason::BadType);
     }
     if !is_of_shard(header, job.shards, shard) || !is_in_pool(header, job) {
@@ -130,7 +139,7 @@ pub fn to_host(header: &Header, job: &HostTerms<'_>, shard: u16) -> Result<Optio
     if header.kind == Kind::Probe as u8 {
         return if header.elements <= job.elements { Ok(None) } else { Err(Reason::WrongElements) };
     }
-    if header.kind != Kind::Contribution as u8 || header.has(FOREIGN) {
+    if header.kind != Kind::Contribution as u8 || is_foreign(header) {
         return Err(Reason::BadType);
     }
     if !is_of_shard(header, job.shards, shard) || header.lane >= job.lanes {
@@ -138,6 +147,9 @@ pub fn to_host(header: &Header, job: &HostTerms<'_>, shard: u16) -> Result<Optio
     }
     if header.elements == 0 || header.elements > job.elements {
         return Err(Reason::WrongElements);
+    }
+    if header.has(flag::PARTIAL) && is_later(header.next_seq, header.seq) {
+        return Err(Reason::OutOfTurn);
     }
     holds(header, job.all).map(Some).ok_or(Reason::WrongWorker)
 }
@@ -185,7 +197,7 @@ mod tests {
 
     #[test]
     fn an_only_aggregator_refuses() {
-        let table: [(&str, Change, Result<bool, Reason>); 21] = [
+        let table: [(&str, Change, Result<bool, Reason>); 24] = [
             ("a good one", |_| (), Ok(true)),
             ("a probe", |h| (h.kind, h.elements) = (Kind::Probe as u8, 0), Ok(false)),
             ("a long probe", |h| (h.kind, h.elements) = (Kind::Probe as u8, 257), Err(Reason::WrongElements)),
@@ -207,6 +219,13 @@ mod tests {
             ("no slot, sent again", |h| (h.slot, h.flags) = (NO_SLOT, flag::RESEND), Ok(true)),
             ("floats to be added", |h| h.flags = flag::RAW_FLOAT, Err(Reason::BadType)),
             ("no elements", |h| h.elements = 0, Err(Reason::WrongElements)),
+            ("a flush", |h| h.flags = flag::PARTIAL | flag::RESEND, Ok(true)),
+            ("a flush that slots would keep", |h| h.flags = flag::PARTIAL, Err(Reason::BadType)),
+            (
+                "a flush of a maximum",
+                |h| h.flags = flag::PARTIAL | flag::RESEND | flag::MAXIMUM,
+                Err(Reason::BadType),
+            ),
         ];
         for (what, change, expected) in table {
             let mut header = good();
@@ -288,7 +307,12 @@ mod tests {
         one[0] = 0b1000;
         assert_eq!(to_host(&good(), &terms, 1), Ok(Some(one)));
         assert_eq!(to_host(&Header { kind: Kind::Probe as u8, ..good() }, &terms, 1), Ok(None));
-        let table: [(Change, Reason); 7] = [
+        let flush = Header { flags: flag::PARTIAL | flag::RESEND, next_seq: 31, ..good() };
+        assert_eq!(to_host(&flush, &terms, 1), Ok(Some(one)));
+        let early = Header { next_seq: 32, ..flush };
+        assert_eq!(to_host(&early, &terms, 1), Err(Reason::OutOfTurn), "its operation begins later");
+        let table: [(Change, Reason); 8] = [
+            (|h| h.flags = flag::PARTIAL, Reason::BadType),
             (|h| h.kind = Kind::Result as u8, Reason::BadType),
             (|h| h.token = 1, Reason::BadToken),
             (|h| h.epoch = 1, Reason::WrongEpoch),

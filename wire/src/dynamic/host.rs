@@ -4,12 +4,14 @@
 //! The host keeps the last chunks of the stream, two windows of them: a worker sends a chunk only when it has the results
 //! of all that are a window older, and as long as every sum holds every worker none is further ahead of another than that.
 //! A chunk gives way to the one two windows later only when all workers are known to have its result, by the header's
-//! `received` field ([`note_received`]).
+//! `received` field ([`note_received`]). So one that was completed without some workers stays until they have its result.
 
 use super::rehash;
 use crate::{
     Kind, MAX_WORKERS, Reason,
-    header::{Header, flag},
+    admit::all_workers,
+    budget::{Budget, Flush, is_quorum},
+    header::{Header, exponent, flag},
     stream::is_later,
 };
 
@@ -242,6 +244,33 @@ impl ChunkMeta {
         Outcome::Complete
     }
 
+    /// Completes the chunk with the contributions that it has, for the flush `header` that [`ChunkMeta::absorb`] has taken in or
+    /// found in already; `left_out`: the ranks of the workers that are not in it. Returns `false`, with nothing changed, where the
+    /// chunk has to wait.
+    ///
+    /// It waits for a quorum and for budget, and for all where integers do not fit: floats are asked for then. It also waits where a part
+    /// of the flush's sum is in: that sum was dropped, and the others in it send again.
+    pub fn flush(&mut self, header: &Header, all: &Bits, left_out: u32, budget: &mut Budget) -> bool {
+        let is_in = |bits: Bits| self.seen.iter().zip(bits).all(|(seen, bits)| bits & !seen == 0);
+        let is_this = self.seq() == Some(header.seq) && self.raw == header.has(flag::RAW_FLOAT);
+        let is_waiting = !self.complete && self.seen != *all && holds(header, all).is_some_and(is_in);
+        let fits = self.raw || self.flags & flag::OVERFLOW == 0;
+        let workers = all.iter().map(|bits| bits.count_ones()).sum();
+        let contributors = self.seen.iter().map(|bits| bits.count_ones()).sum();
+        // A new incarnation of the job continues its operations, and what they have spent.
+        let flush = Flush { owner: 1, operation: header.next_seq, limit: header.contributors.into() };
+        if !is_this || !is_waiting || !fits || !is_quorum(contributors, workers) {
+            return false;
+        }
+        if flush.limit == 0 || !budget.spend(flush, left_out) {
+            return false;
+        }
+        self.complete = true;
+        // A worker that is left out may have a larger one: the chunk one window later goes as floats.
+        self.next_exponent = exponent::UNKNOWN;
+        true
+    }
+
     /// The header of the result, which answers `request`; the elements are the chunk's values.
     ///
     /// The result names the request's slot, which it frees on its way. Where a slot was busy, it says in `bitmap_0` which one
@@ -267,6 +296,14 @@ impl ChunkMeta {
             tensor: self.tensor,
             ..*request
         }
+    }
+
+    /// The header of the result of a chunk that was completed without the workers of these ranks. In `bitmap_0` it has the ranks that
+    /// are in, so it names no new slot.
+    pub fn partial_result(&self, request: &Header, world: u16, left_out: u32) -> Header {
+        let contributors = all_workers(world) & !left_out;
+        let result = self.result(request, contributors.count_ones() as u16, 0);
+        Header { flags: result.flags | flag::PARTIAL, bitmap_0: contributors, ..result }
     }
 
     /// The header that asks for a chunk's floats.
@@ -312,6 +349,11 @@ impl ChunkMeta {
     /// The workers of `all` whose values it does not have.
     pub fn missing(&self, all: &Bits) -> Bits {
         core::array::from_fn(|rack| all[rack] & !self.seen[rack])
+    }
+
+    /// Whether somebody is missing in its result, which all workers get all the same.
+    pub fn is_partial(&self, all: &Bits) -> bool {
+        self.complete && self.seen != *all
     }
 
     /// Whether a slot was busy on some packet's way.

@@ -17,7 +17,7 @@
 //!
 //! Added to the paper are the *question* ([`flag::QUERY`]): a contribution without its elements, which asks whether they
 //! are missing, and changes nothing; and the *flush* ([`flag::PARTIAL`]), after which a slot may complete without some
-//! workers ([`Budget`]).
+//! workers ([`crate::budget`]).
 
 pub mod answer;
 mod conclude;
@@ -26,7 +26,6 @@ mod flush;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub use conclude::{Conclusion, conclude, conclude_version};
-pub use flush::Budget;
 
 use crate::{
     Reason,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::{
     Header,
+    budget::Budget,
     tables::{JobEntry, job_flag},
 };
 

@@ -36,12 +36,12 @@ const ONE_LEVEL: System = System {
     overflow: Overflow::None,
     renews: false,
     shared: true,
-    flushes: false,
+    limit: 0,
     infers: false,
 };
 
 /// Workers that send to the host themselves; the stream is longer than what it keeps.
-const FLUSHES: System = System { racks: &[], direct: 2, chunks: 4, flushes: true, ..ONE_LEVEL };
+const FLUSHES: System = System { racks: &[], direct: 2, chunks: 4, limit: 2, ..ONE_LEVEL };
 
 #[test]
 fn one_chunk_of_two_workers() {
@@ -126,7 +126,7 @@ fn a_worker_is_replaced() {
     let system = System { renews: true, ..ONE_LEVEL };
     hold("2 workers, 1 chunk, renewal", system);
     hold("2 workers, 2 chunks, renewal", System { chunks: 2, shared: false, ..system });
-    hold("2 workers, 4 chunks, renewal, no aggregator", System { renews: true, flushes: false, ..FLUSHES });
+    hold("2 workers, 4 chunks, renewal, no aggregator", System { renews: true, limit: 0, ..FLUSHES });
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_rack_and_a_worker_beside_the_host() {
 
 #[test]
 fn chunks_give_way_two_windows_later() {
-    hold("2 workers, 4 chunks, window 1", System { flushes: false, ..FLUSHES });
+    hold("2 workers, 4 chunks, window 1", System { limit: 0, ..FLUSHES });
 }
 
 #[test]
@@ -180,6 +180,23 @@ fn two_workers_with_partial_sums_and_a_window() {
 #[test]
 fn three_workers_with_partial_sums() {
     hold("3 workers, 3 chunks, window 1, flushes", System { direct: 3, chunks: 3, ..FLUSHES });
+}
+
+#[test]
+fn flushes_take_what_slots_have() {
+    let system = System { racks: &[2], chunks: 1, limit: 1, ..ONE_LEVEL };
+    hold("2 workers, 1 chunk, flushes", system);
+    hold("2 racks of 1 worker, flushes", System { racks: &[1, 1], two_levels: true, ..system });
+}
+
+#[test]
+fn flushes_of_sums_that_overflow() {
+    for overflow in [Overflow::Value, Overflow::Sum] {
+        hold(
+            "2 workers, flushes, overflow",
+            System { racks: &[2], direct: 0, chunks: 1, limit: 1, overflow, ..ONE_LEVEL },
+        );
+    }
 }
 
 /// The model finds what `received` prevents: with partial sums, a complete chunk does not show that all have the results

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use stateright::{Model, Property};
 use sumac_wire::{
     Header,
+    budget::Budget,
     dynamic::{self, SlotMeta, host::ChunkMeta, owner},
     header::flag,
 };
@@ -39,6 +40,10 @@ pub struct State {
     pub floats: Vec<u32>,
     /// Bits of workers that continue under the new incarnation.
     pub renewed: u32,
+    /// What each worker was left out of, as the host counts it.
+    pub budget: Budget,
+    /// `[worker]`: bits of chunks that it was left out of.
+    pub left_out: Vec<u32>,
     /// Whether a result was sent that does not hold every worker once.
     pub is_wrong: bool,
     /// Whether the host gave up a result that a worker does not have.
@@ -71,8 +76,6 @@ pub enum Step {
     Take(At, u32),
     /// A slot loses what it has: its aggregator starts anew, another job frees it, its age is up.
     Lose(At, u32),
-    /// The host completes the chunk in this place.
-    Flush(usize),
     /// Worker 0 has died: the host renews the job, then the aggregators in any order, then the workers.
     RenewHost,
     RenewAggregator(At),
@@ -143,8 +146,11 @@ impl System {
         // After a renewal a window of chunks bypasses the slots, since survivors know other slots than a replacement.
         let settled = state.resume.filter(|_| state.is_renewed(worker)).map(|first| first + self.window);
         let first = settled.is_none_or(|settled| seq >= settled).then_some(Form::First);
-        let floats = (state.floats[worker] >> seq & 1 == 1).then_some(Form::Floats);
-        first.into_iter().chain([Form::Again]).chain(floats)
+        let is_asked = state.floats[worker] >> seq & 1 == 1;
+        let floats = [Form::Floats, Form::FlushFloats].into_iter().filter(move |_| is_asked);
+        let flushes = self.limit > 0;
+        let may_flush = move |form: &Form| flushes || !matches!(form, Form::Flush | Form::FlushFloats);
+        first.into_iter().chain([Form::Again, Form::Flush]).chain(floats).filter(may_flush)
     }
 
     /// Steps of one worker. Its packets arrive at any time from when it may send them.
@@ -201,6 +207,8 @@ impl Model for System {
             have: vec![0; self.workers()],
             floats: vec![0; self.workers()],
             renewed: 0,
+            budget: Budget::default(),
+            left_out: vec![0; self.workers()],
             is_wrong: false,
             is_early: false,
         }]
@@ -215,7 +223,6 @@ impl Model for System {
         for (place, (chunk, _)) in
             state.host.iter().enumerate().filter(|(_, (chunk, _))| !chunk.is_complete())
         {
-            steps.extend((self.flushes && chunk.seq().is_some()).then_some(Step::Flush(place)));
             steps.extend(chunk.is_raw().then_some(Step::Forget(place)));
         }
         for at in self.aggregators() {
@@ -278,7 +285,6 @@ impl Model for System {
                 }
             }
             Step::Lose(at, slot) => state.at(at).slots[slot as usize] = Default::default(),
-            Step::Flush(place) => self.flush(&mut state, place),
             Step::RenewHost => self.renew_host(&mut state),
             Step::RenewAggregator(at) => state.at(at).is_renewed = true,
             Step::RenewWorker(worker) => self.renew_worker(&mut state, worker),
@@ -290,6 +296,13 @@ impl Model for System {
         vec![
             Property::always("every sum holds every worker exactly once", |_: &Self, state: &State| {
                 !state.is_wrong
+            }),
+            Property::always(
+                "no worker is left out of more chunks than its limit",
+                |system: &Self, state: &State| !system.is_overdrawn(state),
+            ),
+            Property::sometimes("a chunk is flushed", |system: &Self, state: &State| {
+                system.limit == 0 || state.left_out.iter().any(|bits| *bits != 0)
             }),
             Property::always(KEPT, |_: &Self, state: &State| !state.is_early),
             Property::always("sending again completes every chunk", |system: &Self, state: &State| {

@@ -1,7 +1,7 @@
 //! The systems that are checked: workers, aggregators, parameter host, and the steps of each.
 
 use sumac_wire::{
-    Header, Kind, MAX_WORKERS,
+    Header, Kind, MAX_WORKERS, Reason,
     dynamic::{
         self, Action, Contribution, SlotMeta, decide,
         host::{self, Bits, ChunkMeta, Outcome},
@@ -47,8 +47,8 @@ pub struct System {
     pub renews: bool,
     /// Whether another job takes free slots.
     pub shared: bool,
-    /// Whether the host may complete a chunk at any time with the contributions that it has (bounded loss).
-    pub flushes: bool,
+    /// The chunks of an operation that each worker may be left out of; any worker may flush at any time. 0: no bounded loss.
+    pub limit: u16,
     /// Whether the host ignores `received` and infers from a complete chunk that all have those a window older.
     pub infers: bool,
 }
@@ -61,6 +61,25 @@ pub enum Form {
     Again,
     /// The floats that the parameter host asked for.
     Floats,
+    /// A flush.
+    Flush,
+    /// A flush with floats.
+    FlushFloats,
+}
+
+impl Form {
+    fn is_raw(self) -> bool {
+        matches!(self, Form::Floats | Form::FlushFloats)
+    }
+
+    fn is_flush(self) -> bool {
+        matches!(self, Form::Flush | Form::FlushFloats)
+    }
+}
+
+/// The first chunk of a chunk's operation.
+fn operation(seq: u32) -> u32 {
+    seq & !3
 }
 
 /// A contribution, or what a level made of some, with a sum in the elements' stead.
@@ -138,15 +157,18 @@ impl System {
     /// Whether a complete chunk's sum is one that the workers may get.
     fn is_right(&self, seq: u32, sum: u64) -> bool {
         let mut rest = sum;
+        // The integers of one worker fit, unless its value does not.
+        let is_alone = |worker| sum == 1 << field(worker, seq) && self.limit > 0;
         for worker in 0..self.workers() {
             let term = sum >> field(worker, seq) & 0xf;
             rest &= !(0xf << field(worker, seq));
             let is_in = match self.overflow {
                 Overflow::None => term == 1 || term == OTHER && self.renews && worker == 0,
-                Overflow::Value | Overflow::Sum => term == OTHER,
+                Overflow::Value => term == OTHER || is_alone(worker) && worker != 0,
+                Overflow::Sum => term == OTHER || is_alone(worker),
             };
             // Of a chunk that was flushed: at most once.
-            if !(is_in || self.flushes && term == 0) {
+            if !(is_in || self.limit > 0 && term == 0) {
                 return false;
             }
         }
@@ -157,11 +179,12 @@ impl System {
     pub fn packet(&self, worker: usize, seq: u32, form: Form, received: u32, is_renewed: bool) -> Packet {
         let (rack, rank, has_rack) = self.place(worker);
         let racks = self.racks.len() as u8 + self.direct as u8;
-        let is_too_large = self.overflow == Overflow::Value && worker == 0 && form != Form::Floats;
+        let is_too_large = self.overflow == Overflow::Value && worker == 0 && !form.is_raw();
         let flags = [
             (!has_rack, flag::LEVEL),
             (form != Form::First, flag::RESEND),
-            (form == Form::Floats, flag::RAW_FLOAT),
+            (form.is_raw(), flag::RAW_FLOAT),
+            (form.is_flush(), flag::PARTIAL),
             (is_too_large, flag::OVERFLOW),
         ];
         let header = Header {
@@ -176,9 +199,11 @@ impl System {
             bitmap_0: 1 << rank,
             bitmap_1: 1 << rack,
             received,
+            contributors: if form.is_flush() { self.limit } else { 0 },
+            next_seq: if form.is_flush() { operation(seq) } else { 0 },
             ..Header::default()
         };
-        let is_other = form == Form::Floats || is_renewed && worker == 0;
+        let is_other = form.is_raw() || is_renewed && worker == 0;
         let term = if is_other { OTHER } else { 1 };
         Packet { header, sum: term << field(worker, seq) }
     }
@@ -240,6 +265,7 @@ impl System {
                 *value += packet.sum;
                 true
             }
+            host::Action::Ignore(Reason::Duplicate) => return self.flush(state, header, &all),
             _ => return,
         };
         if let Some(given_up) = before.filter(|seq| *seq != header.seq) {
@@ -247,6 +273,7 @@ impl System {
         }
         let is_too_large = adds && self.overflow == Overflow::Sum && !header.has(flag::RAW_FLOAT);
         self.settle(state, place, &all, is_too_large);
+        self.flush(state, header, &all);
     }
 
     /// Notes how far a packet's senders have received; how far all have, as the decision takes it.
@@ -268,23 +295,40 @@ impl System {
         received
     }
 
-    /// Completes the chunk in `place` with the values that it has.
-    pub fn flush(&self, state: &mut State, place: usize) {
-        let (chunk, value) = &state.host[place];
-        let Some(seq) = chunk.seq() else { return };
-        let mut of = [0; host::MAX_RACKS];
-        for worker in (0..self.workers()).filter(|worker| value >> field(*worker, seq) & 0xf != 0) {
-            let (rack, rank, _) = self.place(worker);
-            of[rack] |= 1 << rank;
+    /// Completes a flush's chunk if it may.
+    fn flush(&self, state: &mut State, header: &Header, all: &Bits) {
+        let (chunk, value) = &mut state.host[(header.seq % self.kept()) as usize];
+        let missing = chunk.missing(all);
+        let is_missing = |worker: &usize| {
+            let (rack, rank, _) = self.place(*worker);
+            missing[rack] >> rank & 1 == 1
+        };
+        let left_out = (0..self.workers()).filter(is_missing).fold(0, |bits, worker| bits | 1u32 << worker);
+        if !header.has(flag::PARTIAL) || !chunk.flush(header, all, left_out, &mut state.budget) {
+            return;
         }
-        self.settle(state, place, &of, false);
+        let is_in = |worker: usize| *value >> field(worker, header.seq) & 0xf != 0;
+        state.is_wrong |= (0..self.workers()).any(|worker| is_in(worker) == (left_out >> worker & 1 == 1));
+        state.is_wrong |=
+            !self.is_right(header.seq, *value) || 2 * left_out.count_ones() as usize > self.workers();
+        state.complete |= 1 << header.seq;
+        (0..self.workers()).filter(is_missing).for_each(|worker| state.left_out[worker] |= 1 << header.seq);
     }
 
-    /// Completes the chunk in `place` if the values of `of` are in, or asks for floats.
-    fn settle(&self, state: &mut State, place: usize, of: &Bits, overflowed: bool) {
+    /// Whether a worker was left out of more chunks of an operation than its limit.
+    pub fn is_overdrawn(&self, state: &State) -> bool {
+        let of = |bits: u32, first| {
+            (0..self.chunks).filter(move |seq| operation(*seq) == first && bits >> seq & 1 == 1)
+        };
+        let count = |bits: &u32| (0..self.chunks).map(|first| of(*bits, first).count()).max();
+        state.left_out.iter().filter_map(count).any(|count| count > usize::from(self.limit))
+    }
+
+    /// Completes the chunk in `place` if all values are in, or asks for floats.
+    fn settle(&self, state: &mut State, place: usize, all: &Bits, overflowed: bool) {
         let (chunk, value) = &mut state.host[place];
         let Some(seq) = chunk.seq() else { return };
-        match chunk.settle(of, overflowed) {
+        match chunk.settle(all, overflowed) {
             Outcome::Complete => {
                 state.is_wrong |= !self.is_right(seq, *value);
                 state.complete |= 1 << seq;

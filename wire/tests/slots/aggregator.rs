@@ -2,7 +2,8 @@
 
 use sumac_wire::{
     Header, Kind, Reason, admit,
-    slot::{Action, Budget, SlotMeta, Then, answer, conclude, decide, state},
+    budget::Budget,
+    slot::{Action, SlotMeta, Then, answer, conclude, decide, state},
     stream::is_later,
     tables::{JobEntry, WorkerEntry, job_flag},
 };

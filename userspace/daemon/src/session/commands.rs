@@ -11,6 +11,7 @@ use sumac_api::{
     HelloReply, Open, OperationReply, Outbound, Register, RegisterReply, Request, Unregister, VERSION, Wait,
 };
 use sumac_job::{DType, JobTerms, OperationOrder, Reduction};
+use sumac_wire::MAX_WORKERS;
 
 use super::completion_event::CompletionEvent;
 use super::memory::Region;
@@ -310,8 +311,10 @@ fn check_bound(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Re
         () if matches!(reduction, Reduction::Min | Reduction::Max) => {
             "the minimum or maximum of some workers is not that of all"
         }
-        () if job.is_dynamic() => "the aggregators of a dynamic job wait for all workers",
-        () if job.fan_in_1 > 0 => "two levels of aggregators wait for all workers",
+        () if usize::from(job.world) > MAX_WORKERS => "it is for jobs of up to 32 workers",
+        () if job.fan_in_1 > 0 && !job.is_dynamic() => {
+            "in a static job two levels of aggregators wait for all workers"
+        }
         () => return Ok(()),
     };
     let message = format!("{name}: loss_bound {bound}: {problem}");

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on")]
 
 mod answers;
+mod flushes;
 mod hostile;
 mod splits;
 mod support;

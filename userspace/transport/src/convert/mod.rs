@@ -137,6 +137,11 @@ impl Codec {
         Codec { contributors: contributors.clamp(1, self.world), ..self }
     }
 
+    /// All workers, and those that results hold the values of.
+    pub(crate) fn part(&self) -> (u16, u16) {
+        (self.world, self.contributors)
+    }
+
     #[must_use]
     pub fn scalar(self) -> Codec {
         self.on(Instructions::Scalar)
@@ -216,8 +221,7 @@ impl Codec {
         let (tensor_len, wire_len) = self.common(dtype, arithmetic, tensor.len(), wire.len());
         let (wire, tensor) = (&wire[..wire_len], &mut tensor[..tensor_len]);
         let divisor = if arithmetic == Arithmetic::Mean { self.world } else { 1 };
-        let part = (self.world, self.contributors);
-        let dequantizer = |factor: Factor| factor.dequantizer(divisor, part);
+        let dequantizer = |factor: Factor| factor.dequantizer(divisor, self.part());
         let decoding = self.conversion(dtype, arithmetic, exponent, dequantizer, || divisor);
         match self.instructions {
             #[cfg(target_arch = "x86_64")]

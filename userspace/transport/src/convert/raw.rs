@@ -31,22 +31,34 @@ fn encode_as<R: Real>(tensor: &[u8], wire: &mut [u8]) -> Encoded {
     Encoded { saturated: None, not_finite }
 }
 
-/// Reads whole values from `wire`, the words of a chunk, from word `at` on, each divided by `divisor`.
-pub(crate) fn decode(dtype: DType, divisor: u16, at: usize, wire: &[u8], tensor: &mut [u8]) {
+/// Reads whole values from `wire`, the words of a chunk, from word `at` on, each divided by `divisor` and multiplied by the
+/// quotient of `part`: all workers, and those in the sum.
+pub(crate) fn decode(
+    dtype: DType,
+    divisor: u16,
+    part: (u16, u16),
+    at: usize,
+    wire: &[u8],
+    tensor: &mut [u8],
+) {
     let words = wire.get(at * WORD..).unwrap_or_default();
+    let (world, contributors) = (f64::from(part.0), f64::from(part.1));
+    // One division where nobody is missing, as for the mean of all.
+    let (up, down) =
+        if part.0 == part.1 { (1.0, f64::from(divisor)) } else { (world, f64::from(divisor) * contributors) };
     if let Some(float) = Float::of(dtype) {
-        with_float!(float, R => decode_as::<R>(divisor, words, tensor));
+        with_float!(float, R => decode_as::<R>(up, down, words, tensor));
     }
 }
 
-fn decode_as<R: Real>(divisor: u16, wire: &[u8], tensor: &mut [u8]) {
+fn decode_as<R: Real>(up: f64, down: f64, wire: &[u8], tensor: &mut [u8]) {
     let values = tensor.chunks_exact_mut(R::SIZE).zip(wire.as_chunks::<WORD>().0);
-    if divisor == 1 {
+    if up == down {
         return values.for_each(|(value, word)| R::of_f32(f32::from_be_bytes(*word)).write(value));
     }
     for (value, word) in values {
-        let mean = f64::from(f32::from_be_bytes(*word)) / f64::from(divisor);
-        R::of_f32(mean as f32).write(value);
+        let scaled = f64::from(f32::from_be_bytes(*word)) * up / down;
+        R::of_f32(scaled as f32).write(value);
     }
 }
 
@@ -64,10 +76,14 @@ mod tests {
         assert_eq!(encode(DType::Float32, 1, &tensor, &mut wire), Encoded::default());
         assert_eq!((&wire[..WORD], &wire[5 * WORD..]), (&[0; WORD][..], &[0; WORD][..]));
         let mut back = [0; 16];
-        decode(DType::Float32, 1, 1, &wire, &mut back);
+        decode(DType::Float32, 1, (3, 3), 1, &wire, &mut back);
         assert_eq!(back[..], tensor[..]);
-        decode(DType::Float32, 2, 1, &wire, &mut back);
+        decode(DType::Float32, 2, (2, 2), 1, &wire, &mut back);
         assert_eq!(back[..4], 0.75e30f32.to_ne_bytes());
+        for (divisor, expected) in [(1, 4.0f32), (4, 1.0)] {
+            decode(DType::Float32, divisor, (4, 3), 1, &wire, &mut back);
+            assert_eq!(back[12..], expected.to_ne_bytes(), "of three workers, scaled to four");
+        }
     }
 
     #[test]
@@ -77,10 +93,10 @@ mod tests {
         encode(DType::Bfloat16, 0, &tensor, &mut wire);
         assert_eq!(wire[..WORD], 1.0f32.to_be_bytes());
         let mut back = [0; 4];
-        decode(DType::Bfloat16, 1, 0, &wire, &mut back);
+        decode(DType::Bfloat16, 1, (2, 2), 0, &wire, &mut back);
         assert_eq!(back[..], tensor[..]);
         let sum = 70000f32.to_be_bytes();
-        decode(DType::Float16, 1, 0, &sum, &mut back);
+        decode(DType::Float16, 1, (2, 2), 0, &sum, &mut back);
         assert_eq!(f16::from_ne_bytes([back[0], back[1]]), f16::INFINITY);
     }
 

@@ -162,7 +162,13 @@ impl DynamicMode {
         self.refresh_gauges(core);
     }
 
+    /// Whether the stream has no further chunk.
+    fn is_at_end(&self, core: &Core) -> bool {
+        core.stream.find(self.next, self.near).is_none()
+    }
+
     fn expire(&mut self, core: &mut Core) {
+        core.expire_tail_probe(self.is_at_end(core));
         while let Some(expiry) = core.next_expiry() {
             match expiry {
                 Expiry::Chunk(index) => {
@@ -265,7 +271,10 @@ impl ModeProtocol for DynamicMode {
     fn poll_timeout(&self, core: &Core) -> Option<Time> {
         let work = match &core.phase {
             Phase::Probing if !self.host_answered => self.handshake.deadline(),
-            Phase::Ready => core.timers().next().map(|(at, _)| at),
+            Phase::Ready => {
+                let tail = core.tail_probe(self.is_at_end(core)).map(|(at, _)| at);
+                tail.into_iter().chain(core.timers().next().map(|(at, _)| at)).min()
+            }
             Phase::Failed(_) => return None,
             _ => None,
         };

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Flags of the other modes, and of packets between aggregators.
-const FOREIGN_FLAGS: u16 = flag::PARTIAL | flag::LEVEL | flag::POOL_VERSION | flag::EXPONENT | flag::QUERY;
+const FOREIGN_FLAGS: u16 = flag::LEVEL | flag::POOL_VERSION | flag::EXPONENT | flag::QUERY;
 
 impl DynamicMode {
     pub(super) fn receive(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason> {
@@ -25,10 +25,13 @@ impl DynamicMode {
             check_empty(header)?;
             return core.mismatch(&record, header);
         }
-        if header.contributors != core.params.world {
+        let is_partial = header.has(flag::PARTIAL);
+        if is_partial {
+            check_partial(core, &record, header)?;
+        } else if header.contributors != core.params.world {
             return Err(Reason::WrongWorker);
         }
-        if header.elements == 0 {
+        if header.elements == 0 && !is_partial {
             self.on_float_request(core, &record, packet)
         } else {
             self.accept(core, &record, packet)
@@ -57,12 +60,19 @@ impl DynamicMode {
         if record.seq != seq {
             return Err(Reason::Duplicate);
         }
-        match record.state {
-            ChunkState::Sent | ChunkState::Lost => Ok(record),
+        let operation = match record.state {
+            ChunkState::Sent | ChunkState::Lost => record.operation,
+            // This worker is late, and the others did not wait for it.
+            ChunkState::Ready if header.has(flag::PARTIAL) => record.operation,
+            ChunkState::Idle if header.has(flag::PARTIAL) => {
+                core.stream.find(seq, self.near).ok_or(Reason::OutOfTurn)?
+            }
             // Its floats were asked for, and not sent since.
-            ChunkState::Ready => Err(Reason::Duplicate),
-            ChunkState::Idle => Err(Reason::OutOfTurn),
-        }
+            ChunkState::Ready => return Err(Reason::Duplicate),
+            ChunkState::Idle => return Err(Reason::OutOfTurn),
+        };
+        let first_sent = if record.state.is_sent() { record.first_sent } else { core.now };
+        Ok(ChunkRecord { operation, first_sent, ..record })
     }
 
     /// The form in which a chunk in flight was sent.
@@ -116,7 +126,7 @@ impl DynamicMode {
         core.deliver(record, form, header, elements)?;
 
         core.stats.collisions += u64::from(has_collided);
-        if is_settled {
+        if is_settled && !header.has(flag::PARTIAL) {
             let other = has_collided.then_some(header.bitmap_0);
             self.slot_map.on_feedback(seq, other.map_or(CollisionFeedback::Free, CollisionFeedback::Busy));
         }
@@ -131,9 +141,19 @@ impl DynamicMode {
         while core.in_flight.get(self.index(self.base)).seq != self.base {
             self.base += 1;
         }
-        self.acknowledge(core, record, packet);
+        match record.state.is_sent() {
+            true => self.acknowledge(core, record, packet),
+            false => self.on_unsent_result(core, record),
+        }
         self.refresh_gauges(core);
         Ok(())
+    }
+
+    /// Processes the result of a chunk that this worker has not sent, and need not send any more.
+    fn on_unsent_result(&mut self, core: &mut Core, record: &ChunkRecord) {
+        self.path.on_result();
+        core.on_unsent_result(record.operation);
+        self.skip_answered(core);
     }
 
     /// Notes the chunks after `seq`, a bit each, of which the parameter host has a part. Those to be sent yet bypass their
@@ -174,5 +194,21 @@ impl DynamicMode {
             core.on_spurious_loss();
         }
         lost.into_iter().for_each(|lost| self.on_loss(core, lost));
+    }
+}
+
+/// Checks a result without some workers: it names those that are in it, and this worker is not, if it has not sent the chunk.
+fn check_partial(core: &Core, record: &ChunkRecord, header: &Header) -> Result<(), Reason> {
+    let pending = core.stream.waiting(record.operation, record.seq).ok_or(Reason::OutOfTurn)?;
+    let ledger = pending.ledger.as_ref().ok_or(Reason::BadType)?;
+    ledger.check(header)?;
+    // It has the ranks where others have a new slot.
+    if header.has(flag::COLLISION) {
+        return Err(Reason::BadType);
+    }
+    if record.state.is_sent() || ledger.is_left_out(header.bitmap_0) {
+        Ok(())
+    } else {
+        Err(Reason::OutOfTurn)
     }
 }

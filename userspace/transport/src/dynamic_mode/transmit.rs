@@ -48,6 +48,7 @@ impl DynamicMode {
 
     /// The next chunk of the stream, if its operation is there and the window reaches as far.
     fn next_new(&mut self, core: &mut Core) -> Option<usize> {
+        self.skip_answered(core);
         let seq = self.next;
         if seq >= self.base + u64::from(self.params.window) {
             return None;
@@ -57,6 +58,16 @@ impl DynamicMode {
         core.stats.remapped += u64::from(self.slot_map.assign(seq));
         self.next += 1;
         core.in_flight.next_to_send()
+    }
+
+    /// Skips the next chunks whose results have come before them: this worker was left out.
+    pub(super) fn skip_answered(&mut self, core: &Core) {
+        let end = self.base + u64::from(self.params.window);
+        while self.next < end && core.in_flight.get(self.index(self.next)).seq != self.next {
+            // All workers' maps follow the same chunks.
+            self.slot_map.assign(self.next);
+            self.next += 1;
+        }
     }
 
     pub(super) fn send_chunk(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {
@@ -75,6 +86,7 @@ impl DynamicMode {
             core.stats.chunks_faulty += u64::from(header.has(flag::OVERFLOW | flag::NOT_FINITE));
         }
         core.stats.resent += u64::from(was_lost);
+        core.stats.flushes += u64::from(header.has(flag::PARTIAL));
         let to = if self.path.is_direct() { self.host } else { self.aggregator };
         Some(core.send_chunk(index, &header, to, is_start, out))
     }
@@ -104,6 +116,9 @@ impl DynamicMode {
         header.slot = self.slot_map.slot(seq);
         (header.exponent, header.next_exponent) = (form.exponent(), next_exponent);
         header.received = self.base as u32;
+        // A window of chunks whose exponents a new worker does not know is waited for.
+        let flush = core.flush(record).filter(|_| seq >= self.settled_from);
+        flush.into_iter().for_each(|flush| flush.mark(&mut header));
         core.write_elements(record, span, form, &mut header, out)?;
         Some((header, form))
     }

@@ -56,6 +56,13 @@ impl Core {
         }
     }
 
+    /// Processes the result of a chunk of this operation that this worker has not sent: it was left out.
+    pub fn on_unsent_result(&mut self, operation: u64) {
+        self.confirm(operation);
+        self.probe_timeout.on_result(self.now);
+        self.path_check.restart(self.now);
+    }
+
     /// Processes the acknowledgement of a chunk. Returns the chunks that are considered lost by it.
     ///
     /// A result echoes the clock of the packet that completed its slot, or asked for it again. An `echo` of this worker's own

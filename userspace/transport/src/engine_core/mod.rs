@@ -1,12 +1,13 @@
 //! The state and steps that all modes share: the stream of operations, the chunks in flight, and the path's estimates.
 
 mod acknowledge;
+mod deadlines;
 
 pub(crate) use self::acknowledge::{Acknowledged, Lost};
 
 use sumac_job::{NonFinitePolicy, result_token};
 use sumac_wire::{
-    Header, Kind, Reason,
+    Header, Kind, MAX_WORKERS, Reason,
     admit::payload_len,
     header::{HEADER_LEN, exponent, flag},
     tos,
@@ -78,6 +79,10 @@ pub(crate) struct Core {
     pub probe_timeout: ProbeTimeout,
     pub path_check: PathCheck,
     pub budget: Box<dyn SendingBudget>,
+    /// Whether the latest result was one without some workers.
+    latest_is_partial: bool,
+    /// The time of the last tail loss probe.
+    tail_probed: Time,
     /// The time until which a paced budget lets no packet go.
     pub paced_until: Option<Time>,
     results_restart_timers: bool,
@@ -113,6 +118,8 @@ impl Core {
             probe_timeout,
             path_check: PathCheck::default(),
             budget,
+            latest_is_partial: false,
+            tail_probed: Time(0),
             paced_until: None,
             results_restart_timers: is_cautious,
             next_packet: 1,
@@ -150,8 +157,12 @@ impl Core {
     fn check_bound(&self, operation: &Operation) -> Result<(), SubmitError> {
         let problem = match () {
             () if operation.loss_bound == 0.0 || operation.exchange.is_some() => return Ok(()),
-            () if self.params.dynamic.is_some() => "a dynamic job is reliable, ask for 0",
-            () if self.params.rack_world != self.params.world => "a job of two levels is reliable, ask for 0",
+            () if usize::from(self.params.world) > MAX_WORKERS => {
+                "a job of more than 32 workers is reliable, ask for 0"
+            }
+            () if self.params.dynamic.is_none() && self.params.rack_world != self.params.world => {
+                "a static job of two levels is reliable, ask for 0"
+            }
             () => return Ok(()),
         };
         let Operation { signature, loss_bound: bound, .. } = *operation;
@@ -449,6 +460,7 @@ impl Core {
         let span = self.codec.span(operation, first);
         self.codec.check(operation, span, form, header)?;
 
+        self.latest_is_partial = header.has(flag::PARTIAL);
         let carries = header.has(flag::NOT_FINITE) && self.params.not_finite == NonFinitePolicy::Carry;
         let codec = match &mut pending.ledger {
             Some(ledger) if header.has(flag::PARTIAL) => {

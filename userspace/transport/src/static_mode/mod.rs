@@ -7,9 +7,7 @@
 //! | `slots` | the state of each slot |
 //! | `probe_train` | the measurement of the bandwidth-delay product, from which the number of slots follows |
 //! | `receive`, `transmit` | results and contributions |
-//! | `deadlines` | when chunks of an operation with a loss bound are flushed, and when its last ones are suspected |
 
-mod deadlines;
 mod pool;
 mod probe_train;
 mod receive;
@@ -48,8 +46,6 @@ pub(crate) struct StaticMode {
     first: u64,
     aggregator: PeerId,
     probing: Probing,
-    /// The time of the last tail loss probe.
-    tail_probed: Time,
 }
 
 impl StaticMode {
@@ -68,7 +64,7 @@ impl StaticMode {
             is_cautious: false,
         };
         let probing = Probing::Handshake(Handshake::new(tuning));
-        Ok((StaticMode { slots, first, aggregator, probing, tail_probed: Time(0) }, core))
+        Ok((StaticMode { slots, first, aggregator, probing }, core))
     }
 
     /// Makes the slots ready whose chunks the stream has reached. Later chunks follow with their slots' results. `near` is the
@@ -80,8 +76,13 @@ impl StaticMode {
         }
     }
 
+    /// Whether the stream has no further chunk for some slot.
+    fn is_at_end(&self) -> bool {
+        self.slots.next_idle().is_some()
+    }
+
     fn expire(&mut self, core: &mut Core) {
-        self.expire_tail_probe(core);
+        core.expire_tail_probe(self.is_at_end());
         while let Some(expiry) = core.next_expiry() {
             match expiry {
                 Expiry::Chunk(slot) => core.expire_chunk(slot),
@@ -167,7 +168,7 @@ impl ModeProtocol for StaticMode {
             (Phase::Probing, Probing::Handshake(handshake)) => handshake.deadline(),
             (Phase::Probing, Probing::Train(train)) => Some(train.deadline()),
             (Phase::Ready, _) => {
-                let tail = self.tail_probe(core).map(|(at, _)| at);
+                let tail = core.tail_probe(self.is_at_end()).map(|(at, _)| at);
                 tail.into_iter().chain(core.timers().next().map(|(at, _)| at)).min()
             }
             (Phase::Measured(_) | Phase::Failed(_), _) => None,

@@ -7,12 +7,7 @@ use sumac_wire::{
 };
 
 use super::{StaticMode, pool::SlotPool, slots::Slot, transmit::chunk_in_two_slots};
-use crate::{
-    chunk::Form,
-    engine_core::Core,
-    in_flight::{ChunkRecord, ChunkState},
-    packet::Packet,
-};
+use crate::{chunk::Form, engine_core::Core, in_flight::ChunkRecord, packet::Packet};
 
 /// Flags of the other modes: a result with one of them answers nothing here.
 const FOREIGN_FLAGS: u16 = flag::COLLISION | flag::RAW_FLOAT | flag::LEVEL;
@@ -57,7 +52,7 @@ impl StaticMode {
         if header.seq != expected {
             return Err(Reason::OutOfTurn);
         }
-        let is_sent = matches!(record.state, ChunkState::Sent | ChunkState::Lost);
+        let is_sent = record.state.is_sent();
         if header.has(flag::EXPONENT) && !(state.in_round && is_sent) {
             // The elements may have been sent already; a chunk that was not sent at all has no round.
             return Err(if state.in_round || is_sent { Reason::Duplicate } else { Reason::OutOfTurn });

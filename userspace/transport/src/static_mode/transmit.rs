@@ -64,13 +64,10 @@ impl StaticMode {
         let waiting = core.stream.waiting(record.operation, record.seq)?;
         let needs_exponent = core.codec.needs_exponent(&waiting.operation);
         let is_lost = record.state == ChunkState::Lost;
-        let ledger = waiting.ledger.as_ref().filter(|_| is_lost);
-        let ledger = ledger.filter(|_| Self::is_overdue(core, record));
-        let flush = ledger.and_then(|ledger| Some((ledger.limit()?, waiting.first_seq())));
+        let flush = core.flush(record);
         let form = match () {
             () if needs_exponent && state.exponent == exponent::UNKNOWN => PacketForm::ExponentRound,
-            // Not before all workers have begun the operation: a trainer that is late has lost nothing.
-            () if is_lost && flush.is_some() && record.operation < core.confirmed => PacketForm::Flush,
+            () if flush.is_some() => PacketForm::Flush,
             // Which worker's packet was lost is not known here: the elements are sent again only when they are missing.
             () if is_lost && !state.is_wanted => PacketForm::Query,
             () => PacketForm::Elements,
@@ -102,10 +99,7 @@ impl StaticMode {
                 core.stats.elements_scanned += ChunkCodec::contributed(operation, span) as u64;
             }
             PacketForm::Elements | PacketForm::Flush => {
-                if let (PacketForm::Flush, Some((limit, first))) = (form, flush) {
-                    header.flags |= flag::PARTIAL;
-                    (header.contributors, header.next_seq) = (limit, first as u32);
-                }
+                flush.into_iter().for_each(|flush| flush.mark(&mut header));
                 let scaled = Form::Scaled(header.exponent);
                 core.write_elements(record, span, scaled, &mut header, out)?;
             }

@@ -1,0 +1,65 @@
+//! Deadlines of chunks whose operation has a loss bound, from the measured round trip.
+//!
+//! | chunk | deadline | then |
+//! | --- | --- | --- |
+//! | suspected | [`FLUSH_TIMEOUTS`] retransmission timeouts after its first packet; one where a worker is known to be late | before it a query (static mode) or a retransmission (dynamic), as in a reliable operation; flush after it |
+//! | not suspected, and the stream has no further chunk | the latest answer's round trip after its packet, and [`QUIET_TRIPS`] of the shortest after the last result | suspected |
+//!
+//! All workers suspect a lost contribution at about the same time, and only one of them lacks it: in the static mode a flush of each
+//! costs more time than the queries and the one retransmission. The result of a flush also leaves a later chunk's exponent
+//! unknown. A chunk that these have not completed within the deadline waits for a straggler.
+//!
+//! A worker is late where no result has come for a whole timeout, or where the latest result was one without some workers: the
+//! next window waits for the same one.
+
+use super::Core;
+use crate::{
+    bounded_loss::Flush,
+    in_flight::{ChunkRecord, ChunkState},
+    time::Time,
+};
+
+/// Retransmission timeouts from a chunk's first packet until it is flushed: one to detect a loss and one to repair it.
+const FLUSH_TIMEOUTS: u64 = 2;
+/// Shortest round trips without a result after which one of the last chunks is suspected. RFC 8985, section 7.2, has two
+/// smoothed ones, which hold the queues of a full window.
+const QUIET_TRIPS: u64 = 2;
+
+impl Core {
+    /// The flush that a suspected chunk is sent again with, once its deadline has passed.
+    pub fn flush(&self, record: &ChunkRecord) -> Option<Flush> {
+        // Not before all workers have begun the operation: a trainer that is late has lost nothing.
+        if record.state != ChunkState::Lost || record.operation >= self.confirmed {
+            return None;
+        }
+        let pending = self.stream.waiting(record.operation, record.seq)?;
+        let limit = pending.ledger.as_ref()?.limit()?;
+        let is_late = self.latest_is_partial || self.probe_timeout.is_idle();
+        let timeouts = if is_late { 1 } else { FLUSH_TIMEOUTS };
+        let is_due = self.now.since(record.first_sent) >= timeouts * self.rtt.timeout_confirmed(0);
+        is_due.then_some(Flush { limit, first_seq: pending.first_seq() })
+    }
+
+    /// The tail loss probe (RFC 8985, section 7) and its chunk. `is_at_end`: the stream has no further chunk, so that no later
+    /// result shows that one was lost.
+    pub fn tail_probe(&self, is_at_end: bool) -> Option<(Time, usize)> {
+        let (index, _) = self.in_flight.oldest_confirmed().filter(|_| is_at_end)?;
+        let record = self.in_flight.get(index);
+        self.stream.get(record.operation)?.ledger.as_ref()?.limit()?;
+        let window = self.loss.reordering_window(&self.rtt);
+        let due = record.timer_start.plus((self.latest_rtt + window) << record.backoff);
+        // One chunk in each pause: where a worker is late, all of them wait.
+        let pause = window.max(QUIET_TRIPS * self.rtt.shortest()).max(self.rtt.variation() / 2);
+        let latest = self.probe_timeout.last_result().max(self.tail_probed);
+        Some((due.max(latest.plus(pause)), index))
+    }
+
+    /// Suspects the oldest chunk when its tail loss probe is due.
+    pub fn expire_tail_probe(&mut self, is_at_end: bool) {
+        let due = self.tail_probe(is_at_end).filter(|(at, _)| *at <= self.now);
+        if let Some((_, index)) = due {
+            self.expire_chunk(index);
+            self.tail_probed = self.now;
+        }
+    }
+}
