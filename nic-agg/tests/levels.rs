@@ -15,10 +15,11 @@ use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, Reason,
     header::{exponent, flag},
     tables::{JobEntry, WorkerEntry, job_flag},
+    tos::{CE, ECN_MASK, ECT_0},
 };
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT, Shown,
-    frames::{answer, frame_of, header, sum},
+    frames::{answer, frame_of, header, sum, with_ecn},
     job_of, needs_privileges, result_token, with_entry,
 };
 
@@ -235,6 +236,47 @@ fn exponent_rounds_go_through_both_levels() {
     let down = answer(&tree.racks[1].1.show(&result.out).out);
     assert_eq!((down.values, down.header.next_exponent), (total(3), exponent::UNKNOWN));
     assert_eq!(down.header.exponent, 4);
+}
+
+#[test]
+fn marks_of_congestion_go_through_both_levels() {
+    needs_privileges!("marks_of_congestion_go_through_both_levels");
+    let echo = |bytes: &[u8]| {
+        let answer = answer(bytes);
+        (answer.header.flags & flag::ECN_ECHO, answer.frame.dscp_ecn & ECN_MASK)
+    };
+    for round in [false, true] {
+        let change = |h: &mut Header| {
+            if round {
+                (h.elements, h.flags) = (0, h.flags | flag::EXPONENT);
+            }
+        };
+        // A worker's packet, the other rack's part, the result on its way to a rack, or nothing.
+        for marked in 0..4 {
+            let tree = Tree::new(true);
+            let ecn = |hop: usize| if marked == hop { CE } else { ECT_0 };
+            let part = |rack: usize, ecn: u8| {
+                for rank in (0..usize::from(RACKS[rack])).rev() {
+                    let frame = with_ecn(tree.frame(rack, rank, change), if rank == 0 { ECT_0 } else { ecn });
+                    let shown = tree.racks[rack].1.show(&frame);
+                    if rank == 0 {
+                        return shown.out;
+                    }
+                }
+                unreachable!("a rack has workers")
+            };
+            let parts = [part(0, ecn(0)), part(1, ECT_0)];
+            let expected = |is_echoed: bool| (if is_echoed { flag::ECN_ECHO } else { 0 }, ECT_0);
+            assert_eq!(echo(&parts[0]), expected(marked == 0), "round {round}");
+            tree.root.show(&parts[0]);
+            let result = tree.root.show(&with_ecn(parts[1].clone(), ecn(1)));
+            assert_eq!(result.reason, Reason::Completed);
+            assert_eq!(echo(&result.out), expected(marked <= 1), "round {round}, hop {marked}");
+            let down = tree.racks[1].1.show(&with_ecn(result.out, ecn(2)));
+            assert_eq!(down.reason, Reason::Concluded);
+            assert_eq!(echo(&down.out), expected(marked <= 2), "round {round}, hop {marked}");
+        }
+    }
 }
 
 #[test]

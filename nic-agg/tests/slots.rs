@@ -10,10 +10,11 @@ use sumac_wire::{
     header::{exponent, flag},
     slot::{SlotMeta, Version, owner, state},
     tables::{JobEntry, job_flag},
+    tos::{CE, ECN_MASK, ECT_0},
 };
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT,
-    frames::{Answer, answer, contribution, emit, frame_of, header, move_to_port, sum, tag, value},
+    frames::{Answer, answer, contribution, emit, frame_of, header, move_to_port, sum, tag, value, with_ecn},
     job_of, needs_privileges, result_token, with_entry,
 };
 
@@ -303,6 +304,38 @@ fn another_operation_is_sent_back_marked() {
     assert_eq!((back.header.seq, back.values), (3, (0..4).map(|i| value(1, 3, i)).collect()));
     assert_eq!(back.frame.dst_ip, job.workers[1].ip);
     assert!(bench.pool() == before, "a slot changed");
+}
+
+#[test]
+fn marks_of_congestion_are_merged_into_results_and_rounds() {
+    needs_privileges!("marks_of_congestion_are_merged_into_results_and_rounds");
+    let job = job_of(3, 5);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    let show = |rank: usize, seq: u32, flags: u16, ecn: u8| {
+        let elements = if flags == flag::EXPONENT { 0 } else { 5 };
+        let header = header(&job, rank, seq, elements);
+        let frame = frame_of(&job, rank, &Header { flags: header.flags | flags, ..header });
+        let shown = bench.show(&with_ecn(frame, ecn));
+        let answer = answer(&shown.out);
+        (shown.reason, (answer.header.flags, answer.frame.dscp_ecn & ECN_MASK))
+    };
+    for (seq, marked) in [(0, Some(0)), (1, Some(2)), (2, None)] {
+        let ecn = |rank| if marked == Some(rank) { CE } else { ECT_0 };
+        (0..2).for_each(|rank| assert_eq!(show(rank, seq, 0, ecn(rank)).0, Reason::Added));
+        let echo = if marked.is_some() { flag::ECN_ECHO } else { 0 };
+        assert_eq!(show(2, seq, 0, ecn(2)), (Reason::Completed, (echo, ECT_0)), "chunk {seq}");
+        // Retransmissions are not ECN-capable, and so neither is the result that they get.
+        assert_eq!(show(1, seq, flag::RESEND, 0), (Reason::Replied, (echo, 0)), "chunk {seq}");
+    }
+    (0..2).for_each(|rank| {
+        let ecn = if rank == 1 { CE } else { ECT_0 };
+        assert_eq!(show(rank, 3, flag::EXPONENT, ecn).0, Reason::Added);
+    });
+    let agreed = flag::EXPONENT | flag::ECN_ECHO;
+    assert_eq!(show(2, 3, flag::EXPONENT, ECT_0), (Reason::Completed, (agreed, ECT_0)));
+    assert_eq!(show(0, 3, flag::EXPONENT, 0), (Reason::Replied, (agreed, 0)));
+    (0..2).for_each(|rank| assert_eq!(show(rank, 3, 0, ECT_0).0, Reason::Added));
+    assert_eq!(show(2, 3, 0, ECT_0), (Reason::Completed, (0, ECT_0)), "the round's mark was its own");
 }
 
 #[test]

@@ -8,6 +8,8 @@
 //!
 //! CS6 is RFC 4594's class of network control, and the highest that hosts use: CS7 is reserved. So data has six classes.
 
+use crate::header::flag;
+
 /// The bits of ECN (RFC 3168).
 pub const ECN_MASK: u8 = 0b11;
 /// ECT(0): routers may mark the packet instead of dropping it.
@@ -34,6 +36,12 @@ const ASSURED_CLASSES: u8 = 4;
 #[inline(always)]
 pub const fn is_marked(tos: u8) -> bool {
     tos & ECN_MASK == CE
+}
+
+/// The flag that says so of a packet with this byte ([`flag::ECN_ECHO`]), without a branch: eBPF's verifier follows each.
+#[inline(always)]
+pub const fn echo(tos: u8) -> u16 {
+    (tos & tos >> 1 & 1) as u16 * flag::ECN_ECHO
 }
 
 /// The byte of a packet that goes on without its mark. One that was not ECN-capable stays so.
@@ -110,6 +118,7 @@ mod tests {
             [(0xa0, false, 0xa0), (0xa1, false, 0xa2), (0xa2, false, 0xa2), (0xa3, true, 0xa2)]
         {
             assert_eq!((is_marked(tos), unmarked(tos)), (marked, after), "{tos:#x}");
+            assert_eq!(echo(tos), if marked { flag::ECN_ECHO } else { 0 }, "{tos:#x}");
         }
     }
 

@@ -11,6 +11,7 @@ use sumac_wire::{
     frame::{self, Frame, Parsed, Ports},
     header::{HEADER_LEN, flag},
     tables::{WorkerCounters, job_flag, lane_index, parent_index, worker_index},
+    tos,
 };
 
 use crate::{
@@ -132,6 +133,7 @@ fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> R
         let parent = PARENTS.get(work.parent_index).ok_or(Reason::Internal)?;
         let conclusion = admit::conclusion(header, frame.src_ip, job, parent, work.shard)?;
         work.conclusion = conclusion.ok_or(Reason::BadType)?;
+        work.conclusion.flags |= tos::echo(frame.dscp_ecn);
         work.is_parents = 1;
         // The answer to a question is for the worker that asked; all else, for all.
         let rank = if header.has(flag::QUERY) { admit::rank(header.bitmap_0, job.world) } else { Some(0) };
@@ -147,7 +149,10 @@ fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> R
     work.is_parents = 0;
     work.worker_index = index;
     match admit::request(header, job, work.shard)? {
-        Some(contribution) => work.contribution = contribution,
+        Some(contribution) => {
+            work.contribution = contribution;
+            work.contribution.flags |= tos::echo(frame.dscp_ecn);
+        }
         None => return Ok(false),
     }
     Ok(true)

@@ -37,6 +37,7 @@ pub fn answer<const JUMBO: bool>(headers: Headers, work: &Work, ingress: u32) ->
     if is_single && drops::on_leaving(state, headers.job()) {
         return Err(Reason::Injected);
     }
+    answer::unmark(headers);
     let verdict = match () {
         () if is(plan::TO_ALL) => to_all::<JUMBO>(headers, work, job)?,
         () if is(plan::UP) => up(headers, work)?,

@@ -269,12 +269,12 @@ impl HostAggregator {
     ) -> Result<Answer, Reason> {
         let entry = self.jobs.get(usize::from(header.job)).ok_or(Reason::UnknownJob)?.entry;
         let parent = self.parent(header.job);
+        // Whatever a packet brings on tells that the network marked it.
+        let mark = if is_marked { flag::ECN_ECHO } else { 0 };
+        let header = &Header { flags: header.flags | mark, ..*header };
         if entry.flags & job_flag::DYNAMIC != 0 {
             let parent = parent.ok_or(Reason::Internal)?;
-            // Whatever a packet brings on tells that the network marked it.
-            let mark = if is_marked { flag::ECN_ECHO } else { 0 };
-            let header = Header { flags: header.flags | mark, ..*header };
-            return self.take_dynamic(&entry, &header, source, parent, packet);
+            return self.take_dynamic(&entry, header, source, parent, packet);
         }
         if let Some(parent) = parent.filter(|_| header.has(flag::LEVEL)) {
             return self.take_result(&entry, header, source, parent, packet);

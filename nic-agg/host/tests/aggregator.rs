@@ -120,6 +120,35 @@ fn overflow_is_merged_into_the_result() {
 
 /// Every way in which a packet can be wrong is refused by its name, and changes nothing: the slot
 /// then completes as if it had never come.
+/// A worker that yields to congestion counts the marks of results, whichever contribution was marked.
+#[test]
+fn marks_of_the_network_are_merged_into_results_and_rounds() {
+    let mut aggregator = aggregator(3);
+    let mut show = |rank: u16, seq: u32, flags: u16, is_marked: bool| {
+        let elements = if flags == flag::EXPONENT { 0 } else { ELEMENTS };
+        let header = header(3, rank, seq, elements);
+        let mut packet =
+            packet(&Header { flags: header.flags | flags, ..header }, &values(rank, seq, elements));
+        let answer = match is_marked {
+            true => aggregator.on_marked_packet(worker_ip(rank), &mut packet),
+            false => aggregator.on_packet(worker_ip(rank), &mut packet),
+        };
+        (answer.reason(), read(&packet).flags)
+    };
+    for (seq, marked) in [(0, Some(0)), (1, Some(2)), (2, None)] {
+        (0..2).for_each(|rank| assert_eq!(show(rank, seq, 0, marked == Some(rank)).0, Reason::Added));
+        let echo = if marked.is_some() { flag::ECN_ECHO } else { 0 };
+        assert_eq!(show(2, seq, 0, marked == Some(2)), (Reason::Completed, echo), "chunk {seq}");
+        assert_eq!(show(1, seq, flag::RESEND, true), (Reason::Replied, echo), "what all others have");
+    }
+    (0..2).for_each(|rank| assert_eq!(show(rank, 3, flag::EXPONENT, rank == 1).0, Reason::Added));
+    let agreed = flag::EXPONENT | flag::ECN_ECHO;
+    assert_eq!(show(2, 3, flag::EXPONENT, false), (Reason::Completed, agreed));
+    assert_eq!(show(0, 3, flag::EXPONENT, false), (Reason::Replied, agreed));
+    (0..2).for_each(|rank| assert_eq!(show(rank, 3, 0, false).0, Reason::Added));
+    assert_eq!(show(2, 3, 0, false), (Reason::Completed, 0), "the round's mark was its own");
+}
+
 #[test]
 fn hostile_packets_change_nothing_and_are_counted() {
     type Change = fn(&mut Vec<u8>);

@@ -49,7 +49,8 @@ pub fn result(request: &Header, version: &Version, job: &JobEntry) -> Header {
 /// The result of an exponent round.
 #[inline(always)]
 pub fn agreed(request: &Header, version: &Version, job: &JobEntry) -> Header {
-    Header { exponent: version.exponent, ..to_senders(request, flag::EXPONENT, job) }
+    let flags = flag::EXPONENT | version.flags & flag::ECN_ECHO;
+    Header { exponent: version.exponent, ..to_senders(request, flags, job) }
 }
 
 /// The refusal of another operation's chunk: names the operation that the slot holds.
@@ -85,7 +86,8 @@ pub fn part(request: &Header, version: &Version, job: &JobEntry) -> Header {
 /// A child's exponent on its way to the parent.
 #[inline(always)]
 pub fn part_of_round(request: &Header, version: &Version, job: &JobEntry) -> Header {
-    Header { next_exponent: version.exponent, ..up(request, flag::EXPONENT, job) }
+    let flags = flag::EXPONENT | version.flags & flag::ECN_ECHO;
+    Header { next_exponent: version.exponent, ..up(request, flags, job) }
 }
 
 #[inline(always)]

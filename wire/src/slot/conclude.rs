@@ -70,7 +70,8 @@ pub fn conclude_version(active: Version, c: &Conclusion) -> (Version, Action) {
         return (active, Action::Ignore(Reason::WrongPlace));
     }
     if is_round {
-        let agreed = Version { exponent: c.exponent, seen: 0, state: done, ..active };
+        let flags = c.flags & flag::ECN_ECHO;
+        let agreed = Version { exponent: c.exponent, seen: 0, flags, state: done, ..active };
         return (agreed, Action::Ask(Then::Complete));
     }
     if active.elements != c.elements {

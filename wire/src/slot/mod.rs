@@ -59,7 +59,8 @@ pub struct Version {
     pub tensor: u32,
     /// Elements in the chunk; zero while only its exponent is asked for.
     pub elements: u16,
-    /// [`flag::MERGED`] flags of all contributions, and [`flag::MAXIMUM`] of the first one.
+    /// [`flag::MERGED`] flags of all contributions, and [`flag::MAXIMUM`] of the first one; under [`state::ROUND`] and after it
+    /// [`flag::ECN_ECHO`] of the round's packets, until the first contribution.
     pub flags: u16,
     /// The largest exponent of this chunk, from its exponent round.
     pub exponent: i8,
@@ -359,9 +360,10 @@ fn same_round(active: Version, c: &Contribution) -> (Version, Action) {
 fn ask(active: Version, c: &Contribution) -> (Version, Action) {
     let seen = active.seen | c.worker;
     let exponent = larger(active.exponent, c.next_exponent);
+    let flags = active.flags | c.flags & flag::ECN_ECHO;
     let then = then(seen, c);
     let (seen, state) = if then == Then::Complete { (0, state::AGREED) } else { (seen, state::ROUND) };
-    (Version { seen, exponent, state, ..active }, Action::Ask(then))
+    (Version { seen, exponent, flags, state, ..active }, Action::Ask(then))
 }
 
 /// The first elements of a chunk.
