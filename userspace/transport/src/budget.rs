@@ -31,8 +31,8 @@ pub(crate) trait SendingBudget: Send {
     /// The most chunks in flight.
     fn window(&self) -> u32;
 
-    /// Whether a packet may be sent while so many chunks are in the network.
-    fn may_send(&self, now: Time, in_network: usize) -> MaySend;
+    /// Whether a packet may be sent after so many chunks: those in the network, or those before its own without a result.
+    fn may_send(&self, now: Time, before: usize) -> MaySend;
 
     /// Whether marks of congestion reduce it: only then may packets say that they can be marked.
     fn reacts_to_marks(&self) -> bool {
@@ -40,6 +40,11 @@ pub(crate) trait SendingBudget: Send {
     }
 
     fn on_sent(&mut self, _now: Time, _bytes: usize) {}
+
+    /// Whether congestion of chunk `seq` would reduce it: what was sent before the last reduction does not show its effect.
+    fn is_new_sign(&self, _seq: u64) -> bool {
+        false
+    }
 
     /// Records a sample of the round trip: one for each acknowledgement that is unambiguous.
     fn on_sample(&mut self, _sample: RttSample) {}
@@ -66,11 +71,11 @@ impl SendingBudget for FixedWindow {
         self.0
     }
 
-    fn may_send(&self, _: Time, in_network: usize) -> MaySend {
-        within(self.0, in_network)
+    fn may_send(&self, _: Time, before: usize) -> MaySend {
+        within(self.0, before)
     }
 }
 
-pub(crate) fn within(window: u32, in_network: usize) -> MaySend {
-    if (in_network as u64) < u64::from(window) { MaySend::Now } else { MaySend::Blocked }
+pub(crate) fn within(window: u32, before: usize) -> MaySend {
+    if (before as u64) < u64::from(window) { MaySend::Now } else { MaySend::Blocked }
 }

@@ -67,18 +67,22 @@ impl SendingBudget for CongestionWindow {
         self.window
     }
 
-    fn may_send(&self, _: Time, in_network: usize) -> MaySend {
-        within(self.window, in_network)
+    fn may_send(&self, _: Time, before: usize) -> MaySend {
+        within(self.window, before)
     }
 
     fn reacts_to_marks(&self) -> bool {
         true
     }
 
+    fn is_new_sign(&self, seq: u64) -> bool {
+        seq >= self.recovery_end
+    }
+
     /// As in TCP (RFC 5681, RFC 3168), the window does not grow before results of chunks come that were sent after the last
     /// halving: beside TCP it would take more than its share.
     fn on_result(&mut self, seq: u64) {
-        if self.window >= self.limit || seq < self.recovery_end {
+        if self.window >= self.limit || !self.is_new_sign(seq) {
             return;
         }
         self.results += 1;
@@ -90,7 +94,7 @@ impl SendingBudget for CongestionWindow {
 
     /// Halves the window, once per window of chunks and so once per round trip.
     fn on_congestion(&mut self, CongestionEvent { seq, base, next, lost }: CongestionEvent) -> bool {
-        if seq < self.recovery_end {
+        if !self.is_new_sign(seq) {
             self.before = self.before.filter(|_| lost > 0);
             self.before.iter_mut().for_each(|before| before.lost += lost);
             return false;

@@ -42,6 +42,9 @@ pub struct JobParams {
     /// Whether the engine measures the path, and then waits for the number of slots
     /// ([`Engine::set_slots`](crate::Engine::set_slots)).
     pub measure: bool,
+    /// Whether a static job has a congestion window within its slots, in place of all its slots in flight; the same on all
+    /// workers. Dynamic jobs: [`DynamicParams::congestion`].
+    pub congestion_control: bool,
     /// The parameters of a dynamic job (ATP); it has no `slots` of its own.
     pub dynamic: Option<DynamicParams>,
     /// The parameters of a direct job (MLT), which has no slots and no aggregator.
@@ -67,6 +70,7 @@ impl JobParams {
             scaling: Scale::Block,
             not_finite: NonFinitePolicy::Error,
             measure: false,
+            congestion_control: false,
             dynamic: None,
             direct: None,
         }
@@ -149,6 +153,8 @@ pub struct Tuning {
     pub timers_only: bool,
     /// The number of paths (UDP source ports) that packets are spread over, 1 to 256.
     pub paths: u16,
+    /// The initial congestion window of a static job, in chunks; `None`: ATP's 60,000 bytes, divided over the shards.
+    pub initial_window: Option<u32>,
     /// An experimental setting of the dynamic mode, the same on all workers: chunks take slots one after another and keep them
     /// when they collide (the baseline of ATP's figure 14).
     pub linear_placement: bool,
@@ -165,6 +171,7 @@ impl Default for Tuning {
             probe_timeout: Duration::from_secs(3),
             timers_only: false,
             paths: DEFAULT_PATHS,
+            initial_window: None,
             linear_placement: false,
         }
     }

@@ -20,27 +20,29 @@ pub struct Transmit {
 
 /// The byte of DSCP and ECN of a packet with data. All tags are decided here and at the parameter host; aggregators keep them.
 ///
-/// In dynamic jobs ECN-capable says that the sender reacts to marks, and importance travels as drop precedence. Elsewhere it says
-/// that the packet is important: beyond the threshold of RED, routers mark those and drop the others (MLT section 5.2). Packets
-/// that are not told apart are ECN-capable if the sender reacts, which it does in direct jobs.
+/// In dynamic jobs, and in static ones with congestion control, ECN-capable says that the sender reacts to marks, and importance
+/// travels as drop precedence. Elsewhere it says that the packet is important: beyond the threshold of RED, routers mark those and
+/// drop the others (MLT section 5.2). Packets that are not told apart are ECN-capable if the sender reacts, which it does in direct
+/// jobs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag {
     pub priority: u8,
     /// `None`: packets are not told apart.
     pub is_important: Option<bool>,
-    pub is_dynamic: bool,
+    /// Whether importance travels as drop precedence, and not in ECN.
+    pub by_precedence: bool,
     /// Whether the sender reacts to marks on this packet.
     pub reacts: bool,
 }
 
 impl Tag {
     pub fn byte(self) -> u8 {
-        let Tag { priority, is_important, is_dynamic, reacts } = self;
+        let Tag { priority, is_important, by_precedence, reacts } = self;
         let dscp = match is_important {
-            Some(is_important) if is_dynamic => tos::assured_forwarding(priority, is_important),
+            Some(is_important) if by_precedence => tos::assured_forwarding(priority, is_important),
             _ => tos::class_selector(priority),
         };
-        let is_capable = if is_dynamic { reacts } else { is_important.unwrap_or(reacts) };
+        let is_capable = if by_precedence { reacts } else { is_important.unwrap_or(reacts) };
         dscp | if is_capable { tos::ECT_0 } else { 0 }
     }
 }
@@ -52,11 +54,13 @@ mod tests {
     #[test]
     fn tags_follow_from_priority_importance_and_mode() {
         let (high, low) = (Some(true), Some(false));
-        // (priority, importance, dynamic, reacts), DSCP, ECN.
+        // (priority, importance, by precedence, reacts), DSCP, ECN.
         let table = [
             ("static", (5, None, false, false), 40, 0b00),
             ("static, important", (5, high, false, false), 40, 0b10),
             ("static, unimportant", (5, low, false, false), 40, 0b00),
+            ("static, with congestion control", (5, None, true, true), 40, 0b10),
+            ("static, with congestion control, unimportant", (5, low, true, true), 38, 0b10),
             ("beyond the data's classes", (7, None, false, false), 40, 0b00),
             ("direct", (5, None, false, true), 40, 0b10),
             ("direct, sent again", (5, None, false, false), 40, 0b00),
@@ -67,8 +71,8 @@ mod tests {
             ("dynamic, unimportant", (2, low, true, true), 22, 0b10),
             ("dynamic, unimportant, without congestion control", (2, low, true, false), 22, 0b00),
         ];
-        for (case, (priority, is_important, is_dynamic, reacts), dscp, ecn) in table {
-            let tag = Tag { priority, is_important, is_dynamic, reacts };
+        for (case, (priority, is_important, by_precedence, reacts), dscp, ecn) in table {
+            let tag = Tag { priority, is_important, by_precedence, reacts };
             assert_eq!((tag.byte() >> 2, tag.byte() & 0b11), (dscp, ecn), "{case}");
         }
     }

@@ -111,13 +111,26 @@ pub fn alone(seed: u64) -> Scenario {
         stealing: rng.random_bool(0.7),
         ..plan(params, tensors)
     };
-    Scenario {
+    let scenario = Scenario {
         // With more, a handshake may fail: a probe and its answer must arrive within 3 s.
         faults: faults(rng, perfect, 0.3),
         aggregator_faults: outages.collect(),
         restart: (!perfect && rng.random_bool(0.1)).then(|| rng.random_range(0..5 * MILLI)),
         ..Scenario::new(seed, FRAMING, shape, vec![plan], cable)
+    };
+    with_window(scenario, rng, frame)
+}
+
+/// Some scenarios of one static job have a congestion window, which starts anywhere, and cables that mark.
+fn with_window(mut scenario: Scenario, rng: &mut ChaCha8Rng, frame: u64) -> Scenario {
+    if rng.random_bool(0.4) {
+        scenario.cable.mark = Some(rng.random_range(0..8) * frame);
+        for job in &mut scenario.jobs {
+            job.params.congestion_control = true;
+            job.tuning.initial_window = Some(rng.random_range(1..=job.params.slots));
+        }
     }
+    scenario
 }
 
 fn interval(rng: &mut ChaCha8Rng) -> (Nanos, Nanos) {
@@ -192,6 +205,7 @@ fn job(rng: &mut ChaCha8Rng, number: u16, shape: Shape, pool: u32, first_slot: &
         },
         ..params(number + 1, world as u16, rng.random_range(1..=20))
     };
+    let params = JobParams { congestion_control: !is_dynamic && rng.random_bool(0.5), ..params };
     let (dynamic, tuning) = match is_dynamic.then(|| dynamic(rng, pool)) {
         Some((dynamic, tuning)) => (Some(dynamic), tuning),
         None => (None, Tuning::default()),

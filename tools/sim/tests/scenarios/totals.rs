@@ -107,6 +107,7 @@ impl Totals {
             ("an orphan in a slot", self.orphans),
             ("a stream that a replacement took up", self.replaced),
             ("a static chunk sent again", self.fixed.resent),
+            ("a static job's halved window", self.fixed.halvings),
         ]
     }
 
@@ -123,6 +124,7 @@ impl Totals {
             ("missing elements", self.fixed.missing),
             ("elements sent again", self.fixed.resent),
             ("a lost result sent again", self.replied),
+            ("a halved window", self.fixed.halvings),
             ("a stale frame", self.stale),
             ("a failed operation", self.fixed.operations_failed),
             ("a probe of a straggler", self.needless),

@@ -31,6 +31,7 @@ pub(super) fn params(grant: &Grant, lane: u16, line_rate: u64) -> JobParams {
         scaling: terms.scale,
         not_finite: terms.not_finite,
         measure: !terms.is_measured && lane == 0,
+        congestion_control: terms.mode == Mode::Static && terms.congestion_control,
         dynamic: terms.is_dynamic().then(|| dynamic(grant)),
         direct: terms.is_direct().then(|| direct(terms, line_rate)),
     }

@@ -167,7 +167,7 @@ impl DirectMode {
             operation.buffer.input(at, len)
         };
         let is_important = pending.importance.is_important(operation.dtype, || values);
-        let tag = Tag { priority, is_important, is_dynamic: false, reacts: !is_resend };
+        let tag = Tag { priority, is_important, by_precedence: false, reacts: !is_resend };
         words.encode(0, values, &mut out[HEADER_LEN..payload_len(header.elements)]);
         let is_reduced = operation.arithmetic != Arithmetic::Bits;
         let fault = (refuses && is_reduced).then(|| own_fault(operation, span.first, span.values)).flatten();

@@ -87,9 +87,6 @@ pub(crate) struct DynamicMode {
     /// The first chunks sent after nothing was in flight. Workers that waited for this one meanwhile have sent those again,
     /// past the slots ([`DynamicMode::probe`]). Then their packets are missing here without congestion.
     first_of_burst: Range<u64>,
-    /// Whether a result came that was marked on its last hop, which only this worker knows. The next packet carries the mark on, so
-    /// that its result reaches all workers with it; also after a pause, since the window is still too large.
-    echoes_mark: bool,
 }
 
 impl DynamicMode {
@@ -136,7 +133,6 @@ impl DynamicMode {
             near: 0,
             settled_from: 0,
             first_of_burst: 0..0,
-            echoes_mark: false,
             params: params.clone(),
         };
         Ok((mode, core))
@@ -204,14 +200,13 @@ impl DynamicMode {
 
     fn on_loss(&mut self, core: &mut Core, Lost { latest, chunks }: Lost) {
         if !self.first_of_burst.contains(&latest) {
-            self.on_congestion(core, latest, chunks);
+            core.on_congestion(self.event(latest, chunks));
         }
     }
 
-    /// Records congestion on the path of a chunk or its result: a mark, or so many lost chunks. Returns whether the window was
-    /// halved.
-    fn on_congestion(&mut self, core: &mut Core, seq: u64, lost: u32) -> bool {
-        core.on_congestion(CongestionEvent { seq, base: self.base, next: self.next, lost })
+    /// Congestion on the path of a chunk or its result: a mark, or so many lost chunks.
+    fn event(&self, seq: u64, lost: u32) -> CongestionEvent {
+        CongestionEvent { seq, base: self.base, next: self.next, lost }
     }
 
     fn index(&self, seq: u64) -> usize {

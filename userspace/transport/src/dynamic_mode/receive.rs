@@ -169,8 +169,7 @@ impl DynamicMode {
 
     fn acknowledge(&mut self, core: &mut Core, record: &ChunkRecord, packet: &Packet<'_>) {
         self.path.on_result();
-        let is_echoed = packet.header.has(flag::ECN_ECHO);
-        let is_marked = packet.is_marked || is_echoed;
+        let is_marked = packet.is_marked || packet.header.has(flag::ECN_ECHO);
         let Acknowledged { lost, is_spurious, is_repaired } =
             core.acknowledge(record, packet.header.timestamp, is_marked);
         if is_repaired {
@@ -181,13 +180,7 @@ impl DynamicMode {
             // Where another worker's recovery was waited for it is no sample, but shows that chunks get through.
             core.backoff.reset();
         }
-        // A mark that only this worker knows goes out with its next packet; marks that all know count, for all alike.
-        self.echoes_mark |= packet.is_marked;
-        core.stats.marked += u64::from(is_marked);
-        if is_echoed {
-            // All workers have halved their windows, which answers this worker's own marks as well.
-            self.echoes_mark &= !self.on_congestion(core, record.seq, 0);
-        } else {
+        if !core.take_marks(packet, self.event(record.seq, 0)) {
             core.budget.on_result(record.seq);
         }
         if is_spurious && !self.first_of_burst.contains(&record.seq) {

@@ -31,7 +31,7 @@ impl DynamicMode {
 
     /// The next chunk to send, if one may be sent: first chunks that were sent before.
     fn next_chunk(&mut self, core: &mut Core) -> Option<usize> {
-        let may_send = core.may_send();
+        let may_send = core.may_send(core.in_flight.in_network());
         if let Some(index) = core.in_flight.next_to_send() {
             // Chunks in flight further ahead do not delay those that others may wait for: they may not be as far.
             let first = self.first_to_resend(core, self.base + u64::from(core.budget.window()));
@@ -79,7 +79,7 @@ impl DynamicMode {
         let was_lost = record.state == ChunkState::Lost;
         let is_start = !self.entries[index].is_raw;
         let (header, form) = self.write_packet(core, &record, out)?;
-        self.echoes_mark = false;
+        core.echoes_mark = false;
         if !was_lost && is_start {
             core.stats.chunks_sent += 1;
             core.stats.raw_chunks += u64::from(form == Form::Floats);
@@ -108,7 +108,7 @@ impl DynamicMode {
         let flags = [
             (bypasses, flag::RESEND),
             (form == Form::Floats, flag::RAW_FLOAT),
-            (self.echoes_mark, flag::ECN_ECHO),
+            (core.echoes_mark, flag::ECN_ECHO),
         ];
         let mut header = core.contribution(seq, operation, span);
         header.flags |= flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);

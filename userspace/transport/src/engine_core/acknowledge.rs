@@ -1,9 +1,13 @@
 //! Acknowledgement: the consequences of an answer for the path's estimates, and for packets that were sent before the answered
 //! one.
 
+use sumac_wire::header::flag;
+
 use super::Core;
 use crate::{
+    budget::CongestionEvent,
     in_flight::{ChunkRecord, ChunkState},
+    packet::Packet,
     rtt::RttSample,
 };
 
@@ -107,6 +111,25 @@ impl Core {
         self.latest_rtt = rtt;
         self.loss.on_answer(now, answered.packet, self.next_packet, &self.rtt);
         Acknowledged { lost: self.detect_loss(), is_spurious, is_repaired }
+    }
+
+    /// Takes the marks of an answer, which acknowledges chunk `event.seq`. A mark on its last hop, which only this worker knows,
+    /// goes out with its next packet; marks that all know count, for all alike. Returns whether all knew one.
+    pub fn take_marks(&mut self, packet: &Packet<'_>, event: CongestionEvent) -> bool {
+        let is_echoed = packet.header.has(flag::ECN_ECHO);
+        self.echoes_mark |= packet.is_marked && self.budget.reacts_to_marks();
+        self.stats.marked += u64::from(packet.is_marked || is_echoed);
+        if is_echoed {
+            // All workers have halved their windows, which answers this worker's own marks as well.
+            self.echoes_mark &= !self.on_congestion(event);
+        }
+        is_echoed
+    }
+
+    /// Records that this worker's packet of chunk `seq`, or its copy of the result, was lost: its next packet tells all workers, as of a
+    /// mark.
+    pub fn echo_loss(&mut self, seq: u64) {
+        self.echoes_mark |= self.budget.is_new_sign(seq);
     }
 
     /// Measures how long after a later packet's answer a chunk was answered.

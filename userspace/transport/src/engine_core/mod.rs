@@ -83,6 +83,9 @@ pub(crate) struct Core {
     latest_is_partial: bool,
     /// The time of the last tail loss probe.
     tail_probed: Time,
+    /// Whether a mark, or a loss, is to go out with the next contribution, so that its result reaches all workers with it; also
+    /// after a pause, since the window is still too large.
+    pub echoes_mark: bool,
     /// The time until which a paced budget lets no packet go.
     pub paced_until: Option<Time>,
     results_restart_timers: bool,
@@ -120,6 +123,7 @@ impl Core {
             budget,
             latest_is_partial: false,
             tail_probed: Time(0),
+            echoes_mark: false,
             paced_until: None,
             results_restart_timers: is_cautious,
             next_packet: 1,
@@ -224,9 +228,9 @@ impl Core {
         self.stats.suspects_timer += 1;
     }
 
-    /// Whether the budget lets a new chunk go. A time that it names becomes the engine's deadline.
-    pub fn may_send(&mut self) -> bool {
-        let answer = self.budget.may_send(self.now, self.in_flight.in_network());
+    /// Whether the budget lets a new chunk go after so many others. A time that it names becomes the engine's deadline.
+    pub fn may_send(&mut self, before: usize) -> bool {
+        let answer = self.budget.may_send(self.now, before);
         self.paced_until = match answer {
             MaySend::At(at) => Some(at),
             MaySend::Now | MaySend::Blocked => None,
@@ -389,7 +393,7 @@ impl Core {
         let tag = Tag {
             priority: self.stream.get(operation).map_or(0, |pending| pending.operation.priority),
             is_important: self.is_important(operation, seq, header),
-            is_dynamic: self.params.dynamic.is_some(),
+            by_precedence: self.params.dynamic.is_some() || self.params.congestion_control,
             // Retransmissions are not ECN-capable (RFC 3168, section 6.1.5).
             reacts: self.budget.reacts_to_marks() && state != ChunkState::Lost,
         };
@@ -490,6 +494,9 @@ impl Core {
     /// Updates the statistics that are states, not counters.
     pub fn refresh_gauges(&mut self) {
         self.stats.in_flight = self.in_flight.unanswered() as u64;
+        if self.budget.reacts_to_marks() {
+            self.stats.cwnd = u64::from(self.budget.window());
+        }
         let backoff = usize::from(self.backoff.level());
         self.stats.rtt = RttStats {
             smoothed_ns: self.rtt.smoothed(),

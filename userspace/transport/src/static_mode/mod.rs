@@ -7,19 +7,20 @@
 //! | `slots` | the state of each slot |
 //! | `probe_train` | the measurement of the bandwidth-delay product, from which the number of slots follows |
 //! | `receive`, `transmit` | results and contributions |
+//! | `window` | which chunks a congestion window holds back |
 
 mod pool;
 mod probe_train;
 mod receive;
 mod slots;
 mod transmit;
+mod window;
 
 use sumac_wire::{Header, Reason};
 
 pub use self::probe_train::PathMeasure;
-use self::{pool::SlotPool, probe_train::ProbeTrain, slots::Slots};
+use self::{pool::SlotPool, probe_train::ProbeTrain, slots::Slots, window::HeldBack};
 use crate::{
-    budget::FixedWindow,
     engine_core::{Core, CoreParams, Phase},
     error::ParamError,
     handshake::{Handshake, Outcome},
@@ -46,6 +47,7 @@ pub(crate) struct StaticMode {
     first: u64,
     aggregator: PeerId,
     probing: Probing,
+    held: HeldBack,
 }
 
 impl StaticMode {
@@ -59,17 +61,22 @@ impl StaticMode {
         let slots = Slots::new(SlotPool::new(params.slots, params.lane), first);
         let core = CoreParams {
             in_flight: InFlight::new(slots.seqs()),
-            budget: Box::new(FixedWindow(params.slots)),
+            budget: window::budget(params, tuning),
             probe_timeout: ProbeTimeout::default(),
             is_cautious: false,
         };
         let probing = Probing::Handshake(Handshake::new(tuning));
-        Ok((StaticMode { slots, first, aggregator, probing }, core))
+        let held = HeldBack { next: first, near: 0 };
+        Ok((StaticMode { slots, first, aggregator, probing, held }, core))
     }
 
     /// Makes the slots ready whose chunks the stream has reached. Later chunks follow with their slots' results. `near` is the
-    /// number of the operation that most of them belong to.
+    /// number of the operation that most of them belong to. A congestion window lets them go one by one instead
+    /// ([`StaticMode::let_go`]).
     fn wake(&mut self, core: &mut Core, near: u64) {
+        if core.params.congestion_control {
+            return;
+        }
         while let Some(operation) = self.slots.next_idle().and_then(|seq| core.stream.find(seq, near)) {
             let slot = self.slots.pop_idle();
             slot.into_iter().for_each(|slot| core.in_flight.make_ready(slot, operation));
@@ -77,12 +84,12 @@ impl StaticMode {
     }
 
     /// Whether the stream has no further chunk for some slot.
-    fn is_at_end(&self) -> bool {
-        self.slots.next_idle().is_some()
+    fn is_at_end(&self, core: &Core) -> bool {
+        self.slots.next_idle().is_some_and(|seq| core.stream.find(seq, self.held.near).is_none())
     }
 
     fn expire(&mut self, core: &mut Core) {
-        core.expire_tail_probe(self.is_at_end());
+        core.expire_tail_probe(self.is_at_end(core));
         while let Some(expiry) = core.next_expiry() {
             match expiry {
                 Expiry::Chunk(slot) => core.expire_chunk(slot),
@@ -168,7 +175,7 @@ impl ModeProtocol for StaticMode {
             (Phase::Probing, Probing::Handshake(handshake)) => handshake.deadline(),
             (Phase::Probing, Probing::Train(train)) => Some(train.deadline()),
             (Phase::Ready, _) => {
-                let tail = core.tail_probe(self.is_at_end()).map(|(at, _)| at);
+                let tail = core.tail_probe(self.is_at_end(core)).map(|(at, _)| at);
                 tail.into_iter().chain(core.timers().next().map(|(at, _)| at)).min()
             }
             (Phase::Measured(_) | Phase::Failed(_), _) => None,
@@ -204,7 +211,7 @@ impl ModeProtocol for StaticMode {
         }
         self.slots = Slots::new(SlotPool::new(slots, core.params.lane), self.first);
         core.in_flight = InFlight::new(self.slots.seqs());
-        core.budget = Box::new(FixedWindow(slots));
+        core.budget = window::budget(&core.params, &core.tuning);
         self.wake(core, 0);
         Ok(())
     }

@@ -81,6 +81,7 @@ impl StaticMode {
             core.loss.on_recovery();
         }
         core.on_path_loss(answered.record.path);
+        core.echo_loss(answered.record.seq);
         core.in_flight.mark_lost(answered.slot, false);
         self.slots.get_mut(answered.slot).is_wanted = true;
         core.stats.missing += 1;
@@ -102,7 +103,7 @@ impl StaticMode {
         }
         core.in_flight.reopen(answered.slot);
         self.slots.get_mut(answered.slot).exponent = header.exponent;
-        core.acknowledge(&answered.record, header.timestamp, packet.is_marked);
+        self.acknowledge(core, &answered.record, packet);
         core.refresh_gauges();
         Ok(())
     }
@@ -126,12 +127,21 @@ impl StaticMode {
         let operation = core.stream.find(state.after, record.operation);
         let next = self.slots.advance(*slot, record.seq, after, header.next_exponent);
         core.in_flight.advance(*slot, next);
-        match operation {
+        match operation.filter(|_| !core.params.congestion_control) {
             Some(operation) => core.in_flight.make_ready(*slot, operation),
             None => self.slots.push_idle(*slot, next),
         }
-        core.acknowledge(record, header.timestamp, packet.is_marked);
+        if !self.acknowledge(core, record, packet) {
+            core.budget.on_result(record.seq);
+        }
         core.refresh_gauges();
         Ok(())
+    }
+
+    /// Processes an answer that the chunk's packet has arrived. Returns whether it carries a mark that all workers know.
+    fn acknowledge(&self, core: &mut Core, record: &ChunkRecord, packet: &Packet<'_>) -> bool {
+        let is_marked = packet.is_marked || packet.header.has(flag::ECN_ECHO);
+        core.acknowledge(record, packet.header.timestamp, is_marked);
+        core.take_marks(packet, self.congestion(record.seq))
     }
 }

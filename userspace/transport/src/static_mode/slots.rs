@@ -27,7 +27,7 @@ pub(super) struct Slot {
 pub(super) struct Slots {
     pool: SlotPool,
     table: Box<[Slot]>,
-    /// Slots whose chunk the stream has not reached, by chunk.
+    /// Slots whose chunk the stream has not reached, or a congestion window holds back, by chunk.
     idle: BinaryHeap<Reverse<(u64, u32)>>,
     first: u64,
 }
@@ -73,12 +73,17 @@ impl Slots {
         self.idle.peek().map(|Reverse((seq, _))| *seq)
     }
 
+    /// Slots whose chunk was let go and has no result.
+    pub fn active(&self) -> usize {
+        self.table.len() - self.idle.len()
+    }
+
     /// Takes the idle slot with the earliest chunk.
     pub fn pop_idle(&mut self) -> Option<usize> {
         self.idle.pop().map(|Reverse((_, slot))| slot as usize)
     }
 
-    /// Lets a slot wait until the stream reaches its chunk `seq`.
+    /// Lets a slot wait until its chunk `seq` may go.
     pub fn push_idle(&mut self, slot: usize, seq: u64) {
         self.idle.push(Reverse((seq, slot as u32)));
     }

@@ -26,10 +26,11 @@ enum PacketForm {
 
 impl StaticMode {
     pub(super) fn send_chunk(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {
-        let slot = core.in_flight.next_to_send()?;
+        let slot = core.in_flight.next_to_send().or_else(|| self.let_go(core))?;
         let record = *core.in_flight.get(slot);
         let is_first = record.state != ChunkState::Lost;
-        if is_first && !core.may_send() {
+        // What is ready was let go: only a pace may delay it.
+        if is_first && !core.may_send(0) {
             return None;
         }
         let Some((form, header)) = self.write_packet(core, slot, &record, out) else {
@@ -42,6 +43,7 @@ impl StaticMode {
             (PacketForm::ExponentRound, true) => core.stats.exponent_rounds += 1,
             (PacketForm::Query, _) | (PacketForm::ExponentRound, false) => core.stats.questions += 1,
         }
+        core.echoes_mark &= !header.has(flag::ECN_ECHO);
         core.stats.flushes += u64::from(form == PacketForm::Flush);
         let is_faulty = header.has(flag::OVERFLOW | flag::NOT_FINITE);
         core.stats.chunks_faulty += u64::from(is_first && is_faulty);
@@ -84,6 +86,8 @@ impl StaticMode {
         // A slot sends its next chunk when it has the result of the one before.
         header.received = record.seq as u32;
         header.flags |= if is_lost { flag::RESEND } else { 0 };
+        // A chunk that is sent again may have its result: slots would merge nothing.
+        header.flags |= if core.echoes_mark && !is_lost { flag::ECN_ECHO } else { 0 };
         header.flags |= if state.version == 1 { flag::POOL_VERSION } else { 0 };
         header.exponent = match form {
             PacketForm::ExponentRound => exponent::NONE,

@@ -13,3 +13,4 @@ mod recovery;
 mod streams;
 mod support;
 mod transfers;
+mod window;
