@@ -1,4 +1,4 @@
-//! Dynamic and direct jobs beside a TCP stream on the same slow cables, which mark congestion.
+//! Jobs of all modes beside a TCP stream on the same slow cables, which mark congestion.
 //!
 //! Shares are of what passed between two looks at the counters, while both were well under way: neither how they begin nor
 //! how fast this machine is has a part in them.
@@ -72,6 +72,11 @@ fn both_have_a_share(mode: &str, sumac: &SumacOptions) {
         let [job, tcp] = beside_tcp(mode, sumac, control);
         assert!(job * 8 > tcp && tcp * 8 > job, "{mode} beside {control}: {job} and {tcp} bytes");
     }
+}
+
+#[test]
+fn a_static_job_takes_its_share_beside_tcp_and_leaves_it_one() {
+    both_have_a_share("static", &SumacOptions { yields: true, ..SumacOptions::default() });
 }
 
 #[test]

@@ -23,6 +23,9 @@ pub struct LabOptions {
     /// The use of the aggregator's slots: static, owned by a job, or dynamic, shared by all; direct: none
     #[arg(long, value_parser = by_name::<Mode>, default_value = "static")]
     mode: Mode,
+    /// Have static jobs yield to congestion, as dynamic and direct ones do
+    #[arg(long = "congestion-control")]
+    yields: bool,
     /// Parameter hosts of dynamic jobs, 1 to 4 and at most as many as queues, each a host of its own; by default 1
     #[arg(long, value_name = "HOSTS", value_parser = value_parser!(u16).range(1..=i64::from(PARAMETER_HOSTS)))]
     parameter_hosts: Option<u16>,
@@ -48,7 +51,10 @@ impl LabOptions {
             spec.workers = spec.racks.saturating_mul(each).saturating_add(spec.beside_root);
         }
         spec.parameter_hosts = if is_dynamic && !self.co_located { hosts } else { 0 };
-        let default = is_dynamic.then_some(DEFAULT_THRESHOLD_KB);
+        if self.yields && self.mode != Mode::Static {
+            refuse("--congestion-control is for static jobs: others have it");
+        }
+        let default = (is_dynamic || self.yields).then_some(DEFAULT_THRESHOLD_KB);
         // Without a rate there is no shaper, and nothing that marks.
         spec.ecn_threshold_kb =
             spec.rate.and(spec.ecn_threshold_kb.or(default)).filter(|threshold| *threshold > 0);
@@ -116,7 +122,7 @@ impl SumacArguments {
         }
         if lab.mode == Mode::Static {
             self.refuse_in_static_mode();
-            return SumacOptions { backend, ..sumac.clone() };
+            return SumacOptions { backend, yields: lab.yields, ..sumac.clone() };
         }
         self.refuse_in_dynamic_mode();
         let co_located = if lab.co_located { lab.hosts() } else { 0 };

@@ -116,7 +116,7 @@ pub struct LabSpec {
     #[command(flatten)]
     pub faults: Faults,
     /// Mark congestion (ECN) above this backlog of a cable with a rate, in KB of 1024 bytes; 0: never; by default 64
-    /// where there are parameter hosts
+    /// where jobs yield: with --mode dynamic and --congestion-control
     #[arg(long = "ecn-threshold", value_name = "KB", requires = "rate")]
     pub ecn_threshold_kb: Option<u32>,
 }

@@ -86,7 +86,7 @@ parameters! {
     owners: u16,
     /// The number of parameter hosts for a dynamic job's shards.
     parameter_hosts: u16,
-    /// Whether a dynamic job uses a congestion window; the default is true.
+    /// Whether a dynamic or static job uses a congestion window; the default is true for dynamic ones, false for static ones.
     congestion_control: bool,
     /// Slots of each lane of a static job, a power of two, instead of the measured number.
     slots: u32,

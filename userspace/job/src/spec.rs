@@ -39,7 +39,7 @@ pub struct JobSpec {
     /// Workers that own blocks in a direct job, from rank 0 on; without it all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owners: Option<u16>,
-    /// Whether a dynamic job yields to congestion; without it, it does.
+    /// Whether a job yields to congestion; without it a dynamic job does and a static one does not. Direct jobs always do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion_control: Option<bool>,
     /// The factor for floats; without it the daemon's default: unless configured block floating point, and

@@ -48,7 +48,7 @@ pub struct JobTerms {
     /// Dynamic mode: chunks of a lane that may be ahead of the first without a result, a power of two. Direct mode: packets in
     /// flight to one worker. Else 0.
     pub window: u32,
-    /// Dynamic mode: whether workers yield to congestion.
+    /// Static and dynamic mode: whether workers yield to congestion.
     pub congestion_control: bool,
     /// Dynamic mode: the parameter hosts' addresses, with their ports for shard 0. Shard `s` is that of
     /// `parameter_hosts[s % parameter_hosts.len()]`.

@@ -72,11 +72,12 @@ class Client:
         - ``wire``: ``"int32"`` (default) or ``"int16"``
         - ``not_finite``: ``"error"`` (default) or ``"carry"``
         - ``order``: ``"submission"`` (default) or ``"name"``
+        - ``congestion_control``: whether a static or dynamic job yields to marks and losses; default: false for static jobs,
+          which then have all slots in flight, true for dynamic ones
         - ``timeout``: in seconds
 
         A dynamic job has no ``slots``, but ``window`` (packets ahead of the oldest without a result), ``dynamic_slots`` (at
-        most so many shared slots), ``parameter_hosts`` (1 to 4), ``congestion_control``. A replacement of a
-        dead worker begins with operation ``job.opened["dynamic"]["first_operation"]``.
+        most so many shared slots) and ``parameter_hosts`` (1 to 4). A replacement of a dead worker begins with operation ``job.opened["dynamic"]["first_operation"]``.
 
         A direct job has ``topology`` (``"owners"``, the default, or ``"ring"``), ``owners`` (the number of workers that own
         blocks; default: all) and ``window`` (packets in flight to one worker).

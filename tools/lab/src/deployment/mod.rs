@@ -112,14 +112,16 @@ impl<'lab> Deployment<'lab> {
         Client::connect(self.socket(rank)).map_err(|error| anyhow!("the daemon of worker {rank}: {error}"))
     }
 
-    /// A job's options, with those of a dynamic job over all parameter hosts where this is for dynamic jobs.
+    /// A job's options, with those of its mode: of a dynamic job over all parameter hosts.
     pub fn in_its_mode(&self, options: JobOptions) -> JobOptions {
         if let Some(direct) = self.options.direct {
             let options =
                 options.mode(Mode::Direct).topology(direct.collective.unwrap_or_default().topology());
             return direct.owners.map_or(options.clone(), |owners| options.owners(owners));
         }
-        let Some(dynamic) = self.options.dynamic else { return options };
+        let Some(dynamic) = self.options.dynamic else {
+            return options.congestion_control(self.options.yields);
+        };
         let hosts = self.lab.spec().parameter_hosts + dynamic.co_located;
         let options = options.mode(Mode::Dynamic).parameter_hosts(hosts);
         let options = options.congestion_control(dynamic.congestion_control);

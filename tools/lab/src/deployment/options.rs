@@ -55,6 +55,9 @@ pub struct SumacOptions {
     /// Paths of packets, 1 to 256: UDP source ports, by which routers choose among routes; by default 64, over UDP 1
     #[arg(long, value_parser = value_parser!(u16).range(1..=256))]
     pub paths: Option<u16>,
+    /// Whether static jobs yield to congestion.
+    #[arg(skip)]
+    pub yields: bool,
     /// The options of dynamic jobs; none: all jobs are static.
     #[arg(skip)]
     pub dynamic: Option<DynamicOptions>,
@@ -162,6 +165,7 @@ impl Default for SumacOptions {
             stealing: true,
             drop: Probability::default(),
             paths: None,
+            yields: false,
             dynamic: None,
             direct: None,
         }

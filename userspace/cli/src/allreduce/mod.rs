@@ -83,6 +83,9 @@ pub struct Args {
     /// Disable the congestion window (dynamic).
     #[arg(long)]
     no_congestion_control: bool,
+    /// Enable the congestion window, so that TCP beside the job has a share (static; dynamic jobs have it).
+    #[arg(long, conflicts_with = "no_congestion_control")]
+    congestion_control: bool,
     /// Seconds to wait for the other workers; default: the daemon's (60 unless configured).
     #[arg(long, value_name = "SECONDS", value_parser = parse_timeout)]
     timeout: Option<Duration>,
@@ -192,7 +195,10 @@ fn open(client: &Client, args: &Args) -> anyhow::Result<Job> {
         window: args.window,
         dynamic_slots: args.dynamic_slots,
         parameter_hosts: args.parameter_hosts,
-        congestion_control: args.no_congestion_control.then_some(false),
+        congestion_control: match (args.congestion_control, args.no_congestion_control) {
+            (false, false) => None,
+            (yields, _) => Some(yields),
+        },
         scale: if args.block { Some(Scale::Block) } else { args.scale.map(Scale::Fixed) },
         wire: Some(args.wire),
         not_finite: Some(args.not_finite),

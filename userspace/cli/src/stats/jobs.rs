@@ -88,7 +88,17 @@ fn show_job(out: &mut impl Write, job: &Value, rates: &str) -> io::Result<()> {
         number(engine, "resent"),
     )?;
     writeln!(out, "  slots   {}: {}", n("slots"), text(job, "slots_reason"))?;
-    if job["dynamic"].is_object() { show_dynamic(out, job) } else { Ok(()) }
+    match number(engine, "cwnd") {
+        _ if job["dynamic"].is_object() => show_dynamic(out, job),
+        0 => Ok(()),
+        window => writeln!(out, "  window  congestion window {window} in all; {}", congestion(engine)),
+    }
+}
+
+/// The signs of congestion and their effects.
+fn congestion(engine: &Value) -> String {
+    let n = |field| number(engine, field);
+    format!("{} halvings, {} marked results", n("halvings"), n("marked"))
 }
 
 fn show_dynamic(out: &mut impl Write, job: &Value) -> io::Result<()> {
@@ -111,11 +121,10 @@ fn show_dynamic(out: &mut impl Write, job: &Value) -> io::Result<()> {
     let control = if dynamic["congestion_control"] == false { " (no congestion control)" } else { "" };
     writeln!(
         out,
-        "  window  {} chunks per lane, congestion window {} in all{control}; {} halvings, {} marked results",
+        "  window  {} chunks per lane, congestion window {} in all{control}; {}",
         number(dynamic, "window"),
         number(engine, "cwnd"),
-        number(engine, "halvings"),
-        number(engine, "marked"),
+        congestion(engine),
     )?;
     writeln!(out, "  floats  {} chunks sent as floats after an overflow", number(engine, "raw_chunks"))
 }
@@ -189,11 +198,17 @@ mod tests {
     }
 
     #[test]
-    fn a_static_job_has_no_window_and_no_job_prints_nothing() {
+    fn a_static_job_has_a_window_only_with_congestion_control_and_no_job_prints_nothing() {
         let text = shown(
             &json!({ "jobs": [{ "name": "a", "mode": "static", "slots": 64, "slots_reason": "asked" }] }),
         );
         assert!(text.contains("slots   64: asked") && !text.contains("window"), "{text}");
+        let engine = json!({ "cwnd": 12, "halvings": 3, "marked": 40 });
+        let text = shown(&json!({ "jobs": [{ "name": "a", "mode": "static", "engine": engine }] }));
+        assert!(
+            text.contains("window  congestion window 12 in all; 3 halvings, 40 marked results"),
+            "{text}"
+        );
         assert_eq!(shown(&json!({ "jobs": [] })), "");
     }
 

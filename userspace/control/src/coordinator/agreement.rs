@@ -36,6 +36,16 @@ impl JoinRequest {
         self.spec.scale.unwrap_or(default)
     }
 
+    /// Whether the job yields to congestion; `None`: there is no choice in its mode.
+    fn congestion_control(&self) -> Option<bool> {
+        let default = match self.mode() {
+            Mode::Static => false,
+            Mode::Dynamic => true,
+            Mode::Direct => return None,
+        };
+        Some(self.spec.congestion_control.unwrap_or(default))
+    }
+
     /// Static mode: slots of a lane that are asked for.
     pub(super) fn lane_slots(&self) -> Option<u32> {
         self.spec.slots.filter(|_| self.mode() == Mode::Static)
@@ -46,7 +56,6 @@ impl JoinRequest {
         let of = |asked: &JoinRequest| {
             let spec = &asked.spec;
             let order = format!("by {}", spec.order.unwrap_or_default().name());
-            let congestion = asked.is_dynamic().then(|| spec.congestion_control.unwrap_or(true).to_string());
             [
                 ("world size", Some(spec.world.to_string())),
                 ("mode", Some(asked.mode().name().to_owned())),
@@ -61,7 +70,7 @@ impl JoinRequest {
                 ("window", text(spec.window)),
                 ("shared slots", text(spec.dynamic_slots)),
                 ("parameter hosts", text(spec.parameter_hosts)),
-                ("congestion control", congestion),
+                ("congestion control", text(asked.congestion_control())),
                 ("topology", text(spec.topology.map(Topology::name))),
                 ("owners", text(spec.owners)),
             ]
@@ -218,7 +227,6 @@ pub(super) fn agree<'a>(
     }
     let shards = least(ranks.clone(), shards, limits.shards, "shards", |asked| asked.host.max_shards)?;
     let first = all().next().ok_or_else(Refusal::stopping)?;
-    let is_dynamic = first.is_dynamic();
     let usual = if first.mode() == Mode::Direct { DIRECT_WINDOW } else { DEFAULT_WINDOW };
     let window = all().find_map(|asked| asked.spec.window).unwrap_or(usual);
     Ok(JobTerms {
@@ -233,7 +241,7 @@ pub(super) fn agree<'a>(
         window: if first.mode() == Mode::Static { 0 } else { window },
         topology: first.spec.topology.unwrap_or_default(),
         owners: all().find_map(|asked| asked.spec.owners).unwrap_or(first.spec.world),
-        congestion_control: is_dynamic && first.spec.congestion_control.unwrap_or(true),
+        congestion_control: first.congestion_control().unwrap_or_default(),
         ..JobTerms::new(0, 0, 0, first.spec.world)
     })
 }

@@ -81,10 +81,11 @@ fn check_mode(spec: &JobSpec) -> Result<(), String> {
     let dynamic = [
         ("dynamic_slots", spec.dynamic_slots.is_some()),
         ("parameter_hosts", spec.parameter_hosts.is_some()),
-        ("congestion_control", spec.congestion_control.is_some()),
     ];
     if mode == Mode::Direct {
-        refuse(&[("slots", spec.slots.is_some())], "not for jobs in mode \"direct\"")?;
+        let others =
+            [("slots", spec.slots.is_some()), ("congestion_control", spec.congestion_control.is_some())];
+        refuse(&others, "not for jobs in mode \"direct\"")?;
         return refuse(&dynamic, "not for jobs in mode \"direct\"");
     }
     let direct = [("topology", spec.topology.is_some()), ("owners", spec.owners.is_some())];
@@ -135,6 +136,8 @@ mod tests {
     fn what_is_left_out_is_the_default() {
         assert_eq!(check_mode(&JobSpec::new("job", 0, 2)), Ok(()));
         assert_eq!(check_mode(&open()), Ok(()));
+        let yields = JobSpec { congestion_control: Some(true), ..JobSpec::new("job", 0, 2) };
+        assert_eq!(check_mode(&yields), Ok(()));
     }
 
     #[test]
@@ -144,7 +147,10 @@ mod tests {
             ("window", JobSpec { window: Some(64), ..fixed.clone() }),
             ("dynamic_slots", JobSpec { dynamic_slots: Some(64), ..fixed.clone() }),
             ("parameter_hosts", JobSpec { parameter_hosts: Some(1), ..fixed.clone() }),
-            ("congestion_control", JobSpec { congestion_control: Some(true), ..fixed }),
+            (
+                "congestion_control",
+                JobSpec { mode: Some(Mode::Direct), congestion_control: Some(true), ..fixed },
+            ),
             ("slots", JobSpec { slots: Some(64), ..open() }),
             ("int16", JobSpec { wire: Some(WireFormat::Int16), ..open() }),
             ("833 elements", JobSpec { elements: Some(833), ..open() }),

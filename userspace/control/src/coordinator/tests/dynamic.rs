@@ -136,8 +136,12 @@ fn a_job_gets_shared_slots_and_the_hosts_with_the_fewest_jobs() {
     assert_eq!((terms.parameter_hosts.len(), terms.slots), (1, 100), "as many as shards");
     assert_eq!(world.coordinator.pool.free(u32::MAX), 256, "no slots of their own");
     let beside = world.start("e", 1);
-    assert!(!world.terms(beside[0]).is_dynamic(), "static ones run beside them");
-    for member in [first, second, third, fourth, beside].concat() {
+    let terms = world.terms(beside[0]);
+    assert!(!terms.is_dynamic() && !terms.congestion_control, "static ones run beside them");
+    let yielding = wanting("f", 0, 1, |asked| asked.spec.congestion_control = Some(true));
+    let sixth = world.all([yielding]);
+    assert!(world.terms(sixth[0]).congestion_control, "a static one that asks for it");
+    for member in [first, second, third, fourth, beside, sixth].concat() {
         world.leave(member, Outcome::Done);
     }
     assert!(world.plane.is_empty());
@@ -209,6 +213,11 @@ fn ranks_that_differ_in_mode_are_named() {
             "rank 0 wants congestion control true, rank 1 wants false",
         ),
     ];
+    let mut world = World::sharing(&[0]);
+    let yields = wanting("b", 1, 2, |asked| asked.spec.congestion_control = Some(true));
+    world.join(&request("b", 0, 2)).unwrap();
+    let refusal = world.join(&yields).unwrap_err().to_string();
+    assert!(refusal.contains("congestion control false, rank 1 wants true"), "{refusal}");
     for (second, words) in table {
         let mut world = World::sharing(&[0]);
         let zero = world.join(&other(0, |_| {})).unwrap();
