@@ -5,7 +5,7 @@
 
 use sumac_client::Reduction;
 use sumac_lab::LabSpec;
-use sumac_lab::deployment::{DirectOptions, DynamicOptions, SumacOptions};
+use sumac_lab::deployment::{Backend, DirectOptions, DynamicOptions, SumacOptions};
 use sumac_lab::units::Rate;
 use sumac_tests::site::with_sumac;
 use sumac_tests::traffic::Traffic;
@@ -76,7 +76,10 @@ fn both_have_a_share(mode: &str, sumac: &SumacOptions) {
 
 #[test]
 fn a_static_job_takes_its_share_beside_tcp_and_leaves_it_one() {
-    both_have_a_share("static", &SumacOptions { yields: true, ..SumacOptions::default() });
+    // Aggregators of both kinds put marks into results.
+    for (name, backend) in [("static", Backend::Xdp), ("static, over UDP", Backend::Udp)] {
+        both_have_a_share(name, &SumacOptions { backend, yields: true, ..SumacOptions::default() });
+    }
 }
 
 #[test]
