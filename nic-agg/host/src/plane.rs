@@ -113,7 +113,9 @@ impl HostDataPlane {
             }
             let socket = bind(SocketAddrV4::new(ip, port))?;
             if shard == 0 {
-                plane.local.set_port(socket.local_addr().map_err(setup("ask for the socket's port"))?.port());
+                plane
+                    .local
+                    .set_port(socket.get().local_addr().map_err(setup("ask for the socket's port"))?.port());
             }
             let core = HostAggregator::of_shard(shard, shards, slots, elements)?;
             plane.shards.push(Shard::start(shard, core, socket, plane.stop.clone())?);

@@ -17,6 +17,7 @@ use nix::{
     errno::Errno,
     sys::socket::{getsockopt, setsockopt, sockopt},
 };
+use sumac_udp::DatagramSocket;
 use thiserror::Error;
 
 use self::pump::Pump;
@@ -80,7 +81,7 @@ impl Shard {
     pub fn start(
         number: u16,
         core: HostAggregator,
-        socket: UdpSocket,
+        socket: DatagramSocket,
         stop: Arc<AtomicBool>,
     ) -> Result<Shard, StartError> {
         let core = Arc::new(Mutex::new(core));
@@ -103,14 +104,13 @@ impl Shard {
     }
 }
 
-pub fn bind(address: SocketAddrV4) -> Result<UdpSocket, StartError> {
+pub fn bind(address: SocketAddrV4) -> Result<DatagramSocket, StartError> {
     let socket = UdpSocket::bind(address).map_err(|source| StartError::Bind { address, source })?;
     let limit = |source| StartError::Setup { what: "limit how long the socket waits", source };
     socket.set_read_timeout(Some(IDLE)).map_err(limit)?;
-    let marks = |error: Errno| StartError::Setup { what: "see the network's marks", source: error.into() };
-    setsockopt(&socket, sockopt::IpRecvTos, &true).map_err(marks)?;
     enlarge(&socket);
-    Ok(socket)
+    let marks = |error: Errno| StartError::Setup { what: "see the network's marks", source: error.into() };
+    DatagramSocket::new(socket).map_err(marks)
 }
 
 pub fn lock(core: &Mutex<HostAggregator>) -> MutexGuard<'_, HostAggregator> {

@@ -1,9 +1,7 @@
 //! A shard's thread: packets from its socket to its core and back, by the batch.
 
 use std::{
-    io::{IoSlice, IoSliceMut},
-    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
-    os::fd::AsRawFd,
+    net::SocketAddrV4,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -12,38 +10,23 @@ use std::{
     time::Instant,
 };
 
-use nix::{
-    cmsg_space,
-    errno::Errno,
-    sys::socket::{
-        ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt,
-    },
-};
-use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, admit::payload_len, tos};
+use nix::{errno::Errno, sys::socket::MsgFlags};
+use sumac_udp::{Arrival, Datagram, DatagramSocket, buffer_len};
+use sumac_wire::{MAX_WORKERS, tos};
 
 use super::{IDLE, LastRound, lock};
 use crate::aggregator::{Answer, HostAggregator};
 
-const BATCH: usize = 32;
-/// Bytes of a packet's buffer: longer ones are cut short, and refused for it.
-const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16) + 64;
+/// Messages of runs of packets that are received at once.
+const MESSAGES: usize = 8;
 
 pub struct Pump {
-    socket: UdpSocket,
+    socket: DatagramSocket,
     core: Arc<Mutex<HostAggregator>>,
     stop: Arc<AtomicBool>,
     last_round: LastRound,
     /// The origin of the shared slots' clock.
     start: Instant,
-    /// The DSCP and ECN byte that the socket sends with now.
-    tos: u8,
-}
-
-struct Arrival {
-    source: Ipv4Addr,
-    len: usize,
-    /// Its DSCP and ECN byte.
-    tos: u8,
 }
 
 /// A packet of the batch that is to be sent.
@@ -59,23 +42,24 @@ struct Outgoing {
 impl Pump {
     /// Between this socket and this core, until `stop`.
     pub fn new(
-        socket: UdpSocket,
+        socket: DatagramSocket,
         core: Arc<Mutex<HostAggregator>>,
         stop: Arc<AtomicBool>,
         last_round: LastRound,
     ) -> Pump {
-        Pump { socket, core, stop, last_round, start: Instant::now(), tos: 0 }
+        Pump { socket, core, stop, last_round, start: Instant::now() }
     }
 
     pub fn run(mut self) {
-        let mut buffers = vec![0; BATCH * CAPACITY];
-        let mut arrivals = Vec::with_capacity(BATCH);
-        let mut outgoing = Vec::with_capacity(BATCH * MAX_WORKERS);
+        let mut buffer = vec![0; buffer_len(MESSAGES)];
+        let mut arrivals = Vec::new();
+        let mut outgoing = Vec::with_capacity(MAX_WORKERS);
         while !self.stop.load(Ordering::Relaxed) {
             self.last_round.note();
             arrivals.clear();
-            match self.receive(&mut buffers, &mut arrivals) {
-                Ok(()) | Err(Errno::EAGAIN | Errno::EINTR) => {}
+            // At least one packet, or `IDLE`.
+            match self.socket.receive(&mut buffer, &mut arrivals, MsgFlags::MSG_WAITFORONE) {
+                Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
                 // An earlier datagram was refused by its receiver; that concerns nobody else.
                 Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => {}
                 Err(error) => {
@@ -87,41 +71,25 @@ impl Pump {
                 continue;
             }
             outgoing.clear();
-            self.aggregate(&mut buffers, &arrivals, &mut outgoing);
-            self.send(&buffers, &arrivals, &mut outgoing);
+            self.aggregate(&mut buffer, &arrivals, &mut outgoing);
+            self.send(&buffer, &arrivals, &mut outgoing);
             let mut core = lock(&self.core);
             let sent = outgoing.iter().filter(|outgoing| outgoing.is_sent);
             sent.filter_map(|outgoing| outgoing.copy_of).for_each(|job| core.count_sent(job));
         }
     }
 
-    /// Waits for packets: at least one, or [`IDLE`].
-    fn receive(&self, buffers: &mut [u8], arrivals: &mut Vec<Arrival>) -> nix::Result<()> {
-        let mut slices: Vec<[IoSliceMut<'_>; 1]> =
-            buffers.chunks_exact_mut(CAPACITY).map(|buffer| [IoSliceMut::new(buffer)]).collect();
-        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, Some(cmsg_space!(u8)));
-        let fd = self.socket.as_raw_fd();
-        let messages = recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_WAITFORONE, None)?;
-        for message in messages {
-            let source = message.address.map_or(Ipv4Addr::UNSPECIFIED, |address| address.ip());
-            let tos = message.cmsgs().ok().and_then(|mut all| all.find_map(|one| tos_of(&one)));
-            arrivals.push(Arrival { source, len: message.bytes, tos: tos.unwrap_or(0) });
-        }
-        Ok(())
-    }
-
-    fn aggregate(&self, buffers: &mut [u8], arrivals: &[Arrival], outgoing: &mut Vec<Outgoing>) {
+    fn aggregate(&self, buffer: &mut [u8], arrivals: &[Arrival], outgoing: &mut Vec<Outgoing>) {
         let mut core = lock(&self.core);
         // It wraps after 49 days, as slots expect.
         core.set_now(self.start.elapsed().as_millis() as u32);
-        let packets = buffers.chunks_exact_mut(CAPACITY).zip(arrivals);
-        for (packet, (buffer, Arrival { source, len, tos })) in packets.enumerate() {
-            let bytes = &mut buffer[..*len];
-            let answer = match tos::is_marked(*tos) {
-                true => core.on_marked_packet(*source, bytes),
-                false => core.on_packet(*source, bytes),
+        for (packet, Arrival { from, dscp_ecn, payload }) in arrivals.iter().enumerate() {
+            let bytes = &mut buffer[payload.clone()];
+            let answer = match tos::is_marked(*dscp_ecn) {
+                true => core.on_marked_packet(*from.ip(), bytes),
+                false => core.on_packet(*from.ip(), bytes),
             };
-            let tos = tos::unmarked(*tos);
+            let tos = tos::unmarked(*dscp_ecn);
             match answer {
                 Answer::None(_) => {}
                 Answer::One(_, to) => {
@@ -140,25 +108,17 @@ impl Pump {
 
     /// Sends the answers, and marks those that left. A datagram that the kernel refuses is skipped: its worker asks
     /// again.
-    fn send(&mut self, buffers: &[u8], arrivals: &[Arrival], outgoing: &mut [Outgoing]) {
-        let buffers: Vec<&[u8]> = buffers.chunks_exact(CAPACITY).collect();
+    fn send(&mut self, buffer: &[u8], arrivals: &[Arrival], outgoing: &mut [Outgoing]) {
+        // The results for each worker follow one another, and leave as runs.
+        outgoing.sort_by_key(|outgoing| outgoing.to);
         let mut first = 0;
         while first < outgoing.len() {
-            let rest = &outgoing[first..outgoing.len().min(first + 2 * BATCH)];
-            let tos = rest[0].tos;
-            let batch = &rest[..rest.iter().take_while(|outgoing| outgoing.tos == tos).count()];
-            self.set_tos(tos);
-            let slices: Vec<[IoSlice<'_>; 1]> = batch
-                .iter()
-                .map(|outgoing| [IoSlice::new(&buffers[outgoing.packet][..arrivals[outgoing.packet].len])])
-                .collect();
-            let addresses: Vec<_> =
-                batch.iter().map(|outgoing| Some(SockaddrIn::from(outgoing.to))).collect();
-            let mut headers = MultiHeaders::preallocate(batch.len(), None);
-            let flags = MsgFlags::empty();
-            let sent = sendmmsg(self.socket.as_raw_fd(), &mut headers, &slices, &addresses, [], flags)
-                .map(std::iter::Iterator::count);
-            first += match sent {
+            let datagrams = outgoing[first..].iter().map(|Outgoing { packet, to, tos, .. }| Datagram {
+                to: *to,
+                dscp_ecn: *tos,
+                payload: &buffer[arrivals[*packet].payload.clone()],
+            });
+            first += match self.socket.send(datagrams, MsgFlags::empty()) {
                 Ok(sent) => {
                     outgoing.iter_mut().skip(first).take(sent).for_each(|outgoing| outgoing.is_sent = true);
                     sent
@@ -171,27 +131,5 @@ impl Pump {
                 }
             };
         }
-    }
-
-    /// Sends with this DSCP and ECN byte from now on.
-    fn set_tos(&mut self, tos: u8) {
-        if self.tos == tos {
-            return;
-        }
-        match setsockopt(&self.socket, sockopt::Ipv4Tos, &i32::from(tos)) {
-            Ok(()) => self.tos = tos,
-            // Then queues drop where they could have marked.
-            Err(error) => {
-                tracing::debug!(tos, error = error.desc(), "the kernel refuses to set DSCP and ECN");
-            }
-        }
-    }
-}
-
-/// The DSCP and ECN byte of a received datagram.
-fn tos_of(message: &ControlMessageOwned) -> Option<u8> {
-    match message {
-        ControlMessageOwned::Ipv4Tos(tos) => Some(*tos),
-        _ => None,
     }
 }

@@ -1,24 +1,24 @@
 //! Packets over an ordinary UDP socket. It needs no privilege; the kernel copies payloads.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt,
-    sockopt,
-};
+use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
+use sumac_udp::{Arrival, Datagram, DatagramSocket, buffer_len};
 use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::admit::payload_len;
 
 use super::frame_io::{Build, FrameIo, IoReport, Outgoing, Received, Transmitted, wait};
 
-const BATCH: usize = 64;
-/// Bytes of the longest packet; a longer datagram is truncated, and refused for its length.
+/// Datagrams that are staged before they are sent.
+const BATCH: usize = 128;
+/// Messages of runs of datagrams that are received at once.
+const MESSAGES: usize = 16;
+/// Bytes of the longest packet; a longer datagram is refused for its length.
 const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16);
 const BIND_ATTEMPTS: usize = 64;
 /// Bytes of the kernel's buffer each way: some thousand packets.
@@ -27,13 +27,15 @@ const SOCKET_BUFFER: usize = 8 << 20;
 /// A non-blocking UDP socket with room for a batch of datagrams each way.
 #[derive(Debug)]
 pub struct UdpFrameIo {
-    socket: UdpSocket,
+    socket: DatagramSocket,
     /// The sockets of all paths but the first, which only send: each has a source port of its own.
-    paths: Vec<PathSocket>,
+    paths: Vec<DatagramSocket>,
     local: SocketAddrV4,
     /// The number of sockets that a job's shards are spread over.
     shards: u16,
     incoming: Vec<u8>,
+    /// The datagrams in `incoming`.
+    arrivals: Vec<Arrival>,
     outgoing: Vec<u8>,
     /// The datagrams in `outgoing`, from its start.
     staged: Vec<Outgoing>,
@@ -41,17 +43,7 @@ pub struct UdpFrameIo {
     taken: usize,
     /// Whether the last packet found no room.
     is_full: bool,
-    /// The DSCP and ECN byte that the socket has now.
-    dscp_ecn: u8,
     counters: IoReport,
-}
-
-/// A socket that only sends.
-#[derive(Debug)]
-struct PathSocket {
-    socket: UdpSocket,
-    /// The DSCP and ECN byte that it has now.
-    dscp_ecn: u8,
 }
 
 impl UdpFrameIo {
@@ -75,12 +67,8 @@ impl UdpFrameIo {
 
     /// Binds a socket to `ip` and `port`; port 0 takes any that is free, see [`UdpFrameIo::local`].
     pub fn bind(ip: Ipv4Addr, port: u16) -> io::Result<UdpFrameIo> {
-        let socket = UdpSocket::bind((ip, port))?;
-        socket.set_nonblocking(true)?;
-        enlarge(&socket);
-        // To receive ECN marks.
-        setsockopt(&socket, sockopt::IpRecvTos, &true)?;
-        let local = match socket.local_addr()? {
+        let socket = open(ip, port)?;
+        let local = match socket.get().local_addr()? {
             std::net::SocketAddr::V4(local) => local,
             std::net::SocketAddr::V6(_) => return Err(io::ErrorKind::AddrNotAvailable.into()),
         };
@@ -90,12 +78,12 @@ impl UdpFrameIo {
             local,
             paths: Vec::new(),
             shards: 1,
-            incoming: vec![0; BATCH * CAPACITY],
+            incoming: vec![0; buffer_len(MESSAGES)],
+            arrivals: Vec::new(),
             outgoing: vec![0; BATCH * CAPACITY],
             staged: Vec::with_capacity(BATCH),
             taken: 0,
             is_full: false,
-            dscp_ecn: 0,
             counters,
         })
     }
@@ -106,49 +94,26 @@ impl UdpFrameIo {
 
     /// Spreads datagrams over so many paths, by a socket for each.
     pub fn with_paths(mut self, paths: u16) -> io::Result<UdpFrameIo> {
-        let path = |_| {
-            let socket = UdpSocket::bind((*self.local.ip(), 0))?;
-            socket.set_nonblocking(true)?;
-            enlarge(&socket);
-            Ok(PathSocket { socket, dscp_ecn: 0 })
-        };
-        self.paths = (1..paths).map(path).collect::<io::Result<_>>()?;
+        self.paths = (1..paths).map(|_| open(*self.local.ip(), 0)).collect::<io::Result<_>>()?;
         Ok(self)
     }
 
-    /// The number of a datagram's path here.
-    fn path(&self, datagram: &Outgoing) -> usize {
-        usize::from(datagram.path) % (self.paths.len() + 1)
-    }
-
-    /// Sends the staged datagrams that have the first one's path, and DSCP and ECN byte. Returns how many the kernel took.
+    /// Sends the first staged datagram, and those after it that can go with it. Returns how many the kernel took.
     fn send_some(&mut self) -> nix::Result<usize> {
-        let rest = &self.staged[self.taken..];
-        let Some(first) = rest.first() else { return Ok(0) };
-        let path = self.path(first);
-        let is_alike = |other: &&Outgoing| other.dscp_ecn == first.dscp_ecn && self.path(other) == path;
-        let alike = rest.iter().take_while(is_alike).count();
-        let (socket, dscp_ecn) = match path.checked_sub(1).and_then(|path| self.paths.get_mut(path)) {
-            Some(path) => (&path.socket, &mut path.dscp_ecn),
-            None => (&self.socket, &mut self.dscp_ecn),
-        };
-        if *dscp_ecn != first.dscp_ecn {
-            setsockopt(socket, sockopt::Ipv4Tos, &i32::from(first.dscp_ecn))?;
-            *dscp_ecn = first.dscp_ecn;
-        }
-        let rest = &rest[..alike];
-        let slots = self.outgoing.chunks_exact(CAPACITY).skip(self.taken);
-        let slices: Vec<[IoSlice<'_>; 1]> = slots
-            .zip(rest)
-            .map(|(bytes, datagram)| [IoSlice::new(&bytes[..datagram.len.min(CAPACITY)])])
-            .collect();
-        let addresses: Vec<Option<SockaddrIn>> =
-            rest.iter().map(|datagram| Some(SockaddrIn::from(datagram.to))).collect();
-        let mut headers = MultiHeaders::preallocate(alike, None);
-        let none: [ControlMessage<'_>; 0] = [];
-        let flags = MsgFlags::MSG_DONTWAIT;
-        let sent = sendmmsg(socket.as_raw_fd(), &mut headers, &slices, &addresses, none, flags)?;
-        Ok(sent.count())
+        let UdpFrameIo { socket, paths, outgoing, staged, taken, .. } = self;
+        let rest = &staged[*taken..];
+        let count = paths.len() + 1;
+        let path_of = |datagram: &Outgoing| usize::from(datagram.path) % count;
+        let Some(path) = rest.first().map(path_of) else { return Ok(0) };
+        let socket = path.checked_sub(1).and_then(|path| paths.get_mut(path)).unwrap_or(socket);
+        let slots = outgoing.chunks_exact(CAPACITY).skip(*taken);
+        let datagrams = slots.zip(rest).take_while(|(_, datagram)| path_of(datagram) == path);
+        let datagrams = datagrams.map(|(bytes, datagram)| Datagram {
+            to: datagram.to,
+            dscp_ecn: datagram.dscp_ecn,
+            payload: &bytes[..datagram.len.min(CAPACITY)],
+        });
+        socket.send(datagrams, MsgFlags::MSG_DONTWAIT)
     }
 
     /// Drops one datagram that the kernel refuses, and counts it.
@@ -162,6 +127,14 @@ impl UdpFrameIo {
             self.counters.last_refusal = Some(message);
         }
     }
+}
+
+/// Opens a non-blocking socket with large buffers.
+fn open(ip: Ipv4Addr, port: u16) -> io::Result<DatagramSocket> {
+    let socket = UdpSocket::bind((ip, port))?;
+    socket.set_nonblocking(true)?;
+    enlarge(&socket);
+    Ok(DatagramSocket::new(socket)?)
 }
 
 /// Requests large socket buffers; the privileged form may exceed the system's maximum.
@@ -188,29 +161,20 @@ impl FrameIo for UdpFrameIo {
     }
 
     fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
-        let mut slices: Vec<[IoSliceMut<'_>; 1]> =
-            self.incoming.chunks_exact_mut(CAPACITY).map(|bytes| [IoSliceMut::new(bytes)]).collect();
-        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, Some(cmsg_space!(u8)));
-        let flags = MsgFlags::MSG_DONTWAIT;
-        let fd = self.socket.as_raw_fd();
-        let messages = match recvmmsg(fd, &mut headers, slices.iter_mut(), flags, None) {
-            Ok(messages) => messages,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(0),
-            Err(error) => return Err(error.into()),
-        };
-        let mut count = 0;
-        for message in messages {
-            count += 1;
-            let Some(from) = message.address else { continue };
-            let bytes = message.iovs().next().unwrap_or(&[]);
-            let tos = message.cmsgs().into_iter().flatten().find_map(|message| match message {
-                ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
-                _ => None,
-            });
-            self.counters.pass(from.into(), self.local.port(), tos.unwrap_or(0), bytes, each);
+        self.arrivals.clear();
+        let messages =
+            match self.socket.receive(&mut self.incoming, &mut self.arrivals, MsgFlags::MSG_DONTWAIT) {
+                Ok(messages) => messages,
+                Err(Errno::EAGAIN | Errno::EINTR) => return Ok(0),
+                Err(error) => return Err(error.into()),
+            };
+        for Arrival { from, dscp_ecn, payload } in &self.arrivals {
+            let bytes = &self.incoming[payload.clone()];
+            self.counters.pass(*from, self.local.port(), *dscp_ecn, bytes, each);
         }
-        self.counters.received_batch(count);
-        Ok(count)
+        self.counters.received += self.arrivals.len() as u64;
+        self.counters.batches_received += messages as u64;
+        Ok(self.arrivals.len())
     }
 
     fn transmit(&mut self, build: Build<'_>) -> io::Result<Transmitted> {

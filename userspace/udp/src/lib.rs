@@ -1,0 +1,251 @@
+//! UDP sockets that hand runs of datagrams to the kernel as one message each, and take runs from it: segmentation offload in both
+//! directions (UDP_SEGMENT and UDP_GRO of udp(7)).
+//!
+//! A message costs the stack about as much as a datagram, whether it holds one or forty. It is cut into datagrams by the device, or just
+//! before it; over veths and loopback it stays whole.
+//!
+//! The DSCP and ECN byte goes with each message. quinn-udp sends ECN only, and so would overwrite the class.
+#![forbid(unsafe_code)]
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    net::{SocketAddrV4, UdpSocket},
+    ops::Range,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+};
+
+use nix::{
+    cmsg_space,
+    errno::Errno,
+    sys::socket::{
+        ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmsg,
+        setsockopt, sockopt,
+    },
+};
+
+/// The most datagrams of a message: UDP_MAX_SEGMENTS of Linux before 6.9.
+const MOST_SEGMENTS: usize = 64;
+/// The most bytes of a message: what IPv4 and UDP headers leave of 65,535.
+const MOST_BYTES: usize = 65_507;
+/// Bytes for a received message.
+const MESSAGE: usize = 1 << 16;
+
+/// A datagram to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    pub to: SocketAddrV4,
+    pub dscp_ecn: u8,
+    pub payload: &'a [u8],
+}
+
+/// A datagram that was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    pub from: SocketAddrV4,
+    pub dscp_ecn: u8,
+    /// Its payload in the buffer.
+    pub payload: Range<usize>,
+}
+
+/// A UDP socket. Its datagrams' payloads are the caller's.
+#[derive(Debug)]
+pub struct DatagramSocket {
+    socket: UdpSocket,
+    /// Whether the kernel takes runs: until it has refused one.
+    has_segmentation: bool,
+}
+
+impl DatagramSocket {
+    /// Takes over a socket, and has it report DSCP and ECN and pass on runs. A kernel without UDP_GRO passes on single datagrams.
+    ///
+    /// # Errors
+    /// When the kernel does not report DSCP and ECN.
+    pub fn new(socket: UdpSocket) -> nix::Result<DatagramSocket> {
+        setsockopt(&socket, sockopt::IpRecvTos, &true)?;
+        if let Err(error) = setsockopt(&socket, sockopt::UdpGroSegment, &true) {
+            tracing::info!(error = error.desc(), "the kernel passes on single datagrams");
+        }
+        Ok(DatagramSocket { socket, has_segmentation: true })
+    }
+
+    pub fn get(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    /// Sends the first of these datagrams and, in the same message, those after it that can go with it: to the same address, with
+    /// the same DSCP and ECN, of the same length, the last one maybe shorter. Returns how many were sent; none of none.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2); they concern the first datagram.
+    pub fn send<'a>(
+        &mut self,
+        datagrams: impl IntoIterator<Item = Datagram<'a>>,
+        flags: MsgFlags,
+    ) -> nix::Result<usize> {
+        let mut datagrams = datagrams.into_iter();
+        let Some(first) = datagrams.next() else { return Ok(0) };
+        let mut slices = vec![IoSlice::new(first.payload)];
+        if self.has_segmentation {
+            extend_run(&mut slices, first, datagrams);
+        }
+        let address = SockaddrIn::from(first.to);
+        let (tos, segment) = (first.dscp_ecn, first.payload.len() as u16);
+        let mut messages = vec![ControlMessage::Ipv4Tos(&tos)];
+        if slices.len() > 1 {
+            messages.push(ControlMessage::UdpGsoSegments(&segment));
+        }
+        match sendmsg(self.socket.as_raw_fd(), &slices, &messages, flags, Some(&address)) {
+            Ok(_) => Ok(slices.len()),
+            // A device that writes no checksums, or a path of a smaller MTU.
+            Err(error @ (Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP))
+                if slices.len() > 1 =>
+            {
+                tracing::warn!(to = %first.to, error = error.desc(), "the kernel takes no runs of datagrams; sending one by one");
+                self.has_segmentation = false;
+                self.send([first], flags)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Receives messages into `buffer`, one for each [`buffer_len`]`(1)` bytes of it at most, and lists their datagrams. Returns the
+    /// number of messages.
+    ///
+    /// # Errors
+    /// Those of recvmmsg(2).
+    pub fn receive(
+        &self,
+        buffer: &mut [u8],
+        arrivals: &mut Vec<Arrival>,
+        flags: MsgFlags,
+    ) -> nix::Result<usize> {
+        let mut slices: Vec<[IoSliceMut<'_>; 1]> =
+            buffer.chunks_exact_mut(MESSAGE).map(|bytes| [IoSliceMut::new(bytes)]).collect();
+        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(slices.len(), Some(cmsg_space!(u8, i32)));
+        let messages = recvmmsg(self.socket.as_raw_fd(), &mut headers, slices.iter_mut(), flags, None)?;
+        let mut count = 0;
+        for message in messages {
+            let start = count * MESSAGE;
+            count += 1;
+            let Some(from) = message.address else { continue };
+            let (mut dscp_ecn, mut segment) = (0, message.bytes);
+            for control in message.cmsgs().into_iter().flatten() {
+                match control {
+                    ControlMessageOwned::Ipv4Tos(tos) => dscp_ecn = tos,
+                    ControlMessageOwned::UdpGroSegments(bytes) => {
+                        segment = usize::try_from(bytes).unwrap_or(segment);
+                    }
+                    _ => {}
+                }
+            }
+            let (end, segment) = (start + message.bytes, segment.max(1));
+            // An empty datagram is one.
+            for at in (start..end.max(start + 1)).step_by(segment) {
+                arrivals.push(Arrival { from: from.into(), dscp_ecn, payload: at..end.min(at + segment) });
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl AsFd for DatagramSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Returns the bytes that a buffer for so many messages has.
+pub const fn buffer_len(messages: usize) -> usize {
+    messages * MESSAGE
+}
+
+/// Adds those of `datagrams` to a run that can go with its first.
+fn extend_run<'a>(
+    slices: &mut Vec<IoSlice<'a>>,
+    first: Datagram<'a>,
+    datagrams: impl Iterator<Item = Datagram<'a>>,
+) {
+    let segment = first.payload.len();
+    let most = MOST_SEGMENTS.min(MOST_BYTES / segment.max(1));
+    // The kernel refuses empty segments.
+    let is_alike = |other: &Datagram<'_>| {
+        let is_fit = (1..=segment).contains(&other.payload.len());
+        is_fit && other.to == first.to && other.dscp_ecn == first.dscp_ecn
+    };
+    for other in datagrams.take_while(is_alike) {
+        if slices.len() >= most {
+            return;
+        }
+        slices.push(IoSlice::new(other.payload));
+        if other.payload.len() < segment {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn socket() -> (DatagramSocket, SocketAddrV4) {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let std::net::SocketAddr::V4(local) = socket.local_addr().unwrap() else { panic!("no IPv4") };
+        (DatagramSocket::new(socket).unwrap(), local)
+    }
+
+    /// Sends payloads of these lengths and DSCP and ECN bytes; returns the number of messages, and what arrived: lengths, first bytes
+    /// and DSCP and ECN.
+    fn exchange(sender: &mut DatagramSocket, all: &[(usize, u8)]) -> (usize, Vec<(usize, u8, u8)>, usize) {
+        let (receiver, to) = socket();
+        let payloads: Vec<Vec<u8>> = (0u8..).zip(all).map(|(number, (len, _))| vec![number; *len]).collect();
+        let datagram = |at: usize| Datagram { to, dscp_ecn: all[at].1, payload: &payloads[at] };
+        let (mut sent, mut messages) = (0, 0);
+        while sent < all.len() {
+            sent += sender.send((sent..all.len()).map(datagram), MsgFlags::empty()).unwrap();
+            messages += 1;
+        }
+        let mut buffer = vec![0; buffer_len(4)];
+        let (mut got, mut received) = (Vec::new(), 0);
+        while got.len() < all.len() {
+            let mut arrivals = Vec::new();
+            received += receiver.receive(&mut buffer, &mut arrivals, MsgFlags::MSG_WAITFORONE).unwrap();
+            for Arrival { from, dscp_ecn, payload } in arrivals {
+                assert_eq!(std::net::SocketAddr::V4(from), sender.get().local_addr().unwrap());
+                let bytes = &buffer[payload];
+                assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+                got.push((bytes.len(), bytes.first().copied().unwrap_or_default(), dscp_ecn));
+            }
+        }
+        (messages, got, received)
+    }
+
+    #[test]
+    fn runs_leave_and_arrive_as_one_message() {
+        let (mut sender, _) = socket();
+        let all: Vec<(usize, u8)> =
+            [vec![(1000, 0); 70], vec![(1000, 0x22); 10], vec![(300, 0x22)], vec![(300, 0x22); 3]].concat();
+        let (messages, got, received) = exchange(&mut sender, &all);
+        let expected: Vec<_> = (0u8..).zip(&all).map(|(number, (len, tos))| (*len, number, *tos)).collect();
+        assert_eq!(got, expected);
+        // 64 and 6, then 10 with a shorter one at their end, then three.
+        assert_eq!((messages, received), (4, 4));
+    }
+
+    #[test]
+    fn without_segmentation_datagrams_go_one_by_one() {
+        let (mut sender, _) = socket();
+        sender.has_segmentation = false;
+        let (messages, got, _) = exchange(&mut sender, &[(100, 0); 5]);
+        assert_eq!((messages, got.len()), (5, 5));
+    }
+
+    #[test]
+    fn a_longer_datagram_and_an_empty_one_begin_runs_of_their_own() {
+        let (mut sender, _) = socket();
+        let (messages, got, _) = exchange(&mut sender, &[(10, 0), (20, 0), (20, 0), (0, 0), (20, 0)]);
+        assert_eq!(got.iter().map(|(len, ..)| *len).collect::<Vec<_>>(), [10, 20, 20, 0, 20]);
+        assert_eq!(messages, 4);
+    }
+}
