@@ -6,11 +6,12 @@
 //!               +-------+                      +-------+             +-----+
 //! ```
 //!
-//! The kernel forwards, and chooses the spine by a hash of addresses and ports (ECMP).
+//! The kernel forwards, and chooses the spine by a hash of addresses and ports (ECMP). In a direct job w1 is on the other leaf.
 
 use std::time::{Duration, Instant};
 
-use sumac_lab::deployment::{Backend, Deployment, SumacOptions};
+use sumac_client::Reduction;
+use sumac_lab::deployment::{Backend, Deployment, DirectOptions, SumacOptions};
 use sumac_lab::namespace::Namespace;
 use sumac_lab::{Lab, LabSpec, command};
 use sumac_tests::site::with_sumac;
@@ -18,14 +19,12 @@ use sumac_tests::wait::LIMIT;
 use sumac_tests::{Crew, exact, stats};
 
 const COUNT: usize = 300_000;
-/// The UDP ports of the aggregator's shards.
-const PORTS: &str = "48700-48731";
 
 fn fabric() -> LabSpec {
     LabSpec { spines: 2, ..LabSpec::new(2) }
 }
 
-/// Packets that a spine has received from the workers' leaf.
+/// Packets that a spine has received from the first leaf.
 fn received(spine: &Namespace) -> u64 {
     let mut show = spine.command("ip");
     show.args(["-json", "-stats", "link", "show", "dev", "leaf0"]);
@@ -33,11 +32,11 @@ fn received(spine: &Namespace) -> u64 {
     json[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
 }
 
-/// The second spine's share of the packets that the workers send in a sum, in percent.
+/// The second spine's share of the packets that the workers on the first leaf send in a sum, in percent.
 fn share(lab: &Lab, crew: &Crew, seed: u64) -> u64 {
     let counts = || [0, 1].map(|spine: usize| received(&lab.spines()[spine]));
     let before = counts();
-    exact::assert_sums("over a fabric", seed, &crew.allreduce(seed, COUNT));
+    exact::assert_sums("over a fabric", seed, &crew.reduce::<i32>(seed, COUNT, Reduction::Sum));
     let after = counts();
     let [one, other] = [0, 1].map(|spine: usize| after[spine] - before[spine]);
     println!("{one} and {other} packets");
@@ -45,17 +44,18 @@ fn share(lab: &Lab, crew: &Crew, seed: u64) -> u64 {
 }
 
 fn spread_and_routed_around(options: &SumacOptions) {
-    with_sumac(fabric(), options, |sumac| {
+    let far_workers = u16::from(options.direct.is_some());
+    with_sumac(LabSpec { far_workers, ..fabric() }, options, |sumac| {
         let crew = Crew::join(sumac, "paths");
         let lab = sumac.lab();
         let even = share(lab, &crew, 1);
         assert!((20..=80).contains(&even), "{even} %");
-        // All of the workers' packets are lost on the second spine, and nothing else.
+        // All packets from the first leaf are lost on the second spine, and nothing else.
         let bad = &lab.spines()[1];
-        bad.nft(&format!(
-            "table ip gray {{\nchain up {{\ntype filter hook forward priority 0;\n\
-             iifname \"leaf0\" udp dport {PORTS} drop;\n}}\n}}\n"
-        ))
+        bad.nft(
+            "table ip gray {\nchain up {\ntype filter hook forward priority 0;\n\
+             iifname \"leaf0\" meta l4proto udp drop;\n}\n}\n",
+        )
         .unwrap();
         (2..6).for_each(|seed| {
             share(lab, &crew, seed);
@@ -91,6 +91,21 @@ fn a_dead_spine_is_routed_around_xdp() {
 #[test]
 fn a_dead_spine_is_routed_around_udp() {
     let options = SumacOptions { backend: Backend::Udp, paths: Some(16), ..SumacOptions::default() };
+    spread_and_routed_around(&options);
+}
+
+#[test]
+fn a_dead_spine_is_routed_around_by_a_direct_job_over_xdp() {
+    spread_and_routed_around(&SumacOptions {
+        direct: Some(DirectOptions::default()),
+        ..SumacOptions::default()
+    });
+}
+
+#[test]
+fn a_dead_spine_is_routed_around_by_a_direct_job_over_udp() {
+    let direct = Some(DirectOptions::default());
+    let options = SumacOptions { backend: Backend::Udp, paths: Some(16), direct, ..SumacOptions::default() };
     spread_and_routed_around(&options);
 }
 

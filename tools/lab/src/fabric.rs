@@ -10,6 +10,9 @@ use anyhow::Result;
 use crate::namespace::{self, Link, Namespace};
 use crate::spec::LabSpec;
 
+/// The aggregator's leaf.
+pub(crate) const FAR_LEAF: usize = 1;
+
 /// The leaves' interfaces at a spine, the workers' first.
 const DOWNLINKS: [&str; 2] = ["leaf0", "leaf1"];
 
@@ -39,14 +42,8 @@ impl Fabric {
         self.leaves.iter().chain(&self.spines)
     }
 
-    /// The leaf of the workers.
-    pub(crate) fn workers(&self) -> &Namespace {
-        &self.leaves[0]
-    }
-
-    /// The leaf of the aggregator.
-    pub(crate) fn aggregator(&self) -> &Namespace {
-        &self.leaves[1]
+    pub(crate) fn leaf(&self, leaf: usize) -> &Namespace {
+        &self.leaves[leaf]
     }
 
     pub(crate) fn spines(&self) -> &[Namespace] {
@@ -73,18 +70,17 @@ impl Fabric {
         Ok(())
     }
 
-    /// Routes between a worker and its port of the aggregator, both on this interface of their leaves.
-    pub(crate) fn route(&self, interface: &str, worker: Ipv4Addr, port: Ipv4Addr) -> Result<()> {
-        for (leaf, (own, far)) in [(worker, port), (port, worker)].into_iter().enumerate() {
-            let hop = |spine| format!("nexthop via {}", Fabric::ends(leaf, spine)[1]);
-            let hops: Vec<String> = (0..self.spines.len()).map(hop).collect();
-            let up = format!("route add {far}/32 {}", hops.join(" "));
-            // A leaf's answers to ARP are not delayed.
-            self.leaves[leaf].sysctl(&format!("net.ipv4.neigh.{interface}.proxy_delay=0\n"))?;
-            self.leaves[leaf].ip(&[format!("route add {own}/32 dev {interface}"), up])?;
-            for (number, spine) in self.spines.iter().enumerate() {
-                spine.ip(&[format!("route add {own}/32 via {}", Fabric::ends(leaf, number)[0])])?;
-            }
+    /// Routes to an address on this interface of a leaf.
+    pub(crate) fn route(&self, leaf: usize, interface: &str, own: Ipv4Addr) -> Result<()> {
+        let far = 1 - leaf;
+        let hop = |spine| format!("nexthop via {}", Fabric::ends(far, spine)[1]);
+        let hops: Vec<String> = (0..self.spines.len()).map(hop).collect();
+        // A leaf's answers to ARP are not delayed.
+        self.leaves[leaf].sysctl(&format!("net.ipv4.neigh.{interface}.proxy_delay=0\n"))?;
+        self.leaves[leaf].ip(&[format!("route add {own}/32 dev {interface}")])?;
+        self.leaves[far].ip(&[format!("route add {own}/32 {}", hops.join(" "))])?;
+        for (number, spine) in self.spines.iter().enumerate() {
+            spine.ip(&[format!("route add {own}/32 via {}", Fabric::ends(leaf, number)[0])])?;
         }
         Ok(())
     }

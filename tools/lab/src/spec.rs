@@ -6,6 +6,7 @@ use std::ops::{Range, RangeInclusive};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::fabric::FAR_LEAF;
 use crate::units::{Probability, Rate};
 
 /// The range of a lab's number of workers.
@@ -101,6 +102,9 @@ pub struct LabSpec {
     /// Spines of a leaf-spine fabric between workers and aggregator; 0: none.
     #[arg(skip)]
     pub spines: u16,
+    /// Workers, the last ones, that hang on the aggregator's leaf of a fabric.
+    #[arg(skip)]
+    pub far_workers: u16,
     /// Queues of every interface; a job has a shard of its slots on each
     #[arg(long, visible_alias = "shards", default_value_t = 1)]
     pub queues: u16,
@@ -136,6 +140,7 @@ impl LabSpec {
             beside_root: 0,
             parameter_hosts: 0,
             spines: 0,
+            far_workers: 0,
             queues: 1,
             mtu: 1500,
             napi: Napi::default(),
@@ -165,6 +170,8 @@ impl LabSpec {
             self.spines == 0 || racks == 0 && self.topology == Topology::PerPort,
             "a fabric is between workers and one aggregator with a port for each"
         );
+        let is_far = self.far_workers == 0 || self.spines > 0 && self.far_workers <= workers;
+        ensure!(is_far, "{} of {workers} workers cannot be on the far leaf of a fabric", self.far_workers);
         if racks == 0 {
             ensure!(
                 beside_root == 0,
@@ -187,6 +194,11 @@ impl LabSpec {
     /// Whether workers hang on cables (bridges with shaping and faults) instead of straight veths.
     pub fn has_cables(&self) -> bool {
         self.rate.is_some() || !self.faults.is_none()
+    }
+
+    /// The leaf of a fabric that a worker hangs on.
+    pub(crate) fn leaf_of(&self, rank: u16) -> usize {
+        if rank < self.workers - self.far_workers { 0 } else { FAR_LEAF }
     }
 
     /// The address of a host that has this subnet for itself, or this place on the switch.

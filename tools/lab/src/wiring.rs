@@ -22,6 +22,7 @@
 //! w0 net0 --[c0]-- w0 +-------+ spine0 ------- leaf0 +-------+ a0 -- port0 +-----+
 //! w1 net0 --[c1]-- w1 | leaf0 | spine1 ------- leaf0 | leaf1 | a1 -- port1 | agg |
 //!                     +-------+                      +-------+             +-----+
+//!                                  w2 net0 --[c2]-- w2                             a far worker
 //!
 //! a parameter host
 //!
@@ -36,7 +37,7 @@ use std::net::Ipv4Addr;
 use anyhow::Result;
 
 use crate::cable::{Cable, FAR, NEAR};
-use crate::fabric::Fabric;
+use crate::fabric::{FAR_LEAF, Fabric};
 use crate::namespace::{self, Link, Namespace};
 use crate::spec::{LabSpec, Topology};
 
@@ -163,9 +164,11 @@ impl Hosts {
         match &self.fabric {
             None => self.plug_in(&leaf, cable, spec, link),
             Some(fabric) => {
-                join((leaf.host, WORKER_PORT), (fabric.workers(), &leaf.name), cable, spec, link)?;
-                namespace::veth((fabric.aggregator(), &leaf.name), (leaf.aggregator, &leaf.port), link)?;
-                fabric.route(&leaf.name, leaf.address, leaf.gateway)?;
+                let (near, port) = (spec.leaf_of(rank), format!("a{rank}"));
+                join((leaf.host, WORKER_PORT), (fabric.leaf(near), &leaf.name), cable, spec, link)?;
+                namespace::veth((fabric.leaf(FAR_LEAF), &port), (leaf.aggregator, &leaf.port), link)?;
+                fabric.route(near, &leaf.name, leaf.address)?;
+                fabric.route(FAR_LEAF, &port, leaf.gateway)?;
                 leaf.address(spec)
             }
         }

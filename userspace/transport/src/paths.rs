@@ -11,7 +11,8 @@
 //! | suspended | one packet after 100 ms, then after twice that, up to 3.2 s; its answer restores 1/8 |
 //!
 //! In a static job the aggregator says which contributions it misses. In a dynamic job a worker cannot tell its own loss from
-//! another's; the losses of others lower all of its paths alike.
+//! another's; the losses of others lower all of its paths alike. In a direct job the receiver says which packets have arrived, and
+//! each receiver has paths of its own.
 //!
 //! A path is chosen by its share of all weights, so losses that lower all weights alike change nothing.
 
@@ -72,6 +73,17 @@ impl Paths {
         path as u16
     }
 
+    /// Chooses the path of a packet without an answer, which can be no probe.
+    pub fn choose_without_probes(&mut self, stats: &mut PathStats) -> u16 {
+        let path = self.weighted();
+        stats.sent[path] += 1;
+        path as u16
+    }
+
+    pub fn weights(&self) -> impl Iterator<Item = u64> {
+        self.paths.iter().map(|path| path.weight.into())
+    }
+
     fn due_probe(&mut self, now: Time) -> Option<usize> {
         self.probe_at.filter(|at| *at <= now)?;
         let due = |path: &Path| path.weight == 0 && path.probe_at <= now;
@@ -90,7 +102,8 @@ impl Paths {
     }
 
     fn weighted(&mut self) -> usize {
-        // All of them may be suspended: then they are taken in turn.
+        // All of them may be suspended: then they are taken in turn. So is a path now and then where all weights are low: those
+        // that are left may be the dead ones.
         for _ in 0..4 * self.paths.len() {
             let path = self.turn();
             let weight = self.paths[path].weight;
@@ -116,9 +129,11 @@ impl Paths {
     }
 
     /// Records the answer to a packet on this path. `is_late`: packets sent later on other paths were answered long before.
-    pub fn on_answer(&mut self, path: u16, is_late: bool, stats: &mut PathStats) {
+    /// Returns whether the weight has changed.
+    pub fn on_answer(&mut self, path: u16, is_late: bool, stats: &mut PathStats) -> bool {
         let number = usize::from(path);
-        let Some(path) = self.paths.get_mut(number) else { return };
+        let Some(path) = self.paths.get_mut(number) else { return false };
+        let before = path.weight;
         path.backoff = 0;
         path.weight = match path.weight {
             0 => RESTORED,
@@ -127,15 +142,16 @@ impl Paths {
         };
         stats.late[number] += u64::from(is_late);
         stats.weight[number] = path.weight.into();
+        path.weight != before
     }
 
-    /// Records that a packet on this path was lost.
-    pub fn on_loss(&mut self, now: Time, path: u16, stats: &mut PathStats) {
+    /// Records that a packet on this path was lost. Returns whether the weight has changed.
+    pub fn on_loss(&mut self, now: Time, path: u16, stats: &mut PathStats) -> bool {
         let number = usize::from(path);
-        let Some(path) = self.paths.get_mut(number) else { return };
+        let Some(path) = self.paths.get_mut(number) else { return false };
         stats.lost[number] += 1;
         if path.weight == 0 {
-            return;
+            return false;
         }
         path.weight /= 2;
         if path.weight < LEAST {
@@ -143,6 +159,7 @@ impl Paths {
             self.schedule();
         }
         stats.weight[number] = self.paths[number].weight.into();
+        true
     }
 }
 
@@ -191,9 +208,15 @@ mod tests {
         for (case, (answers, late, losses), expected) in table {
             let mut paths = Paths::new(2, 7);
             let mut stats = paths.stats();
-            (0..losses).for_each(|_| paths.on_loss(Time(0), 0, &mut stats));
-            (0..late).for_each(|_| paths.on_answer(0, true, &mut stats));
-            (0..answers).for_each(|_| paths.on_answer(0, false, &mut stats));
+            (0..losses).for_each(|_| {
+                paths.on_loss(Time(0), 0, &mut stats);
+            });
+            (0..late).for_each(|_| {
+                paths.on_answer(0, true, &mut stats);
+            });
+            (0..answers).for_each(|_| {
+                paths.on_answer(0, false, &mut stats);
+            });
             let share = shares(&mut paths, Time(0))[0];
             assert!(expected.contains(&share), "{case}: {share} %");
             assert_eq!((stats.late[0], stats.lost[0]), (late, losses), "{case}");
@@ -205,16 +228,32 @@ mod tests {
         let mut paths = Paths::new(4, 7);
         let mut stats = paths.stats();
         for _ in 0..20 {
-            (0..4).for_each(|path| paths.on_loss(Time(0), path, &mut stats));
+            (0..4).for_each(|path| {
+                paths.on_loss(Time(0), path, &mut stats);
+            });
             assert_eq!(shares(&mut paths, Time(0)).iter().filter(|share| **share > 20).count(), 4);
         }
+    }
+
+    #[test]
+    fn a_path_that_is_left_with_little_weight_does_not_take_all_packets() {
+        let mut paths = Paths::new(4, 7);
+        let mut stats = paths.stats();
+        for (path, losses) in [(0, 5), (1, 6), (2, 6), (3, 6)] {
+            (0..losses).for_each(|_| {
+                paths.on_loss(Time(0), path, &mut stats);
+            });
+        }
+        assert!(shares(&mut paths, Time(0))[0] < 50, "it may be the dead one");
     }
 
     #[test]
     fn a_suspended_path_is_probed_less_and_less_and_recovers() {
         let mut paths = Paths::new(3, 7);
         let mut stats = paths.stats();
-        (0..6).for_each(|_| paths.on_loss(Time(0), 1, &mut stats));
+        (0..6).for_each(|_| {
+            paths.on_loss(Time(0), 1, &mut stats);
+        });
         let mut probes = Vec::new();
         for at in 0..3_000 {
             let before = stats.sent[1];
@@ -227,7 +266,9 @@ mod tests {
         paths.on_answer(1, false, &mut stats);
         let share = shares(&mut paths, Time(3_000 * MS))[1];
         assert!((4..=8).contains(&share), "an eighth of the others': {share} %");
-        (0..1_000).for_each(|_| paths.on_answer(1, false, &mut stats));
+        (0..1_000).for_each(|_| {
+            paths.on_answer(1, false, &mut stats);
+        });
         assert_eq!(shares(&mut paths, Time(3_000 * MS)), [33; 3]);
     }
 }

@@ -6,6 +6,7 @@ use sumac_wire::{Header, header::flag, stream::is_later};
 
 use super::{
     agreement::Agreement,
+    outstanding::{Arrived, Outstanding},
     params::{ACKNOWLEDGED_EVERY, DirectParams},
     rate::DelayRate,
     transfer::{Receiver, Sender, TransferId},
@@ -16,6 +17,7 @@ use crate::{
     handshake::Handshake,
     params::Tuning,
     rtt::{RttEstimator, RttSample},
+    stats::PathStats,
     time::Time,
 };
 
@@ -30,8 +32,8 @@ pub(super) enum Control {
     Answer(Header),
     /// A transfer as this worker means it.
     Agreement { id: TransferId, agreement: Agreement, flags: u16 },
-    /// The highest number of a packet with data so far, a timestamp of the peer, and whether the network marked a packet.
-    Acknowledgement { number: u32, echo: u32, is_marked: bool },
+    /// The packets with data so far, a timestamp of the peer, and whether the network marked a packet.
+    Acknowledgement { echo: u32, is_marked: bool },
     /// A transfer has enough.
     Stop { id: TransferId },
     /// Asks what a transfer lacks.
@@ -50,11 +52,12 @@ pub(super) struct Flow {
     /// The number of the next packet with data, and the highest that the peer has acknowledged.
     next_packet: u64,
     acknowledged: u64,
+    pub outstanding: Outstanding,
     /// The last time at which something was acknowledged, or the first packet in flight was sent.
     progress: Time,
-    /// Received packets since the last acknowledgement, and the highest number among all.
+    /// Received packets since the last acknowledgement, and the numbers of the last ones.
     unacknowledged: u32,
-    highest: u32,
+    pub arrived: Arrived,
     /// Whether the network marked a packet that is not acknowledged yet.
     is_marked: bool,
     control: VecDeque<Control>,
@@ -69,7 +72,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub fn new(params: &DirectParams, tuning: &Tuning) -> Flow {
+    /// `elements`: the most words of a packet. `seed`: of the choice of paths.
+    pub fn new(params: &DirectParams, tuning: &Tuning, elements: u16, seed: u64) -> Flow {
         Flow {
             handshake: Some(Handshake::new(tuning)),
             rate: DelayRate::new(params.line_rate, params.window),
@@ -77,9 +81,10 @@ impl Flow {
             rtt: RttEstimator::new(tuning),
             next_packet: 1,
             acknowledged: 0,
+            outstanding: Outstanding::new(tuning, seed, 1),
             progress: Time(0),
             unacknowledged: 0,
-            highest: 0,
+            arrived: Arrived::new(params.window, elements),
             is_marked: false,
             control: VecDeque::new(),
             sends: BTreeMap::new(),
@@ -141,15 +146,15 @@ impl Flow {
         self.rate.may_send(now, self.in_flight())
     }
 
-    /// Records that a packet with data was sent; returns its number.
-    pub fn on_sent(&mut self, now: Time, bytes: usize) -> u32 {
+    /// Records that a packet with data was sent; returns its number and its path.
+    pub fn on_sent(&mut self, now: Time, bytes: usize, stats: &mut PathStats) -> (u32, u16) {
         let number = self.next_packet as u32;
         if self.in_flight() == 0 {
             self.progress = now;
         }
         self.next_packet += 1;
         self.rate.on_sent(now, bytes);
-        number
+        (number, self.outstanding.send(now, stats))
     }
 
     /// Processes an acknowledgement of all packets up to `number`; `echo` is the timestamp of that one, and the network may have
@@ -199,9 +204,7 @@ impl Flow {
     /// is to be acknowledged.
     pub fn on_data(&mut self, number: u32, is_marked: bool, asks: bool) -> bool {
         self.is_marked |= is_marked;
-        if self.highest == 0 || is_later(number, self.highest) {
-            self.highest = number;
-        }
+        self.arrived.insert(number);
         self.unacknowledged += 1;
         if self.unacknowledged < ACKNOWLEDGED_EVERY && !asks {
             return false;
@@ -210,14 +213,10 @@ impl Flow {
         true
     }
 
-    pub fn highest(&self) -> u32 {
-        self.highest
-    }
-
     /// Acknowledges all data packets so far; `echo` is the timestamp of the last one.
     pub fn acknowledge(&mut self, echo: u32) {
         let is_marked = std::mem::take(&mut self.is_marked);
-        self.push(Control::Acknowledgement { number: self.highest, echo, is_marked });
+        self.push(Control::Acknowledgement { echo, is_marked });
     }
 
     /// The time at which a full window without an acknowledgement counts as lost.
@@ -256,9 +255,14 @@ fn keep(agreements: &mut BTreeMap<TransferId, Agreement>, id: TransferId, agreem
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paths::Paths;
 
     fn flow(window: u32) -> Flow {
-        Flow::new(&DirectParams::new(window), &Tuning::default())
+        Flow::new(&DirectParams::new(window), &Tuning::default(), 352, 7)
+    }
+
+    fn send(flow: &mut Flow, now: Time) {
+        flow.on_sent(now, 100, &mut Paths::new(64, 7).stats());
     }
 
     #[test]
@@ -267,7 +271,7 @@ mod tests {
         let acknowledged: Vec<u32> = (1..=30).filter(|number| flow.on_data(*number, false, false)).collect();
         assert_eq!(acknowledged, [10, 20, 30]);
         flow.on_data(25, false, false);
-        assert_eq!(flow.highest(), 30, "it was late");
+        assert_eq!(flow.arrived.highest(), 30, "it was late");
         assert!(flow.on_data(31, false, true), "it fills the sender's window");
     }
 
@@ -276,7 +280,7 @@ mod tests {
         let mut flow = flow(16);
         for _ in 0..16 {
             assert_eq!(flow.may_send(Time(1000)), MaySend::Now);
-            flow.on_sent(Time(1000), 100);
+            send(&mut flow, Time(1000));
         }
         assert_eq!(flow.may_send(Time(1000)), MaySend::Blocked);
         assert_eq!(flow.stalled_at(), Some(Time(1000).plus(flow.rtt.timeout(0))));
@@ -295,25 +299,25 @@ mod tests {
     #[test]
     fn a_mark_halves_the_window_once_in_a_round_trip() {
         let mut flow = flow(64);
-        let send = |flow: &mut Flow| {
+        let fill = |flow: &mut Flow| {
             while !flow.is_full() {
-                flow.on_sent(Time(0), 100);
+                send(flow, Time(0));
             }
         };
         let acknowledge = |flow: &mut Flow, number, is_marked| {
             flow.on_acknowledged(Time(1000), number, Time(0).stamp(), is_marked).1
         };
-        send(&mut flow);
+        fill(&mut flow);
         assert!(acknowledge(&mut flow, 10, true) && flow.window() == 32);
         assert!(!acknowledge(&mut flow, 20, true) && flow.window() == 32, "they were sent before");
         acknowledge(&mut flow, 64, false);
-        send(&mut flow);
+        fill(&mut flow);
         assert!(acknowledge(&mut flow, 74, true));
         assert_eq!(flow.window(), 16);
         for _ in 0..100 {
             let number = flow.next_packet as u32 - 1;
             acknowledge(&mut flow, number, false);
-            send(&mut flow);
+            fill(&mut flow);
         }
         assert_eq!(flow.window(), 64, "it grows again");
     }

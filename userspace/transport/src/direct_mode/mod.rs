@@ -11,12 +11,14 @@
 //! | `transfer` | the two ends of a transfer |
 //! | `agreement` | what both ends agree on before data |
 //! | `flow` | the traffic with one peer |
+//! | `outstanding` | the paths of its packets |
 //! | `rate` | the sending rate, by the round trip |
 //! | `values` | the reduction of received values |
 //! | `receive`, `transmit` | packets |
 
 mod agreement;
 mod flow;
+mod outstanding;
 pub(crate) mod params;
 mod rate;
 mod receive;
@@ -88,7 +90,9 @@ impl DirectMode {
         if !(0..job.world).all(is_worker) {
             return Err(ParamError::NoPeer { role: "worker of every rank" });
         }
-        let mut flows: Box<[Flow]> = (0..job.world).map(|_| Flow::new(params, tuning)).collect();
+        let own = job.token ^ u64::from(job.rank) << 16 ^ u64::from(job.lane);
+        let flow = |rank: u16| Flow::new(params, tuning, job.elements, own ^ u64::from(rank) << 32);
+        let mut flows: Box<[Flow]> = (0..job.world).map(flow).collect();
         if let Some(own) = flows.get_mut(usize::from(job.rank)) {
             own.handshake = None;
         }
@@ -112,6 +116,21 @@ impl DirectMode {
         core.stats.marked += u64::from(is_marked);
         core.stats.halvings += u64::from(is_halved);
         core.stats.rate_bps = self.rate();
+    }
+
+    /// Processes the bits of an acknowledgement. The statistics have the smallest weight of a path towards any peer.
+    fn on_arrivals(&mut self, core: &mut Core, rank: usize, packet: &Packet<'_>) {
+        let Packet { header, elements, .. } = packet;
+        let Flow { outstanding, rtt, .. } = &mut self.flows[rank];
+        let range = [header.offset, header.received];
+        if !outstanding.on_acknowledged(core.now, range, elements, rtt, &mut core.stats.paths) {
+            return;
+        }
+        core.stats.paths.weight.fill(u64::MAX);
+        for flow in &self.flows {
+            let weights = core.stats.paths.weight.iter_mut().zip(flow.outstanding.weights());
+            weights.for_each(|(least, weight)| *least = weight.min(*least));
+        }
     }
 
     /// Bits per second to all peers.

@@ -61,8 +61,9 @@ impl DirectMode {
                 }
                 Ok(())
             }
-            Some(Kind::Control) if header.elements == 0 => {
+            Some(Kind::Control) if header.format == Format::Raw as u8 => {
                 self.on_acknowledged(core, rank, header);
+                self.on_arrivals(core, rank, packet);
                 Ok(())
             }
             Some(Kind::Control) => self.on_agreement(core, rank, packet),

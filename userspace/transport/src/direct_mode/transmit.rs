@@ -87,9 +87,12 @@ impl DirectMode {
                 payload[..usize::from(answer.elements) * 4].fill(0);
                 answer
             }
-            Control::Acknowledgement { number, echo, is_marked } => {
+            Control::Acknowledgement { echo, is_marked } => {
                 let flags = if is_marked { flag::ECN_ECHO } else { 0 };
-                Header { received: number, timestamp: echo, flags, ..header(core, Kind::Control, none) }
+                let (offset, elements) = flow.arrived.write(payload);
+                let (received, format) = (flow.arrived.highest(), Format::Raw as u8);
+                let header = header(core, Kind::Control, none);
+                Header { received, offset, elements, format, timestamp: echo, flags, ..header }
             }
             Control::Stop { id } => header(core, Kind::Stop, id),
             Control::Probe { id, probe } => {
@@ -109,7 +112,7 @@ impl DirectMode {
                 if next < chunks {
                     flow.push(Control::Report { id, probe, echo, first: next });
                 }
-                let received = flow.highest();
+                let received = flow.arrived.highest();
                 let header = header(core, Kind::Report, id);
                 Header {
                     seq: probe,
@@ -123,7 +126,7 @@ impl DirectMode {
             }
         };
         core.next_packet += 1;
-        let path = core.choose_path();
+        let path = flow.outstanding.control_path(&mut core.stats.paths);
         core.transmit(&header, PeerId(rank as u16), path, tos::CONTROL, out)
     }
 
@@ -143,7 +146,8 @@ impl DirectMode {
         send.ask_when_done(now, flow.rtt.shortest() / 4);
         flow.took_turn(id);
         let span = part.span(chunk);
-        let number = flow.on_sent(now, payload_len(span.words as u16));
+        let len = payload_len(span.words as u16);
+        let (number, path) = flow.on_sent(now, len, &mut core.stats.paths);
         let asks = if flow.is_full() { flag::QUERY } else { 0 };
         let refuses = core.params.not_finite == sumac_job::NonFinitePolicy::Error;
         let mut header = Header {
@@ -186,9 +190,7 @@ impl DirectMode {
             core.stats.chunks_sent += 1;
         }
         core.next_packet += 1;
-        let to = PeerId(rank as u16);
-        let path = core.choose_path();
-        Some(core.transmit(&header, to, path, tag.byte(), out))
+        Some(core.transmit(&header, PeerId(rank as u16), path, tag.byte(), out))
     }
 }
 

@@ -18,6 +18,14 @@ pub struct Network {
     pub now: Time,
     random: ChaCha8Rng,
     loss: f64,
+    /// The loss on some paths besides, in both directions.
+    pub path_loss: BTreeMap<u16, f64>,
+    /// A path from one worker to another that loses everything.
+    pub dead: Option<(usize, usize, u16)>,
+    /// Packets that were sent, by sender, receiver and path.
+    pub by_path: BTreeMap<(usize, usize, u16), u64>,
+    /// A delay on some paths besides.
+    pub path_delay: BTreeMap<u16, u64>,
     pub completions: Vec<Vec<Completion>>,
     sent: u64,
 }
@@ -29,13 +37,16 @@ pub fn params(world: u16) -> JobParams {
 
 impl Network {
     pub fn new(world: u16, seed: u64, loss: f64) -> Network {
+        Network::with_tuning(world, seed, loss, &Tuning::default())
+    }
+
+    pub fn with_tuning(world: u16, seed: u64, loss: f64, tuning: &Tuning) -> Network {
         let address =
             |rank: u16| std::net::SocketAddrV4::new(Ipv4Addr::from(0x0a00_0001 + u32::from(rank)), 48_700);
         let peers =
             PeerTable::new((0..world).map(|rank| Peer { role: PeerRole::Worker, address: address(rank) }));
         let engine = |rank| {
-            Engine::starting_at(JobParams { rank, ..params(world) }, &peers, &Tuning::default(), 0)
-                .expect("parameters")
+            Engine::starting_at(JobParams { rank, ..params(world) }, &peers, tuning, 0).expect("parameters")
         };
         println!("seed {seed}");
         Network {
@@ -45,6 +56,10 @@ impl Network {
             now: Time(0),
             random: ChaCha8Rng::seed_from_u64(seed),
             loss,
+            path_loss: BTreeMap::new(),
+            dead: None,
+            by_path: BTreeMap::new(),
+            path_delay: BTreeMap::new(),
             completions: (0..world).map(|_| Vec::new()).collect(),
             sent: 0,
         }
@@ -59,12 +74,19 @@ impl Network {
             let mut out = vec![0; self.engines[from].frame_len()];
             while let Some(packet) = self.engines[from].poll_transmit(self.now, &mut out) {
                 self.sent += 1;
+                let way = (from, usize::from(packet.to.0), packet.path);
+                *self.by_path.entry(way).or_default() += 1;
+                if self.dead == Some(way) {
+                    continue;
+                }
                 let copies = if self.random.random_bool(0.01) { 2 } else { 1 };
                 for _ in 0..copies {
-                    if self.random.random_bool(self.loss) {
+                    let path_loss = self.path_loss.get(&packet.path).copied().unwrap_or(0.0);
+                    if self.random.random_bool(self.loss) || self.random.random_bool(path_loss) {
                         continue;
                     }
-                    let delay = 40 * US + self.random.random_range(0..30 * US);
+                    let path_delay = self.path_delay.get(&packet.path).copied().unwrap_or(0);
+                    let delay = 40 * US + self.random.random_range(0..30 * US) + path_delay;
                     self.number += 1;
                     let at = (self.now.0 + delay, self.number);
                     self.packets.insert(at, (from, usize::from(packet.to.0), out[..packet.len].to_vec()));

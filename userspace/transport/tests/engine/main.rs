@@ -3,6 +3,7 @@
 
 mod direct;
 mod direct_network;
+mod direct_paths;
 mod dynamic;
 mod hostile;
 mod numbers;
