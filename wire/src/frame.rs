@@ -210,6 +210,17 @@ pub fn emit(frame: &mut [u8], to: &Endpoints, payload_len: usize, checksum: bool
     Some(len)
 }
 
+/// Puts an 802.1Q tag into a frame that [`emit`] has written [`VLAN_LEN`] bytes behind the start of `bytes`. The tagged frame begins at
+/// the start, and is as much longer. Returns `None`, and changes nothing, when `bytes` has no such frame.
+pub fn tag(bytes: &mut [u8], vlan: u16) -> Option<()> {
+    const ADDRESSES: usize = 12;
+    let head = bytes.first_chunk_mut::<{ ADDRESSES + VLAN_LEN }>()?;
+    head.copy_within(VLAN_LEN.., 0);
+    head[ADDRESSES..ADDRESSES + 2].copy_from_slice(&ETHERTYPE_VLAN.to_be_bytes());
+    head[ADDRESSES + 2..].copy_from_slice(&vlan.to_be_bytes());
+    Some(())
+}
+
 /// Whether the UDP checksum of a parsed frame is there and right.
 pub fn has_valid_checksum(bytes: &[u8], frame: &Frame) -> bool {
     let Some(udp) = bytes.get(frame.l4()..frame.l4() + frame.udp_len as usize) else {
@@ -243,18 +254,27 @@ mod tests {
         bytes
     }
 
-    fn tag(mut bytes: Vec<u8>) -> Vec<u8> {
+    fn tagged(mut bytes: Vec<u8>) -> Vec<u8> {
         bytes.splice(12..12, [0x81, 0x00, 0x00, 0x07]);
         bytes
     }
 
     #[test]
+    fn a_tag_is_put_into_a_frame_behind_room_for_it() {
+        let plain = example(64, 48700);
+        let mut bytes = [&[0xa5; VLAN_LEN][..], &plain].concat();
+        assert_eq!(tag(&mut bytes, 7), Some(()));
+        assert_eq!(bytes, tagged(plain));
+        assert_eq!(tag(&mut [0; 15], 7), None);
+    }
+
+    #[test]
     fn what_is_emitted_is_parsed() {
-        for tagged in [false, true] {
+        for is_tagged in [false, true] {
             let plain = example(64, 48703);
-            let bytes = if tagged { tag(plain) } else { plain };
-            let Parsed::Ours(frame) = parse(&bytes[..], PORTS) else { panic!("tagged: {tagged}") };
-            assert_eq!((frame.tagged, frame.src_ip, frame.dst_ip), (tagged, 0x0a4d_0102, 0x0a4d_0101));
+            let bytes = if is_tagged { tagged(plain) } else { plain };
+            let Parsed::Ours(frame) = parse(&bytes[..], PORTS) else { panic!("tagged: {is_tagged}") };
+            assert_eq!((frame.tagged, frame.src_ip, frame.dst_ip), (is_tagged, 0x0a4d_0102, 0x0a4d_0101));
             assert_eq!((frame.src_port, frame.dst_port, frame.dscp_ecn), (50000, 48703, 0xb8));
             assert_eq!((frame.payload_len(), bytes.len() - frame.payload()), (64, 64));
             assert!(has_valid_checksum(&bytes, &frame));
@@ -265,7 +285,7 @@ mod tests {
 
     #[test]
     fn frames_cut_short_are_foreign_until_their_port_and_refused_from_there() {
-        for bytes in [example(64, 48700), tag(example(64, 48700))] {
+        for bytes in [example(64, 48700), tagged(example(64, 48700))] {
             let port_ends = bytes.len() - 64 - UDP_LEN + 4;
             for cut in 0..bytes.len() {
                 let expected = if cut < port_ends { Parsed::Foreign } else { Parsed::Bad(Reason::Truncated) };

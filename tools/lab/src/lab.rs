@@ -74,6 +74,11 @@ impl Lab {
         self.hosts.fabric.as_ref().map_or(&[], Fabric::spines)
     }
 
+    /// The spines' addresses, where they are next hops on the workers' segment.
+    pub fn next_hops(&self) -> Vec<Ipv4Addr> {
+        self.hosts.fabric.as_ref().map_or(Vec::new(), Fabric::next_hops)
+    }
+
     /// The aggregator's host; in a lab of racks the root's.
     pub fn aggregator(&self) -> &Namespace {
         &self.hosts.aggregator

@@ -29,4 +29,4 @@ pub mod units;
 mod wiring;
 
 pub use lab::Lab;
-pub use spec::{Faults, LabSpec, Topology};
+pub use spec::{Faults, LabSpec, NearLeaf, Topology};

@@ -72,6 +72,17 @@ impl Faults {
     }
 }
 
+/// The workers' leaf of a fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NearLeaf {
+    /// A router, which chooses the spine (ECMP).
+    #[default]
+    Router,
+    /// A switch: each spine is a next hop on the workers' segment, and the daemons choose it.
+    Switch,
+}
+
 /// A lab before it is built: on the command line, in the program, and in the lab's record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 pub struct LabSpec {
@@ -102,6 +113,9 @@ pub struct LabSpec {
     /// Spines of a leaf-spine fabric between workers and aggregator; 0: none.
     #[arg(skip)]
     pub spines: u16,
+    /// The workers' leaf of a fabric.
+    #[arg(skip)]
+    pub near_leaf: NearLeaf,
     /// Workers, the last ones, that hang on the aggregator's leaf of a fabric.
     #[arg(skip)]
     pub far_workers: u16,
@@ -140,6 +154,7 @@ impl LabSpec {
             beside_root: 0,
             parameter_hosts: 0,
             spines: 0,
+            near_leaf: NearLeaf::default(),
             far_workers: 0,
             queues: 1,
             mtu: 1500,

@@ -24,6 +24,12 @@
 //!                     +-------+                      +-------+             +-----+
 //!                                  w2 net0 --[c2]-- w2                             a far worker
 //!
+//! the same, with a switch as the workers' leaf
+//!
+//! w0 net0 --[c0]-- w0 +--------+ spine0 ------- leaf0 +-------+ a0 -- port0 +-----+
+//! w1 net0 --[c1]-- w1 | switch | spine1 ------- leaf0 | leaf1 | a1 -- port1 | agg |
+//!                     +--------+                      +-------+             +-----+
+//!
 //! a parameter host
 //!
 //! ph0 net0 --[h0]-- host0 agg                   ph0 net0 --[h0]-- ph0 switch
@@ -169,7 +175,12 @@ impl Hosts {
                 namespace::veth((fabric.leaf(FAR_LEAF), &port), (leaf.aggregator, &leaf.port), link)?;
                 fabric.route(near, &leaf.name, leaf.address)?;
                 fabric.route(FAR_LEAF, &port, leaf.gateway)?;
-                leaf.address(spec)
+                leaf.address(spec)?;
+                if near == FAR_LEAF {
+                    Ok(())
+                } else {
+                    fabric.plug_in_worker(leaf.host, WORKER_PORT, &leaf.name)
+                }
             }
         }
     }

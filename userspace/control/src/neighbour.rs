@@ -13,7 +13,7 @@ use std::{
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
-    link::{LinkAttribute, LinkMessage},
+    link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage},
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteMessage, RouteType},
 };
@@ -35,8 +35,12 @@ pub struct Neighbour {
     pub ifname: String,
     /// Its MAC address; zeros when it has none.
     pub own_mac: [u8; 6],
-    /// The MAC address of the next hop: the peer's own, or its router's; zeros where none is needed.
+    /// The peer itself, or its router.
+    pub next_hop: Ipv4Addr,
+    /// The MAC address of the next hop; zeros where none is needed.
     pub mac: [u8; 6],
+    /// The interface below, where this one is a VLAN's.
+    pub vlan_of: Option<u32>,
     pub src_ip: Ipv4Addr,
 }
 
@@ -63,13 +67,14 @@ pub enum ResolveError {
 pub fn resolve(ip: Ipv4Addr) -> Result<Neighbour, ResolveError> {
     let mut netlink = Netlink::open().map_err(|source| ResolveError::Netlink { what: "a socket", source })?;
     let route = netlink.route(ip)?;
-    let (ifname, own_mac) = netlink.link(route.ifindex)?;
+    let Link { ifname, own_mac, vlan_of } = netlink.link(route.ifindex)?;
     let next_hop = route.gateway.unwrap_or(ip);
     let start = Instant::now();
     let mut poked: Option<Instant> = None;
     loop {
         if let Some(mac) = netlink.neighbour(route.ifindex, next_hop)? {
-            return Ok(Neighbour { ifindex: route.ifindex, ifname, own_mac, mac, src_ip: route.src_ip });
+            let Route { ifindex, src_ip, .. } = route;
+            return Ok(Neighbour { ifindex, ifname, own_mac, next_hop, mac, vlan_of, src_ip });
         }
         if start.elapsed() >= ARP_TIMEOUT {
             return Err(ResolveError::NoAnswer { ip, next_hop, ifname });
@@ -93,6 +98,12 @@ struct Route {
     ifindex: u32,
     gateway: Option<Ipv4Addr>,
     src_ip: Ipv4Addr,
+}
+
+struct Link {
+    ifname: String,
+    own_mac: [u8; 6],
+    vlan_of: Option<u32>,
 }
 
 struct Netlink {
@@ -162,7 +173,7 @@ impl Netlink {
         }
     }
 
-    fn link(&mut self, ifindex: u32) -> Result<(String, [u8; 6]), ResolveError> {
+    fn link(&mut self, ifindex: u32) -> Result<Link, ResolveError> {
         let failed = |source| ResolveError::Netlink { what: "an interface", source };
         let mut question = LinkMessage::default();
         question.header.index = ifindex;
@@ -171,15 +182,19 @@ impl Netlink {
         else {
             return Err(failed(unexpected()));
         };
-        let (mut name, mut mac) = (String::new(), [0; 6]);
+        let mut link = Link { ifname: String::new(), own_mac: [0; 6], vlan_of: None };
+        let (mut below, mut is_vlan) = (None, false);
         for attribute in answer.attributes {
             match attribute {
-                LinkAttribute::IfName(ifname) => name = ifname,
-                LinkAttribute::Address(address) => mac = address.try_into().unwrap_or([0; 6]),
+                LinkAttribute::IfName(name) => link.ifname = name,
+                LinkAttribute::Address(address) => link.own_mac = address.try_into().unwrap_or([0; 6]),
+                LinkAttribute::Link(index) => below = Some(index),
+                LinkAttribute::LinkInfo(info) => is_vlan = info.contains(&LinkInfo::Kind(InfoKind::Vlan)),
                 _ => {}
             }
         }
-        Ok((name, mac))
+        link.vlan_of = below.filter(|_| is_vlan);
+        Ok(link)
     }
 
     fn neighbour(&mut self, ifindex: u32, ip: Ipv4Addr) -> Result<Option<[u8; 6]>, ResolveError> {

@@ -75,12 +75,14 @@ fn resolves_by_arp_and_through_a_router() {
     let far = ip(&format!("-n {} -o link show far", lab.names[1])).unwrap();
     let far_mac = far.split("link/ether ").nth(1).unwrap()[..17].to_string();
     let shown = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
-    for target in [Ipv4Addr::new(10, 99, 1, 2), Ipv4Addr::new(10, 99, 2, 7)] {
+    let neighbour = Ipv4Addr::new(10, 99, 1, 2);
+    for target in [neighbour, Ipv4Addr::new(10, 99, 2, 7)] {
         let way = inside(&lab.names[0], move || neighbour::resolve(target)).unwrap();
         assert_eq!(way.ifname, "near", "{target}");
         assert_eq!(way.src_ip, Ipv4Addr::new(10, 99, 1, 1), "{target}");
         assert_eq!(shown(way.mac), far_mac, "{target}");
         assert_ne!(way.own_mac, [0; 6], "{target}");
+        assert_eq!((way.next_hop, way.vlan_of), (neighbour, None), "{target}");
     }
     let refused = |target: Ipv4Addr| inside(&lab.names[0], move || neighbour::resolve(target)).unwrap_err();
     assert!(

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::options::FIRST_VLAN;
 use super::{CONTROL_PORT, Deployment};
 use crate::namespace::Namespace;
 
@@ -25,7 +26,15 @@ pub(super) struct DaemonConfig {
     elements: Option<u16>,
     scale: Option<f32>,
     checksum: bool,
+    routes: Vec<Route>,
     pub(super) parameter_host: Option<ParameterHost>,
+}
+
+/// An explicit path.
+#[derive(Default, Serialize)]
+struct Route {
+    via: Option<Ipv4Addr>,
+    vlan: Option<u16>,
 }
 
 /// The table of a daemon that is a parameter host.
@@ -55,8 +64,16 @@ impl Deployment<'_> {
             elements: self.options.chunk,
             scale: self.options.scale,
             checksum: self.options.checksum,
+            routes: self.routes(),
             parameter_host: None,
         }
+    }
+
+    /// The spines that are next hops, or the VLANs.
+    fn routes(&self) -> Vec<Route> {
+        let hops = self.lab.next_hops().into_iter().map(|via| Route { via: Some(via), ..Route::default() });
+        let vlans = (FIRST_VLAN..).take(self.options.vlans.into());
+        hops.chain(vlans.map(|vlan| Route { vlan: Some(vlan), ..Route::default() })).collect()
     }
 
     /// The table of a parameter host, which registers with the root's control plane: a worker's own may be its rack's.

@@ -22,7 +22,7 @@ use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::programs::Programs;
 
-pub use options::{Backend, DirectCollective, DirectOptions, DynamicOptions, SumacOptions};
+pub use options::{Backend, DirectCollective, DirectOptions, DynamicOptions, FIRST_VLAN, SumacOptions};
 
 /// TCP port of the control plane.
 const CONTROL_PORT: u16 = 48600;

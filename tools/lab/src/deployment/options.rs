@@ -58,6 +58,9 @@ pub struct SumacOptions {
     /// Whether static jobs yield to congestion.
     #[arg(skip)]
     pub yields: bool,
+    /// VLANs that the packets of workers take in turn, from [`FIRST_VLAN`] on.
+    #[arg(skip)]
+    pub vlans: u16,
     /// The options of dynamic jobs; none: all jobs are static.
     #[arg(skip)]
     pub dynamic: Option<DynamicOptions>,
@@ -65,6 +68,9 @@ pub struct SumacOptions {
     #[arg(skip)]
     pub direct: Option<DirectOptions>,
 }
+
+/// The first VLAN of workers' packets.
+pub const FIRST_VLAN: u16 = 101;
 
 /// The options of direct jobs in a lab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
@@ -166,6 +172,7 @@ impl Default for SumacOptions {
             drop: Probability::default(),
             paths: None,
             yields: false,
+            vlans: 0,
             dynamic: None,
             direct: None,
         }

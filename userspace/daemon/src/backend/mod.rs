@@ -1,6 +1,7 @@
 //! The backend of this host's packets, XDP or UDP, and the installation of jobs in it.
 
 mod admission;
+mod routes;
 mod setup;
 mod terms;
 
@@ -16,8 +17,9 @@ use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use self::admission::{AdmittedJobs, Role};
+use self::routes::Outlet;
 use self::setup::{Setup, udp, xdp};
-use crate::config::{BackendChoice, Config};
+use crate::config::{BackendChoice, Config, RouteConfig};
 use crate::datapath::{Datapath, DatapathStats, EventSink, ParameterJob, Peer, WorkerJob};
 
 pub use self::setup::BackendError;
@@ -41,6 +43,7 @@ pub(crate) struct Backend {
     pub(crate) fallback: String,
     /// The control plane whose route has the interface, where the configuration does not name it.
     control: Option<SocketAddr>,
+    routes: Vec<RouteConfig>,
 }
 
 /// A backend whose sockets and maps are open, and whose threads are not started.
@@ -92,7 +95,7 @@ impl Backend {
         let datapath =
             Datapath::start("sumac-datapath", ios, &config.cpus, sink).map_err(BackendError::Thread)?;
         let (local, admitted) = (Mutex::new(local), admitted.map(Mutex::new));
-        Ok(Backend { local, admitted, datapath, fallback, control })
+        Ok(Backend { local, admitted, datapath, fallback, control, routes: config.routes.clone() })
     }
 
     pub(crate) fn local(&self) -> Local {
@@ -151,8 +154,20 @@ impl Backend {
         Ok(Peer { ip, base_port, mac, checksum })
     }
 
+    /// Resolves the explicit paths anew, for the next packets of all jobs. It may wait for ARP.
+    fn set_routes(&self) -> Result<(), Failure> {
+        let Some((name, index)) = self.interface().filter(|_| !self.routes.is_empty()) else {
+            return Ok(());
+        };
+        let routes = routes::resolve(&self.routes, &Outlet { name, index }, neighbour::resolve)
+            .map_err(|error| Failure::new(Code::Unreachable, error.to_string()))?;
+        self.datapath.set_routes(&routes);
+        Ok(())
+    }
+
     /// Admits a job's results, and starts its handshake. It may wait for ARP.
     pub(crate) fn add_job(&self, grant: &Grant) -> Result<(), Failure> {
+        self.set_routes()?;
         let Grant { terms, placement } = grant;
         match (self.admitted(), placement.result_group) {
             (Some(admitted), _) => admitted.program.check_current().map_err(datapath)?,
@@ -241,6 +256,7 @@ impl Backend {
 
     /// Installs a job that this host is a parameter host of. It may wait for ARP.
     pub(crate) fn host_job(&self, job: &HostJob) -> Result<(), Failure> {
+        self.set_routes()?;
         let upstream = job.upstream.iter().map(|to| self.peer(*to, job.checksum));
         let upstream = upstream.collect::<Result<_, _>>();
         let unreachable = |error: ResolveError| Failure::new(Code::Unreachable, error.to_string());

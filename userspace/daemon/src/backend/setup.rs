@@ -9,7 +9,7 @@ use sumac_wire::DEFAULT_PATHS;
 use super::Local;
 use super::admission::AdmittedJobs;
 use crate::config::Config;
-use crate::datapath::{FrameIo, UdpFrameIo, XdpConfig, XdpFrameIo};
+use crate::datapath::{FrameIo, Route, UdpFrameIo, XdpConfig, XdpFrameIo};
 
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
@@ -58,7 +58,9 @@ pub(super) fn xdp(config: &Config, control: Option<SocketAddr>) -> Result<Setup,
     let mut program = open_or_attach(config, queues.as_deref(), &ifname)?;
     program.claim().map_err(|error| failed(&error))?;
     let paths = config.paths.unwrap_or(DEFAULT_PATHS);
-    let io_config = XdpConfig { queues, paths, ..XdpConfig::new(ip) };
+    // Next hops are resolved at the beginning of each job.
+    let routes = config.routes.iter().map(|route| Route { mac: None, vlan: route.vlan }).collect();
+    let io_config = XdpConfig { queues, paths, routes, ..XdpConfig::new(ip) };
     let ios = XdpFrameIo::open(&io_config, &mut program).map_err(|error| failed(&error))?;
     // Removes the jobs of a dead daemon: no other has claimed the program.
     program.clear_jobs().map_err(|error| failed(&error))?;

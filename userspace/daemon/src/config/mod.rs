@@ -11,7 +11,7 @@ use serde::Deserialize;
 use sumac_control::secret::check_private;
 use sumac_control::{Credential, Endpoint, Identity, SecretError, TlsError, Trust};
 use sumac_hostprog::{HostMode, Steer};
-use sumac_wire::{MAX_ELEMENTS, MAX_PATHS};
+use sumac_wire::{DEFAULT_PATHS, MAX_ELEMENTS, MAX_PATHS};
 
 pub(crate) use self::access::USER;
 pub use self::access::{AccessRule, Principal};
@@ -66,6 +66,10 @@ pub struct Config {
     pub shards: u16,
     /// Paths of packets: UDP source ports, by which ECMP chooses routes. Absent: 64, and over UDP 1.
     pub paths: Option<u16>,
+    /// Explicit paths of packets, by next hop and VLAN (XDP): path number `p` takes entry `p` modulo how many there are. Empty: the
+    /// kernel's route alone.
+    #[serde(default)]
+    pub routes: Vec<RouteConfig>,
     /// This host's address in the data plane; absent: that of the route to the aggregator.
     pub address: Option<Ipv4Addr>,
     /// The control plane of jobs whose trainers name none.
@@ -115,6 +119,16 @@ pub struct ParameterHost {
     pub name: Option<String>,
     pub secret: Option<String>,
     pub secret_file: Option<PathBuf>,
+}
+
+/// An explicit path of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteConfig {
+    /// The next hop, a neighbour on the interface or on a VLAN of it; absent: that of the kernel's route.
+    pub via: Option<Ipv4Addr>,
+    /// The 802.1Q tag's VLAN; absent: no tag.
+    pub vlan: Option<u16>,
 }
 
 /// A control plane besides `aggregator`.
@@ -278,6 +292,7 @@ impl Config {
         let paths = self.paths.unwrap_or(1);
         let problem = format!("{paths} is not between 1 and {MAX_PATHS}");
         ensure!((1..=MAX_PATHS).contains(&paths), ("paths", problem));
+        self.check_routes().map_err(|problem| ("routes", problem))?;
         let queues = self.queues.as_deref().unwrap_or(&[0]);
         let are_queues = !queues.is_empty() && !has_duplicates(queues);
         ensure!(are_queues, ("queues", "names no queue, or one twice; leave it out for all".into()));
@@ -293,6 +308,38 @@ impl Config {
             }
             None => Ok(()),
         }
+    }
+}
+
+impl Config {
+    fn check_routes(&self) -> Result<(), String> {
+        let (count, paths) = (self.routes.len(), self.paths.unwrap_or(DEFAULT_PATHS));
+        if count == 0 {
+            return Ok(());
+        }
+        ensure!(
+            self.backend == BackendChoice::Xdp,
+            "are for backend = \"xdp\" alone: over UDP the kernel chooses next hop and VLAN. Set the backend, or leave them out".into()
+        );
+        ensure!(
+            count <= paths.into(),
+            format!("{count} of them take no turns on {paths} paths; raise `paths`")
+        );
+        for (place, route) in (1..).zip(&self.routes) {
+            route.check().map_err(|problem| format!("entry {place} {problem}"))?;
+        }
+        let tagged = self.routes.iter().filter(|route| route.vlan.is_some()).count();
+        ensure!([0, count].contains(&tagged), "give each of them a `vlan`, or none".into());
+        Ok(())
+    }
+}
+
+impl RouteConfig {
+    fn check(&self) -> Result<(), String> {
+        ensure!(self.via.is_some() || self.vlan.is_some(), "names neither `via` nor `vlan`; give one".into());
+        let vlan = self.vlan.unwrap_or(1);
+        ensure!((1..=4094).contains(&vlan), format!("has VLAN {vlan}, which is not between 1 and 4094"));
+        Ok(())
     }
 }
 

@@ -41,6 +41,7 @@ fn every_key_of_the_documentation_is_known() {
         elements = 352
         scale = 65536.0
         checksum = false
+        paths = 8
         memory_mib = 100
         buffers_mib = 50
         join_timeout_s = 2.5
@@ -65,6 +66,19 @@ fn every_key_of_the_documentation_is_known() {
 }
 
 #[test]
+fn routes_are_next_hops_and_vlans() {
+    let routes =
+        |text: &str| parse(&format!("backend = \"xdp\"\npaths = 2\nroutes = [{text}]")).unwrap().routes;
+    let route = |via, vlan| RouteConfig { via, vlan };
+    let via = |last| Some(Ipv4Addr::new(10, 0, 0, last));
+    let hops = routes("{ via = \"10.0.0.1\" }, { via = \"10.0.0.2\" }");
+    assert_eq!(hops, [route(via(1), None), route(via(2), None)]);
+    let vlans = routes("{ vlan = 1 }, { via = \"10.0.0.1\", vlan = 4094 }");
+    assert_eq!(vlans, [route(None, Some(1)), route(via(1), Some(4094))]);
+    assert_eq!(routes(""), []);
+}
+
+#[test]
 fn errors_name_the_file_and_the_key() {
     let cases = [
         ("unknown key", "sokcet = \"x\"", "sokcet"),
@@ -77,6 +91,17 @@ fn errors_name_the_file_and_the_key() {
         ("a certificate without key", "tls_cert = \"a\"", "tls_cert"),
         ("port 0", "base_port = 0", "base_port"),
         ("slots odd", "slots = 3", "slots"),
+        ("routes over UDP", "backend = \"udp\"\nroutes = [{ vlan = 7 }]", "routes: are for backend"),
+        ("routes, and perhaps UDP", "routes = [{ vlan = 7 }]", "routes: are for backend"),
+        ("an empty route", "backend = \"xdp\"\nroutes = [{ vlan = 7 }, {}]", "entry 2 names neither"),
+        ("a route by name", "backend = \"xdp\"\nroutes = [{ via = \"spine\" }]", "via"),
+        ("no VLAN", "backend = \"xdp\"\nroutes = [{ vlan = 4095 }]", "VLAN 4095"),
+        ("one tag of two", "backend = \"xdp\"\nroutes = [{ via = \"10.0.0.1\" }, { vlan = 1 }]", "or none"),
+        (
+            "more routes than paths",
+            "backend = \"xdp\"\npaths = 1\nroutes = [{ vlan = 1 }, { vlan = 2 }]",
+            "raise `paths`",
+        ),
         ("no elements", "elements = 0", "elements"),
         ("too many elements", "elements = 2225", "elements"),
         ("scale 0", "scale = 0.0", "scale"),

@@ -51,13 +51,22 @@ pub enum Transmitted {
     Full,
 }
 
+/// An explicit path of packets (MLT section 4.2.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Route {
+    /// The MAC address of the next hop; `None`: the peer's.
+    pub mac: Option<[u8; 6]>,
+    /// The 802.1Q tag.
+    pub vlan: Option<u16>,
+}
+
 /// A payload that was written, and its addressing. The kernel chooses MAC addresses and checksum over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     pub len: usize,
     pub to: SocketAddrV4,
     pub mac: [u8; 6],
-    /// The number of its path, which chooses the UDP source port.
+    /// The number of its path, which chooses the UDP source port and the route.
     pub path: u16,
     pub dscp_ecn: u8,
     pub checksum: bool,
@@ -94,6 +103,9 @@ pub trait FrameIo: Send {
 
     /// Sets the address that frames come from, after that of the interface has changed.
     fn set_mac(&mut self, _mac: [u8; 6]) {}
+
+    /// Sets the explicit paths, of which packets take the one of their path's number, modulo how many there are.
+    fn set_routes(&mut self, _routes: &[Route]) {}
 
     fn report(&self) -> IoReport;
 }
@@ -135,6 +147,9 @@ pub struct IoReport {
     pub xdp_mode: Option<String>,
     pub local: Option<SocketAddrV4>,
     pub sockets: Vec<SocketReport>,
+    /// The explicit paths (XDP).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<Route>,
     pub received: u64,
     pub sent: u64,
     /// Packets of this host to itself, neither sent nor received (XDP).

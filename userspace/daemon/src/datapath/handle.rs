@@ -16,7 +16,7 @@ use sumac_transport::{JobError, Operation};
 use tokio::sync::watch;
 
 use super::engines::Engines;
-use super::frame_io::{FrameIo, Peer};
+use super::frame_io::{FrameIo, Peer, Route};
 use super::job::{EventSink, InstallError, OperationKey, ParameterJob, WorkerJob};
 use super::links::{Link, Links, Progress, thread_of};
 use super::stats::DatapathStats;
@@ -108,6 +108,14 @@ impl Datapath {
     pub(crate) fn set_mac(&self, mac: [u8; 6]) {
         for link in self.links.iter() {
             link.send(move |thread| thread.io.set_mac(mac));
+        }
+    }
+
+    /// Sets the explicit paths of packets. Jobs that are added later have them.
+    pub(crate) fn set_routes(&self, routes: &[Route]) {
+        for link in self.links.iter() {
+            let routes = routes.to_vec();
+            link.send(move |thread| thread.io.set_routes(&routes));
         }
     }
 

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 use sumac_hostprog::{Attached, HostMode, MapError};
-use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports};
+use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports, VLAN_LEN};
 use sumac_wire::{DEFAULT_PATHS, MAX_PATHS};
 use sumac_xsk::{BindMode, LINK_HEADER, OpenError, QueueConfig, XskQueue};
 
-use super::frame_io::{Build, FrameIo, IoReport, Outgoing, Received, SocketReport, Transmitted, wait};
+use super::frame_io::{Build, FrameIo, IoReport, Outgoing, Received, Route, SocketReport, Transmitted, wait};
 
 const BUDGET: usize = 64;
 /// The capacity of the queue of packets to this host itself. Packets beyond it are dropped, as in any queue.
@@ -33,11 +33,14 @@ pub struct XdpConfig {
     pub frames: u32,
     /// UDP source ports of packets.
     pub paths: u16,
+    /// Explicit paths: all of them have a tag, or none.
+    pub routes: Vec<Route>,
 }
 
 impl XdpConfig {
     pub fn new(local_ip: Ipv4Addr) -> XdpConfig {
-        XdpConfig { local_ip, mode: None, queues: None, frames: 1024, paths: DEFAULT_PATHS }
+        let paths = DEFAULT_PATHS;
+        XdpConfig { local_ip, mode: None, queues: None, frames: 1024, paths, routes: Vec::new() }
     }
 }
 
@@ -64,6 +67,9 @@ pub struct XdpFrameIo {
     local_ip: Ipv4Addr,
     ports: Ports,
     paths: u16,
+    routes: Vec<Route>,
+    /// Bytes of the tag that all packets have.
+    tag_len: usize,
     capacity: usize,
     /// Packets of this host's worker to its own parameter host, which no cable brings back.
     loopback: VecDeque<(SocketAddrV4, u16, Box<[u8]>)>,
@@ -101,6 +107,7 @@ impl XdpFrameIo {
         let (zero_copy, fallback) = (bound.zero_copy, bound.fallback.as_deref());
         tracing::info!(interface = name, queue, zero_copy, fallback, "AF_XDP socket bound");
         let (base, shards) = attached.ports();
+        let tag_len = if config.routes.iter().any(|route| route.vlan.is_some()) { VLAN_LEN } else { 0 };
         let counters = IoReport {
             backend: "xdp",
             interface: Some(name.to_owned()),
@@ -117,7 +124,9 @@ impl XdpFrameIo {
             local_ip: config.local_ip,
             ports: Ports { base, shards },
             paths: config.paths,
-            capacity: packet_size as usize - OVERHEAD,
+            routes: config.routes.clone(),
+            tag_len,
+            capacity: packet_size as usize - OVERHEAD - tag_len,
             loopback: VecDeque::new(),
             counters,
         })
@@ -126,6 +135,21 @@ impl XdpFrameIo {
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
+}
+
+/// The explicit path of a packet; without any, that of the kernel's route.
+fn route_of(packet: &Outgoing, routes: &[Route]) -> Route {
+    let at = usize::from(packet.path).checked_rem(routes.len());
+    at.and_then(|at| routes.get(at)).copied().unwrap_or_default()
+}
+
+/// Writes the headers in front of a payload that stands behind them, with room for a tag where the route has one. Returns the
+/// frame's length; `None` for a packet that is too long.
+fn emit(bytes: &mut [u8], to: &Endpoints, packet: &Outgoing, vlan: Option<u16>) -> Option<usize> {
+    let Some(vlan) = vlan else { return frame::emit(bytes, to, packet.len, packet.checksum) };
+    let len = frame::emit(bytes.get_mut(VLAN_LEN..)?, to, packet.len, packet.checksum)?;
+    frame::tag(bytes, vlan)?;
+    Some(len + VLAN_LEN)
 }
 
 fn source_port(packet: &Outgoing) -> u16 {
@@ -170,15 +194,15 @@ impl FrameIo for XdpFrameIo {
             return Ok(Transmitted::Full);
         };
         self.is_full = false;
-        let Some(packet) = build(&mut queue.bytes_mut(&mut frame)[OVERHEAD..]) else {
+        let start = OVERHEAD + self.tag_len;
+        let Some(packet) = build(&mut queue.bytes_mut(&mut frame)[start..]) else {
             queue.cancel(frame);
             return Ok(Transmitted::Nothing);
         };
         if *packet.to.ip() == self.local_ip {
             let from = SocketAddrV4::new(self.local_ip, source_port(&packet));
-            let end = OVERHEAD + packet.len;
             if self.loopback.len() < LOOPBACK_CAPACITY
-                && let Some(payload) = queue.bytes_mut(&mut frame).get(OVERHEAD..end)
+                && let Some(payload) = queue.bytes_mut(&mut frame).get(start..start + packet.len)
             {
                 self.loopback.push_back((from, packet.to.port(), payload.into()));
                 self.counters.own += 1;
@@ -186,9 +210,10 @@ impl FrameIo for XdpFrameIo {
             queue.cancel(frame);
             return Ok(Transmitted::Staged);
         }
+        let Route { mac, vlan } = route_of(&packet, &self.routes);
         let endpoints = Endpoints {
             src_mac: self.mac,
-            dst_mac: packet.mac,
+            dst_mac: mac.unwrap_or(packet.mac),
             src_ip: self.local_ip.into(),
             dst_ip: (*packet.to.ip()).into(),
             src_port: source_port(&packet),
@@ -197,7 +222,7 @@ impl FrameIo for XdpFrameIo {
         };
         let bytes = queue.bytes_mut(&mut frame);
         // Both can only fail on a packet longer than `build`'s bytes.
-        let len = frame::emit(bytes, &endpoints, packet.len, packet.checksum).unwrap_or(0);
+        let len = emit(bytes, &endpoints, &packet, vlan).unwrap_or(0);
         if let Err(frame) = queue.submit(frame, len) {
             queue.cancel(frame);
             return Err(io::Error::other(format!("a packet of {} bytes does not fit a frame", packet.len)));
@@ -234,6 +259,10 @@ impl FrameIo for XdpFrameIo {
         self.mac = mac;
     }
 
+    fn set_routes(&mut self, routes: &[Route]) {
+        self.routes = routes.to_vec();
+    }
+
     fn report(&self) -> IoReport {
         let frames = self.socket.conservation();
         let socket = SocketReport {
@@ -243,7 +272,8 @@ impl FrameIo for XdpFrameIo {
             kernel: self.socket.statistics().ok(),
             frames,
         };
-        IoReport { sockets: vec![socket], frames: Some(frames), ..self.counters.clone() }
+        let routes = self.routes.clone();
+        IoReport { sockets: vec![socket], routes, frames: Some(frames), ..self.counters.clone() }
     }
 }
 
@@ -253,4 +283,84 @@ fn mac_address(interface: &str) -> io::Result<[u8; 6]> {
         .filter(|entry| entry.interface_name == interface)
         .find_map(|entry| entry.address?.as_link_addr()?.addr())
         .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 2];
+    const PORTS: Ports = Ports { base: 48700, shards: 1 };
+
+    fn packet(path: u16) -> Outgoing {
+        let to = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), PORTS.base);
+        Outgoing { len: 64, to, mac: PEER, path, dscp_ecn: 0, checksum: true }
+    }
+
+    /// The frame of a packet, whose payload stands behind its headers.
+    fn frame(packet: &Outgoing, routes: &[Route]) -> Vec<u8> {
+        let Route { mac, vlan } = route_of(packet, routes);
+        let start = OVERHEAD + if vlan.is_some() { VLAN_LEN } else { 0 };
+        let mut bytes = vec![0; 256];
+        bytes[start..start + 64].fill(packet.path as u8);
+        let to = Endpoints {
+            src_mac: OWN,
+            dst_mac: mac.unwrap_or(packet.mac),
+            src_ip: 0x0a00_0002,
+            dst_ip: 0x0a00_0001,
+            src_port: source_port(packet),
+            dst_port: packet.to.port(),
+            dscp_ecn: 0,
+        };
+        let len = emit(&mut bytes, &to, packet, vlan).unwrap();
+        bytes.truncate(len);
+        bytes
+    }
+
+    #[test]
+    fn each_path_has_its_next_hop_and_tag() {
+        let [one, other] = [1, 2].map(|last| [2, 0, 0, 0, 9, last]);
+        let route = |mac, vlan| Route { mac, vlan };
+        // The routes, and those of the paths from 0 on.
+        let table: [(&str, Vec<Route>, [Route; 4]); 4] = [
+            ("none", vec![], [Route::default(); 4]),
+            (
+                "next hops",
+                vec![route(Some(one), None), route(Some(other), None)],
+                [one, other, one, other].map(|mac| route(Some(mac), None)),
+            ),
+            (
+                "VLANs",
+                [101, 102, 4094].map(|vlan| route(None, Some(vlan))).to_vec(),
+                [101, 102, 4094, 101].map(|vlan| route(None, Some(vlan))),
+            ),
+            ("both", vec![route(Some(one), Some(7))], [route(Some(one), Some(7)); 4]),
+        ];
+        for (case, routes, expected) in table {
+            for (path, Route { mac, vlan }) in (0..).zip(expected) {
+                let bytes = frame(&packet(path), &routes);
+                assert_eq!((&bytes[..6], &bytes[6..12]), (&mac.unwrap_or(PEER)[..], &OWN[..]), "{case}");
+                let tag = vlan.map(|vlan| [0x81, 0x00, (vlan >> 8) as u8, vlan as u8]);
+                assert_eq!(vlan.map(|_| &bytes[12..16]), tag.as_ref().map(|tag| &tag[..]), "{case}");
+                let Parsed::Ours(frame) = frame::parse(&bytes[..], PORTS) else {
+                    panic!("{case}: {bytes:?}")
+                };
+                assert_eq!((frame.tagged, frame.src_port), (vlan.is_some(), 49152 + path), "{case}");
+                assert_eq!(bytes[frame.payload()..], [path as u8; 64], "{case}");
+                assert!(frame::has_valid_checksum(&bytes, &frame), "{case}");
+            }
+        }
+        let long = Outgoing { len: 250, ..packet(0) };
+        let to = Endpoints {
+            src_mac: OWN,
+            dst_mac: PEER,
+            src_ip: 0,
+            dst_ip: 0,
+            src_port: 0,
+            dst_port: 0,
+            dscp_ecn: 0,
+        };
+        assert_eq!(emit(&mut [0; 256], &to, &long, Some(7)), None);
+    }
 }

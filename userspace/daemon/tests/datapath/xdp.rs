@@ -18,7 +18,8 @@ use std::{
 
 use sumac_agg_host::HostDataPlane;
 use sumac_daemon::datapath::{
-    DatapathStats, FrameIo, Outgoing, ParameterJob, Peer, Transmitted, WorkerJob, XdpConfig, XdpFrameIo,
+    DatapathStats, FrameIo, Outgoing, ParameterJob, Peer, Route, Transmitted, WorkerJob, XdpConfig,
+    XdpFrameIo,
 };
 use sumac_hostprog::{AttachOptions, Attached, attach, detach};
 use sumac_job::result_token;
@@ -47,6 +48,10 @@ struct Host {
 }
 
 fn host(rank: u16, pins: &Path, queues: usize) -> Host {
+    host_with(rank, pins, queues, &[])
+}
+
+fn host_with(rank: u16, pins: &Path, queues: usize, routes: &[Route]) -> Host {
     let n = rank + 1;
     let ifname = format!("w{n}");
     let (mine, theirs) = (Ipv4Addr::new(10, 0, n as u8, 2), Ipv4Addr::new(10, 0, n as u8, 1));
@@ -64,7 +69,8 @@ fn host(rank: u16, pins: &Path, queues: usize) -> Host {
     run(&format!("ip neighbour replace {mine} lladdr 02:00:00:00:0{n}:02 dev a{n} nud permanent"));
     let options = AttachOptions { pin_root: pins.to_owned(), ..AttachOptions::new(&ifname) };
     let mut attached = attach(&options).unwrap();
-    let ports = XdpFrameIo::open(&XdpConfig { frames: 256, ..XdpConfig::new(mine) }, &mut attached).unwrap();
+    let config = XdpConfig { frames: 256, routes: routes.to_vec(), ..XdpConfig::new(mine) };
+    let ports = XdpFrameIo::open(&config, &mut attached).unwrap();
     assert!(ports.iter().all(|port| port.mac() == [2, 0, 0, 0, n as u8, 2]));
     assert_eq!(ports.len(), queues);
     let params = params(rank, 2);
@@ -158,12 +164,17 @@ fn attach_aggregator(pins: &Path) {
 
 /// Two workers sum; every byte is copied once each way; every frame is accounted for at the end.
 fn sums(pins: &Path, sum: Sum, queues: usize) {
-    let hosts = [host(0, pins, queues), host(1, pins, queues)];
+    sums_over(pins, sum, queues, &[]);
+}
+
+fn sums_over(pins: &Path, sum: Sum, queues: usize, routes: &[Route]) {
+    let hosts = [0, 1].map(|rank| host_with(rank, pins, queues, routes));
     let _adding = sum.start(pins);
     let mut running = Vec::new();
     for (rank, host) in hosts.into_iter().enumerate() {
         let report = host.ports[0].report();
         assert_eq!((report.backend, report.xdp_mode.as_deref()), ("xdp", Some("driver")));
+        assert_eq!(report.routes, routes);
         assert!(!report.sockets[0].bound.zero_copy && report.sockets[0].bound.fallback.is_some());
         let worker = Worker::join("xdp", boxed(host.ports), params(rank as u16, 2), host.peer);
         running.push((host.ifname, host.attached, worker));
@@ -232,6 +243,15 @@ fn two_workers_sum_over_the_real_program() {
 #[test]
 fn two_workers_sum_in_the_kernel() {
     in_namespace("xdp-kernel", |pins| sums(pins, Sum::Program, 1));
+}
+
+/// The aggregator's results keep the tags of the contributions that completed them.
+#[test]
+fn two_workers_sum_in_vlans() {
+    in_namespace("xdp-vlan", |pins| {
+        let routes = [101, 102].map(|vlan| Route { mac: None, vlan: Some(vlan) });
+        sums_over(pins, Sum::Program, 1, &routes);
+    });
 }
 
 #[test]
