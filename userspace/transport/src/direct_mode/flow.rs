@@ -46,6 +46,9 @@ pub(super) struct Flow {
     /// Until the peer has answered a probe of full size.
     pub handshake: Option<Handshake>,
     pub rate: DelayRate,
+    /// Whether the last packet with data said that this worker reacts to marks. Where packets are told apart by importance, a mark
+    /// shows which ones are important, and the rate follows the round trip alone, as in the paper (section 5.2).
+    pub reacts_to_marks: bool,
     /// Halved by the network's marks: beside TCP the round trip alone leaves TCP nothing.
     congestion: CongestionWindow,
     pub rtt: RttEstimator,
@@ -77,6 +80,7 @@ impl Flow {
         Flow {
             handshake: Some(Handshake::new(tuning)),
             rate: DelayRate::new(params.line_rate, params.window),
+            reacts_to_marks: true,
             congestion: CongestionWindow::new(params.window, params.window, 1),
             rtt: RttEstimator::new(tuning),
             next_packet: 1,
@@ -179,6 +183,7 @@ impl Flow {
             self.progress = now;
         }
         let event = CongestionEvent { seq: self.acknowledged, base: first, next: self.next_packet, lost: 0 };
+        let is_marked = is_marked && self.reacts_to_marks;
         let is_halved = is_marked && self.congestion.on_congestion(event);
         if !is_marked {
             (first..=self.acknowledged).for_each(|number| self.congestion.on_result(number));
@@ -320,6 +325,10 @@ mod tests {
             fill(&mut flow);
         }
         assert_eq!(flow.window(), 64, "it grows again");
+        // Marks on packets that are told apart by importance are no claim that the sender yields.
+        flow.reacts_to_marks = false;
+        let number = flow.next_packet as u32 - 1;
+        assert!(!acknowledge(&mut flow, number, true) && flow.window() == 64);
     }
 
     #[test]

@@ -171,6 +171,7 @@ impl DirectMode {
             operation.buffer.input(at, len)
         };
         let is_important = pending.importance.is_important(operation.dtype, || values);
+        flow.reacts_to_marks = is_important.is_none();
         let tag = Tag { priority, is_important, by_precedence: false, reacts: !is_resend };
         words.encode(0, values, &mut out[HEADER_LEN..payload_len(header.elements)]);
         let is_reduced = operation.arithmetic != Arithmetic::Bits;
