@@ -65,7 +65,8 @@ impl Plan {
         let slots = [0, 1 << rng.random_range(0..=7)][usize::from(rng.random_bool(0.8))];
         let dynamic = DynamicParams::new(slots).with_window(1 << rng.random_range(3..=8));
         let racks = if slots > 0 && rng.random_bool(0.4) { rng.random_range(2..=plan.world()) } else { 0 };
-        let params = JobParams { wire: WireFormat::Int32, dynamic: Some(dynamic), ..plan.params };
+        let fixed = JobParams { wire: WireFormat::Int32, congestion_control: false, ..plan.params };
+        let params = JobParams { dynamic: Some(dynamic), ..fixed };
         Plan { params, racks, ..plan }
     }
 
@@ -103,7 +104,7 @@ impl Plan {
                 .then(|| (rng.random_range(0..world), from, from + rng.random_range(MILLI..20 * MILLI))),
             lateness: (0..world).map(|_| if late { rng.random_range(0..3 * MILLI) } else { 0 }).collect(),
             racks: 0,
-            params,
+            params: JobParams { congestion_control: rng.random_bool(0.4), ..params },
         }
     }
 
