@@ -39,8 +39,8 @@ congestion control 65 and 75.
 
 A direct job beside the same streams (debug build, other builds beside it): while it had 9.6 MB, Reno had 7.8 MB and CUBIC 7.5 MB. Before direct jobs reacted to marks, and took the round trip from
 acknowledgements that come after a packet was given up, Reno had 0.9 MB. **A static job leaves TCP next to
-nothing** (0.2 MB beside 9.6): its pool is always in flight, as in the paper. Give it a queue of its own (`sumac qos show`), fewer `slots`, or `congestion_control`: with that (debug build, five runs beside
-other builds), while it had 9.6 MB, Reno had 8.3 to 8.5 MB in three runs and 4.2 and 5.0 on a busier machine, CUBIC 7.3 to 7.6 MB and 5.3 and 6.9. Alone it fills the link as without (4 workers, 4 MB at
+nothing** (0.2 MB beside 9.6): its pool is always in flight, as in the paper. Give it a queue of its own (`sumac qos show`), fewer `slots`, or `congestion_control`: with that (debug build, six runs beside
+other builds), while it had 9.6 MB, Reno had 8.3 to 8.5 MB in three runs and 3.5 to 5.0 on a busier machine, CUBIC 7.3 to 7.6 MB and 5.2 to 6.9. Alone it fills the link as without (4 workers, 4 MB at
 100 Mbit/s: 0.330 s, and 0.332).
 """
 
