@@ -10,6 +10,7 @@ use std::{
 };
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use sumac_job::result_token;
 use sumac_transport::{
     DType, DynamicParams, Engine, JobParams, Operation, PeerId, PeerTable, Scale, Time, WireFormat,
     convert::{Arithmetic, Codec},
@@ -44,6 +45,7 @@ fn job(slots: u32, scaling: Scale, is_dynamic: bool) -> JobParams {
 fn turn_round(frame: &mut [u8], params: &JobParams) {
     let kind = if frame[0] & 0x0f == Kind::Probe as u8 { Kind::Report } else { Kind::Result };
     frame[0] = VERSION << 4 | kind as u8;
+    frame[offset::TOKEN..][..8].copy_from_slice(&result_token(params.token).to_be_bytes());
     frame[offset::CONTRIBUTORS + 1] = 1;
     if u16::from_be_bytes([frame[offset::FLAGS], frame[offset::FLAGS + 1]]) & flag::EXPONENT != 0 {
         frame[offset::EXPONENT] = frame[offset::NEXT_EXPONENT];
