@@ -16,7 +16,7 @@ class Dynamic(unittest.TestCase):
     REPORT = {"elements": 352 * 10, "chunk": 352, "iterations": 3}
 
     def test_hosts_took_the_tensors_twice(self) -> None:
-        tensor = 4 * 10 * (352 * 4 + 64)
+        tensor = 4 * 10 * (352 * 4 + dynamic.HEADER)
         self.assertEqual(dynamic.packets_bytes(self.REPORT), tensor)
         report = {**self.REPORT, "dynamic": {"parameter_hosts": [{"bytes_in": tensor}, {"bytes_in": tensor}]}}
         self.assertEqual(dynamic.into_hosts(report), 2.0)
