@@ -101,6 +101,9 @@ impl Worker {
         for engine in &mut self.engines {
             if engine.poll_timeout().is_some_and(|at| at <= Time(now)) {
                 engine.on_timeout(Time(now));
+                // Or a worker whose cable is full would never get on.
+                let next = engine.poll_timeout();
+                assert!(next.is_none_or(|at| at > Time(now)), "a timer that has expired is due again");
             }
         }
     }

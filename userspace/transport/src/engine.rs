@@ -146,6 +146,8 @@ impl Engine {
     /// Lets the timers expire that are due at `now`.
     pub fn on_timeout(&mut self, now: Time) {
         self.core.now = now;
+        // The caller polls for the packet that waited until now. Where it has no room for one, room wakes it, and no timer.
+        self.core.paced_until = self.core.paced_until.filter(|at| *at > now);
         self.mode.on_timeout(&mut self.core);
         if let Some(why) = self.core.check_path() {
             self.fail(self.mode.path_lost(why));

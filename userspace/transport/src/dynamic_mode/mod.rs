@@ -164,7 +164,14 @@ impl DynamicMode {
     }
 
     fn expire(&mut self, core: &mut Core) {
-        core.expire_tail_probe(self.is_at_end(core));
+        self.expire_timers(core);
+        // With its chunk suspected, the next one's timer may be due.
+        while core.expire_tail_probe(self.is_at_end(core)) {
+            self.expire_timers(core);
+        }
+    }
+
+    fn expire_timers(&mut self, core: &mut Core) {
         while let Some(expiry) = core.next_expiry() {
             match expiry {
                 Expiry::Chunk(index) => {

@@ -171,7 +171,7 @@ impl DynamicMode {
         self.path.on_result();
         let is_marked = packet.is_marked || packet.header.has(flag::ECN_ECHO);
         let Acknowledged { lost, is_spurious, is_repaired } =
-            core.acknowledge(record, packet.header.timestamp, is_marked);
+            core.acknowledge(record, &packet.header, is_marked);
         if is_repaired {
             // Another worker's packet may have been lost: that lowers all of this worker's paths alike.
             core.on_path_loss(record.lost_path);

@@ -1,7 +1,7 @@
 //! Acknowledgement: the consequences of an answer for the path's estimates, and for packets that were sent before the answered
 //! one.
 
-use sumac_wire::header::flag;
+use sumac_wire::{Header, header::flag};
 
 use super::Core;
 use crate::{
@@ -73,8 +73,11 @@ impl Core {
     /// packet means that no other worker was waited for: the time is the path's. Otherwise the result may be as late as the
     /// slowest worker, or as another worker's recovery. Then it is a sample only when it is not later than usual: a loss
     /// anywhere would lengthen all workers' timeouts.
-    pub fn acknowledge(&mut self, answered: &ChunkRecord, echo: u32, is_marked: bool) -> Acknowledged {
-        let now = self.now;
+    ///
+    /// A result without this worker's values, but for the answer to its own packet, says nothing of its packets: it may come at once
+    /// after one.
+    pub fn acknowledge(&mut self, answered: &ChunkRecord, header: &Header, is_marked: bool) -> Acknowledged {
+        let (now, echo) = (self.now, header.timestamp);
         self.confirm(answered.operation);
         let was_lost = answered.state == ChunkState::Lost;
         self.stats.suspects_spared += u64::from(was_lost);
@@ -82,6 +85,10 @@ impl Core {
         self.path_check.restart(now);
         let rtt = now.since(answered.sent);
         let is_own = echo == answered.sent.stamp() && !answered.is_query;
+        let is_left_out = header.has(flag::PARTIAL) && header.bitmap_0 >> self.params.rank & 1 == 0;
+        if is_left_out && !is_own {
+            return Acknowledged { lost: None, is_spurious: false, is_repaired: false };
+        }
         let is_only = !answered.is_resent && !was_lost;
         let is_delayed = self.probe_timeout.has_delayed(answered.sent);
         if is_only {

@@ -46,20 +46,22 @@ impl Core {
         let (index, _) = self.in_flight.oldest_confirmed().filter(|_| is_at_end)?;
         let record = self.in_flight.get(index);
         self.stream.get(record.operation)?.ledger.as_ref()?.limit()?;
+        // Without a sample there is no pause.
+        let shortest = Some(self.rtt.shortest()).filter(|shortest| *shortest > 0)?;
         let window = self.loss.reordering_window(&self.rtt);
         let due = record.timer_start.plus((self.latest_rtt + window) << record.backoff);
         // One chunk in each pause: where a worker is late, all of them wait.
-        let pause = window.max(QUIET_TRIPS * self.rtt.shortest()).max(self.rtt.variation() / 2);
+        let pause = window.max(QUIET_TRIPS * shortest).max(self.rtt.variation() / 2);
         let latest = self.probe_timeout.last_result().max(self.tail_probed);
         Some((due.max(latest.plus(pause)), index))
     }
 
-    /// Suspects the oldest chunk when its tail loss probe is due.
-    pub fn expire_tail_probe(&mut self, is_at_end: bool) {
+    /// Suspects the oldest chunk when its tail loss probe is due. Returns whether it was.
+    pub fn expire_tail_probe(&mut self, is_at_end: bool) -> bool {
         let due = self.tail_probe(is_at_end).filter(|(at, _)| *at <= self.now);
-        if let Some((_, index)) = due {
-            self.expire_chunk(index);
-            self.tail_probed = self.now;
-        }
+        let Some((_, index)) = due else { return false };
+        self.expire_chunk(index);
+        self.tail_probed = self.now;
+        true
     }
 }

@@ -88,24 +88,11 @@ impl StaticMode {
         self.slots.next_idle().is_some_and(|seq| core.stream.find(seq, self.held.near).is_none())
     }
 
-    fn expire(&mut self, core: &mut Core) {
-        core.expire_tail_probe(self.is_at_end(core));
-        while let Some(expiry) = core.next_expiry() {
-            match expiry {
-                Expiry::Chunk(slot) => core.expire_chunk(slot),
-                Expiry::Reordering => {
-                    core.detect_loss();
-                }
-                Expiry::Probe => {
-                    core.probe_timeout.on_probe(core.now);
-                    // No worker is late for a confirmed chunk; of the others, one may be the one that another worker waits for.
-                    let confirmed = core.in_flight.oldest_confirmed().map(|(slot, _)| slot);
-                    confirmed.into_iter().for_each(|slot| core.expire_chunk(slot));
-                    for _ in usize::from(confirmed.is_some())..PROBE_CHUNKS {
-                        core.in_flight.oldest().into_iter().for_each(|slot| core.expire_chunk(slot));
-                    }
-                }
-            }
+    fn expire(&self, core: &mut Core) {
+        expire_timers(core);
+        // With its chunk suspected, the next one's timer may be due.
+        while core.expire_tail_probe(self.is_at_end(core)) {
+            expire_timers(core);
         }
     }
 
@@ -125,6 +112,26 @@ impl StaticMode {
                 core.refresh_gauges();
             }
             Some(Outcome::Failed(why)) => core.fail(why),
+        }
+    }
+}
+
+fn expire_timers(core: &mut Core) {
+    while let Some(expiry) = core.next_expiry() {
+        match expiry {
+            Expiry::Chunk(slot) => core.expire_chunk(slot),
+            Expiry::Reordering => {
+                core.detect_loss();
+            }
+            Expiry::Probe => {
+                core.probe_timeout.on_probe(core.now);
+                // No worker is late for a confirmed chunk; of the others, one may be the one that another worker waits for.
+                let confirmed = core.in_flight.oldest_confirmed().map(|(slot, _)| slot);
+                confirmed.into_iter().for_each(|slot| core.expire_chunk(slot));
+                for _ in usize::from(confirmed.is_some())..PROBE_CHUNKS {
+                    core.in_flight.oldest().into_iter().for_each(|slot| core.expire_chunk(slot));
+                }
+            }
         }
     }
 }

@@ -141,7 +141,7 @@ impl StaticMode {
     /// Processes an answer that the chunk's packet has arrived. Returns whether it carries a mark that all workers know.
     fn acknowledge(&self, core: &mut Core, record: &ChunkRecord, packet: &Packet<'_>) -> bool {
         let is_marked = packet.is_marked || packet.header.has(flag::ECN_ECHO);
-        core.acknowledge(record, packet.header.timestamp, is_marked);
+        core.acknowledge(record, &packet.header, is_marked);
         core.take_marks(packet, self.congestion(record.seq))
     }
 }

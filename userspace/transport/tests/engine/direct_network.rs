@@ -126,6 +126,8 @@ impl Network {
         for engine in &mut self.engines {
             if engine.poll_timeout().is_some_and(|at| at <= self.now) {
                 engine.on_timeout(self.now);
+                let next = engine.poll_timeout();
+                assert!(next.is_none_or(|at| at > self.now), "a timer that has expired is due again");
             }
         }
     }
