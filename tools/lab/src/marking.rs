@@ -19,6 +19,7 @@ use aya::maps::{Array, Map, MapData, MapError};
 use aya::programs::tc::{self, NlOptions, TcAttachOptions};
 use aya::programs::{SchedClassifier, TcAttachType};
 use nix::sched::{CloneFlags, setns};
+use sumac_loader::preflight;
 
 use crate::cable::{BURST_BYTES, QUEUE_BYTES};
 use crate::namespace::Namespace;
@@ -52,6 +53,8 @@ impl Marking {
 
     /// Puts the program on these ports, named by the direction of what leaves them.
     pub(crate) fn build(&self, cable: &Namespace, ports: [(&str, &str); 2]) -> Result<()> {
+        // It mounts the bpffs, if no program of Sumac's was attached before.
+        preflight::check(&self.pins).context("preparing the pins of the cables' counters")?;
         let program = |port| format!("program that marks congestion on {port} of {}", cable.name());
         for (direction, port) in ports {
             let mut ebpf = self.load().with_context(|| format!("loading the {}", program(port)))?;
