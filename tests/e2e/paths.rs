@@ -8,7 +8,7 @@
 //!
 //! The kernel forwards, and chooses the spine by a hash of addresses and ports (ECMP). In a direct job w1 is on the other leaf.
 //!
-//! Where leaf0 is a switch, the daemons choose the spine: it is a next hop on their segment.
+//! Where leaf0 is a switch, each spine is a next hop on the workers' segment, and the daemons choose among them.
 
 use std::time::{Duration, Instant};
 

@@ -12,7 +12,7 @@ use crate::{MAX_WORKERS, stream::is_later};
 /// The operation of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flush {
-    /// Whose it is, not zero: the incarnation of a job, in slots that several jobs use one after another.
+    /// The job and incarnation that the operation belongs to; not zero. Several jobs use a slot one after another.
     pub owner: u32,
     /// The operation's first chunk.
     pub operation: u32,

@@ -58,7 +58,7 @@ pub(crate) struct Ring {
     latest: u32,
     /// The known prefix of results that each worker has received.
     received: Vec<u32>,
-    /// What each worker was left out of.
+    /// The chunks of the current operation that each worker was left out of.
     budget: Budget,
     /// The last contribution; none once the lane is known to be stalled, or to wait for nothing.
     last: Option<Time>,

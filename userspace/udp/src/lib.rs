@@ -76,7 +76,7 @@ impl DatagramSocket {
     /// the same DSCP and ECN, of the same length, the last one maybe shorter. Returns how many were sent; none of none.
     ///
     /// # Errors
-    /// Those of sendmsg(2); they concern the first datagram.
+    /// When the kernel refuses the first datagram: the errors of sendmsg(2).
     pub fn send<'a>(
         &mut self,
         datagrams: impl IntoIterator<Item = Datagram<'a>>,
@@ -112,7 +112,7 @@ impl DatagramSocket {
     /// number of messages.
     ///
     /// # Errors
-    /// Those of recvmmsg(2).
+    /// When the kernel has no datagram or refuses to receive: the errors of recvmmsg(2).
     pub fn receive(
         &self,
         buffer: &mut [u8],

@@ -40,7 +40,7 @@ pub struct State {
     pub floats: Vec<u32>,
     /// Bits of workers that continue under the new incarnation.
     pub renewed: u32,
-    /// What each worker was left out of, as the host counts it.
+    /// The chunks that each worker was left out of, as the host counts them.
     pub budget: Budget,
     /// `[worker]`: bits of chunks that it was left out of.
     pub left_out: Vec<u32>,

@@ -152,7 +152,7 @@ impl DynamicMode {
     /// Processes the result of a chunk that this worker has not sent, and need not send any more.
     fn on_unsent_result(&mut self, core: &mut Core, record: &ChunkRecord) {
         self.path.on_result();
-        core.on_unsent_result(record.operation);
+        core.note_result(record.operation);
         self.skip_answered(core);
     }
 

@@ -60,8 +60,8 @@ impl Core {
         }
     }
 
-    /// Processes the result of a chunk of this operation that this worker has not sent: it was left out.
-    pub fn on_unsent_result(&mut self, operation: u64) {
+    /// Notes that a result of this operation has come, whether this worker sent the chunk or not.
+    pub fn note_result(&mut self, operation: u64) {
         self.confirm(operation);
         self.probe_timeout.on_result(self.now);
         self.path_check.restart(self.now);
@@ -78,11 +78,9 @@ impl Core {
     /// after one.
     pub fn acknowledge(&mut self, answered: &ChunkRecord, header: &Header, is_marked: bool) -> Acknowledged {
         let (now, echo) = (self.now, header.timestamp);
-        self.confirm(answered.operation);
+        self.note_result(answered.operation);
         let was_lost = answered.state == ChunkState::Lost;
         self.stats.suspects_spared += u64::from(was_lost);
-        self.probe_timeout.on_result(now);
-        self.path_check.restart(now);
         let rtt = now.since(answered.sent);
         let is_own = echo == answered.sent.stamp() && !answered.is_query;
         let is_left_out = header.has(flag::PARTIAL) && header.bitmap_0 >> self.params.rank & 1 == 0;

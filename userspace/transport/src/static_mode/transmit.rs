@@ -29,7 +29,7 @@ impl StaticMode {
         let slot = core.in_flight.next_to_send().or_else(|| self.let_go(core))?;
         let record = *core.in_flight.get(slot);
         let is_first = record.state != ChunkState::Lost;
-        // What is ready was let go: only a pace may delay it.
+        // The window has admitted a chunk that is ready. Only pacing may delay it.
         if is_first && !core.may_send(0) {
             return None;
         }
