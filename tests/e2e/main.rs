@@ -30,3 +30,4 @@ mod paths;
 mod queues;
 mod racks;
 mod saturation;
+mod udp;

@@ -16,6 +16,7 @@ use sumac_agg_layout::{Drops, State};
 use sumac_control::plane::{
     DataPlane, Installed, JobInstall, KnownJob, LastEpoch, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
+use sumac_udp::Counts;
 use sumac_wire::{
     Reason,
     tables::{JobEntry, job_flag},
@@ -164,6 +165,11 @@ impl HostDataPlane {
 
     fn each<T>(&self, read: impl Fn(&HostAggregator) -> T) -> impl Iterator<Item = T> {
         self.shards.iter().map(move |shard| read(&lock(&shard.core)))
+    }
+
+    /// The sockets' packets and messages, by shard.
+    pub fn socket_counts(&self) -> Vec<Counts> {
+        self.shards.iter().map(Shard::counts).collect()
     }
 
     pub fn entries(&self) -> Vec<(u16, JobEntry)> {

@@ -13,18 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    errno::Errno,
-    sys::socket::{getsockopt, setsockopt, sockopt},
-};
-use sumac_udp::DatagramSocket;
+use nix::errno::Errno;
+use sumac_udp::{Counts, DatagramSocket};
 use thiserror::Error;
 
 use self::pump::Pump;
 use crate::{aggregator::HostAggregator, pool::NoMemory};
 
-/// Asked for on both sides of the socket: some thousand packets.
-const SOCKET_BUFFER: usize = 8 << 20;
 /// The interval at which an idle thread checks whether it should end.
 const IDLE: Duration = Duration::from_millis(200);
 
@@ -53,6 +48,8 @@ pub struct Shard {
     pub core: Arc<Mutex<HostAggregator>>,
     pub thread: Option<JoinHandle<()>>,
     last_round: LastRound,
+    /// Those of its socket, as of the last round.
+    counts: Arc<Mutex<Counts>>,
 }
 
 /// The time of a thread's last round, in milliseconds from a start.
@@ -86,12 +83,17 @@ impl Shard {
     ) -> Result<Shard, StartError> {
         let core = Arc::new(Mutex::new(core));
         let last_round = LastRound { start: Instant::now(), at: Arc::default() };
-        let pump = Pump::new(socket, core.clone(), stop, last_round.clone());
+        let counts = Arc::default();
+        let pump = Pump::new(socket, core.clone(), stop, last_round.clone(), Arc::clone(&counts));
         let thread = thread::Builder::new()
             .name(format!("aggregate{number}"))
             .spawn(move || pump.run())
             .map_err(|source| StartError::Setup { what: "start an aggregating thread", source })?;
-        Ok(Shard { core, thread: Some(thread), last_round })
+        Ok(Shard { core, thread: Some(thread), last_round, counts })
+    }
+
+    pub fn counts(&self) -> Counts {
+        *lock(&self.counts)
     }
 
     pub fn has_ended(&self) -> bool {
@@ -108,32 +110,10 @@ pub fn bind(address: SocketAddrV4) -> Result<DatagramSocket, StartError> {
     let socket = UdpSocket::bind(address).map_err(|source| StartError::Bind { address, source })?;
     let limit = |source| StartError::Setup { what: "limit how long the socket waits", source };
     socket.set_read_timeout(Some(IDLE)).map_err(limit)?;
-    enlarge(&socket);
     let marks = |error: Errno| StartError::Setup { what: "see the network's marks", source: error.into() };
     DatagramSocket::new(socket).map_err(marks)
 }
 
-pub fn lock(core: &Mutex<HostAggregator>) -> MutexGuard<'_, HostAggregator> {
-    core.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Asks for large buffers; the privileged form goes above the system's maximum. Smaller ones lose packets in bursts.
-fn enlarge(socket: &UdpSocket) {
-    let receive = setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BUFFER)
-        .or_else(|_| setsockopt(socket, sockopt::RcvBuf, &SOCKET_BUFFER))
-        .and_then(|()| getsockopt(socket, sockopt::RcvBuf));
-    let send = setsockopt(socket, sockopt::SndBufForce, &SOCKET_BUFFER)
-        .or_else(|_| setsockopt(socket, sockopt::SndBuf, &SOCKET_BUFFER))
-        .and_then(|()| getsockopt(socket, sockopt::SndBuf));
-    for (limit, granted) in [("net.core.rmem_max", receive), ("net.core.wmem_max", send)] {
-        match granted {
-            Ok(bytes) if bytes >= SOCKET_BUFFER => {}
-            Ok(bytes) => tracing::warn!(
-                bytes,
-                wanted = SOCKET_BUFFER,
-                "small socket buffers lose packets in bursts: raise {limit}, or give CAP_NET_ADMIN"
-            ),
-            Err(error) => tracing::warn!(error = error.desc(), "asking for socket buffers"),
-        }
-    }
+pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -37,6 +37,7 @@ pub fn status(plane: &HostDataPlane) -> Result<Status, PlaneError> {
         shards: sizes.shards,
         own_ip: None,
         ports: Vec::new(),
+        sockets: plane.socket_counts(),
         drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, plane.drops(job)))),
         counters: by_reason(|reason| plane.counter(reason)),
         jobs,

@@ -14,6 +14,7 @@ use std::{
 use serde::Serialize;
 use sumac_agg_layout::State;
 use sumac_loader::{BoundXdpMode, Interface, Variant};
+use sumac_udp::Counts;
 use sumac_wire::{
     MAX_JOBS,
     admit::payload_len,
@@ -59,6 +60,8 @@ pub struct Status {
     pub own_ip: Option<Ipv4Addr>,
     /// The interfaces; a host aggregator's are the kernel's.
     pub ports: Vec<InterfaceStatus>,
+    /// A host aggregator's sockets, by shard: packets, and the messages that they were in.
+    pub sockets: Vec<Counts>,
     /// Intentional drops, of jobs present or not.
     pub drops: Vec<DropRule>,
     /// Frames by reason, without those never counted.
@@ -138,6 +141,7 @@ impl Aggregator {
             shards: state.shards,
             own_ip: (state.own_ip != 0).then(|| Ipv4Addr::from_bits(state.own_ip)),
             ports: self.interfaces()?.into_iter().map(interface).collect(),
+            sockets: Vec::new(),
             drops: DropRule::of(drops),
             counters: counters.map(|(reason, count)| (reason.name(), count)).collect(),
             jobs,

@@ -5,6 +5,8 @@ use std::{
     io::{self, Write},
 };
 
+use sumac_udp::Counts;
+
 use super::{
     ChunkLimit, DynamicPool, Plane, Status,
     job::{JobStatus, LevelStatus, WorkerStatus},
@@ -79,6 +81,13 @@ fn write_overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
                 writeln!(out, "port     {}: gone, `sumac-agg detach {0}` removes its pin", port.interface)?;
             }
         }
+    }
+    for (port, counts) in (status.base_port..).zip(&status.sockets) {
+        let Counts { received, sent, batches_received, batches_sent } = counts;
+        writeln!(
+            out,
+            "socket   UDP port {port}: {received} packets in {batches_received} messages received, {sent} in {batches_sent} sent"
+        )?;
     }
     if status.ports.is_empty() && status.plane == Plane::Ebpf {
         writeln!(out, "port     none: jobs and slots are kept for the next attachment")?;

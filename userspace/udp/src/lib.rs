@@ -18,10 +18,11 @@ use nix::{
     cmsg_space,
     errno::Errno,
     sys::socket::{
-        ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmsg,
-        setsockopt, sockopt,
+        ControlMessage, ControlMessageOwned, GetSockOpt, MsgFlags, MultiHeaders, SetSockOpt, SockaddrIn,
+        getsockopt, recvmmsg, sendmsg, setsockopt, sockopt,
     },
 };
+use serde::Serialize;
 
 /// The most datagrams of a message: UDP_MAX_SEGMENTS of Linux before 6.9.
 const MOST_SEGMENTS: usize = 64;
@@ -29,6 +30,8 @@ const MOST_SEGMENTS: usize = 64;
 const MOST_BYTES: usize = 65_507;
 /// Bytes for a received message.
 const MESSAGE: usize = 1 << 16;
+/// Bytes that are asked for of the kernel's buffer each way: some thousand packets.
+const SOCKET_BUFFER: usize = 8 << 20;
 
 /// A datagram to send.
 #[derive(Clone, Copy, Debug)]
@@ -47,29 +50,64 @@ pub struct Arrival {
     pub payload: Range<usize>,
 }
 
+/// The datagrams of a socket, and the messages that they were in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    pub received: u64,
+    pub sent: u64,
+    pub batches_received: u64,
+    pub batches_sent: u64,
+}
+
+impl std::ops::Add for Counts {
+    type Output = Counts;
+
+    fn add(self, other: Counts) -> Counts {
+        Counts {
+            received: self.received + other.received,
+            sent: self.sent + other.sent,
+            batches_received: self.batches_received + other.batches_received,
+            batches_sent: self.batches_sent + other.batches_sent,
+        }
+    }
+}
+
 /// A UDP socket. Its datagrams' payloads are the caller's.
 #[derive(Debug)]
 pub struct DatagramSocket {
     socket: UdpSocket,
     /// Whether the kernel takes runs: until it has refused one.
     has_segmentation: bool,
+    counts: Counts,
 }
 
 impl DatagramSocket {
-    /// Takes over a socket, and has it report DSCP and ECN and pass on runs. A kernel without UDP_GRO passes on single datagrams.
+    /// Takes over a socket, enlarges its buffers, and has it report DSCP and ECN and take and pass on runs. A kernel without UDP_SEGMENT
+    /// or UDP_GRO has single datagrams.
     ///
     /// # Errors
     /// When the kernel does not report DSCP and ECN.
     pub fn new(socket: UdpSocket) -> nix::Result<DatagramSocket> {
         setsockopt(&socket, sockopt::IpRecvTos, &true)?;
         if let Err(error) = setsockopt(&socket, sockopt::UdpGroSegment, &true) {
-            tracing::info!(error = error.desc(), "the kernel passes on single datagrams");
+            tracing::warn!(error = error.desc(), "the kernel has no UDP_GRO: datagrams arrive one by one");
         }
-        Ok(DatagramSocket { socket, has_segmentation: true })
+        // Before Linux 4.18 a message's UDP_SEGMENT is ignored, and the run would leave as one datagram.
+        let segmented = setsockopt(&socket, sockopt::UdpGsoSegment, &0);
+        if let Err(error) = segmented {
+            tracing::warn!(error = error.desc(), "the kernel has no UDP_SEGMENT: datagrams leave one by one");
+        }
+        enlarge(&socket, "net.core.rmem_max", sockopt::RcvBufForce, sockopt::RcvBuf);
+        enlarge(&socket, "net.core.wmem_max", sockopt::SndBufForce, sockopt::SndBuf);
+        Ok(DatagramSocket { socket, has_segmentation: segmented.is_ok(), counts: Counts::default() })
     }
 
     pub fn get(&self) -> &UdpSocket {
         &self.socket
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// Sends the first of these datagrams and, in the same message, those after it that can go with it: to the same address, with
@@ -95,7 +133,11 @@ impl DatagramSocket {
             messages.push(ControlMessage::UdpGsoSegments(&segment));
         }
         match sendmsg(self.socket.as_raw_fd(), &slices, &messages, flags, Some(&address)) {
-            Ok(_) => Ok(slices.len()),
+            Ok(_) => {
+                self.counts.sent += slices.len() as u64;
+                self.counts.batches_sent += 1;
+                Ok(slices.len())
+            }
             // A device that writes no checksums, or a path of a smaller MTU.
             Err(error @ (Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP))
                 if slices.len() > 1 =>
@@ -114,7 +156,7 @@ impl DatagramSocket {
     /// # Errors
     /// When the kernel has no datagram or refuses to receive: the errors of recvmmsg(2).
     pub fn receive(
-        &self,
+        &mut self,
         buffer: &mut [u8],
         arrivals: &mut Vec<Arrival>,
         flags: MsgFlags,
@@ -123,7 +165,7 @@ impl DatagramSocket {
             buffer.chunks_exact_mut(MESSAGE).map(|bytes| [IoSliceMut::new(bytes)]).collect();
         let mut headers = MultiHeaders::<SockaddrIn>::preallocate(slices.len(), Some(cmsg_space!(u8, i32)));
         let messages = recvmmsg(self.socket.as_raw_fd(), &mut headers, slices.iter_mut(), flags, None)?;
-        let mut count = 0;
+        let (mut count, before) = (0, arrivals.len());
         for message in messages {
             let start = count * MESSAGE;
             count += 1;
@@ -144,6 +186,8 @@ impl DatagramSocket {
                 arrivals.push(Arrival { from: from.into(), dscp_ecn, payload: at..end.min(at + segment) });
             }
         }
+        self.counts.received += (arrivals.len() - before) as u64;
+        self.counts.batches_received += count as u64;
         Ok(count)
     }
 }
@@ -157,6 +201,25 @@ impl AsFd for DatagramSocket {
 /// Returns the bytes that a buffer for so many messages has.
 pub const fn buffer_len(messages: usize) -> usize {
     messages * MESSAGE
+}
+
+/// Asks for a large buffer; the privileged form goes above the system's maximum.
+fn enlarge<F, B>(socket: &UdpSocket, limit: &'static str, force: F, buffer: B)
+where
+    F: SetSockOpt<Val = usize>,
+    B: SetSockOpt<Val = usize> + GetSockOpt<Val = usize> + Copy,
+{
+    let asked =
+        setsockopt(socket, force, &SOCKET_BUFFER).or_else(|_| setsockopt(socket, buffer, &SOCKET_BUFFER));
+    match asked.and_then(|()| getsockopt(socket, buffer)) {
+        Ok(bytes) if bytes >= SOCKET_BUFFER => {}
+        Ok(bytes) => tracing::warn!(
+            bytes,
+            wanted = SOCKET_BUFFER,
+            "small socket buffers lose packets in bursts: raise {limit}, or give CAP_NET_ADMIN"
+        ),
+        Err(error) => tracing::warn!(error = error.desc(), "cannot enlarge the socket's buffers"),
+    }
 }
 
 /// Adds those of `datagrams` to a run that can go with its first.
@@ -198,7 +261,7 @@ mod tests {
     /// Sends payloads of these lengths and DSCP and ECN bytes; returns the number of messages, and what arrived: lengths, first bytes
     /// and DSCP and ECN.
     fn exchange(sender: &mut DatagramSocket, all: &[(usize, u8)]) -> (usize, Vec<(usize, u8, u8)>, usize) {
-        let (receiver, to) = socket();
+        let (mut receiver, to) = socket();
         let payloads: Vec<Vec<u8>> = (0u8..).zip(all).map(|(number, (len, _))| vec![number; *len]).collect();
         let datagram = |at: usize| Datagram { to, dscp_ecn: all[at].1, payload: &payloads[at] };
         let (mut sent, mut messages) = (0, 0);
@@ -231,14 +294,39 @@ mod tests {
         assert_eq!(got, expected);
         // 64 and 6, then 10 with a shorter one at their end, then three.
         assert_eq!((messages, received), (4, 4));
+        let counts = sender.counts();
+        assert_eq!((counts.sent, counts.batches_sent), (84, 4));
+    }
+
+    /// Refuses UDP_SEGMENT and UDP_GRO to this thread, as a kernel without them does.
+    fn without_offload() {
+        use seccompiler::{
+            SeccompAction, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, SeccompCondition, SeccompFilter,
+            SeccompRule,
+        };
+        let is = |argument, value: i32| SeccompCondition::new(argument, Dword, Eq, value as u64).unwrap();
+        let rule = |option| SeccompRule::new(vec![is(1, libc::SOL_UDP), is(2, option)]).unwrap();
+        let rules = vec![rule(libc::UDP_SEGMENT), rule(libc::UDP_GRO)];
+        let refused = SeccompAction::Errno(libc::ENOPROTOOPT as u32);
+        let arch = std::env::consts::ARCH.try_into().unwrap();
+        let rules = [(libc::SYS_setsockopt, rules)].into();
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+        let program: seccompiler::BpfProgram = filter.try_into().unwrap();
+        seccompiler::apply_filter(&program).unwrap();
     }
 
     #[test]
-    fn without_segmentation_datagrams_go_one_by_one() {
-        let (mut sender, _) = socket();
-        sender.has_segmentation = false;
-        let (messages, got, _) = exchange(&mut sender, &[(100, 0); 5]);
-        assert_eq!((messages, got.len()), (5, 5));
+    fn a_kernel_without_offload_has_single_datagrams() {
+        // A thread of its own: its filter ends with it.
+        let run = || {
+            without_offload();
+            let (mut sender, _) = socket();
+            let (messages, got, received) = exchange(&mut sender, &[(100, 0); 5]);
+            assert_eq!((messages, got.len(), received), (5, 5, 5));
+            let counts = Counts { sent: 5, batches_sent: 5, ..Counts::default() };
+            assert_eq!(sender.counts(), counts);
+        };
+        std::thread::spawn(run).join().unwrap();
     }
 
     #[test]

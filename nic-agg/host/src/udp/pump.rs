@@ -11,7 +11,7 @@ use std::{
 };
 
 use nix::{errno::Errno, sys::socket::MsgFlags};
-use sumac_udp::{Arrival, Datagram, DatagramSocket, buffer_len};
+use sumac_udp::{Arrival, Counts, Datagram, DatagramSocket, buffer_len};
 use sumac_wire::{MAX_WORKERS, tos};
 
 use super::{IDLE, LastRound, lock};
@@ -25,6 +25,7 @@ pub struct Pump {
     core: Arc<Mutex<HostAggregator>>,
     stop: Arc<AtomicBool>,
     last_round: LastRound,
+    counts: Arc<Mutex<Counts>>,
     /// The origin of the shared slots' clock.
     start: Instant,
 }
@@ -46,8 +47,9 @@ impl Pump {
         core: Arc<Mutex<HostAggregator>>,
         stop: Arc<AtomicBool>,
         last_round: LastRound,
+        counts: Arc<Mutex<Counts>>,
     ) -> Pump {
-        Pump { socket, core, stop, last_round, start: Instant::now() }
+        Pump { socket, core, stop, last_round, counts, start: Instant::now() }
     }
 
     pub fn run(mut self) {
@@ -76,6 +78,8 @@ impl Pump {
             let mut core = lock(&self.core);
             let sent = outgoing.iter().filter(|outgoing| outgoing.is_sent);
             sent.filter_map(|outgoing| outgoing.copy_of).for_each(|job| core.count_sent(job));
+            drop(core);
+            *lock(&self.counts) = self.socket.counts();
         }
     }
 

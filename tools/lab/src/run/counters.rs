@@ -15,6 +15,17 @@ pub struct Modes {
     pub aggregator: BTreeSet<String>,
 }
 
+/// How many packets go with a message of the UDP sockets, on average; 1 without segmentation offload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct PacketsPerMessage {
+    /// Of the workers' daemons.
+    pub workers_sent: f64,
+    pub workers_received: f64,
+    /// Of the aggregators; 0 where no process aggregates.
+    pub aggregator_sent: f64,
+    pub aggregator_received: f64,
+}
+
 /// Frames by kind, of all workers together.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Frames {
@@ -83,6 +94,28 @@ fn port_mode(port: &Value) -> String {
 
 fn bound_name(bound: &Value) -> &'static str {
     if bound["zero_copy"].as_bool() == Some(true) { "zero-copy" } else { "copy" }
+}
+
+impl PacketsPerMessage {
+    /// From the daemons' statistics and the aggregators' status; none without UDP sockets.
+    pub(crate) fn of(stats: &[Value], aggregators: &[Value]) -> Option<PacketsPerMessage> {
+        let ports = stats.iter().flat_map(|stats| list(&stats["ports"]));
+        let workers: Vec<_> = ports.filter(|port| port["backend"] == "udp").collect();
+        if workers.is_empty() {
+            return None;
+        }
+        let aggregators = aggregators.iter().flat_map(|aggregator| list(&aggregator["sockets"])).collect();
+        let average = |sockets: &Vec<&Value>, packets: &str, messages: &str| {
+            let sum = |field: &str| sockets.iter().filter_map(|socket| socket[field].as_f64()).sum::<f64>();
+            sum(packets) / sum(messages).max(1.0)
+        };
+        Some(PacketsPerMessage {
+            workers_sent: average(&workers, "sent", "batches_sent"),
+            workers_received: average(&workers, "received", "batches_received"),
+            aggregator_sent: average(&aggregators, "sent", "batches_sent"),
+            aggregator_received: average(&aggregators, "received", "batches_received"),
+        })
+    }
 }
 
 impl Frames {

@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
-pub use counters::{Drops, Frames, Modes, RoundTrips};
+pub use counters::{Drops, Frames, Modes, PacketsPerMessage, RoundTrips};
 pub use dynamic::{Dynamic, HostReport};
 pub use jobs::JobReport;
 pub use loss::LossReport;

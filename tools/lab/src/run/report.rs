@@ -7,7 +7,7 @@ use serde::Serialize;
 use sumac_client::{CollectiveKind, DType, Scale};
 use sumac_wire::header::HEADER_LEN;
 
-use super::counters::{Drops, Frames, Modes, RoundTrips};
+use super::counters::{Drops, Frames, Modes, PacketsPerMessage, RoundTrips};
 use super::dynamic::{Dynamic, HostReport};
 use super::jobs::JobReport;
 use super::loss::LossReport;
@@ -42,6 +42,9 @@ pub struct Report {
     pub backend: &'static str,
     /// The modes as bound.
     pub modes: Modes,
+    /// Of UDP sockets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packets_per_message: Option<PacketsPerMessage>,
     /// Seconds to aggregate: from the first worker's start to the last worker's sum, of all jobs.
     pub tat_s: Times,
     /// Aggregated elements of all jobs per second per worker, by the median.
@@ -124,6 +127,7 @@ impl Report {
             chunk: opened.elements,
             backend: options.sumac.backend.name(),
             modes: Modes::of(stats, aggregators),
+            packets_per_message: PacketsPerMessage::of(stats, aggregators),
             tat_s: times,
             ate_per_s: summed as f64 / times.median,
             goodput_bits_per_s: (summed * dtype.size()) as f64 * 8.0 / times.median,
@@ -170,6 +174,13 @@ impl fmt::Display for Report {
         writeln!(f, "{workers} workers, {kind} of {elements} {dtype} elements, packets of {chunk} words")?;
         writeln!(f, "  workers       {}", join(&self.modes.workers))?;
         writeln!(f, "  aggregator    {}", join(&self.modes.aggregator))?;
+        if let Some(run) = self.packets_per_message {
+            let (out, back) = (run.workers_sent, run.aggregator_sent);
+            writeln!(
+                f,
+                "  messages      of {out:.1} packets from workers, {back:.1} from aggregators, on average"
+            )?;
+        }
         writeln!(f, "  time          {median:.4} s median of {} ({min:.4} to {max:.4})", self.iterations)?;
         writeln!(f, "  elements      {:.2} million/s per worker", self.ate_per_s / 1e6)?;
         if let Some(efficiency) = self.link_efficiency {

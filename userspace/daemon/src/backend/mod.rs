@@ -373,7 +373,8 @@ impl Backend {
     /// Stops the data path's threads, and checks that every frame is accounted for.
     pub(crate) fn stop(&self) {
         for thread in self.datapath.shutdown().unwrap_or_default() {
-            let (name, sent, received) = (thread.name.as_str(), thread.port.sent, thread.port.received);
+            let (name, sent, received) =
+                (thread.name.as_str(), thread.port.counts.sent, thread.port.counts.received);
             if thread.frames_are_conserved() {
                 tracing::info!(backend = self.name(), name, sent, received, "data path stopped");
             } else {

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use serde::Serialize;
+use sumac_udp::Counts;
 use sumac_wire::header::HEADER_LEN;
 use sumac_wire::{Header, tos};
 use sumac_xsk::{Bound, Conservation, Statistics};
@@ -150,12 +151,11 @@ pub struct IoReport {
     /// The explicit paths (XDP).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
-    pub received: u64,
-    pub sent: u64,
+    /// Packets, and the batches that they were in: of a system call (XDP), or of a message of a run of packets (UDP).
+    #[serde(flatten)]
+    pub counts: Counts,
     /// Packets of this host to itself, neither sent nor received (XDP).
     pub own: u64,
-    pub batches_received: u64,
-    pub batches_sent: u64,
     /// Attempts to send that found no free frame.
     pub full: u64,
     /// Received packets that are not Sumac's, or malformed.
@@ -182,8 +182,8 @@ impl IoReport {
     }
 
     pub(super) fn received_batch(&mut self, packets: usize) {
-        self.received += packets as u64;
-        self.batches_received += u64::from(packets > 0);
+        self.counts.received += packets as u64;
+        self.counts.batches_received += u64::from(packets > 0);
     }
 }
 

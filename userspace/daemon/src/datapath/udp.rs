@@ -2,13 +2,14 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::ops::Add as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
-use sumac_udp::{Arrival, Datagram, DatagramSocket, buffer_len};
+use nix::sys::socket::MsgFlags;
+use sumac_udp::{Arrival, Counts, Datagram, DatagramSocket, buffer_len};
 use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::admit::payload_len;
 
@@ -21,8 +22,6 @@ const MESSAGES: usize = 16;
 /// Bytes of the longest packet; a longer datagram is refused for its length.
 const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16);
 const BIND_ATTEMPTS: usize = 64;
-/// Bytes of the kernel's buffer each way: some thousand packets.
-const SOCKET_BUFFER: usize = 8 << 20;
 
 /// A non-blocking UDP socket with room for a batch of datagrams each way.
 #[derive(Debug)]
@@ -43,6 +42,7 @@ pub struct UdpFrameIo {
     taken: usize,
     /// Whether the last packet found no room.
     is_full: bool,
+    /// Without those that the sockets count.
     counters: IoReport,
 }
 
@@ -129,22 +129,11 @@ impl UdpFrameIo {
     }
 }
 
-/// Opens a non-blocking socket with large buffers.
+/// Opens a non-blocking socket.
 fn open(ip: Ipv4Addr, port: u16) -> io::Result<DatagramSocket> {
     let socket = UdpSocket::bind((ip, port))?;
     socket.set_nonblocking(true)?;
-    enlarge(&socket);
     Ok(DatagramSocket::new(socket)?)
-}
-
-/// Requests large socket buffers; the privileged form may exceed the system's maximum.
-fn enlarge(socket: &UdpSocket) {
-    if setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BUFFER).is_err() {
-        let _ = setsockopt(socket, sockopt::RcvBuf, &SOCKET_BUFFER);
-    }
-    if setsockopt(socket, sockopt::SndBufForce, &SOCKET_BUFFER).is_err() {
-        let _ = setsockopt(socket, sockopt::SndBuf, &SOCKET_BUFFER);
-    }
 }
 
 impl FrameIo for UdpFrameIo {
@@ -162,18 +151,15 @@ impl FrameIo for UdpFrameIo {
 
     fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
         self.arrivals.clear();
-        let messages =
-            match self.socket.receive(&mut self.incoming, &mut self.arrivals, MsgFlags::MSG_DONTWAIT) {
-                Ok(messages) => messages,
-                Err(Errno::EAGAIN | Errno::EINTR) => return Ok(0),
-                Err(error) => return Err(error.into()),
-            };
+        match self.socket.receive(&mut self.incoming, &mut self.arrivals, MsgFlags::MSG_DONTWAIT) {
+            Ok(_) => {}
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(0),
+            Err(error) => return Err(error.into()),
+        }
         for Arrival { from, dscp_ecn, payload } in &self.arrivals {
             let bytes = &self.incoming[payload.clone()];
             self.counters.pass(*from, self.local.port(), *dscp_ecn, bytes, each);
         }
-        self.counters.received += self.arrivals.len() as u64;
-        self.counters.batches_received += messages as u64;
         Ok(self.arrivals.len())
     }
 
@@ -195,11 +181,7 @@ impl FrameIo for UdpFrameIo {
     fn flush(&mut self) -> io::Result<()> {
         while self.taken < self.staged.len() {
             match self.send_some() {
-                Ok(count) => {
-                    self.taken += count;
-                    self.counters.sent += count as u64;
-                    self.counters.batches_sent += 1;
-                }
+                Ok(count) => self.taken += count,
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => return Ok(()),
                 Err(Errno::EINTR) => {}
                 Err(error) => self.refuse(error),
@@ -225,7 +207,9 @@ impl FrameIo for UdpFrameIo {
     }
 
     fn report(&self) -> IoReport {
-        self.counters.clone()
+        let sockets = std::iter::once(&self.socket).chain(&self.paths);
+        let counts = sockets.map(DatagramSocket::counts).fold(Counts::default(), Counts::add);
+        IoReport { counts, ..self.counters.clone() }
     }
 }
 
@@ -292,8 +276,8 @@ mod tests {
         let tos: Vec<u8> = (0..200u8).map(|number| number / 10 % 3 * 32).collect();
         let arrived = exchange(&mut one, &mut other, to, &tos);
         assert_eq!(arrived, (0..200).map(|number| (number, false)).collect::<Vec<_>>());
-        assert_eq!((one.report().sent, other.report().received), (200, 200));
-        assert!(one.report().batches_sent < 100, "{:?}", one.report());
+        assert_eq!((one.report().counts.sent, other.report().counts.received), (200, 200));
+        assert!(one.report().counts.batches_sent < 100, "{:?}", one.report());
     }
 
     #[test]
@@ -348,7 +332,7 @@ mod tests {
         assert_eq!(one.receive(&mut |_| unreachable!()).unwrap(), 0);
         assert_eq!(one.transmit(&mut |_| None).unwrap(), Transmitted::Nothing);
         one.flush().unwrap();
-        assert_eq!(one.report().sent, 0);
+        assert_eq!(one.report().counts.sent, 0);
     }
 
     #[test]
@@ -373,7 +357,7 @@ mod tests {
         one.transmit(&mut packet(0, to, 0)).unwrap();
         one.flush().unwrap();
         let report = one.report();
-        assert_eq!((report.refused, report.sent), (1, 1), "{report:?}");
+        assert_eq!((report.refused, report.counts.sent), (1, 1), "{report:?}");
         assert!(report.last_refusal.is_some_and(|why| why.contains("255.255.255.255")));
         other.wait(Some(Instant::now() + Duration::from_secs(5)), one.socket.as_fd()).unwrap();
         assert_eq!(other.receive(&mut |_| ()).unwrap(), 1);

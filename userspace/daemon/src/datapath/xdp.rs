@@ -233,8 +233,8 @@ impl FrameIo for XdpFrameIo {
 
     fn flush(&mut self) -> io::Result<()> {
         let staged = std::mem::take(&mut self.staged);
-        self.counters.sent += u64::from(staged);
-        self.counters.batches_sent += u64::from(staged > 0);
+        self.counters.counts.sent += u64::from(staged);
+        self.counters.counts.batches_sent += u64::from(staged > 0);
         if staged > 0 || self.socket.pending() > 0 { self.socket.flush() } else { Ok(()) }
     }
 
@@ -268,7 +268,7 @@ impl FrameIo for XdpFrameIo {
         let socket = SocketReport {
             queue: self.queue,
             bound: self.socket.bound().clone(),
-            received: self.counters.received,
+            received: self.counters.counts.received,
             kernel: self.socket.statistics().ok(),
             frames,
         };

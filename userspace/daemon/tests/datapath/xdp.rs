@@ -210,11 +210,11 @@ fn sums_over(pins: &Path, sum: Sum, queues: usize, routes: &[Route]) {
             let undelivered = thread.undelivered;
             let known = undelivered.crossed + undelivered.unknown_job + undelivered.no_lane;
             assert_eq!(
-                thread.port.received, known,
+                thread.port.counts.received, known,
                 "what came by another queue was handed over: {undelivered:?}"
             );
         }
-        let received: u64 = threads.iter().map(|thread| thread.port.received).sum();
+        let received: u64 = threads.iter().map(|thread| thread.port.counts.received).sum();
         let crossed: u64 = threads.iter().map(|thread| thread.undelivered.crossed).sum();
         let engine = &stats.jobs[0].engine;
         let written = 3 * 4 * COUNT;
@@ -223,10 +223,10 @@ fn sums_over(pins: &Path, sum: Sum, queues: usize, routes: &[Route]) {
         assert_eq!(steered.unwrap().1, received, "all that was steered was received");
         println!(
             "{ifname}: {} sent in {} batches, {} received in {}, {} sent again, {} rounds, {} sleeps, {crossed} crossed",
-            stats.port.sent,
-            stats.port.batches_sent,
-            stats.port.received,
-            stats.port.batches_received,
+            stats.port.counts.sent,
+            stats.port.counts.batches_sent,
+            stats.port.counts.received,
+            stats.port.counts.batches_received,
             engine.resent,
             stats.rounds,
             stats.sleeps
