@@ -15,7 +15,7 @@ use crate::marking;
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::record::{ProcessRecord, Record};
-use crate::spec::LabSpec;
+use crate::spec::{LabSpec, Topology};
 use crate::wiring::{Hosts, UPLINK, WORKER_PORT};
 
 /// A lab. Dropping it removes it, unless [`Lab::keep`] was called.
@@ -31,12 +31,18 @@ impl Lab {
     /// Builds a lab and waits until every worker reaches the aggregator. After an error nothing is left behind.
     pub fn up(spec: LabSpec) -> Result<Lab> {
         spec.check()?;
-        ensure!(nix::unistd::geteuid().is_root(), "a lab is made of network namespaces, which needs root");
+        let is_own = spec.topology == Topology::Loopback;
+        ensure!(
+            is_own || nix::unistd::geteuid().is_root(),
+            "a lab is made of network namespaces, which needs root; without: --topology loopback"
+        );
         let hosts = Hosts::of(&spec);
+        let namespaces = hosts.all().filter(|_| !is_own).map(|host| host.name().to_owned()).collect();
+        let pins = if is_own { Vec::new() } else { vec![pin_root(&spec.name), marking::pins(&spec.name)] };
         let record = Record {
             owner: ProcessRecord::of(std::process::id(), "sumac-lab"),
-            namespaces: hosts.all().map(|host| host.name().to_owned()).collect(),
-            pins: vec![pin_root(&spec.name), marking::pins(&spec.name)],
+            namespaces,
+            pins,
             processes: Vec::new(),
             spec: spec.clone(),
         };
@@ -44,7 +50,9 @@ impl Lab {
         // From here on dropping the value removes what there is.
         let lab = Lab { spec, hosts, record: Arc::new(Mutex::new(record)), kept: false };
         lab.hosts.build(&lab.spec).context("building the lab")?;
-        lab.wait_reachable()?;
+        if !is_own {
+            lab.wait_reachable()?;
+        }
         Ok(lab)
     }
 
@@ -58,7 +66,7 @@ impl Lab {
 
     /// The interface of a worker, or of a parameter host, towards the aggregator.
     pub fn worker_interface(&self) -> &'static str {
-        WORKER_PORT
+        if self.spec.topology == Topology::Loopback { "lo" } else { WORKER_PORT }
     }
 
     /// Removes a worker's interface, and makes it anew with the same name and address, in a lab without cables. What was

@@ -9,16 +9,22 @@ use anyhow::Result;
 use crate::command;
 use crate::spec::Napi;
 
-/// A named network namespace. The value is only a name: creating and deleting are calls of their own.
+/// A named network namespace, or this process's own. The value is only a name: creating and deleting are calls of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     name: String,
+    is_own: bool,
 }
 
 impl Namespace {
     /// The namespace of this name, whether it exists or not.
     pub fn named(name: impl Into<String>) -> Namespace {
-        Namespace { name: name.into() }
+        Namespace { name: name.into(), is_own: false }
+    }
+
+    /// The namespace of this process, under a name for its programs.
+    pub fn own(name: impl Into<String>) -> Namespace {
+        Namespace { name: name.into(), is_own: true }
     }
 
     pub fn name(&self) -> &str {
@@ -56,6 +62,9 @@ impl Namespace {
 
     /// A command that runs `program` in this network namespace and in the mounts of ours, so that bpffs is seen.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        if self.is_own {
+            return Command::new(program);
+        }
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.path().display())).arg("--").arg(program);
         command

@@ -14,8 +14,15 @@ use crate::interrupt;
 use crate::namespace::Namespace;
 use crate::spec::LabSpec;
 
-/// The directory of records and of labs' files.
-pub const DIRECTORY: &str = "/run/sumac-lab";
+/// The directory of records and of labs' files: of root, or of this user.
+pub fn directory() -> PathBuf {
+    let user = nix::unistd::geteuid();
+    if user.is_root() {
+        return PathBuf::from("/run/sumac-lab");
+    }
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
+    own.map_or_else(|| std::env::temp_dir().join(format!("sumac-lab-{user}")), |path| path.join("sumac-lab"))
+}
 
 /// The time between SIGTERM and SIGKILL.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,12 +50,12 @@ pub struct Record {
 impl Record {
     /// Returns the path of a lab's record.
     pub fn path(name: &str) -> PathBuf {
-        Path::new(DIRECTORY).join(format!("{name}.json"))
+        directory().join(format!("{name}.json"))
     }
 
     /// Returns the directory of a lab's sockets, configurations and logs.
     pub fn folder(name: &str) -> PathBuf {
-        Path::new(DIRECTORY).join(name)
+        directory().join(name)
     }
 
     /// Reads the record of a lab.
@@ -69,7 +76,7 @@ impl Record {
 
     /// The names of all labs that have a record.
     pub fn names() -> Result<Vec<String>> {
-        let path = Path::new(DIRECTORY);
+        let path = &directory();
         let entries = match fs::read_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(source) => return Err(file_error("listing", path, &source)),

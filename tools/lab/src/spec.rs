@@ -39,6 +39,8 @@ pub enum Topology {
     PerPort,
     /// The aggregator with one port on a switch, beside the workers, in one subnet.
     OneArm,
+    /// All programs on this host itself, over its loopback interface: UDP only, and no privilege needed.
+    Loopback,
 }
 
 /// The context of a veth's receive processing.
@@ -187,6 +189,11 @@ impl LabSpec {
         );
         let is_far = self.far_workers == 0 || self.spines > 0 && self.far_workers <= workers;
         ensure!(is_far, "{} of {workers} workers cannot be on the far leaf of a fabric", self.far_workers);
+        let is_plain = parameter_hosts == 0 && queues == 1 && !self.has_cables();
+        ensure!(
+            self.topology != Topology::Loopback || is_plain,
+            "over loopback there are no cables, queues and hosts; leave out --rate, faults, --queues and --mode dynamic"
+        );
         if racks == 0 {
             ensure!(
                 beside_root == 0,
@@ -202,7 +209,7 @@ impl LabSpec {
             RACKS.end()
         );
         let has_ports = self.topology == Topology::PerPort;
-        ensure!(has_ports, "racks have a port for each worker; leave out --topology one-arm");
+        ensure!(has_ports, "racks have a port for each worker; leave out --topology");
         Ok(())
     }
 
@@ -221,12 +228,17 @@ impl LabSpec {
         match self.topology {
             Topology::PerPort => Ipv4Addr::new(10, 77, subnet, 2),
             Topology::OneArm => Ipv4Addr::new(10, 77, 0, place),
+            Topology::Loopback => Ipv4Addr::LOCALHOST,
         }
     }
 
     /// The aggregator's address as the host of this subnet sees it.
     fn gateway(&self, subnet: u8) -> Ipv4Addr {
-        Ipv4Addr::new(10, 77, if self.topology == Topology::PerPort { subnet } else { 0 }, 1)
+        match self.topology {
+            Topology::PerPort => Ipv4Addr::new(10, 77, subnet, 1),
+            Topology::OneArm => Ipv4Addr::new(10, 77, 0, 1),
+            Topology::Loopback => Ipv4Addr::LOCALHOST,
+        }
     }
 
     pub fn worker_ip(&self, rank: u16) -> Ipv4Addr {
@@ -261,7 +273,7 @@ impl LabSpec {
     pub fn host_port(&self, host: u16) -> String {
         match self.topology {
             Topology::PerPort => format!("host{host}"),
-            Topology::OneArm => port(0),
+            Topology::OneArm | Topology::Loopback => port(0),
         }
     }
 
@@ -284,6 +296,7 @@ impl LabSpec {
     pub fn aggregator_ports(&self) -> Vec<String> {
         let below = match (self.topology, self.racks) {
             (Topology::OneArm, _) => return vec![port(0)],
+            (Topology::Loopback, _) => return Vec::new(),
             (Topology::PerPort, 0) => self.workers,
             (Topology::PerPort, racks) => racks + self.beside_root,
         };
@@ -298,7 +311,7 @@ impl LabSpec {
     /// The interface of a worker's aggregator towards it.
     pub fn port_of(&self, rank: u16) -> String {
         match (self.topology, self.rack_size()) {
-            (Topology::OneArm, _) => port(0),
+            (Topology::OneArm | Topology::Loopback, _) => port(0),
             (Topology::PerPort, None) => port(rank),
             (Topology::PerPort, Some(size)) if rank < size * self.racks => port(rank % size),
             (Topology::PerPort, Some(size)) => port(self.racks + rank - size * self.racks),

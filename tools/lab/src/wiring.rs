@@ -30,6 +30,8 @@
 //! w1 net0 --[c1]-- w1 | switch | spine1 ------- leaf0 | leaf1 | a1 -- port1 | agg |
 //!                     +--------+                      +-------+             +-----+
 //!
+//! loopback: all programs in this process's own namespace
+//!
 //! a parameter host
 //!
 //! ph0 net0 --[h0]-- host0 agg                   ph0 net0 --[h0]-- ph0 switch
@@ -73,7 +75,11 @@ type End<'a> = (&'a Namespace, &'a str);
 impl Hosts {
     /// The namespaces that this lab has, not created yet.
     pub(crate) fn of(spec: &LabSpec) -> Hosts {
-        let named = |suffix: String| Namespace::named(format!("{}-{suffix}", spec.name));
+        let is_own = spec.topology == Topology::Loopback;
+        let named = |suffix: String| {
+            let name = format!("{}-{suffix}", spec.name);
+            if is_own { Namespace::own(name) } else { Namespace::named(name) }
+        };
         let cables = (0..spec.workers).map(|rank| format!("c{rank}"));
         let cables = cables.chain((0..spec.racks).map(|rack| format!("u{rack}")));
         let cables = cables.chain((0..spec.parameter_hosts).map(|host| format!("h{host}")));
@@ -97,6 +103,9 @@ impl Hosts {
 
     /// Creates namespaces, interfaces, addresses and routes.
     pub(crate) fn build(&self, spec: &LabSpec) -> Result<()> {
+        if spec.topology == Topology::Loopback {
+            return Ok(());
+        }
         for host in self.all() {
             host.create()?;
         }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{Backend, CONTROL_PORT, Deployment, START_LIMIT};
+use super::{Backend, Deployment, START_LIMIT};
 use crate::command;
 use crate::namespace::Namespace;
 use crate::process::Process;
@@ -91,7 +91,7 @@ impl<'lab> Deployment<'lab> {
             return self.sumac_agg_on(host, arguments);
         }
         let mut command = host.command(self.programs.sumac_agg().get_program());
-        command::output(command.args(arguments).arg("--host"))
+        command::output(command.args(arguments).args(["--host", &self.base_port.to_string()]))
     }
 
     /// Returns the status of the aggregator, or of the root; null without one.
@@ -102,7 +102,7 @@ impl<'lab> Deployment<'lab> {
     /// Returns the racks, parameter hosts and jobs of the only control plane, or of the root's.
     pub fn control_status(&self) -> Result<Value> {
         let mut command = self.lab.aggregator().command(self.programs.sumac_agg().get_program());
-        command::json(command.args(["control", "--json"]))
+        command::json(command.args(["control", "--json", "--port", &self.control_port.to_string()]))
     }
 
     /// Returns the status of a host's aggregator; null without one.
@@ -146,12 +146,16 @@ impl<'lab> Deployment<'lab> {
         parent: Option<Ipv4Addr>,
     ) -> Result<()> {
         let mut serve = self.programs.sumac_agg();
-        serve.args(["serve", "--listen", &format!("0.0.0.0:{CONTROL_PORT}"), "--state-dir"]);
+        let address = self.own_address().unwrap_or(Ipv4Addr::UNSPECIFIED);
+        serve.args(["serve", "--listen", &format!("{address}:{}", self.control_port), "--state-dir"]);
         serve.arg(self.state_dir(place));
         match self.options.backend {
             _ if !self.options.has_aggregator() => serve.args(["--plane", "none"]),
             Backend::Xdp => serve.args(["--plane", "ebpf", "--pin-root"]).arg(self.lab.pin_root()),
-            Backend::Udp => serve.args(["--plane", "host", "--shards", &self.lab.spec().queues.to_string()]),
+            Backend::Udp => {
+                serve.args(["--plane", "host", "--shards", &self.lab.spec().queues.to_string()]);
+                serve.args(["--data-ip", &address.to_string(), "--base-port", &self.base_port.to_string()])
+            }
         };
         if let (Some(dynamic), Backend::Udp, true) =
             (self.options.dynamic, self.options.backend, self.options.has_aggregator())
@@ -167,17 +171,21 @@ impl<'lab> Deployment<'lab> {
             serve.args(["--rejoin-grace", &dynamic.rejoin_grace.to_string()]);
         }
         match parent {
-            Some(parent) => {
-                serve.args(["--parent", &format!("{parent}:{CONTROL_PORT}"), "--rack-name", host.name()])
-            }
+            Some(parent) => serve.args([
+                "--parent",
+                &format!("{parent}:{}", self.control_port),
+                "--rack-name",
+                host.name(),
+            ]),
             None => serve.arg("--secret-file").arg(self.secret_file()),
         };
         if !self.options.stealing {
             serve.arg("--no-stealing");
         }
         let what = if parent.is_some() { format!("rack{}", place - 1) } else { "aggregator".to_owned() };
+        let port = self.control_port;
         let process = self.aggregators[place].insert(self.lab.start(host, &what, &mut serve)?);
-        process.wait_until("listening", START_LIMIT, || listens(host, CONTROL_PORT))?;
+        process.wait_until("listening", START_LIMIT, || listens(host, port))?;
         self.drop_on_purpose(host)
     }
 

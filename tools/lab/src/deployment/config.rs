@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::Deployment;
 use super::options::FIRST_VLAN;
-use super::{CONTROL_PORT, Deployment};
 use crate::namespace::Namespace;
+use crate::spec::Topology;
 
 /// A daemon's configuration, in the keys of `docs/operations.md`. TOML leaves out what is none.
 #[derive(Serialize)]
@@ -15,6 +16,7 @@ pub(super) struct DaemonConfig {
     pub(super) socket: PathBuf,
     socket_mode: &'static str,
     backend: &'static str,
+    address: Option<Ipv4Addr>,
     interface: &'static str,
     pin_root: PathBuf,
     aggregator: String,
@@ -52,9 +54,10 @@ impl Deployment<'_> {
             socket,
             socket_mode: "0660",
             backend: self.options.backend.name(),
+            address: self.own_address(),
             interface: self.lab.worker_interface(),
             pin_root: self.lab.pin_root(),
-            aggregator: format!("{control}:{CONTROL_PORT}"),
+            aggregator: format!("{control}:{}", self.control_port),
             secret_file: self.token_file(place),
             shards: self.lab.spec().queues,
             paths: self.options.paths,
@@ -79,10 +82,15 @@ impl Deployment<'_> {
     /// The table of a parameter host, which registers with the root's control plane: a worker's own may be its rack's.
     pub(super) fn parameter_host_config(&self, host: &Namespace, root: Ipv4Addr) -> ParameterHost {
         ParameterHost {
-            control: format!("{root}:{CONTROL_PORT}"),
+            control: format!("{root}:{}", self.control_port),
             name: host.name().to_owned(),
             secret_file: self.rack_token_file(),
         }
+    }
+
+    /// The address that all programs share over loopback. In a namespace a daemon finds its own.
+    pub(super) fn own_address(&self) -> Option<Ipv4Addr> {
+        (self.lab.spec().topology == Topology::Loopback).then_some(Ipv4Addr::LOCALHOST)
     }
 
     /// The CPU of each shard's thread: the one that works on the queue of this number. A single one may run anywhere.

@@ -8,6 +8,7 @@ mod options;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,11 +22,13 @@ use crate::lab::Lab;
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::programs::Programs;
+use crate::spec::Topology as LabTopology;
 
 pub use options::{Backend, DirectCollective, DirectOptions, DynamicOptions, FIRST_VLAN, SumacOptions};
 
-/// TCP port of the control plane.
+/// TCP port of a control plane that has its host for itself, and the first UDP port of its aggregator.
 const CONTROL_PORT: u16 = 48600;
+const BASE_PORT: u16 = 48700;
 
 /// The time until a program listens. It is long: sixteen daemons may start at once on one CPU.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -36,6 +39,8 @@ pub struct Deployment<'lab> {
     lab: &'lab Lab,
     options: SumacOptions,
     programs: Programs,
+    control_port: u16,
+    base_port: u16,
     /// Control planes: the only one's or the root's, then the racks'.
     aggregators: Vec<Option<Process>>,
     daemons: Vec<Option<Process>>,
@@ -46,10 +51,15 @@ pub struct Deployment<'lab> {
 impl<'lab> Deployment<'lab> {
     /// Attaches the programs and starts aggregator, parameter hosts and daemons; returns when all of them listen.
     pub fn start(lab: &'lab Lab, options: &SumacOptions) -> Result<Deployment<'lab>> {
+        let is_own = lab.spec().topology == LabTopology::Loopback;
+        ensure!(!is_own || options.backend == Backend::Udp, "over loopback there is UDP only: --backend udp");
+        let (control_port, base_port) = if is_own { free_ports()? } else { (CONTROL_PORT, BASE_PORT) };
         let mut deployment = Deployment {
             lab,
             options: options.clone(),
             programs: Programs::find()?,
+            control_port,
+            base_port,
             aggregators: (0..=lab.spec().racks).map(|_| None).collect(),
             daemons: (0..lab.spec().workers).map(|_| None).collect(),
             parameter_hosts: lab.parameter_hosts().iter().map(|_| None).collect(),
@@ -181,6 +191,13 @@ impl<'lab> Deployment<'lab> {
         command.args(arguments).arg("--pin-root").arg(self.lab.pin_root());
         command::output(&mut command)
     }
+}
+
+/// Free ports of the loopback interface: of TCP and of UDP. Others may take them before they are used, which is reported then.
+fn free_ports() -> Result<(u16, u16)> {
+    let control = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
+    let base = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
+    Ok((control.context("finding a free TCP port")?.port(), base.context("finding a free UDP port")?.port()))
 }
 
 /// Writes a file of the lab, which only its owner can open: it may have a secret in it.
