@@ -12,9 +12,10 @@ mkdir -p "$out"
 
 declare -A groups=(
     [straight]="n4-1500 n4-1500-gro n8-1500 n4-3506 n8-3506 n4-9000 n8-9000"
+    [udp]="udp4 udp8 udp4-loopback"
     [mbit]="mbit2 mbit4 mbit8 mbit16"
     [gbit]="gbit4-1500 gbit8-1500 gbit4-super gbit8-super"
-    [latency]="small small-super small-loss0.1 small-loss1"
+    [latency]="small small-super small-loss0 small-loss0.1 small-loss1"
     [loss]="loss0.01 loss0.1 loss1 loss1-fixed"
     [pool]="pool-mbit2 pool-mbit4 pool-mbit8 pool-mbit16 pool-mbit32 pool-mbit64 pool-mbit128
             pool-n2 pool-n4 pool-n8 pool-n16 pool-n32 pool-n64 pool-n128"
@@ -24,7 +25,7 @@ declare -A groups=(
 )
 
 # The words of a case: `compare` of sumac-figures or `run` of sumac-lab, with its options.
-all=(compare --libraries xdp,gloo,mpi)
+all=(compare --libraries xdp,udp,gloo,mpi)
 large=(--elements 25000000 --iterations 3)
 # The same slots for all of a comparison: what is measured on a busy machine may be the next power of two.
 link_bound=(--workers 4 --elements 2500000 --rate 100mbit --iterations 5 --slots 64 --trace)
@@ -39,6 +40,8 @@ case_of() { # NAME: the words of its command
     n4-1500-gro) echo "${all[@]}" --workers 4 "${large[@]}" ;;
     n8-1500) echo "${all[@]}" --workers 8 --tcp-offloads none "${large[@]}" ;;
     n[48]-3506) echo "${all[@]}" --workers "${1:1:1}" --mtu 3506 --tcp-offloads all "${large[@]}" ;;
+    udp4-loopback) echo compare --libraries udp,gloo --topology loopback --workers 4 "${large[@]}" ;;
+    udp[48]) echo compare --libraries udp,gloo,mpi --workers "${1:3}" --tcp-offloads all "${large[@]}" ;;
     # Frames of 9000 bytes come in several buffers, which XDP cannot broadcast to several ports.
     n[48]-9000) echo "${all[@]}" --workers "${1:1:1}" --mtu 9000 --topology one-arm --tcp-offloads all "${large[@]}" ;;
     mbit4) echo "${all[@]}" "${link_bound[@]}" ;;
@@ -48,6 +51,8 @@ case_of() { # NAME: the words of its command
     gbit[48]-super) echo "${all[@]}" --workers "${1:4:1}" --rate 1gbit --mtu 3506 --tcp-offloads all "${large[@]}" ;;
     small) echo "${all[@]}" "${small[@]}" ;;
     small-super) echo "${all[@]}" "${small[@]}" --mtu 9000 --tcp-offloads all ;;
+    # The same cables, which lose one frame in a million: next to none.
+    small-loss0) echo "${all[@]}" "${small[@]}" --loss 0.0001% ;;
     small-loss*) echo "${all[@]}" "${small[@]}" --loss "${1#small-loss}%" ;;
     loss1-fixed) echo compare --libraries xdp --no-stealing "${link_bound[@]}" --loss 1% ;;
     loss*) echo "${all[@]}" "${link_bound[@]}" --loss "${1#loss}%" ;;
@@ -108,7 +113,7 @@ simulate() { # FIGURE [OPTION...]
     mv "$out/sim-$1.draft" "$out/sim-$1.json"
 }
 
-[ "$#" -gt 0 ] || set -- programs convert sim straight mbit gbit latency loss pool conversion dynamic bounded
+[ "$#" -gt 0 ] || set -- programs convert sim straight udp mbit gbit latency loss pool conversion dynamic bounded
 for name in "$@"; do
     case $name in
     programs) programs ;;

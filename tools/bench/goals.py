@@ -57,6 +57,60 @@ def faster(case: str, other: str, goal: float) -> Callable[[Results], Optional[R
     return lambda results: at_least(results.ratio((case, other), (case, "Sumac")), goal)
 
 
+def faster_udp(case: str, goal: float) -> Callable[[Results], Optional[Reached]]:
+    """Sumac over UDP so many times as fast as Gloo."""
+    return lambda results: at_least(results.ratio((case, "Gloo"), (case, "Sumac UDP")), goal)
+
+
+def own_faster(case: str, other: str, goal: float) -> Callable[[Results], Optional[Reached]]:
+    """The same of the faster backend."""
+
+    def measure(results: Results) -> Optional[Reached]:
+        own, others = results.own(case), results.time(case, other)
+        return at_least(others / own if own and others else None, goal)
+
+    return measure
+
+
+def cpu_below(*cases: str) -> Callable[[Results], Optional[Reached]]:
+    """The machine's CPU seconds for each element and worker beside Gloo's, of the better backend in each case."""
+
+    def measure(results: Results) -> Optional[Reached]:
+        ratios = {}
+        for case in cases:
+            own = min(present(results.cpu(case, library) for library in ("Sumac", "Sumac UDP")), default=None)
+            others = results.cpu(case, "Gloo")
+            if own is not None and others:
+                ratios[case] = own / others
+        if not ratios:
+            return None
+        told = ", ".join(f"{case} {ratio:.2f} x" for case, ratio in ratios.items())
+        return Reached(told, max(ratios.values()) < 1)
+
+    return measure
+
+
+def short(results: Results) -> Optional[Reached]:
+    """256 KB over MTU-sized frames with GRO, in the faster backend, beside both others."""
+    own, gloo, mpi = results.own("small"), *(results.time("small", library) for library in ("Gloo", "Open MPI"))
+    if own is None or gloo is None or mpi is None:
+        return None
+    return Reached(f"{gloo / own:.2f} x Gloo, {mpi / own:.2f} x Open MPI", gloo / own >= 3 and mpi / own >= 2)
+
+
+def short_loss(results: Results) -> Optional[Reached]:
+    """The p99 with loss by the p99 without, of each backend."""
+    ratios = {}
+    for library in ("Sumac", "Sumac UDP"):
+        lossy, clean = results.time("small-loss1", library, "p99"), results.time("small-loss0", library, "p99")
+        if lossy and clean:
+            ratios[library] = lossy / clean
+    if not ratios:
+        return None
+    told = ", ".join(f"{library} {ratio:.2f} x" for library, ratio in ratios.items())
+    return Reached(told, min(ratios.values()) <= 1.5)
+
+
 def links_full(results: Results) -> Optional[Reached]:
     """The worst of all numbers of workers."""
     counts = {count: results.efficiency(f"mbit{count}") for count in (2, 4, 8, 16)}
@@ -144,6 +198,14 @@ GOALS = [
     Goal("4 workers at 1 Gbit/s, 1500-byte frames", "2 x Gloo", faster("gbit4-1500", "Gloo", 2)),
     Goal("8 workers at 1 Gbit/s, 1500-byte frames", "2 x Gloo", faster("gbit8-1500", "Gloo", 2)),
     Goal("256 KB, 4 workers, no rate limit", "median below Open MPI's and a quarter of Gloo's", latency),
+    Goal("UDP, 4 workers, no rate limit, MTU 1500", "1.3 x Gloo with super-frames", faster_udp("udp4", 1.3)),
+    Goal("UDP, 8 workers, the same", "Gloo with super-frames", faster_udp("udp8", 1.0)),
+    Goal("UDP on the loopback interface, 4 workers", "Gloo there", faster_udp("udp4-loopback", 1.0)),
+    Goal("AF_XDP or UDP, 4 workers, frames of 9000 bytes", "1.4 x Gloo with super-frames", own_faster("n4-9000", "Gloo", 1.4)),
+    Goal("AF_XDP or UDP, 8 workers at 1 Gbit/s", "1.6 x Gloo with super-frames", own_faster("gbit8-super", "Gloo", 1.6)),
+    Goal("AF_XDP or UDP, 256 KB, 4 workers, MTU-sized frames", "3 x Gloo, 2 x Open MPI", short),
+    Goal("256 KB at 1 % loss", "p99 within 1.5 of no loss", short_loss),
+    Goal("CPU seconds of the machine", "below Gloo's in each case", cpu_below("udp4", "udp8", "udp4-loopback", "n4-1500", "n4-9000", "gbit8-super", "small")),
     Goal("0.01 % loss per direction, 100 Mbit/s", "within 1.01 of no loss", inflation("loss0.01", 1.01)),
     Goal("0.1 % loss", "within 1.03", inflation("loss0.1", 1.03)),
     Goal("1 % loss", "within 1.10", inflation("loss1", 1.10)),

@@ -115,9 +115,10 @@ def converting(results: Results) -> str:
 COMPARISONS = [
     ("No rate limit, 1500-byte frames", ["n4-1500", "n4-1500-gro", "n8-1500"]),
     ("No rate limit, larger frames beside 64 KB super-frames of TCP", ["n4-3506", "n8-3506", "n4-9000", "n8-9000"]),
+    ("UDP, no rate limit, 64 KB super-frames for all", ["udp4", "udp8", "udp4-loopback"]),
     ("100 Mbit/s per link", ["mbit2", "mbit4", "mbit8", "mbit16"]),
     ("1 Gbit/s per link", ["gbit4-1500", "gbit8-1500", "gbit4-super", "gbit8-super"]),
-    ("256 KB", ["small", "small-super", "small-loss0.1", "small-loss1"]),
+    ("256 KB", ["small", "small-super", "small-loss0", "small-loss0.1", "small-loss1"]),
     ("Loss, 100 Mbit/s per link", ["loss0.01", "loss0.1", "loss1", "loss1-fixed"]),
 ]
 
@@ -128,7 +129,7 @@ def comparisons(results: Results) -> str:
     for title, cases in COMPARISONS:
         rows = [row for case in cases for row in comparison(results, case)]
         if rows:
-            head = ("case", "library", "median", "p99", "min", "to Sumac XDP", "CPU s, processes", "CPU s, machine", "of the link")
+            head = ("case", "library", "median", "p99", "min", "to the first", "CPU s, processes", "CPU s, machine", "of the link", "path")
             text += f"\n### {title}\n\n" + "".join(lab(results, case) for case in cases) + "\n" + table(head, rows)
     return "\n## All comparisons\n" + text if text else ""
 
@@ -144,7 +145,9 @@ def lab(results: Results, case: str) -> str:
     tcp = {"none": "no offloads", "gro": "MTU-sized frames, GRO", "all": "64 KB super-frames"}[data["tcp_offloads"]]
     napi = {"threaded": "NAPI in threads", "softirq": "NAPI in the sender's system call"}[spec["napi"]]
     elements = f"{data['elements']:,} float32 elements"
-    return f"- `{case}`: {spec['workers']} workers, {elements}, MTU {spec['mtu']}, {rate}{loss}, {napi}; TCP with {tcp}; {data['iterations']} allreduces\n"
+    if spec.get("topology") == "loopback":
+        return f"- `{case}`: {spec['workers']} workers, {elements}, on the loopback interface; {data['iterations']} allreduces\n"
+    return f"- `{case}`: {spec['workers']} workers, {elements}, MTU {spec['mtu']}, {rate}{loss}, {napi}; TCP and UDP with {tcp}; {data['iterations']} allreduces\n"
 
 
 def comparison(results: Results, case: str) -> list[tuple[str, ...]]:
@@ -152,7 +155,7 @@ def comparison(results: Results, case: str) -> list[tuple[str, ...]]:
     rows = []
     for row in (results.case(case) or {}).get("rows", []):
         if row["outcome"] != "measured":
-            rows.append((case, row["library"], row.get("error") or row.get("install"), "", "", "", "", "", ""))
+            rows.append((case, row["library"], row.get("error") or row.get("install"), "", "", "", "", "", "", ""))
             continue
         times, cpu, own = row["tat_s"], row["cpu_s"], row.get("sumac") or {}
         efficiency: Optional[float] = own.get("link_efficiency")
@@ -160,7 +163,7 @@ def comparison(results: Results, case: str) -> list[tuple[str, ...]]:
             case, row["library"] if row["verified"] else f"{row['library']} WRONG",
             seconds(times["median"]), seconds(times["p99"]), seconds(times["min"]),
             f"{row['ratio']:.2f}" if row["ratio"] else "", f"{cpu['user']:.2f} + {cpu['system']:.2f}",
-            f"{row['machine_cpu_s']:.2f}", f"{efficiency:.1%}" if efficiency else "",
+            f"{row['machine_cpu_s']:.2f}", f"{efficiency:.1%}" if efficiency else "", row.get("path", ""),
         ))
     return rows
 

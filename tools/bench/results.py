@@ -12,7 +12,7 @@ ELEMENT = 4
 HEADERS = 14 + 20 + 8 + 64
 """Bytes around a chunk's words: Ethernet, IPv4, UDP and Sumac's header. That is what a cable's token bucket counts."""
 
-LIBRARIES = {"Sumac": "Sumac XDP", "Gloo": "Gloo", "Open MPI": "Open MPI"}
+LIBRARIES = {"Sumac": "Sumac XDP", "Sumac UDP": "Sumac UDP", "Gloo": "Gloo", "Open MPI": "Open MPI"}
 """What rows begin with, by the name in tables and plots."""
 
 
@@ -38,6 +38,10 @@ class Results:
         """Seconds of a library's allreduce: its `median`, `p99`, `min` or `max`."""
         row = self.row(case, library)
         return row["tat_s"][part] if row else None
+
+    def own(self, case: str, part: str = "median") -> Optional[float]:
+        """The same of Sumac in the faster of its backends."""
+        return min(present(self.time(case, library, part) for library in ("Sumac", "Sumac UDP")), default=None)
 
     def rate(self, case: str, library: str) -> Optional[float]:
         """Elements per second and worker."""

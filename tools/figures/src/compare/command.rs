@@ -27,10 +27,10 @@ Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 130 interrupted.
 pub struct Compare {
     #[command(flatten)]
     measure: MeasureArguments,
-    /// Libraries to compare; Sumac's time on XDP is the unit of the ratios
+    /// Libraries to compare, in the order of the table; the first one's time is the unit of the ratios
     #[arg(long, value_enum, value_delimiter = ',', default_value = "xdp,udp,gloo,mpi")]
     libraries: Vec<Contender>,
-    /// The veths' offloads for the TCP of the other libraries
+    /// The veths' offloads for the other libraries' TCP and for Sumac's UDP
     #[arg(long, value_enum, default_value_t)]
     tcp_offloads: TcpOffloads,
 }

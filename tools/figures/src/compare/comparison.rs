@@ -53,7 +53,7 @@ pub enum Outcome {
 pub struct Measurement {
     /// Seconds of an allreduce, from the first worker's start to the last worker's sum.
     pub tat_s: Times,
-    /// Its median as a multiple of Sumac's on XDP; none when that has no time.
+    /// Its median as a multiple of the first row's; none when that has no time.
     pub ratio: Option<f64>,
     /// CPU seconds of an allreduce: the library's processes.
     pub cpu_s: CpuTime,
@@ -107,10 +107,13 @@ impl From<Report> for Measurement {
 }
 
 impl Comparison {
-    /// Sets each row's ratio to the median of the row of `unit`.
-    pub fn set_ratios(&mut self, unit: &str) {
-        let row = self.rows.iter().find(|row| row.library == unit);
-        let unit = row.and_then(|row| row.outcome.measurement()).map(|measurement| measurement.tat_s.median);
+    /// Sets each row's ratio to the median of the first row.
+    pub fn set_ratios(&mut self) {
+        let unit = self
+            .rows
+            .first()
+            .and_then(|row| row.outcome.measurement())
+            .map(|measurement| measurement.tat_s.median);
         let unit = unit.filter(|unit| *unit > 0.0);
         for row in &mut self.rows {
             if let Outcome::Measured(measurement) = &mut row.outcome {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use sumac_lab::Lab;
 use sumac_lab::deployment::{Backend, Deployment, SumacOptions};
 use sumac_lab::interrupt;
 use sumac_lab::run::{Report, RunOptions, run_in};
+use sumac_lab::{Lab, Topology};
 
 use super::comparison::{Comparison, Outcome, Row};
 use super::library::{Library, Ran};
@@ -40,7 +40,7 @@ pub fn compare(
     let turns: BTreeSet<Contender> = contenders.iter().copied().collect();
     for contender in turns.into_iter().rev() {
         tell(contender.name());
-        let offloads = if contender.uses_tcp() { tcp_offloads } else { TcpOffloads::default() };
+        let offloads = if contender == Contender::Xdp { TcpOffloads::default() } else { tcp_offloads };
         offloads.set(&lab)?;
         let row = contender.run(&lab, options, offloads);
         // A run that the user interrupts is no failure.
@@ -56,7 +56,7 @@ pub fn compare(
         tcp_offloads,
         rows,
     };
-    comparison.set_ratios(Contender::Xdp.name());
+    comparison.set_ratios();
     Ok(comparison)
 }
 
@@ -70,24 +70,26 @@ impl Contender {
         }
     }
 
-    fn uses_tcp(self) -> bool {
-        matches!(self, Contender::Gloo | Contender::Mpi)
-    }
-
     fn run(self, lab: &Lab, options: &RunOptions, offloads: TcpOffloads) -> Row {
+        let frames = match lab.spec().topology {
+            Topology::Loopback => "loopback",
+            Topology::PerPort | Topology::OneArm => offloads.frames(),
+        };
         let without = |outcome| Row { library: self.name().to_owned(), path: String::new(), outcome };
         let sumac = |backend| match sumac(lab, options, backend) {
             Ok(report) => Row {
                 library: self.name().to_owned(),
-                path: path_of(&report),
+                path: path_of(&report, frames),
                 outcome: Outcome::Measured(report.into()),
             },
             Err(error) => without(Outcome::Failed { error: format!("{error:#}") }),
         };
         let other = |library: Library| match library.run(lab, options) {
-            Ok(Ran::Measured(library, measurement)) => {
-                Row { library, path: offloads.path().to_owned(), outcome: Outcome::Measured(measurement) }
-            }
+            Ok(Ran::Measured(library, measurement)) => Row {
+                library,
+                path: format!("kernel TCP, {frames}"),
+                outcome: Outcome::Measured(measurement),
+            },
             Ok(Ran::Missing) => without(Outcome::Missing { install: library.install() }),
             Err(error) => without(Outcome::Failed { error: format!("{error:#}") }),
         };
@@ -106,9 +108,12 @@ fn sumac(lab: &Lab, options: &RunOptions, backend: Backend) -> Result<Report> {
     run_in(&deployment, &options, &indicatif::ProgressBar::hidden())
 }
 
-/// The modes as bound, on workers and aggregator.
-fn path_of(report: &Report) -> String {
+/// The modes as bound, on workers and aggregator; over UDP how many packets went with each message.
+fn path_of(report: &Report, frames: &str) -> String {
     let modes = &report.modes;
     let join = |modes: &BTreeSet<String>| modes.iter().cloned().collect::<Vec<_>>().join(" and ");
-    format!("{}; aggregator {}", join(&modes.workers), join(&modes.aggregator))
+    let modes = format!("{}; aggregator {}", join(&modes.workers), join(&modes.aggregator));
+    let Some(run) = report.packets_per_message else { return modes };
+    let (out, back) = (run.workers_sent, run.aggregator_sent);
+    format!("{modes}; {frames}; packets a message: {out:.0} out, {back:.0} back")
 }

@@ -1,13 +1,14 @@
-//! The veths' offloads for the kernel's TCP while other libraries run. Sumac's own frames never exceed the MTU.
+//! The veths' offloads for what goes over the kernel's sockets: other libraries' TCP, and Sumac's UDP. The frames of AF_XDP never exceed the
+//! MTU.
 
 use anyhow::Result;
 use serde::Serialize;
 
-use sumac_lab::Lab;
 use sumac_lab::cable::{FAR, NEAR};
 use sumac_lab::namespace::Namespace;
+use sumac_lab::{Lab, Topology};
 
-/// The veths' offloads for TCP.
+/// The veths' offloads for TCP and UDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum TcpOffloads {
@@ -26,17 +27,21 @@ impl TcpOffloads {
         self == TcpOffloads::All
     }
 
-    /// The path of TCP's data.
-    pub fn path(self) -> &'static str {
+    /// The frames that the kernel's data are in.
+    pub fn frames(self) -> &'static str {
         match self {
-            TcpOffloads::None => "kernel TCP, MTU-sized frames, no offloads",
-            TcpOffloads::Gro => "kernel TCP, MTU-sized frames, GRO",
-            TcpOffloads::All => "kernel TCP, 64 KB super-frames",
+            TcpOffloads::None => "MTU-sized frames, no offloads",
+            TcpOffloads::Gro => "MTU-sized frames, GRO",
+            TcpOffloads::All => "64 KB super-frames",
         }
     }
 
     /// Sets the veths of workers, aggregators and cables. What labs come with, and what Sumac needs, is `Gro`.
     pub fn set(self, lab: &Lab) -> Result<()> {
+        if lab.spec().topology == Topology::Loopback {
+            // It has no wire to cut frames for.
+            return Ok(());
+        }
         for rank in 0..lab.spec().workers {
             self.set_on(lab, lab.worker(rank), lab.worker_interface())?;
         }
