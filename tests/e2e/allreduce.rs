@@ -45,7 +45,8 @@ fn sums_over(path: Path) -> Option<Vec<f32>> {
             let crew = Crew::join(sumac, &format!("run{run}"));
             let sums = crew.allreduce(SEED, COUNT);
             exact::assert_sums(&format!("{path:?}, run {run}"), SEED, &sums);
-            rounds += stats::counter(&crew.trainers[0], "exponent_rounds");
+            let exponents = ["exponent_rounds", "exponent_chunks"];
+            rounds += exponents.map(|name| stats::counter(&crew.trainers[0], name)).iter().sum::<u64>();
             for trainer in &crew.trainers {
                 stats::assert_bound(&trainer.client, backend);
                 assert_eq!(trainer.job.opened().backend, backend.name());
@@ -64,8 +65,8 @@ fn sums_over(path: Path) -> Option<Vec<f32>> {
     result
 }
 
-/// Asserts that it was the XDP programs, in driver mode, that added, and every chunk, or round for its exponent, once for
-/// each worker.
+/// Asserts that it was the XDP programs, in driver mode, that added, and every chunk, also those of exponents, or round for an exponent,
+/// once for each worker.
 fn assert_summed_in_the_kernel(status: &serde_json::Value, path: Path, rounds: u64) {
     let ports = status["ports"].as_array().unwrap();
     let expected = if path.topology == Topology::OneArm { 1 } else { usize::from(path.workers) };

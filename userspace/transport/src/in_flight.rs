@@ -11,11 +11,15 @@ const LOST: usize = BACKOFF_LEVELS;
 const READY: usize = BACKOFF_LEVELS + 1;
 /// The queue of sent chunks whose operation may not have begun on all workers.
 const UNCONFIRMED: usize = BACKOFF_LEVELS + 2;
+/// The queue of chunks that wait for their exponent.
+const HELD: usize = BACKOFF_LEVELS + 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkState {
     /// The chunk may not be sent yet.
     Idle,
+    /// May be sent once the result of an exponent chunk has come.
+    Held,
     /// To be sent for the first time, or in another form after an answer to the form before.
     Ready,
     /// Sent and not answered.
@@ -75,11 +79,11 @@ pub(crate) struct SentPacket {
 }
 
 /// The table and its queues: one for each back-off level in the order of sending, one of unconfirmed chunks, one of
-/// lost ones, one of ready ones.
+/// lost ones, one of ready ones, one of held ones.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     records: Box<[ChunkRecord]>,
-    queues: Queues<{ BACKOFF_LEVELS + 3 }>,
+    queues: Queues<{ BACKOFF_LEVELS + 4 }>,
     /// Chunks that were sent and not answered.
     unanswered: usize,
     /// Of those, the ones considered lost.
@@ -109,6 +113,11 @@ impl InFlight {
         InFlight { queues: Queues::new(records.len()), records, unanswered: 0, lost: 0 }
     }
 
+    /// The chunks that may be in flight.
+    pub fn capacity(&self) -> usize {
+        self.records.len()
+    }
+
     pub fn get(&self, index: usize) -> &ChunkRecord {
         &self.records[index]
     }
@@ -128,6 +137,22 @@ impl InFlight {
         record.state = ChunkState::Ready;
         record.operation = operation;
         self.queues.append(READY, index);
+    }
+
+    /// Lets the chunk wait for its exponent, as one of this operation.
+    pub fn hold(&mut self, index: usize, operation: u64) {
+        let record = &mut self.records[index];
+        if record.state == ChunkState::Held {
+            return;
+        }
+        record.state = ChunkState::Held;
+        record.operation = operation;
+        self.queues.append(HELD, index);
+    }
+
+    /// The chunk that has waited longest for its exponent.
+    pub fn first_held(&self) -> Option<usize> {
+        self.queues.front(HELD)
     }
 
     /// The chunk to send next: lost chunks come before new ones.
@@ -234,6 +259,7 @@ impl InFlight {
         self.first_of_level(UNCONFIRMED)
     }
 
+    /// The chunk after this one in its queue.
     pub fn next_in_queue(&self, index: usize) -> Option<(usize, &ChunkRecord)> {
         self.queues.next(index).map(|index| (index, &self.records[index]))
     }

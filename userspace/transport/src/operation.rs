@@ -58,8 +58,9 @@ pub struct Operation {
     pub gives: Range<usize>,
     /// The values whose results it takes.
     pub takes: Range<usize>,
-    /// Chunks at its front that were summed before this worker replaced another one: they are neither sent nor written. Only
-    /// for the first operation of [`Engine::taking_over`](crate::Engine::taking_over), otherwise 0.
+    /// Chunks at its front, counted from its exponent chunk where it has one, that were summed before this worker replaced another
+    /// one: they are neither sent nor written. Only for the first operation of
+    /// [`Engine::taking_over`](crate::Engine::taking_over), otherwise 0.
     pub skip: u64,
     /// 0 (least) to 7 (most urgent): the class of its packets.
     pub priority: u8,

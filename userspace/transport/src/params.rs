@@ -118,7 +118,7 @@ impl JobParams {
         }
     }
 
-    /// Chunks of an operation in its lane's stream.
+    /// Chunks of an operation's values.
     pub fn chunks(&self, dtype: DType, arithmetic: Arithmetic, count: usize) -> u64 {
         let words = count.div_ceil(self.codec().values_per_word(dtype, arithmetic));
         words.div_ceil(usize::from(self.elements)) as u64

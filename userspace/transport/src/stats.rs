@@ -137,7 +137,7 @@ engine_stats! {
     suspects_spared,
     /// Chunks considered lost that were only late: reordering was longer than its window.
     suspects_spurious,
-    /// Packets without elements for such chunks: queries, and repeated exponent rounds.
+    /// Packets without values for such chunks: queries, and repeated exponent rounds and exponent chunks (static jobs).
     questions,
     /// Flushes: contributions of operations with a loss bound, sent for chunks considered lost.
     flushes,
@@ -148,6 +148,8 @@ engine_stats! {
     /// Chunks whose elements were retransmitted.
     resent,
     results,
+    /// Exponent chunks sent for the first time; they count as chunks, too.
+    exponent_chunks,
     /// Chunks with an exponent round: their exponent was not known from an earlier chunk.
     exponent_rounds,
     /// Reassigned chunks: results that named another chunk than the one two rounds of all slots later, since some slot was

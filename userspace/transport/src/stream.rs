@@ -7,6 +7,7 @@ use crate::{
     bounded_loss::{Ledger, Loss},
     chunk::Span,
     error::{JobError, OpError},
+    exponents::{AgreedExponents, has_exponent_chunk},
     importance::ImportanceRule,
     operation::{Completion, OpId, Operation},
     received::ReceivedChunks,
@@ -20,7 +21,10 @@ pub(crate) struct Pending {
     pub ledger: Option<Ledger>,
     pub importance: ImportanceRule,
     chunk: usize,
+    /// The first chunk of its values. Its exponent chunk, if it has one, is the one before.
     first_seq: u64,
+    has_exponents: bool,
+    /// Chunks of values.
     chunks: u64,
     remaining: u64,
     fault: Option<OpError>,
@@ -41,14 +45,28 @@ impl Pending {
         self.fault.get_or_insert(fault);
     }
 
-    /// The index of the first value of chunk `seq`, which must be one of this operation's.
+    /// The index of the first value of chunk `seq`, which must be one of this operation's; 0 for its exponent chunk.
     pub fn first(&self, seq: u64) -> usize {
-        (seq - self.first_seq) as usize * self.chunk
+        seq.saturating_sub(self.first_seq) as usize * self.chunk
+    }
+
+    /// Whether chunk `seq`, one of this operation's, is its exponent chunk.
+    pub fn is_exponents(&self, seq: u64) -> bool {
+        seq < self.first_seq
+    }
+
+    /// Its first chunk, of whichever kind.
+    fn start(&self) -> u64 {
+        self.first_seq - u64::from(self.has_exponents)
+    }
+
+    fn end(&self) -> u64 {
+        self.first_seq + self.chunks
     }
 
     /// Whether chunk `seq` is one of this operation's.
     fn holds(&self, seq: u64) -> bool {
-        seq.wrapping_sub(self.first_seq) < self.chunks
+        (self.start()..self.end()).contains(&seq)
     }
 
     /// Records a fault of one of this worker's own values. The first in the tensor is kept.
@@ -85,7 +103,8 @@ impl Pending {
     }
 
     fn complete(self, number: u64) -> Completion {
-        let skipped = self.chunk.saturating_mul(self.operation.skip as usize);
+        let chunks = self.operation.skip.saturating_sub(u64::from(self.has_exponents));
+        let skipped = self.chunk.saturating_mul(chunks as usize);
         Completion {
             id: OpId(number),
             from: skipped.min(self.operation.count),
@@ -120,7 +139,7 @@ enum Entry {
 impl Entry {
     fn end(&self) -> u64 {
         match self {
-            Entry::Pending(pending) => pending.first_seq + pending.chunks,
+            Entry::Pending(pending) => pending.end(),
             Entry::Collected(end) => *end,
         }
     }
@@ -142,6 +161,18 @@ pub(crate) struct Stream {
     /// The first chunk that no operation has.
     end: u64,
     received: ReceivedChunks,
+    pub exponents: AgreedExponents,
+}
+
+/// The place of an operation in the stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Values in a chunk.
+    chunk: usize,
+    /// Chunks of values.
+    chunks: u64,
+    first_seq: u64,
+    has_exponents: bool,
 }
 
 impl Stream {
@@ -153,23 +184,31 @@ impl Stream {
             ended: VecDeque::new(),
             end: first,
             received: ReceivedChunks::new(first),
+            exponents: AgreedExponents::default(),
         }
     }
 
-    /// Whether the stream can skip the operation's first chunks, of `chunk` values each: they precede the stream.
-    pub fn may_skip(&self, operation: &Operation, chunk: usize) -> bool {
+    /// The place of an operation that is appended; `None` if the stream cannot skip its first chunks: they precede the stream.
+    pub fn place(&self, operation: &Operation, chunk: usize, is_block_scaled: bool) -> Option<Place> {
         let Operation { skip, count, .. } = *operation;
+        let start = self.end.checked_sub(skip)?;
+        let chunks = count.div_ceil(chunk) as u64;
+        let has_exponents = is_block_scaled && has_exponent_chunk(start as u32, chunks);
+        let first_seq = start + u64::from(has_exponents);
         let is_first = self.front == 0 && self.entries.is_empty();
-        skip == 0 || is_first && skip <= count.div_ceil(chunk) as u64 && skip <= self.end
+        let may_skip = skip == 0 || is_first && self.end <= first_seq + chunks;
+        may_skip.then_some(Place { chunk, chunks, first_seq, has_exponents })
     }
 
-    /// Appends an operation in chunks of `chunk` values. Returns its number.
-    pub fn push(&mut self, operation: Operation, chunk: usize, now: Time) -> u64 {
+    /// Appends an operation. Returns its number.
+    pub fn push(&mut self, operation: Operation, place: Place, now: Time) -> u64 {
         let number = self.front + self.entries.len() as u64;
-        let chunks = operation.count.div_ceil(chunk) as u64;
+        let Place { chunk, chunks, first_seq, has_exponents } = place;
         // Skipped chunks precede the stream's end.
-        let first_seq = self.end - operation.skip.min(chunks).min(self.end);
         let remaining = first_seq + chunks - self.end;
+        if has_exponents && first_seq > self.end {
+            self.exponents.push(self.end, self.first());
+        }
         self.end = first_seq + chunks;
         if remaining == 0 {
             self.ended.push_back(number);
@@ -180,6 +219,7 @@ impl Stream {
             ledger: None,
             chunk,
             first_seq,
+            has_exponents,
             chunks,
             remaining,
             fault: None,
@@ -188,6 +228,15 @@ impl Stream {
             finished: now,
         }));
         number
+    }
+
+    /// The first chunk of the operations in progress; where there are none, of the next one.
+    fn first(&self) -> u64 {
+        match self.entries.front() {
+            Some(Entry::Pending(pending)) => pending.start(),
+            Some(Entry::Collected(end)) => *end,
+            None => self.end,
+        }
     }
 
     fn index(&self, number: u64) -> Option<usize> {
@@ -326,10 +375,15 @@ mod tests {
         Operation::allreduce(9, DType::Int32, Arithmetic::Sum, count, Box::new(vec![0u8; count * 4]))
     }
 
+    fn push(stream: &mut Stream, operation: Operation, chunk: usize, now: Time) -> u64 {
+        let Some(place) = stream.place(&operation, chunk, false) else { panic!("no place") };
+        stream.push(operation, place, now)
+    }
+
     #[test]
     fn operations_follow_without_gap() {
         let mut stream = Stream::new(100);
-        let numbers = [25, 0, 10, 1].map(|count| stream.push(operation(count), 10, Time(0)));
+        let numbers = [25, 0, 10, 1].map(|count| push(&mut stream, operation(count), 10, Time(0)));
         assert_eq!(numbers, [0, 1, 2, 3]);
         for (seq, expected) in [(100, Some(0)), (102, Some(0)), (103, Some(2)), (104, Some(3)), (105, None)] {
             for near in 0..4 {
@@ -338,7 +392,7 @@ mod tests {
         }
         assert_eq!(stream.get(0).map(|pending| pending.first(102)), Some(20));
         // Other operations have other chunks, such as those with two values a word.
-        stream.push(operation(25), 20, Time(0));
+        push(&mut stream, operation(25), 20, Time(0));
         assert_eq!((stream.find(106, 0), stream.find(107, 0)), (Some(4), None));
         assert_eq!(stream.get(4).map(|pending| pending.first(106)), Some(20));
     }
@@ -347,24 +401,60 @@ mod tests {
     fn the_first_operation_may_have_begun_before() {
         let mut stream = Stream::new(100);
         let skipping = |skip| Operation { skip, ..operation(25) };
-        assert!(stream.may_skip(&skipping(3), 10) && !stream.may_skip(&skipping(4), 10));
-        assert!(!Stream::new(2).may_skip(&skipping(3), 10), "the stream is not that old");
-        stream.push(skipping(2), 10, Time(0));
+        let may_skip = |stream: &Stream, skip| stream.place(&skipping(skip), 10, false).is_some();
+        assert!(may_skip(&stream, 3) && !may_skip(&stream, 4));
+        assert!(!may_skip(&Stream::new(2), 3), "the stream is not that old");
+        push(&mut stream, skipping(2), 10, Time(0));
         assert_eq!((stream.find(100, 0), stream.find(101, 0)), (Some(0), None));
         assert_eq!(stream.get(0).map(|pending| pending.first(100)), Some(20));
-        assert!(!stream.may_skip(&skipping(1), 10) && stream.may_skip(&skipping(0), 10));
+        assert!(!may_skip(&stream, 1) && may_skip(&stream, 0));
         stream.chunk_done(0, 100, Time(1));
         assert_eq!(stream.pop_complete().map(|completion| completion.from), Some(20));
         let mut stream = Stream::new(100);
-        stream.push(skipping(3), 10, Time(0));
+        push(&mut stream, skipping(3), 10, Time(0));
         assert_eq!(stream.pop_complete().map(|completion| completion.from), Some(25), "nothing is left");
+    }
+
+    #[test]
+    fn an_exponent_chunk_comes_before_the_values() {
+        let scaled = |stream: &mut Stream, skip, count| {
+            let operation = Operation { skip, ..operation(count) };
+            let place = stream.place(&operation, 10, true).expect("a place");
+            stream.push(operation, place, Time(0))
+        };
+        let mut stream = Stream::new(0);
+        [70, 10, 80].into_iter().for_each(|count| {
+            scaled(&mut stream, 0, count);
+        });
+        let found: Vec<_> = [6, 7, 8, 9, 10, 17].map(|seq| stream.find(seq, 0)).into();
+        assert_eq!(
+            found,
+            [0, 1, 1, 2, 2, 2].map(Some),
+            "seven chunks of values, 1 after exponents, 8 after exponents"
+        );
+        assert_eq!(stream.find(18, 0), None);
+        let pending = stream.get(2).expect("operation 2");
+        assert!(pending.is_exponents(9) && !pending.is_exponents(10));
+        assert_eq!([9, 10, 11].map(|seq| pending.first(seq)), [0, 0, 10]);
+        (10..18).for_each(|seq| stream.chunk_done(2, seq, Time(1)));
+        assert!(stream.pop_complete().is_none(), "other workers may lack the exponents");
+        stream.chunk_done(2, 9, Time(2));
+        assert_eq!(stream.pop_complete().map(|end| (end.id, end.from)), Some((OpId(2), 0)));
+
+        // The exponents of the first operation, and two chunks, were summed before.
+        for (skip, from, left) in [(0, 0, 9), (1, 0, 8), (3, 20, 6)] {
+            let mut stream = Stream::new(100);
+            scaled(&mut stream, skip, 80);
+            (100..100 + left).for_each(|seq| stream.chunk_done(0, seq, Time(1)));
+            assert_eq!(stream.pop_complete().map(|end| end.from), Some(from), "skip {skip}");
+        }
     }
 
     #[test]
     fn operations_complete_when_they_end() {
         let mut stream = Stream::new(0);
         [10, 0, 20].into_iter().for_each(|count| {
-            stream.push(operation(count), 10, Time(1));
+            push(&mut stream, operation(count), 10, Time(1));
         });
         let pop = |stream: &mut Stream| stream.pop_complete().map(|end| (end.id.0, end.finished.0));
         assert_eq!((pop(&mut stream), pop(&mut stream)), (Some((1, 1)), None), "the empty one at once");
@@ -376,7 +466,7 @@ mod tests {
         stream.chunk_done(0, 0, Time(7));
         assert!(stream.waiting(0, 0).is_none());
         assert_eq!((pop(&mut stream), stream.is_empty()), (Some((0, 7)), true));
-        stream.push(operation(5), 10, Time(8));
+        push(&mut stream, operation(5), 10, Time(8));
         assert_eq!(stream.find(3, 0), Some(3));
     }
 
@@ -388,9 +478,9 @@ mod tests {
             let exchange = Some(Box::new(Exchange { number: 0, pattern: pattern.clone() }));
             Operation { exchange, ..operation(10) }
         };
-        let waiting = [stream.push(direct(), 10, Time(0)), stream.push(direct(), 10, Time(0))];
+        let waiting = [push(&mut stream, direct(), 10, Time(0)), push(&mut stream, direct(), 10, Time(0))];
         for _ in 0..5 * MOST_ENTRIES {
-            let number = stream.push(direct(), 10, Time(1));
+            let number = push(&mut stream, direct(), 10, Time(1));
             stream.finish(number, Time(2), None);
             assert_eq!(stream.pop_complete().map(|end| end.id), Some(OpId(number)));
             assert!(stream.entries.len() <= MOST_ENTRIES + 1);
@@ -407,14 +497,14 @@ mod tests {
     fn a_failed_job_ends_all_operations_once() {
         let mut stream = Stream::new(0);
         (0..3).for_each(|_| {
-            stream.push(operation(10), 10, Time(0));
+            push(&mut stream, operation(10), 10, Time(0));
         });
         stream.chunk_done(1, 1, Time(1));
         let why = JobError::Ended { reason: "the test".into() };
         stream.fail(&why, Time(2));
-        stream.push(operation(0), 10, Time(3));
+        push(&mut stream, operation(0), 10, Time(3));
         stream.fail_last(&why);
-        stream.push(operation(5), 10, Time(3));
+        push(&mut stream, operation(5), 10, Time(3));
         stream.fail_last(&why);
         let ends: Vec<_> =
             std::iter::from_fn(|| stream.pop_complete()).map(|end| (end.id.0, end.result.is_ok())).collect();
@@ -425,7 +515,7 @@ mod tests {
     #[test]
     fn own_faults_go_before_others_and_the_first_is_kept() {
         let mut stream = Stream::new(0);
-        stream.push(operation(100), 10, Time(0));
+        push(&mut stream, operation(100), 10, Time(0));
         let Some(pending) = stream.get_mut(0) else { panic!("just pushed") };
         let own = |index| OpError::NotFinite { index, value: f32::INFINITY };
         pending.peer_fault(Span { first: 10, values: 10, words: 10 });

@@ -51,6 +51,8 @@ pub struct Frames {
     pub reports: u64,
     /// Chunks that a slot took from another.
     pub steals: u64,
+    /// Chunks with the exponents of later ones.
+    pub exponent_chunks: u64,
     /// Rounds that agreed on an exponent before a chunk.
     pub exponent_rounds: u64,
     /// The aggregators' counters of frames that were welcome: added, completed, replied, sent and the like.
@@ -137,6 +139,7 @@ impl Frames {
             probes: sum("probes_sent"),
             reports: sum("reports"),
             steals: sum("steals"),
+            exponent_chunks: sum("exponent_chunks"),
             exponent_rounds: sum("exponent_rounds"),
             aggregator: counters(counters_of(aggregators), |name| !is_drop(name)),
         }

@@ -48,18 +48,42 @@ fn a_sum_that_overflows_comes_again_as_floats() {
     assert_eq!(net.host_stats().asked_raw, 2);
 }
 
-#[test]
-fn without_a_known_exponent_floats_go_at_once() {
-    let params = JobParams { scaling: Scale::Block, ..job(2, 64) };
-    let values: Vec<f32> = (0..400).map(|at| at as f32 * 1e-30).collect();
+/// A tensor of so many chunks of 16 values, in a window of 16.
+fn run_block(chunks: usize) -> Network {
+    let params = JobParams { scaling: Scale::Block, elements: 16, ..job(2, 64) };
+    let values: Vec<f32> = (0..16 * chunks).map(|at| (at % 1000) as f32 * 1e-30).collect();
     let (net, results) = run(&params, DType::Float32, &[bytes(&values), bytes(&values)]);
-    let sum: Vec<f32> = values.iter().map(|value| 2.0 * value).collect();
     assert_eq!(results, vec![Ok(()); 2]);
+    let bound = f64::from(999.0 * 1e-30f32) * f64::exp2(-29.0);
     for rank in 0..2 {
-        assert_eq!(output(&net, rank, 128 * 4), bytes(&sum[..128]), "the first window is exact");
-        let stats = net.engine(rank).stats();
-        assert_eq!((stats.raw_chunks, stats.resent), (16, 0), "the others go with an exponent");
+        let sums = output(&net, rank, values.len() * 4);
+        for (sum, value) in sums.as_chunks().0.iter().map(|sum| f32::from_ne_bytes(*sum)).zip(&values) {
+            assert!((f64::from(sum) - 2.0 * f64::from(*value)).abs() <= 4.0 * bound, "{sum} for {value}");
+        }
+        assert_eq!(sums, output(&net, 0, values.len() * 4), "rank {rank}: the bits of rank 0");
+        assert_eq!(net.engine(rank).stats().resent, 0);
     }
+    net
+}
+
+#[test]
+fn a_short_tensor_goes_as_floats_at_once() {
+    let net = run_block(7);
+    let stats = net.engine(0).stats();
+    assert_eq!((stats.raw_chunks, stats.exponent_chunks, stats.chunks_sent), (7, 0, 7));
+    assert_eq!(net.host_stats().raw, 7);
+}
+
+#[test]
+fn a_lone_tensor_is_summed_in_slots() {
+    let net = run_block(187);
+    let stats = net.engine(0).stats();
+    assert_eq!((stats.raw_chunks, stats.exponent_chunks, stats.chunks_sent), (0, 1, 188));
+    let host = net.host_stats();
+    assert_eq!((host.raw, host.completed), (0, 188));
+    // The exponents come from each worker alone, and so do a few chunks whose positions begin with the same slot.
+    assert_eq!(2 * host.full_sums + host.contributions, 2 * 188);
+    assert!(host.full_sums > 180 && host.contributions >= 2, "{host:?}");
 }
 
 #[test]

@@ -385,18 +385,21 @@ fn a_worker_with_a_lossy_cable_is_left_out() {
 fn the_tail_under_loss_is_short_within_the_bound() {
     for (mode, of) in &MODES[..2] {
         let times = |loss, bound, seed| -> Vec<Nanos> {
-            let sum = |number: u64| Sum { count: 16 * 187, bound, mean: true, at: number * 500 * MILLI };
+            // One packet has the exponents of all slots' chunks.
+            let words = 64;
+            let count = usize::from(words) * 187;
+            let sum = |number: u64| Sum { count, bound, mean: true, at: number * 500 * MILLI };
             let faults = [Faults { loss, ..Faults::default() }; 4].to_vec();
             let plan = Plan { faults, seed, ..Plan::new((0..6).map(sum).collect()) };
             // The rate at which hosts of a lab send, and a window of twice the path's.
-            let plan = of(Plan { cable: LinkSpec::new(400_000_000, 10 * MICRO), ..plan });
+            let plan = of(Plan { cable: LinkSpec::new(800_000_000, 10 * MICRO), ..plan });
+            let params = JobParams { elements: words, ..plan.params.clone() };
             let params = match plan.params.dynamic.clone() {
-                None => JobParams { scaling: Scale::Block, ..plan.params },
-                // With congestion control losses halve windows, whether a worker is waited for or not. Where no exponent is known,
-                // all of a short tensor goes as floats.
+                None => JobParams { scaling: Scale::Block, ..params },
+                // With congestion control losses halve windows, whether a worker is waited for or not.
                 Some(dynamic) => {
                     let dynamic = DynamicParams { congestion: false, initial_window: Some(64), ..dynamic };
-                    JobParams { dynamic: Some(dynamic), ..plan.params }
+                    JobParams { dynamic: Some(dynamic), ..params }
                 }
             };
             let plan = Plan { params, ..plan };

@@ -7,7 +7,7 @@ use sumac_sim::{
     link::{Faults, LinkSpec},
     packet::Framing,
 };
-use sumac_transport::{Arithmetic, DType, JobParams, Tuning};
+use sumac_transport::{Arithmetic, DType, JobParams, Tuning, convert::Codec, has_exponent_chunk};
 
 /// The collective operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +115,22 @@ impl JobPlan {
         self.params.dynamic.is_some()
     }
 
+    /// Chunks of a tensor's values.
     pub fn chunks(&self, tensor: &Tensor) -> u64 {
         self.params.chunks(tensor.dtype, tensor.arithmetic(), tensor.count)
+    }
+
+    /// Chunks of a tensor in its lane's stream, which continues with chunk `next`: those of its values, and one of their exponents.
+    pub fn stream_chunks(&self, next: u32, tensor: &Tensor) -> u64 {
+        let JobParams { world, wire, scaling, .. } = self.params;
+        let is_scaled = Codec::new(world, wire, scaling).needs_exponent(tensor.dtype, tensor.arithmetic());
+        let values = self.chunks(tensor);
+        values + u64::from(is_scaled && has_exponent_chunk(next, values))
+    }
+
+    /// Chunks of the tensors of a lane that run, in order, in its stream that begins with chunk `first`.
+    pub fn stream<'a>(&self, first: u32, tensors: impl Iterator<Item = &'a Tensor>) -> u64 {
+        tensors.fold(0, |sum, tensor| sum + self.stream_chunks(first.wrapping_add(sum as u32), tensor))
     }
 
     /// The tensors of one lane, in order.

@@ -184,12 +184,13 @@ impl Truth {
 
     /// The number of each tensor's first chunks that come before chunks `resume` of the lanes; `None`: all.
     fn skips(&self, resume: &[u32]) -> Vec<Option<u64>> {
-        let mut rest: Vec<u64> = resume.iter().map(|chunk| u64::from(*chunk)).collect();
+        let mut next = vec![0u32; resume.len()];
         let skip = |tensor: &Tensor| {
-            let chunks = self.job.chunks(tensor);
-            let rest = &mut rest[usize::from(tensor.lane)];
-            let skip = chunks.min(*rest);
-            *rest -= skip;
+            let lane = usize::from(tensor.lane);
+            let first = next[lane];
+            let chunks = self.job.stream_chunks(first, tensor);
+            next[lane] += chunks as u32;
+            let skip = chunks.min(u64::from(resume[lane].saturating_sub(first)));
             (skip < chunks).then_some(skip)
         };
         self.job.tensors.iter().map(skip).collect()

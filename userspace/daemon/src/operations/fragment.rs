@@ -60,7 +60,7 @@ fn cut(range: &Range<u64>, fragment: &Range<u64>) -> Range<u64> {
 pub(crate) struct Fragment {
     /// The elements; empty only where the tensor is.
     pub(crate) elements: Range<u64>,
-    /// Chunks in its lane's stream.
+    /// Chunks of values in its lane's stream.
     pub(crate) chunks: u32,
 }
 

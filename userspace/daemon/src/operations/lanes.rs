@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use sumac_job::{OperationId, ResumePoint};
+use sumac_transport::has_exponent_chunk;
 
 use super::fragment::Fragment;
 use super::log::ChunkRange;
@@ -12,6 +13,8 @@ pub(super) struct Assignment {
     pub(super) chunks: ChunkRange,
     /// Chunks at its front that were summed before this worker replaced another one.
     pub(super) completed: u32,
+    /// Those of them that have values, and not exponents.
+    pub(super) completed_values: u32,
 }
 
 /// A job's lanes: one for each priority class and shard.
@@ -49,6 +52,7 @@ impl Lanes {
     pub(super) fn assign<'a>(
         &mut self,
         class: u16,
+        is_block_scaled: bool,
         fragments: impl IntoIterator<Item = &'a Fragment>,
     ) -> Vec<Assignment> {
         let chunks: Vec<u32> = fragments.into_iter().map(|fragment| fragment.chunks).collect();
@@ -59,23 +63,27 @@ impl Lanes {
         by_load.sort_by_key(|shard| self.loads.get(*shard));
         let mut shards = vec![0; chunks.len()];
         for (fragment, shard) in by_size.into_iter().zip(by_load) {
-            self.loads[shard] += u64::from(chunks[fragment]);
             shards[fragment] = shard;
         }
-        shards.into_iter().zip(chunks).map(|(shard, chunks)| self.append(class, shard, chunks)).collect()
+        let shards = shards.into_iter().zip(chunks);
+        shards.map(|(shard, chunks)| self.append(class, shard, is_block_scaled, chunks)).collect()
     }
 
-    fn append(&mut self, class: u16, shard: usize, chunks: u32) -> Assignment {
+    /// Appends `values` chunks of values to a lane, and before them their exponents where the engine sends them as a chunk.
+    fn append(&mut self, class: u16, shard: usize, is_block_scaled: bool, values: u32) -> Assignment {
         let lane = usize::from(class) * self.loads.len() + shard;
-        let mut first = 0;
-        if let Some(next) = self.next.get_mut(lane) {
-            first = *next;
+        let first = self.next.get(lane).copied().unwrap_or(0);
+        let has_exponents = is_block_scaled && has_exponent_chunk(first, values.into());
+        let chunks = values.saturating_add(has_exponents.into());
+        if let (Some(next), Some(load)) = (self.next.get_mut(lane), self.loads.get_mut(shard)) {
             *next = first.wrapping_add(chunks);
+            *load += u64::from(chunks);
         }
         let completed = self.completed.take(lane, first, chunks);
+        let completed_values = completed.saturating_sub(has_exponents.into());
         // A job has at most 32 lanes.
         let lane = lane as u16;
-        Assignment { chunks: ChunkRange { lane, first, chunks }, completed }
+        Assignment { chunks: ChunkRange { lane, first, chunks }, completed, completed_values }
     }
 }
 
@@ -157,7 +165,7 @@ mod tests {
     fn fragments_are_consecutive_in_the_lanes_of_their_class() {
         let mut lanes = Lanes::new(2, 2, &[]);
         let mut assign = |class, chunks: &[u32]| -> Vec<(u16, u32)> {
-            let assigned = lanes.assign(class, &fragments(chunks));
+            let assigned = lanes.assign(class, false, &fragments(chunks));
             assigned.iter().map(|each| (each.chunks.lane, each.chunks.first)).collect()
         };
         assert_eq!(assign(0, &[3, 4]), [(1, 0), (0, 0)]);
@@ -172,7 +180,8 @@ mod tests {
         let (mut old, mut new) = (Lanes::new(1, 2, &[]), Lanes::new(1, 2, &[4, 2]));
         let mut completed = Vec::new();
         for chunks in [&[3, 3][..], &[2], &[5, 6]] {
-            let (old, new) = (old.assign(0, &fragments(chunks)), new.assign(0, &fragments(chunks)));
+            let (old, new) =
+                (old.assign(0, false, &fragments(chunks)), new.assign(0, false, &fragments(chunks)));
             assert!(old.iter().zip(&new).all(|(old, new)| old.chunks == new.chunks && old.completed == 0));
             completed.push(new.iter().map(|each| each.completed).collect::<Vec<_>>());
         }
@@ -180,10 +189,31 @@ mod tests {
     }
 
     #[test]
+    fn exponents_are_a_chunk_before_the_values_that_they_scale() {
+        let mut lanes = Lanes::new(1, 2, &[4, 12]);
+        let mut assign = |is_block_scaled, chunks: &[u32]| -> Vec<(u16, u32, u32, u32, u32)> {
+            let assigned = lanes.assign(0, is_block_scaled, &fragments(chunks));
+            let of = |each: &Assignment| {
+                let ChunkRange { lane, first, chunks } = each.chunks;
+                (lane, first, chunks, each.completed, each.completed_values)
+            };
+            assigned.iter().map(of).collect()
+        };
+        assert_eq!(assign(true, &[8, 9]), [(1, 0, 9, 9, 8), (0, 0, 10, 4, 3)]);
+        assert_eq!(assign(false, &[8]), [(1, 9, 8, 3, 3)], "integers");
+        assert_eq!(assign(true, &[2]), [(0, 10, 2, 0, 0)], "a short one");
+        assert_eq!(lanes.loads, [12, 17]);
+        // No chunk of values was summed.
+        let mut lanes = Lanes::new(1, 1, &[1]);
+        let assigned = lanes.assign(0, true, &fragments(&[8]));
+        assert_eq!((assigned[0].completed, assigned[0].completed_values), (1, 0));
+    }
+
+    #[test]
     fn a_tensor_goes_to_the_shard_with_the_smallest_load() {
         let mut lanes = Lanes::new(1, 3, &[]);
         let mut assign = |chunks: &[u32]| -> Vec<u16> {
-            lanes.assign(0, &fragments(chunks)).iter().map(|each| each.chunks.lane).collect()
+            lanes.assign(0, false, &fragments(chunks)).iter().map(|each| each.chunks.lane).collect()
         };
         // Loads of 10, 1, 1; then 10, 3, 1; 10, 3, 4; 10, 8, 4.
         assert_eq!([10, 1, 1, 2, 3, 5].map(|chunks| assign(&[chunks])[0]), [0, 1, 2, 1, 2, 1]);
@@ -198,7 +228,7 @@ mod tests {
         let tensors = [3000, 1, 40, 1, 900, 2, 1, 7, 3, 1, 1, 5, 2, 8, 1, 1, 6, 4, 2, 3];
         let mut lanes = Lanes::new(1, 8, &[]);
         for chunks in tensors.iter().cycle().take(500) {
-            lanes.assign(0, &divide(chunks * 352, 352, 8));
+            lanes.assign(0, false, &divide(chunks * 352, 352, 8));
         }
         let (least, most) = (lanes.loads.iter().min().unwrap(), lanes.loads.iter().max().unwrap());
         assert!(most - least <= 8, "{:?}", lanes.loads);

@@ -187,6 +187,12 @@ impl JobOperations {
         u64::from(self.terms.elements) * per_word as u64
     }
 
+    /// Returns whether the engine may send exponents before the operation's values.
+    fn is_block_scaled(&self, descriptor: &OperationDescriptor) -> bool {
+        let codec = Codec::new(self.terms.world, self.terms.wire, self.terms.scale);
+        !self.terms.is_direct() && codec.needs_exponent(descriptor.dtype, arithmetic(descriptor))
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every statement under the lock leaves the state whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -242,12 +248,15 @@ impl JobOperations {
         let id = state.next;
         state.next = id.next();
         let class = u16::from(descriptor.is_urgent);
-        let assignments = state.lanes.assign(class, fragments.iter().map(|leased| &leased.fragment));
+        let is_block_scaled = self.is_block_scaled(&descriptor);
+        let fragments_only = fragments.iter().map(|leased| &leased.fragment);
+        let assignments = state.lanes.assign(class, is_block_scaled, fragments_only);
         let per_chunk = self.per_chunk(descriptor.dtype, arithmetic(&descriptor));
         let (mut missed, mut operations) = (Vec::new(), Vec::new());
-        for (Assignment { chunks, completed }, leased) in assignments.iter().zip(fragments) {
+        for (assignment, leased) in assignments.iter().zip(fragments) {
+            let Assignment { chunks, completed, completed_values } = assignment;
             let Range { start, end } = leased.fragment.elements;
-            let skipped = u64::from(*completed) * per_chunk;
+            let skipped = u64::from(*completed_values) * per_chunk;
             append_range(&mut missed, start..end.min(start + skipped));
             if *completed < chunks.chunks {
                 let tags = (priority, importance);

@@ -2,8 +2,8 @@
 //! that find no slot.
 //!
 //! A chunk is sent when it is less than a window ahead of the first chunk without a result, and the sending budget allows it. Lost
-//! chunks are sent again, past the slots: there are no queries, since slots forget. A chunk whose exponent is not known yet,
-//! or whose sum overflowed, travels as raw floats, which only the parameter host adds.
+//! chunks are sent again, past the slots: there are no queries, since slots forget. A chunk whose exponent neither a look-ahead nor
+//! an exponent chunk tells, or whose sum overflowed, travels as raw floats, which only the parameter host adds.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -30,7 +30,7 @@ pub use self::params::DynamicParams;
 use self::{path::Path, slot_map::SlotMap};
 use crate::{
     budget::{CongestionEvent, FixedWindow, SendingBudget},
-    chunk::{ChunkCodec, Form},
+    chunk::Form,
     congestion::{CongestionWindow, initial_window},
     engine_core::{Core, CoreParams, Lost, Phase},
     error::{JobError, ParamError},
@@ -38,11 +38,11 @@ use crate::{
     in_flight::{ChunkState, InFlight},
     lane::shard_of,
     mode::{CheckedPath, ModeProtocol},
-    operation::Operation,
     packet::Packet,
     params::{JobParams, Tuning},
     peer::{PeerId, PeerTable},
     probe_timeout::{PROBE_CHUNKS, ProbeTimeout},
+    stream::Pending,
     time::Time,
     timer::Expiry,
     transmit::Transmit,
@@ -216,6 +216,36 @@ impl DynamicMode {
         CongestionEvent { seq, base: self.base, next: self.next, lost }
     }
 
+    /// Allows a chunk of the window to be sent, as soon as an exponent chunk that it needs has its result.
+    fn make_ready(&mut self, core: &mut Core, index: usize, operation: u64) {
+        let entry = &mut self.entries[index];
+        let seq = core.in_flight.get(index).seq;
+        match core.agreed_exponent(seq, operation, entry.exponent) {
+            Some(exponent) => {
+                entry.exponent = exponent;
+                core.in_flight.make_ready(index, operation);
+            }
+            None => core.in_flight.hold(index, operation),
+        }
+    }
+
+    /// Lets the chunks go that have waited for the result of an exponent chunk which came, or counts for nothing any more.
+    fn release_held(&mut self, core: &mut Core) {
+        let mut next = core.in_flight.first_held();
+        while let Some(index) = next {
+            next = core.in_flight.next_in_queue(index).map(|(index, _)| index);
+            let operation = core.in_flight.get(index).operation;
+            self.make_ready(core, index, operation);
+        }
+    }
+
+    /// In the chunks before this one a new worker does not know what the others agreed on.
+    fn settle_from(&mut self, core: &mut Core, seq: u64) {
+        self.settled_from = seq;
+        core.stream.exponents.begin_at(seq);
+        self.release_held(core);
+    }
+
     fn index(&self, seq: u64) -> usize {
         seq as usize & (self.params.window as usize - 1)
     }
@@ -227,9 +257,9 @@ impl DynamicMode {
     }
 
     /// The form in which a chunk travels: as floats where the exponent is not known, or the parameter host asked for them.
-    fn form(&self, codec: &ChunkCodec, operation: &Operation, seq: u64) -> Form {
+    fn form(&self, core: &Core, pending: &Pending, seq: u64) -> Form {
         let WindowEntry { exponent, is_raw, .. } = self.entries[self.index(seq)];
-        match codec.needs_exponent(operation) {
+        match core.needs_exponent(pending, seq) {
             _ if is_raw => Form::Floats,
             true if exponent == UNKNOWN => Form::Floats,
             true => Form::Scaled(exponent),
@@ -321,9 +351,9 @@ impl ModeProtocol for DynamicMode {
         JobError::PathLost { reason: why.to_string() }
     }
 
-    fn take_over(&mut self, _core: &mut Core) {
+    fn take_over(&mut self, core: &mut Core) {
         // No worker was further than a window ahead of the first chunk that is not summed.
-        self.settled_from = self.base + u64::from(self.params.window);
+        self.settle_from(core, self.base + u64::from(self.params.window));
     }
 
     fn renew(&mut self, core: &mut Core, epoch: u16, resume: u32) {
@@ -331,9 +361,9 @@ impl ModeProtocol for DynamicMode {
         let ahead = resume.wrapping_sub(self.base as u32);
         // This worker's first chunk without a result is summed already, or it is that one.
         let resume = self.base + u64::from(if i32::try_from(ahead).is_ok() { ahead } else { 0 });
-        self.settled_from = resume + u64::from(self.params.window);
         self.slot_map = self.slot_map.reset();
         self.entries.iter_mut().for_each(|entry| entry.exponent = UNKNOWN);
+        self.settle_from(core, resume + u64::from(self.params.window));
         core.in_flight.mark_all_lost();
         // The new worker has begun no operation yet.
         core.confirmed = 0;

@@ -63,13 +63,13 @@ impl DynamicMode {
         let operation = match record.state {
             ChunkState::Sent | ChunkState::Lost => record.operation,
             // This worker is late, and the others did not wait for it.
-            ChunkState::Ready if header.has(flag::PARTIAL) => record.operation,
+            ChunkState::Held | ChunkState::Ready if header.has(flag::PARTIAL) => record.operation,
             ChunkState::Idle if header.has(flag::PARTIAL) => {
                 core.stream.find(seq, self.near).ok_or(Reason::OutOfTurn)?
             }
             // Its floats were asked for, and not sent since.
             ChunkState::Ready => return Err(Reason::Duplicate),
-            ChunkState::Idle => return Err(Reason::OutOfTurn),
+            ChunkState::Idle | ChunkState::Held => return Err(Reason::OutOfTurn),
         };
         let first_sent = if record.state.is_sent() { record.first_sent } else { core.now };
         Ok(ChunkRecord { operation, first_sent, ..record })
@@ -78,7 +78,7 @@ impl DynamicMode {
     /// The form in which a chunk in flight was sent.
     fn form_of(&self, core: &Core, record: &ChunkRecord) -> Result<Form, Reason> {
         let pending = core.stream.waiting(record.operation, record.seq).ok_or(Reason::Internal)?;
-        Ok(self.form(&core.codec, &pending.operation, record.seq))
+        Ok(self.form(core, pending, record.seq))
     }
 
     /// Processes a request for a chunk's floats: its sum overflowed (ATP section 3.8).
@@ -89,7 +89,7 @@ impl DynamicMode {
         packet: &Packet<'_>,
     ) -> Result<(), Reason> {
         let header = &packet.header;
-        if !header.has(flag::RAW_FLOAT) {
+        if !header.has(flag::RAW_FLOAT) || core.is_exponents(record) {
             return Err(Reason::WrongElements);
         }
         core.check_short(record, header)?;
@@ -112,10 +112,12 @@ impl DynamicMode {
         let Packet { header, elements, .. } = packet;
         let seq = record.seq;
         let is_settled = seq >= self.settled_from;
+        // It may have been summed before a worker was replaced, in another form than was sent since; or by others, before the exponent
+        // is known here.
+        let is_known = is_settled && record.state.is_sent();
         let form = match (self.form_of(core, record)?, header.has(flag::RAW_FLOAT)) {
-            // It may have been summed before a worker was replaced, in another form than was sent since.
-            (_, true) if !is_settled => Form::Floats,
-            (_, false) if !is_settled => Form::Scaled(header.exponent),
+            (_, true) if !is_known => Form::Floats,
+            (_, false) if !is_known => Form::Scaled(header.exponent),
             (form, is_raw) if is_raw == (form == Form::Floats) => form,
             _ => return Err(Reason::OutOfTurn),
         };
@@ -123,6 +125,7 @@ impl DynamicMode {
         if has_collided && !self.slot_map.has(header.bitmap_0) {
             return Err(Reason::WrongSlot);
         }
+        let is_exponents = core.is_exponents(record);
         core.deliver(record, form, header, elements)?;
 
         core.stats.collisions += u64::from(has_collided);
@@ -140,6 +143,9 @@ impl DynamicMode {
         self.note_begun(core, seq, header.bitmap_1);
         while core.in_flight.get(self.index(self.base)).seq != self.base {
             self.base += 1;
+        }
+        if is_exponents {
+            self.release_held(core);
         }
         match record.state.is_sent() {
             true => self.acknowledge(core, record, packet),

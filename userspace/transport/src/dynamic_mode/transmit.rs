@@ -46,17 +46,19 @@ impl DynamicMode {
         indexes.find(|at| matches!(core.in_flight.get(*at).state, ChunkState::Lost | ChunkState::Ready))
     }
 
-    /// The next chunk of the stream, if its operation is there and the window reaches as far.
+    /// The next chunk of the stream that need not wait for its exponent, if its operation is there and the window reaches as far.
     fn next_new(&mut self, core: &mut Core) -> Option<usize> {
-        self.skip_answered(core);
-        let seq = self.next;
-        if seq >= self.base + u64::from(self.params.window) {
-            return None;
+        while core.in_flight.next_to_send().is_none() {
+            self.skip_answered(core);
+            let seq = self.next;
+            if seq >= self.base + u64::from(self.params.window) {
+                return None;
+            }
+            self.near = core.stream.find(seq, self.near)?;
+            self.make_ready(core, self.index(seq), self.near);
+            core.stats.remapped += u64::from(self.slot_map.assign(seq));
+            self.next += 1;
         }
-        self.near = core.stream.find(seq, self.near)?;
-        core.in_flight.make_ready(self.index(seq), self.near);
-        core.stats.remapped += u64::from(self.slot_map.assign(seq));
-        self.next += 1;
         core.in_flight.next_to_send()
     }
 
@@ -95,12 +97,12 @@ impl DynamicMode {
         let seq = record.seq;
         let next_exponent = core.look_ahead(seq + u64::from(self.params.window), record.operation);
         let pending = core.stream.waiting(record.operation, seq)?;
-        let operation = &pending.operation;
-        let form = self.form(&core.codec, operation, seq);
-        let span = core.codec.span(operation, pending.first(seq));
-        // Chunks that slots must not keep: slots have no room for floats, and a resent chunk has waited for one in vain.
+        let form = self.form(core, pending, seq);
+        // Chunks that slots must not keep: slots have no room for floats, and a resent chunk has waited for one in vain. All else waits
+        // for exponents: without a slot in between, whoever sends them again delays no worker that is late.
         let bypasses = record.state == ChunkState::Lost
             || form == Form::Floats
+            || pending.is_exponents(seq)
             || self.path.is_direct()
             || self.slot_map.bypasses(seq)
             || self.entries[self.index(seq)].is_begun
@@ -110,7 +112,7 @@ impl DynamicMode {
             (form == Form::Floats, flag::RAW_FLOAT),
             (core.echoes_mark, flag::ECN_ECHO),
         ];
-        let mut header = core.contribution(seq, operation, span);
+        let mut header = core.contribution(seq, pending);
         header.flags |= flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
         // Also past the aggregator: the result frees the slot, and the parameter host reports the same of it to all workers.
         header.slot = self.slot_map.slot(seq);
@@ -119,7 +121,7 @@ impl DynamicMode {
         // A window of chunks whose exponents a new worker does not know is waited for.
         let flush = core.flush(record).filter(|_| seq >= self.settled_from);
         flush.into_iter().for_each(|flush| flush.mark(&mut header));
-        core.write_elements(record, span, form, &mut header, out)?;
+        core.write_elements(record, form, &mut header, out)?;
         Some((header, form))
     }
 }

@@ -1,8 +1,9 @@
-//! Deadlines of chunks whose operation has a loss bound, from the measured round trip.
+//! Deadlines from the measured round trip: of chunks whose operation has a loss bound, and of exponent chunks.
 //!
 //! | chunk | deadline | then |
 //! | --- | --- | --- |
 //! | suspected | [`FLUSH_TIMEOUTS`] retransmission timeouts after its first packet; one where a worker is known to be late | before it a query (static mode) or a retransmission (dynamic), as in a reliable operation; flush after it |
+//! | an exponent chunk that others wait for, with nothing older in flight | the timeout of a started operation; with a loss bound [`QUIET_TRIPS`] of the shortest round trip | suspected, once |
 //! | not suspected, and the stream has no further chunk | the latest answer's round trip after its packet, and [`QUIET_TRIPS`] of the shortest after the last result | suspected |
 //!
 //! All workers suspect a lost contribution at about the same time, and only one of them lacks it: in the static mode a flush of each
@@ -32,7 +33,9 @@ impl Core {
         if record.state != ChunkState::Lost || record.operation >= self.confirmed {
             return None;
         }
+        // All workers need all exponents.
         let pending = self.stream.waiting(record.operation, record.seq)?;
+        let pending = Some(pending).filter(|pending| !pending.is_exponents(record.seq))?;
         let limit = pending.ledger.as_ref()?.limit()?;
         let is_late = self.latest_is_partial || self.probe_timeout.is_idle();
         let timeouts = if is_late { 1 } else { FLUSH_TIMEOUTS };
@@ -43,17 +46,41 @@ impl Core {
     /// The tail loss probe (RFC 8985, section 7) and its chunk. `is_at_end`: the stream has no further chunk, so that no later
     /// result shows that one was lost.
     pub fn tail_probe(&self, is_at_end: bool) -> Option<(Time, usize)> {
+        self.exponents_probe().or_else(|| self.last_chunk_probe(is_at_end))
+    }
+
+    /// The probe of an exponent chunk that others wait for, where nothing older is in flight. It goes once, whether all workers have
+    /// begun the operation or not.
+    fn exponents_probe(&self) -> Option<(Time, usize)> {
+        self.in_flight.first_held()?;
+        let index = self.in_flight.oldest()?;
+        let record = self.in_flight.get(index);
+        let pending = self.stream.get(record.operation)?;
+        if record.is_resent || !pending.is_exponents(record.seq) || self.rtt.shortest() == 0 {
+            return None;
+        }
+        let has_bound = pending.ledger.as_ref().is_some_and(|ledger| ledger.limit().is_some());
+        let pause = if has_bound { self.quiet() } else { self.rtt.timeout_confirmed(0) };
+        Some((record.sent.plus(pause), index))
+    }
+
+    /// The time without a result after which one of the last chunks is suspected.
+    fn quiet(&self) -> u64 {
+        let window = self.loss.reordering_window(&self.rtt);
+        window.max(QUIET_TRIPS * self.rtt.shortest()).max(self.rtt.variation() / 2)
+    }
+
+    fn last_chunk_probe(&self, is_at_end: bool) -> Option<(Time, usize)> {
         let (index, _) = self.in_flight.oldest_confirmed().filter(|_| is_at_end)?;
         let record = self.in_flight.get(index);
         self.stream.get(record.operation)?.ledger.as_ref()?.limit()?;
         // Without a sample there is no pause.
-        let shortest = Some(self.rtt.shortest()).filter(|shortest| *shortest > 0)?;
+        Some(self.rtt.shortest()).filter(|shortest| *shortest > 0)?;
         let window = self.loss.reordering_window(&self.rtt);
         let due = record.timer_start.plus((self.latest_rtt + window) << record.backoff);
         // One chunk in each pause: where a worker is late, all of them wait.
-        let pause = window.max(QUIET_TRIPS * shortest).max(self.rtt.variation() / 2);
         let latest = self.probe_timeout.last_result().max(self.tail_probed);
-        Some((due.max(latest.plus(pause)), index))
+        Some((due.max(latest.plus(self.quiet())), index))
     }
 
     /// Suspects the oldest chunk when its tail loss probe is due. Returns whether it was.

@@ -2,6 +2,7 @@
 
 mod acknowledge;
 mod deadlines;
+mod exponents;
 
 pub(crate) use self::acknowledge::{Acknowledged, Lost};
 
@@ -9,14 +10,14 @@ use sumac_job::{NonFinitePolicy, result_token};
 use sumac_wire::{
     Header, Kind, MAX_WORKERS, Reason,
     admit::payload_len,
-    header::{HEADER_LEN, exponent, flag},
+    header::{Format, HEADER_LEN, flag},
     tos,
 };
 
 use crate::{
     bounded_loss::Ledger,
     budget::{CongestionEvent, MaySend, SendingBudget},
-    chunk::{ChunkCodec, Form, Span},
+    chunk::{ChunkCodec, Form},
     convert::Arithmetic,
     error::{JobError, SubmitError},
     handshake,
@@ -33,7 +34,7 @@ use crate::{
     rtt::RttEstimator,
     static_mode::PathMeasure,
     stats::{EngineStats, RttStats},
-    stream::Stream,
+    stream::{Pending, Stream},
     time::Time,
     timer::{Backoff, Expiry, Timers},
     transmit::{Tag, Transmit},
@@ -142,13 +143,14 @@ impl Core {
             return Err((SubmitError::Exchange { signature: operation.signature }, operation));
         }
         let chunk = self.codec.chunk(&operation);
-        if !self.stream.may_skip(&operation, chunk) {
+        let is_block_scaled = operation.exchange.is_none() && self.codec.needs_exponent(&operation);
+        let Some(place) = self.stream.place(&operation, chunk, is_block_scaled) else {
             let Operation { signature, skip, .. } = operation;
             return Err((SubmitError::Skip { signature, skip }, operation));
-        }
+        };
         self.stats.operations_submitted += 1;
         let ledger = Ledger::of(&operation, chunk, self.params.rank, self.params.world);
-        let number = self.stream.push(operation, chunk, self.now);
+        let number = self.stream.push(operation, place, self.now);
         if let Some(pending) = self.stream.get_mut(number) {
             pending.ledger = ledger;
         }
@@ -309,32 +311,19 @@ impl Core {
         Ok(())
     }
 
-    /// The exponent of this worker's part of chunk `seq`, an operation at or after number `near` (SwitchML section 4.6). It goes
-    /// with an earlier chunk, so that the scale of this one is known with that one's result.
-    pub fn look_ahead(&mut self, seq: u64, near: u64) -> i8 {
-        let number = self.stream.find(seq, near);
-        let Some(pending) = number.and_then(|number| self.stream.get(number)) else {
-            return exponent::UNKNOWN;
-        };
-        let operation = &pending.operation;
-        if !self.codec.needs_exponent(operation) {
-            return exponent::NONE;
-        }
-        let span = self.codec.span(operation, pending.first(seq));
-        self.stats.elements_scanned += ChunkCodec::contributed(operation, span) as u64;
-        self.codec.exponent(operation, span)
-    }
-
     /// The header of a contribution, with the fields that all modes have.
-    pub fn contribution(&self, seq: u64, operation: &Operation, span: Span) -> Header {
-        let is_order = matches!(operation.arithmetic, Arithmetic::Max | Arithmetic::Min);
+    pub fn contribution(&self, seq: u64, pending: &Pending) -> Header {
+        let operation = &pending.operation;
+        let is_exponents = pending.is_exponents(seq);
+        let is_maximum = is_exponents || matches!(operation.arithmetic, Arithmetic::Max | Arithmetic::Min);
+        let format = if is_exponents { Format::Int32 } else { self.codec.format(operation) };
         let header = packet::header(&self.params, Kind::Contribution, self.now);
         Header {
-            format: self.codec.format(operation) as u8,
-            flags: header.flags | if is_order { flag::MAXIMUM } else { 0 },
+            format: format as u8,
+            flags: header.flags | if is_maximum { flag::MAXIMUM } else { 0 },
             seq: seq as u32,
             tensor: operation.signature,
-            offset: operation.base.wrapping_add(span.first as u32),
+            offset: operation.base.wrapping_add(pending.first(seq) as u32),
             ..header
         }
     }
@@ -343,12 +332,16 @@ impl Core {
     pub fn write_elements(
         &mut self,
         record: &ChunkRecord,
-        span: Span,
         form: Form,
         header: &mut Header,
         out: &mut [u8],
     ) -> Option<()> {
         let pending = self.stream.get_mut(record.operation)?;
+        if pending.is_exponents(record.seq) {
+            self.write_exponents(record, header, out);
+            return Some(());
+        }
+        let span = self.codec.span(&pending.operation, pending.first(record.seq));
         header.elements = span.words as u16;
         let elements = &mut out[HEADER_LEN..payload_len(header.elements)];
         let written = self.codec.encode(&pending.operation, span, form, elements);
@@ -387,6 +380,8 @@ impl Core {
                 is_confirmed: operation < self.confirmed,
             },
         );
+        let is_exponents = self.stream.get(operation).is_some_and(|pending| pending.is_exponents(seq));
+        self.stats.exponent_chunks += u64::from(is_exponents && state != ChunkState::Lost);
         let len = payload_len(header.elements);
         self.budget.on_sent(self.now, len);
         self.stats.in_flight = self.in_flight.unanswered() as u64;
@@ -403,7 +398,7 @@ impl Core {
     /// Whether a chunk's packet is important; `None` where the operation's packets are not told apart.
     fn is_important(&self, operation: u64, seq: u64, header: &Header) -> Option<bool> {
         let pending = self.stream.get(operation)?;
-        if header.elements == 0 {
+        if header.elements == 0 || pending.is_exponents(seq) {
             return pending.importance.of_short();
         }
         let operation = &pending.operation;
@@ -449,7 +444,7 @@ impl Core {
         self.transmit(&header, to, path, tos::CONTROL, out)
     }
 
-    /// Writes a chunk's result to its tensor, after checking that it is the one that was asked for.
+    /// Writes a chunk's result to its tensor, or notes the exponents in it, after checking that it is the one that was asked for.
     pub fn deliver(
         &mut self,
         record: &ChunkRecord,
@@ -457,7 +452,25 @@ impl Core {
         header: &Header,
         elements: &[u8],
     ) -> Result<(), Reason> {
-        self.stream.waiting(record.operation, record.seq).ok_or(Reason::Internal)?;
+        let pending = self.stream.waiting(record.operation, record.seq).ok_or(Reason::Internal)?;
+        match pending.is_exponents(record.seq) {
+            true => self.take_exponents(record, header, elements)?,
+            false => self.write_sum(record, form, header, elements)?,
+        }
+        self.stream.chunk_done(record.operation, record.seq, self.now);
+        self.stats.results_faulty += u64::from(header.has(flag::OVERFLOW | flag::NOT_FINITE));
+        self.stats.results += 1;
+        self.stats.completions.record(self.now.since(record.first_sent));
+        Ok(())
+    }
+
+    fn write_sum(
+        &mut self,
+        record: &ChunkRecord,
+        form: Form,
+        header: &Header,
+        elements: &[u8],
+    ) -> Result<(), Reason> {
         let pending = self.stream.get_mut(record.operation).ok_or(Reason::Internal)?;
         let first = pending.first(record.seq);
         let operation = &mut pending.operation;
@@ -484,10 +497,6 @@ impl Core {
                 false => pending.peer_fault(span),
             }
         }
-        self.stream.chunk_done(record.operation, record.seq, self.now);
-        self.stats.results_faulty += u64::from(header.has(flag::OVERFLOW | flag::NOT_FINITE));
-        self.stats.results += 1;
-        self.stats.completions.record(self.now.since(record.first_sent));
         Ok(())
     }
 

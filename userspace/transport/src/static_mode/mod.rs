@@ -79,7 +79,30 @@ impl StaticMode {
         }
         while let Some(operation) = self.slots.next_idle().and_then(|seq| core.stream.find(seq, near)) {
             let slot = self.slots.pop_idle();
-            slot.into_iter().for_each(|slot| core.in_flight.make_ready(slot, operation));
+            slot.into_iter().for_each(|slot| self.make_ready(core, slot, operation));
+        }
+    }
+
+    /// Allows the chunk of a slot to be sent, as soon as an exponent chunk that it needs has its result.
+    fn make_ready(&mut self, core: &mut Core, slot: usize, operation: u64) {
+        let state = self.slots.get_mut(slot);
+        let seq = core.in_flight.get(slot).seq;
+        match core.agreed_exponent(seq, operation, state.exponent) {
+            Some(exponent) => {
+                state.exponent = exponent;
+                core.in_flight.make_ready(slot, operation);
+            }
+            None => core.in_flight.hold(slot, operation),
+        }
+    }
+
+    /// Lets the chunks go that have waited for the result of an exponent chunk which came.
+    fn release_held(&mut self, core: &mut Core) {
+        let mut next = core.in_flight.first_held();
+        while let Some(slot) = next {
+            next = core.in_flight.next_in_queue(slot).map(|(slot, _)| slot);
+            let operation = core.in_flight.get(slot).operation;
+            self.make_ready(core, slot, operation);
         }
     }
 

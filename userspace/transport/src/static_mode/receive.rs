@@ -122,14 +122,18 @@ impl StaticMode {
         }
         let pool = self.slots.pool();
         let after = SlotPool::follow(state.after, header.next_seq).ok_or(Reason::OutOfTurn)?;
+        let is_exponents = core.is_exponents(record);
         core.deliver(record, Form::Scaled(state.exponent), header, elements)?;
         core.stats.steals += u64::from(after != pool.regular(record.seq));
         let operation = core.stream.find(state.after, record.operation);
         let next = self.slots.advance(*slot, record.seq, after, header.next_exponent);
         core.in_flight.advance(*slot, next);
         match operation.filter(|_| !core.params.congestion_control) {
-            Some(operation) => core.in_flight.make_ready(*slot, operation),
+            Some(operation) => self.make_ready(core, *slot, operation),
             None => self.slots.push_idle(*slot, next),
+        }
+        if is_exponents {
+            self.release_held(core);
         }
         if !self.acknowledge(core, record, packet) {
             core.budget.on_result(record.seq);

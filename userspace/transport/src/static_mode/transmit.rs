@@ -7,7 +7,7 @@ use sumac_wire::{
 
 use super::StaticMode;
 use crate::{
-    chunk::{ChunkCodec, Form},
+    chunk::Form,
     engine_core::Core,
     error::JobError,
     in_flight::{ChunkRecord, ChunkState},
@@ -26,7 +26,7 @@ enum PacketForm {
 
 impl StaticMode {
     pub(super) fn send_chunk(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {
-        let slot = core.in_flight.next_to_send().or_else(|| self.let_go(core))?;
+        let slot = self.let_go(core)?;
         let record = *core.in_flight.get(slot);
         let is_first = record.state != ChunkState::Lost;
         // The window has admitted a chunk that is ready. Only pacing may delay it.
@@ -38,6 +38,7 @@ impl StaticMode {
             return None;
         };
         match (form, is_first) {
+            (PacketForm::Elements, false) if core.is_exponents(&record) => core.stats.questions += 1,
             (PacketForm::Elements | PacketForm::Flush, true) => core.stats.chunks_sent += 1,
             (PacketForm::Elements | PacketForm::Flush, false) => core.stats.resent += 1,
             (PacketForm::ExponentRound, true) => core.stats.exponent_rounds += 1,
@@ -64,14 +65,15 @@ impl StaticMode {
     ) -> Option<(PacketForm, Header)> {
         let state = self.slots.get(slot);
         let waiting = core.stream.waiting(record.operation, record.seq)?;
-        let needs_exponent = core.codec.needs_exponent(&waiting.operation);
+        let needs_exponent = core.needs_exponent(waiting, record.seq);
         let is_lost = record.state == ChunkState::Lost;
         let flush = core.flush(record);
         let form = match () {
             () if needs_exponent && state.exponent == exponent::UNKNOWN => PacketForm::ExponentRound,
             () if flush.is_some() => PacketForm::Flush,
-            // Which worker's packet was lost is not known here: the elements are sent again only when they are missing.
-            () if is_lost && !state.is_wanted => PacketForm::Query,
+            // Which worker's packet was lost is not known here: the elements are sent again only when they are missing. Exponents are
+            // waited for, and cost less than a query and a round trip more.
+            () if is_lost && !state.is_wanted && !waiting.is_exponents(record.seq) => PacketForm::Query,
             () => PacketForm::Elements,
         };
         let next_exponent = match form {
@@ -79,9 +81,7 @@ impl StaticMode {
             PacketForm::ExponentRound | PacketForm::Query => exponent::NONE,
         };
         let pending = core.stream.get(record.operation)?;
-        let operation = &pending.operation;
-        let span = core.codec.span(operation, pending.first(record.seq));
-        let mut header = core.contribution(record.seq, operation, span);
+        let mut header = core.contribution(record.seq, pending);
         header.slot = self.slots.pool().number(slot);
         // A slot sends its next chunk when it has the result of the one before.
         header.received = record.seq as u32;
@@ -99,13 +99,12 @@ impl StaticMode {
             PacketForm::Query => header.flags |= flag::QUERY,
             PacketForm::ExponentRound => {
                 header.flags |= flag::EXPONENT;
-                header.next_exponent = core.codec.exponent(operation, span);
-                core.stats.elements_scanned += ChunkCodec::contributed(operation, span) as u64;
+                header.next_exponent = core.look_ahead(record.seq, record.operation);
             }
             PacketForm::Elements | PacketForm::Flush => {
                 flush.into_iter().for_each(|flush| flush.mark(&mut header));
                 let scaled = Form::Scaled(header.exponent);
-                core.write_elements(record, span, scaled, &mut header, out)?;
+                core.write_elements(record, scaled, &mut header, out)?;
             }
         }
         Some((form, header))

@@ -41,17 +41,20 @@ pub(super) fn budget(params: &JobParams, tuning: &Tuning) -> Box<dyn SendingBudg
 }
 
 impl StaticMode {
-    /// Lets the first chunk go that is held back, if the window has room for it. Returns its slot.
+    /// The slot of the next chunk to send. Where none is ready, lets the first ones go that are held back, as far as the window has room,
+    /// until one of them need not wait for its exponent.
     pub(super) fn let_go(&mut self, core: &mut Core) -> Option<usize> {
-        let seq = self.slots.next_idle()?;
-        let operation = core.stream.find(seq, self.held.near)?;
-        if !core.may_send(self.outstanding_before(core, seq)) {
-            return None;
+        while core.in_flight.next_to_send().is_none() {
+            let seq = self.slots.next_idle()?;
+            let operation = core.stream.find(seq, self.held.near)?;
+            if !core.may_send(self.outstanding_before(core, seq)) {
+                return None;
+            }
+            let slot = self.slots.pop_idle()?;
+            self.make_ready(core, slot, operation);
+            self.held = HeldBack { next: self.held.next.max(seq + 1), near: operation };
         }
-        let slot = self.slots.pop_idle()?;
-        core.in_flight.make_ready(slot, operation);
-        self.held = HeldBack { next: self.held.next.max(seq + 1), near: operation };
-        Some(slot)
+        core.in_flight.next_to_send()
     }
 
     /// Chunks before `seq` without a result, if all idle slots have later ones.

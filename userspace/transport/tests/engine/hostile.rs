@@ -23,7 +23,8 @@ fn finish(lone: &mut Lone, flying: &[Sent]) -> bool {
     lone.finish();
     let completion = lone.engine.poll_completion().expect("the operation ends");
     assert_eq!(completion.result, Ok(()));
-    completion.buffer.input(0, 82 * 4) == [2.0f32.to_ne_bytes(); 82].concat()
+    let sums = completion.buffer.input(0, 82 * 4);
+    !sums.is_empty() && sums.as_chunks().0.iter().all(|sum| f32::from_ne_bytes(*sum) == 2.0)
 }
 
 #[test]
@@ -124,7 +125,7 @@ fn tampered_answers_to_an_exponent_round_are_refused_by_reason() {
         ("another operation that is ours", |h| h.flags |= flag::MISMATCH, Reason::WrongPlace),
     ];
     let mut lone = Lone::ready(block(2, 4, 8), 50_000);
-    lone.submit_floats(&[2.0; 82]);
+    lone.submit_floats(&[2.0; 50]);
     let rounds = lone.send_all();
     lone.refuses(&rounds[0], &table);
     let mut long = rounds[0].answer_with(|header| header.elements = 1);
