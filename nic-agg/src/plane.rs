@@ -60,6 +60,7 @@ impl DataPlane for EbpfPlane {
             base_port: state.base_port,
             shards: state.shards,
             dynamic_slots: state.dynamic_slots,
+            socket_bytes: None,
             address: None,
             kept: Vec::new(),
         })

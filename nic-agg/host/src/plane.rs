@@ -167,6 +167,11 @@ impl HostDataPlane {
         self.shards.iter().map(move |shard| read(&lock(&shard.core)))
     }
 
+    /// Bytes of packets that the smallest socket holds until they are read.
+    fn socket_bytes(&self) -> Option<u64> {
+        self.shards.iter().map(|shard| shard.socket_bytes as u64).min()
+    }
+
     /// The sockets' packets and messages, by shard.
     pub fn socket_counts(&self) -> Vec<Counts> {
         self.shards.iter().map(Shard::counts).collect()
@@ -246,6 +251,7 @@ impl DataPlane for HostDataPlane {
             base_port: sizes.base_port,
             shards: sizes.shards,
             dynamic_slots: sizes.dynamic_slots,
+            socket_bytes: self.socket_bytes(),
             address: None,
             kept: Vec::new(),
         })

@@ -48,6 +48,8 @@ pub struct Shard {
     pub core: Arc<Mutex<HostAggregator>>,
     pub thread: Option<JoinHandle<()>>,
     last_round: LastRound,
+    /// Bytes of packets that its socket holds until they are read.
+    pub socket_bytes: usize,
     /// Those of its socket, as of the last round.
     counts: Arc<Mutex<Counts>>,
 }
@@ -83,13 +85,13 @@ impl Shard {
     ) -> Result<Shard, StartError> {
         let core = Arc::new(Mutex::new(core));
         let last_round = LastRound { start: Instant::now(), at: Arc::default() };
-        let counts = Arc::default();
+        let (socket_bytes, counts) = (socket.unread_bytes(), Arc::default());
         let pump = Pump::new(socket, core.clone(), stop, last_round.clone(), Arc::clone(&counts));
         let thread = thread::Builder::new()
             .name(format!("aggregate{number}"))
             .spawn(move || pump.run())
             .map_err(|source| StartError::Setup { what: "start an aggregating thread", source })?;
-        Ok(Shard { core, thread: Some(thread), last_round, counts })
+        Ok(Shard { core, thread: Some(thread), last_round, socket_bytes, counts })
     }
 
     pub fn counts(&self) -> Counts {

@@ -26,6 +26,8 @@ pub struct PlaneInfo {
     pub shards: u16,
     /// Slots of each shard that dynamic jobs share; 0: none.
     pub dynamic_slots: u32,
+    /// Bytes of packets that a shard's socket holds until they are read; none without sockets.
+    pub socket_bytes: Option<u64>,
     /// Parameter host: the address that workers and aggregators send to, when that is not the source of its control
     /// connection.
     pub address: Option<Ipv4Addr>,
@@ -203,6 +205,7 @@ impl DataPlane for NoDataPlane {
             base_port: DEFAULT_BASE_PORT,
             shards: MAX_LANES as u16 / CLASSES,
             dynamic_slots: 0,
+            socket_bytes: None,
             address: None,
             kept: Vec::new(),
         })

@@ -25,11 +25,26 @@ fn short_flight(rate: u64, packet: u128, elements: u16, shards: u16) -> u32 {
     u32::try_from(lane.next_power_of_two()).unwrap_or(FEWEST)
 }
 
-/// The slots of one lane for workers that measured this, of which no more than `most` are to be had; and why.
+/// The slots of which the packets of so many workers fit a socket that holds these bytes: workers send a slot's packets at any time,
+/// while the aggregator may wait for its CPU.
+pub fn unread(bytes: u64, workers: usize, elements: u16) -> u32 {
+    let packets = bytes / payload_len(elements) as u64 / workers.max(1) as u64;
+    let slots = u32::try_from(packets).unwrap_or(u32::MAX).max(1);
+    1 << slots.ilog2()
+}
+
+/// The slots of one lane for workers that measured this, of which no more than `most` are to be had, and `unread` if the aggregator has
+/// sockets; and why.
 ///
 /// A chunk is done when the slowest worker's contribution is there, so the largest round trip counts, and all together are
 /// as fast as the slowest. `shards` lanes share the path.
-pub fn slots(measures: &[PathMeasure], elements: u16, shards: u16, most: u32) -> (u32, String) {
+pub fn slots(
+    measures: &[PathMeasure],
+    elements: u16,
+    shards: u16,
+    most: u32,
+    unread: Option<u32>,
+) -> (u32, String) {
     let rtt_ns = measures.iter().map(|measure| measure.rtt_ns).max().unwrap_or(0);
     let rate = measures.iter().map(|measure| measure.bytes_per_s).min().unwrap_or(0);
     let bytes = u128::from(rtt_ns) * u128::from(rate) / 1_000_000_000;
@@ -57,6 +72,10 @@ pub fn slots(measures: &[PathMeasure], elements: u16, shards: u16, most: u32) ->
         reason.push_str(&format!("; {slots}, so that batches overlap"));
     } else if slots < wanted {
         reason.push_str(&format!("; {slots}, the most that the aggregator had free"));
+    }
+    if let Some(unread) = unread.filter(|unread| *unread < slots) {
+        reason.push_str(&format!("; {unread}, whose packets its sockets hold (net.core.rmem_max)"));
+        return (unread, reason);
     }
     (slots, reason)
 }
@@ -149,14 +168,24 @@ mod tests {
             ),
         ];
         for (measures, shards, most, slots, reason) in table {
-            assert_eq!(super::slots(&measures, 352, shards, most), (slots, reason.to_owned()));
+            assert_eq!(super::slots(&measures, 352, shards, most, None), (slots, reason.to_owned()));
         }
+    }
+
+    #[test]
+    fn sockets_hold_the_packets_of_all_workers() {
+        // Linux's default, and what is asked for, in packets of 1,472 bytes.
+        assert_eq!((unread(212_992, 4, 352), unread(8 << 20, 4, 352), unread(0, 4, 352)), (32, 1024, 1));
+        let path = PathMeasure { rtt_ns: 100_000, bytes_per_s: 125_000_000 };
+        let (slots, reason) = slots(&[path], 352, 1, 512, Some(32));
+        assert_eq!(slots, 32);
+        assert!(reason.ends_with("; 32, whose packets its sockets hold (net.core.rmem_max)"), "{reason}");
     }
 
     #[test]
     fn no_measure_overflows() {
         let wild = PathMeasure { rtt_ns: u64::MAX, bytes_per_s: u64::MAX };
-        assert_eq!(slots(&[wild], 1, 1, 256).0, 256);
-        assert_eq!(slots(&[], 1, 1, 256).0, FEWEST);
+        assert_eq!(slots(&[wild], 1, 1, 256, None).0, 256);
+        assert_eq!(slots(&[], 1, 1, 256, None).0, FEWEST);
     }
 }

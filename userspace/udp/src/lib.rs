@@ -78,6 +78,7 @@ pub struct DatagramSocket {
     socket: UdpSocket,
     /// Whether the kernel takes runs: until it has refused one.
     has_segmentation: bool,
+    unread_bytes: usize,
     counts: Counts,
 }
 
@@ -97,13 +98,25 @@ impl DatagramSocket {
         if let Err(error) = segmented {
             tracing::warn!(error = error.desc(), "the kernel has no UDP_SEGMENT: datagrams leave one by one");
         }
-        enlarge(&socket, "net.core.rmem_max", sockopt::RcvBufForce, sockopt::RcvBuf);
+        let received = enlarge(&socket, "net.core.rmem_max", sockopt::RcvBufForce, sockopt::RcvBuf);
         enlarge(&socket, "net.core.wmem_max", sockopt::SndBufForce, sockopt::SndBuf);
-        Ok(DatagramSocket { socket, has_segmentation: segmented.is_ok(), counts: Counts::default() })
+        // The kernel grants twice what is asked for, and needs the half for what is around packets.
+        let unread_bytes = received / 2;
+        Ok(DatagramSocket {
+            socket,
+            has_segmentation: segmented.is_ok(),
+            unread_bytes,
+            counts: Counts::default(),
+        })
     }
 
     pub fn get(&self) -> &UdpSocket {
         &self.socket
+    }
+
+    /// Returns the bytes of packets that the kernel holds until they are received. More are lost.
+    pub fn unread_bytes(&self) -> usize {
+        self.unread_bytes
     }
 
     pub fn counts(&self) -> Counts {
@@ -203,23 +216,26 @@ pub const fn buffer_len(messages: usize) -> usize {
     messages * MESSAGE
 }
 
-/// Asks for a large buffer; the privileged form goes above the system's maximum.
-fn enlarge<F, B>(socket: &UdpSocket, limit: &'static str, force: F, buffer: B)
+/// Asks for a large buffer; the privileged form goes above the system's maximum. Returns its size.
+fn enlarge<F, B>(socket: &UdpSocket, limit: &'static str, force: F, buffer: B) -> usize
 where
     F: SetSockOpt<Val = usize>,
     B: SetSockOpt<Val = usize> + GetSockOpt<Val = usize> + Copy,
 {
     let asked =
         setsockopt(socket, force, &SOCKET_BUFFER).or_else(|_| setsockopt(socket, buffer, &SOCKET_BUFFER));
-    match asked.and_then(|()| getsockopt(socket, buffer)) {
-        Ok(bytes) if bytes >= SOCKET_BUFFER => {}
-        Ok(bytes) => tracing::warn!(
+    let bytes = asked.and_then(|()| getsockopt(socket, buffer)).unwrap_or_else(|error| {
+        tracing::warn!(error = error.desc(), "cannot enlarge the socket's buffers");
+        0
+    });
+    if bytes < SOCKET_BUFFER {
+        tracing::warn!(
             bytes,
             wanted = SOCKET_BUFFER,
             "small socket buffers lose packets in bursts: raise {limit}, or give CAP_NET_ADMIN"
-        ),
-        Err(error) => tracing::warn!(error = error.desc(), "cannot enlarge the socket's buffers"),
+        );
     }
+    bytes
 }
 
 /// Adds those of `datagrams` to a run that can go with its first.

@@ -49,7 +49,8 @@ impl Coordinator {
         let present = run.members.values().filter(|member| !member.departed);
         let measures: Option<Vec<_>> = present.map(|member| member.measure).collect();
         let (Some(measures), Some(terms)) = (measures, &mut run.terms) else { return };
-        let (slots, reason) = tune::slots(&measures, terms.elements, terms.shards, terms.slots);
+        let unread = self.plane.socket_bytes.map(|bytes| tune::unread(bytes, measures.len(), terms.elements));
+        let (slots, reason) = tune::slots(&measures, terms.elements, terms.shards, terms.slots, unread);
         tracing::info!(name = run.name, job = run.job, slots, reason, "slots measured");
         // Also when it keeps all that it has: the planes show the reason.
         (terms.slots, terms.slots_reason) = (slots, reason);

@@ -95,6 +95,7 @@ impl DataPlane for FakePlane {
             base_port: 48700,
             shards: 2,
             dynamic_slots: if inner.kind == PlaneKind::Host { 64 } else { 0 },
+            socket_bytes: None,
             address: None,
             kept: Vec::new(),
         })

@@ -17,6 +17,7 @@ const fn sharing(dynamic_slots: u32, max_elements: u16) -> PlaneInfo {
         base_port: 48700,
         shards: 8,
         dynamic_slots,
+        socket_bytes: None,
         address: None,
         kept: Vec::new(),
     }

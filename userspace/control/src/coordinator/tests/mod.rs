@@ -49,6 +49,7 @@ const fn plane(slots: u32, max_elements: u16) -> PlaneInfo {
         base_port: 48700,
         shards: 2,
         dynamic_slots: 0,
+        socket_bytes: None,
         address: None,
         kept: Vec::new(),
     }
