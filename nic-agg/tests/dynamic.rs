@@ -115,6 +115,9 @@ fn table_of_cases() {
             elements: 20,
             ..SlotMeta::default()
         });
+        let refused = (reason == Reason::Collided).then(|| (owner(job.job, job.entry.epoch, 0), seq));
+        let (refused_owner, refused_seq) = refused.unwrap_or_default();
+        let expected = SlotMeta { refused_owner, refused_seq, ..expected };
         assert_eq!(slot.meta, expected, "{what}: slot");
         assert_eq!(slot.lock, 0, "{what}: lock");
     }
@@ -235,9 +238,10 @@ fn orphans_are_taken_back() {
     // The kernel's coarse clock advances every few milliseconds.
     std::thread::sleep(Duration::from_millis(50));
     free(&bench, &alive, 0, 0);
-    assert_eq!(bench.dynamic_slot(0).meta, SlotMeta::default(), "a result takes an orphan with it");
+    assert_eq!(bench.dynamic_slot(0).meta.owner, 0, "a result takes an orphan with it");
     for seq in 1..SLOTS {
-        assert_eq!(bench.show(&of(&alive, seq)).reason, Reason::Reclaimed, "slot {seq}");
+        assert_eq!(bench.show(&of(&alive, seq)).reason, Reason::Collided, "slot {seq} has refused the chunk");
+        assert_eq!(bench.show(&of(&alive, SLOTS + seq)).reason, Reason::Reclaimed, "slot {seq}");
         assert_eq!(bench.dynamic_slot(seq).meta.owner, owner(alive.job, alive.entry.epoch, 0));
     }
 }
@@ -303,8 +307,29 @@ fn probes_show_the_whole_way() {
     }
 }
 
+/// The slot becomes free between the packets of a chunk that it refused: it refuses the others too, and the chunk completes at
+/// the parameter host without a retransmission.
+#[test]
+fn a_chunk_that_was_refused_does_not_stall() {
+    needs_privileges!("a_chunk_that_was_refused_does_not_stall");
+    let job = dynamic_job(3, 20);
+    let (bench, mut summed) = (Bench::new(std::slice::from_ref(&job)), Summed::default());
+    let show = |rank: usize, seq: u32| bench.show(&contribution(&job, rank, &header(&job, rank, seq, 3)));
+    show(0, 8);
+    let first = show(0, 9);
+    free(&bench, &job, 8, 3);
+    let outcomes = [first, show(1, 9), show(2, 9)].map(|shown| {
+        assert_eq!(shown.reason, Reason::Collided);
+        let up = answer(&shown.out);
+        summed.take(&up.header, &up.values)
+    });
+    assert_eq!(outcomes, [Ok(Outcome::Wait), Ok(Outcome::Wait), Ok(Outcome::Complete)]);
+    assert_eq!(summed.values, sum(0..3, 9, 20));
+    assert_eq!(show(0, 10).reason, Reason::Added, "the slot is free for the next chunk");
+}
+
 /// A chunk whose first packet passes a busy slot, and whose others are then stored in it, where nothing completes it (ATP
-/// section 3.7, appendix A.1): any packet sent again frees it.
+/// section 3.7, appendix A.1): any packet sent again frees it. The slot has refused another job's chunk meanwhile.
 #[test]
 fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
     needs_privileges!("a_chunk_that_stalls_completes_when_it_is_sent_again");
@@ -316,9 +341,9 @@ fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
         (2, Reason::Passed, Ok(Outcome::Wait)),
         (1, Reason::Passed, Ok(Outcome::Complete)),
     ];
-    let job = dynamic_job(3, 20);
+    let (job, other) = (dynamic_job(3, 20), NewJob { job: 4, ..dynamic_job(3, 20) });
     for again in [caught, passed] {
-        let (bench, mut summed) = (Bench::new(std::slice::from_ref(&job)), Summed::default());
+        let (bench, mut summed) = (Bench::new(&[job.clone(), other.clone()]), Summed::default());
         let show = |rank: usize, seq: u32, flags: u16| {
             bench.show(&contribution(&job, rank, &Header { flags, ..header(&job, rank, seq, 3) }))
         };
@@ -327,11 +352,13 @@ fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
         assert_eq!(shown.reason, Reason::Collided);
         let up = answer(&shown.out);
         assert_eq!(summed.take(&up.header, &up.values), Ok(Outcome::Wait));
+        let others = bench.show(&contribution(&other, 0, &header(&other, 0, 1, 3)));
+        assert_eq!(others.reason, Reason::Collided);
         free(&bench, &job, 8, 3);
         assert_eq!([1, 2].map(|rank| show(rank, 9, 0).reason), [Reason::Added; 2]);
         for (rank, reason, outcome) in again {
             let shown = show(*rank, 9, flag::RESEND);
-            assert_eq!((shown.reason, bench.dynamic_slot(3).meta), (*reason, SlotMeta::default()));
+            assert_eq!((shown.reason, bench.dynamic_slot(3).meta.owner), (*reason, 0));
             let up = answer(&shown.out);
             assert_eq!(summed.take(&up.header, &up.values), *outcome, "rank {rank}");
         }

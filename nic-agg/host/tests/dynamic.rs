@@ -75,7 +75,7 @@ fn the_larger_values_under_maximum() {
 }
 
 /// A chunk whose first packet passes a busy slot, and whose others are then caught in it, where nothing completes it (ATP
-/// section 3.7, appendix A.1): who sends again sets it free, whoever that is.
+/// section 3.7, appendix A.1): who sends again sets it free, whoever that is. The slot has refused another job's chunk meanwhile.
 #[test]
 fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
     use Reason::{Flushed, Passed};
@@ -89,11 +89,14 @@ fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
     ];
     for again in [caught, passed] {
         let (mut aggregator, mut host) = (aggregator(3), Summed::default());
+        aggregator.install(&NewJob { job: JOB + 1, ..shared::job(3, &[HOST]) }).unwrap();
         let (other, stalled) = (contribution(3, 0, 1), |rank| contribution(3, rank, 1 + SLOTS));
         send(&mut aggregator, 0, &other);
         let (answer, up) = send(&mut aggregator, 0, &stalled(0));
         assert_eq!(answer.reason(), Reason::Collided);
         assert_eq!(host.take(&read(&up), &elements(&up)), Ok(Outcome::Wait));
+        let others = Header { job: JOB + 1, ..other };
+        assert_eq!(send(&mut aggregator, 0, &others).0.reason(), Reason::Collided);
         conclude(&mut aggregator, &result(&other));
         for rank in [1, 2] {
             assert_eq!(send(&mut aggregator, rank, &stalled(rank)).0, Answer::None(Reason::Added));
@@ -147,7 +150,14 @@ fn a_busy_slot_lets_others_pass_marked_until_it_is_free() {
     assert_eq!(aggregator.held(), 1);
     conclude(&mut aggregator, &result(&mine));
     assert_eq!(aggregator.held(), 0);
-    assert_eq!(send(&mut aggregator, 1, &other).0, Answer::None(Reason::Added));
+    let same = Header { bitmap_0: 1, ..other };
+    assert_eq!(
+        send(&mut aggregator, 0, &same).0,
+        Answer::One(Reason::Collided, HOST),
+        "the chunk as a whole"
+    );
+    let next = contribution(2, 1, 2 * SLOTS);
+    assert_eq!(send(&mut aggregator, 1, &next).0, Answer::None(Reason::Added));
 }
 
 #[test]
@@ -266,13 +276,15 @@ fn orphans_are_taken_back() {
     assert!(aggregator.remove(JOB));
     aggregator.install(&NewJob { job: JOB + 1, ..shared::job(2, &[HOST]) }).unwrap();
     let of = |rank, seq| Header { job: JOB + 1, ..contribution(2, rank, seq) };
-    for (after, expected) in [(499, Reason::Collided), (500, Reason::Reclaimed)] {
+    // A slot refuses the other packets of a chunk too.
+    let table = [(499, 0, Reason::Collided), (500, 0, Reason::Collided), (500, SLOTS, Reason::Reclaimed)];
+    for (after, first, expected) in table {
         aggregator.set_now(start.wrapping_add(after));
-        for seq in 0..SLOTS {
+        for seq in first..first + SLOTS {
             assert_eq!(send(&mut aggregator, 0, &of(0, seq)).0.reason(), expected, "after {after} ms");
         }
     }
-    for seq in 0..SLOTS {
+    for seq in SLOTS..2 * SLOTS {
         let (answer, sum) = send(&mut aggregator, 1, &of(1, seq));
         assert_eq!(answer.reason(), Reason::Forwarded);
         assert_eq!(elements(&sum), reference(2, seq, ELEMENTS), "nothing of the dead job's is in it");

@@ -129,7 +129,7 @@ pub struct DynamicSlot {
     pub reserved: u32,
     /// When the chunk began, in nanoseconds of the monotonic clock; of sampled chunks only.
     pub began: u64,
-    pub padding: [u32; 4],
+    pub padding: [u32; 2],
     /// The sum and 2^31 more, in host order; the first `elements` count. So shifted, a sum that leaves 32 bits is seen by
     /// what stands above them.
     pub values: [u32; PAGE_ELEMENTS],

@@ -5,8 +5,10 @@
 //! knows from bitmaps whose values it has. So whatever an aggregator does here, it either keeps a packet's values in a slot or sends
 //! them on, never both, and each sum that it sends on says whose values it holds.
 //!
-//! Two things differ from the paper. A slot that nobody frees is taken back by age also when a *contribution* finds it, not
-//! only when a result passes; and a contribution that is alone at its level is passed on without a slot.
+//! Three things differ from the paper. A slot that nobody frees is taken back by age also when a *contribution* finds it, not
+//! only when a result passes. A contribution that is alone at its level is passed on without a slot. And a slot remembers the
+//! chunk that it refused last: the chunk's later packets are refused too when the slot has become free meanwhile. In the paper they
+//! wait in it for packets that have passed, until all workers take the chunk for lost (section 3.6).
 
 pub mod host;
 
@@ -17,7 +19,11 @@ use crate::{
     stream::is_later,
 };
 
-/// The metadata of a slot. Host order. All zero: the slot is free.
+/// Chunks before the one that a slot refused last that are refused too: more than two windows, beyond which no packet of a
+/// lane is on its way.
+const REFUSED_CHUNKS: u32 = 1 << 14;
+
+/// The metadata of a slot. Host order. The slot is free when `owner` is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SlotMeta {
@@ -43,9 +49,13 @@ pub struct SlotMeta {
     pub reserved: u16,
     /// The prefix of the lane that all contributors of the sum have received, at least.
     pub received: u32,
+    /// [`owner`] of the lane whose chunk the slot refused last; zero: none. It stays when the slot becomes free.
+    pub refused_owner: u32,
+    /// The latest chunk of that lane that it refused.
+    pub refused_seq: u32,
 }
 
-const _: () = assert!(size_of::<SlotMeta>() == 32);
+const _: () = assert!(size_of::<SlotMeta>() == 40);
 
 /// The owner of a lane's slots: chunks of different lanes have the same numbers.
 ///
@@ -130,6 +140,12 @@ impl Contribution {
     const fn has(&self, flags: u16) -> bool {
         self.flags & flags != 0
     }
+
+    /// Whether a slot of the first level refused it, so that the second level gets no sum of its rack.
+    #[inline(always)]
+    const fn has_collided_below(&self) -> bool {
+        self.has(flag::LEVEL) && self.has(flag::COLLISION)
+    }
 }
 
 /// The operation on the slot's values, and the packet's destination.
@@ -169,6 +185,27 @@ impl SlotMeta {
         self.owner == owner && self.seq == seq
     }
 
+    /// The slot without its chunk.
+    #[inline(always)]
+    fn freed(&self) -> SlotMeta {
+        let SlotMeta { refused_owner, refused_seq, .. } = *self;
+        SlotMeta { refused_owner, refused_seq, ..SlotMeta::default() }
+    }
+
+    /// Whether a packet of this chunk, or of a later one of its lane, was refused: then some of its values may have passed.
+    /// Chunks of a lane mostly arrive in order, so one number stands for all that were refused.
+    #[inline(always)]
+    const fn has_refused(&self, c: &Contribution) -> bool {
+        self.refused_owner == c.owner && self.refused_seq.wrapping_sub(c.seq) < REFUSED_CHUNKS
+    }
+
+    /// Notes that packets of this chunk pass.
+    #[inline(always)]
+    fn refusing(&self, c: &Contribution) -> SlotMeta {
+        let refused_seq = if self.has_refused(c) { self.refused_seq } else { c.seq };
+        SlotMeta { refused_owner: c.owner, refused_seq, ..*self }
+    }
+
     #[inline(always)]
     fn of(c: &Contribution, now: u32) -> SlotMeta {
         SlotMeta {
@@ -181,8 +218,8 @@ impl SlotMeta {
             flags: c.flags & (flag::MERGED | flag::MAXIMUM | flag::LEVEL),
             exponent: c.exponent,
             next_exponent: c.next_exponent,
-            reserved: 0,
             received: c.received,
+            ..SlotMeta::default()
         }
     }
 
@@ -225,17 +262,20 @@ pub fn decide(before: &SlotMeta, c: &Contribution, now: u32, timeout: u32) -> (S
     // What is sent again is not aggregated: it would wait for packets that have passed already. Alone, there is nothing
     // to wait for.
     if resend || c.fan_in <= 1 {
-        return (*before, Action::Pass);
+        let after = if c.has_collided_below() { before.refusing(c) } else { *before };
+        return (after, Action::Pass);
     }
-    if before.owner != 0 && !before.is_abandoned(now, timeout) {
-        return (*before, Action::Collide);
+    let is_busy = before.owner != 0 && !before.is_abandoned(now, timeout);
+    if is_busy || before.has_refused(c) {
+        return (before.refusing(c), Action::Collide);
     }
-    (SlotMeta::of(c, now), Action::Store)
+    let SlotMeta { refused_owner, refused_seq, .. } = *before;
+    (SlotMeta { refused_owner, refused_seq, ..SlotMeta::of(c, now) }, Action::Store)
 }
 
 #[inline(always)]
 fn same_chunk(before: &SlotMeta, c: &Contribution, now: u32) -> (SlotMeta, Action) {
-    let free = SlotMeta::default();
+    let free = before.freed();
     if c.has(flag::RAW_FLOAT) {
         // The parameter host has no use for integers of this chunk any more.
         return (free, Action::Pass);
@@ -248,7 +288,7 @@ fn same_chunk(before: &SlotMeta, c: &Contribution, now: u32) -> (SlotMeta, Actio
     if c.has(flag::RESEND) {
         // At the second level a bit is a whole rack, of which a packet may be a part: what is here cannot be merged.
         return if c.has(flag::LEVEL) {
-            (free, Action::Pass)
+            (if c.has_collided_below() { free.refusing(c) } else { free }, Action::Pass)
         } else {
             (free, Action::Flush { adds: !is_in })
         };
@@ -266,7 +306,7 @@ fn same_chunk(before: &SlotMeta, c: &Contribution, now: u32) -> (SlotMeta, Actio
 /// abandoned.
 #[inline(always)]
 pub fn release(before: &SlotMeta, owner: u32, seq: u32, now: u32, timeout: u32) -> SlotMeta {
-    if before.holds(owner, seq) || before.is_abandoned(now, timeout) { SlotMeta::default() } else { *before }
+    if before.holds(owner, seq) || before.is_abandoned(now, timeout) { before.freed() } else { *before }
 }
 
 /// The header of a level's sum, from that of the packet that completed it; the elements are the slot's values.

@@ -74,12 +74,52 @@ fn congestion_reaches_the_sum_from_every_packet() {
 #[test]
 fn a_busy_slot_sends_on_to_the_host_past_the_second_level() {
     let before = slot(1, 4);
-    assert_eq!(at(&before, &packet(0, 5), NOW), (before, Action::Collide));
+    assert_eq!(at(&before, &packet(0, 5), NOW), (refusing(before, 5), Action::Collide));
     let header = collided(&packet(0, 5));
     assert_eq!(header.flags, flag::LEVEL | flag::RESEND | flag::COLLISION);
     let second = slot(1, 5);
     let second = SlotMeta { flags: flag::LEVEL, ..second };
-    assert_eq!(at(&second, &header, NOW), (SlotMeta::default(), Action::Pass), "what is there is given up");
+    let given_up = refusing(SlotMeta::default(), 5);
+    assert_eq!(at(&second, &header, NOW), (given_up, Action::Pass), "what is there is given up");
+}
+
+/// The slot after it refused a chunk.
+fn refusing(before: SlotMeta, seq: u32) -> SlotMeta {
+    SlotMeta { refused_owner: owner(3, 1, 0), refused_seq: seq, ..before }
+}
+
+/// ATP section 3.6: the slot becomes free between a chunk's packets, and those in it would wait for those that have passed.
+#[test]
+fn a_chunk_is_refused_whole() {
+    let busy = refusing(slot(1, 4), 9);
+    assert_eq!(at(&slot(1, 4), &packet(0, 9), NOW), (busy, Action::Collide));
+    let free = release(&busy, owner(3, 1, 0), 4, NOW, MAX_AGE_MICROS);
+    assert_eq!(free, refusing(SlotMeta::default(), 9), "it remembers");
+    assert_eq!(at(&free, &packet(1, 9), NOW), (free, Action::Collide), "a later packet of the chunk");
+    assert_eq!(at(&free, &packet(1, 7), NOW), (free, Action::Collide), "it may have been refused before");
+    let (taken, action) = at(&free, &packet(0, 10), NOW);
+    assert_eq!((taken, action), (refusing(slot(1, 10), 9), Action::Store), "a later chunk");
+    let again = Header { flags: flag::RESEND, ..packet(1, 9) };
+    assert_eq!(at(&free, &again, NOW), (free, Action::Pass));
+    let other = Header { lane: 1, ..packet(0, 9) };
+    let (taken, action) = at(&free, &other, NOW);
+    assert_eq!((taken.owner, taken.refused_seq, action), (owner(3, 1, 1), 9, Action::Store));
+    assert_eq!(at(&taken, &packet(0, 5), NOW).0, refusing(taken, 9), "the latest one stays");
+    let half = 9u32.wrapping_sub(1 << 31);
+    assert_eq!(at(&free, &packet(0, half), NOW).1, Action::Store, "numbers wrap");
+}
+
+#[test]
+fn the_second_level_refuses_a_chunk_that_collided_below() {
+    let below = Header { flags: flag::LEVEL | flag::RESEND | flag::COLLISION, ..packet(0, 9) };
+    let sum = Header { flags: flag::LEVEL, bitmap_0: 7, bitmap_1: 2, ..packet(0, 9) };
+    for before in [SlotMeta::default(), SlotMeta { flags: flag::LEVEL, ..slot(2, 9) }, slot(1, 4)] {
+        let (after, action) = at(&before, &below, NOW);
+        assert_eq!((after.refused_owner, after.refused_seq, action), (owner(3, 1, 0), 9, Action::Pass));
+        assert_eq!(at(&after, &sum, NOW), (after, Action::Collide), "another rack's sum, after {before:?}");
+    }
+    let resent = Header { flags: flag::LEVEL | flag::RESEND, ..packet(0, 9) };
+    assert_eq!(at(&SlotMeta::default(), &resent, NOW), (SlotMeta::default(), Action::Pass), "after a loss");
 }
 
 #[test]

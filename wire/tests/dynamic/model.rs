@@ -94,6 +94,8 @@ const FOREIGN: SlotMeta = SlotMeta {
     next_exponent: 0,
     reserved: 0,
     received: 0,
+    refused_owner: 0,
+    refused_seq: 0,
 };
 
 impl State {
