@@ -217,6 +217,36 @@ fn slots_that_others_left_behind_are_avoided_and_then_taken() {
     assert!(net.collisions() < collisions + 100, "{}", net.collisions());
 }
 
+/// A chunk whose slot is busy passes as a whole: with far too few slots, and workers that are not in step, chunks do not wait in slots
+/// for those of their packets that have passed. The few that do halve no window for long.
+#[test]
+fn few_slots_cost_neither_retransmissions_nor_windows() {
+    for slots in [2, 8, 32] {
+        let (mut resent_all, mut halved, mut collided) = (0, 0, 0);
+        for seed in 0..20 {
+            let params =
+                JobParams { dynamic: Some(DynamicParams::new(slots).with_window(64)), ..job(6, slots) };
+            let mut net = Network::new(&params, seed, jitter(2 * MICRO));
+            net.join();
+            (0..8).for_each(|operation| submit(&mut net, operation));
+            net.run(8, 10);
+            check(&net, 8);
+            resent_all += resent(&net);
+            collided += net.collisions();
+            halved += net
+                .engines()
+                .map(|engine| engine.stats().halvings - engine.stats().halvings_undone)
+                .sum::<u64>();
+        }
+        println!("{slots} slots: {collided} collisions, {resent_all} sent again, {halved} windows halved");
+        assert!(collided > 20 * 1000, "{slots} slots: {collided}");
+        assert!(
+            resent_all < collided / 10 && halved < collided / 1000,
+            "{slots} slots: {resent_all} {halved}"
+        );
+    }
+}
+
 #[test]
 fn a_late_worker_does_not_halve_a_window() {
     let mut net = Network::new(&job(3, 64), 5, PERFECT);

@@ -175,6 +175,7 @@ impl DynamicMode {
 
     fn acknowledge(&mut self, core: &mut Core, record: &ChunkRecord, packet: &Packet<'_>) {
         self.path.on_result();
+        let was_suspected = record.is_resent || record.state == ChunkState::Lost;
         let is_marked = packet.is_marked || packet.header.has(flag::ECN_ECHO);
         let Acknowledged { lost, is_spurious, is_repaired } =
             core.acknowledge(record, &packet.header, is_marked);
@@ -182,14 +183,17 @@ impl DynamicMode {
             // Another worker's packet may have been lost: that lowers all of this worker's paths alike.
             core.on_path_loss(record.lost_path);
         }
-        if !record.is_resent && record.state != ChunkState::Lost {
+        if !was_suspected {
             // Where another worker's recovery was waited for it is no sample, but shows that chunks get through.
             core.backoff.reset();
         }
         if !core.take_marks(packet, self.event(record.seq, 0)) {
             core.budget.on_result(record.seq);
         }
-        if is_spurious && !self.first_of_burst.contains(&record.seq) {
+        // A slot was busy for some packets of the chunk and free for others, which waited for them in vain (ATP section 3.6). That looks
+        // like a loss, and is none. If the network is congested, it marks.
+        let has_collided = was_suspected && packet.header.has(flag::COLLISION);
+        if (is_spurious || has_collided) && !self.first_of_burst.contains(&record.seq) {
             core.on_spurious_loss();
         }
         lost.into_iter().for_each(|lost| self.on_loss(core, lost));

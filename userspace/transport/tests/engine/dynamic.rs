@@ -103,6 +103,25 @@ fn a_later_result_and_the_reordering_window_halve_the_congestion_window() {
     assert_eq!((stats.suspects_spurious, stats.halvings_undone), (0, 0));
 }
 
+/// ATP section 3.6: its slot was busy for another worker's packet, and free for this one's.
+#[test]
+fn a_halving_for_a_chunk_that_collided_is_taken_back() {
+    for (flags, expected) in [(flag::COLLISION, (16, 1)), (0, (8, 0))] {
+        let (mut lone, sent) = start(with(|_| ()));
+        lone.wait(RTT);
+        [0, 1, 3, 4, 5].iter().for_each(|at| lone.take(&sent[*at].answer()));
+        lone.send_all();
+        lone.expire();
+        let again = lone.send().expect("chunk 2");
+        assert_eq!((again.header.seq, lone.engine.stats().cwnd, lone.engine.stats().halvings), (2, 8, 1));
+        lone.wait(RTT);
+        lone.take(&again.answer_with(|header| (header.flags, header.bitmap_0) = (flags, 7)));
+        let stats = lone.engine.stats();
+        assert_eq!((stats.cwnd, stats.halvings_undone), expected, "flags {flags}");
+        assert_eq!(stats.suspects_spurious, 0);
+    }
+}
+
 #[test]
 fn a_halving_for_a_late_result_is_taken_back() {
     let (mut lone, sent) = start(with(|_| ()));
