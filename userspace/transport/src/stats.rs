@@ -133,6 +133,8 @@ engine_stats! {
     suspects_fast,
     /// Chunks considered lost by their timer or the probe timeout.
     suspects_timer,
+    /// Of these, the last chunks of the stream that the tail loss probe considered lost.
+    tail_probes,
     /// Chunks considered lost whose result arrived before a packet was sent.
     suspects_spared,
     /// Chunks considered lost that were only late: reordering was longer than its window.
@@ -162,7 +164,7 @@ engine_stats! {
     cwnd,
     /// The number of times it was halved, for marks or losses.
     halvings,
-    /// Halvings for losses that were taken back, as all the chunks were only late.
+    /// Halvings for losses that were taken back, as all the chunks were only late or had found their slot busy.
     halvings_undone,
     /// Results with a mark of congestion, on their own path or a contribution's.
     marked,

@@ -11,6 +11,7 @@ use crate::{
     draw::{params, plan},
     run::{ends, run},
     scenario::{JobPlan, Kind, Scenario, Shape, Sums, Tensor},
+    totals::Totals,
 };
 
 /// Time at which the tensor is submitted: after the handshake, however often that was lost.
@@ -90,6 +91,63 @@ fn recovery_is_fast() {
         let (median, mean) = times(seeds, loss, chunks);
         println!("{chunks} chunks, loss {loss}: median {median} us, mean {mean} us");
         assert!(median <= most_median && mean <= most_mean, "{chunks} chunks, loss {loss}");
+    }
+}
+
+/// Six sums of 256 KB one after the other by four workers, with block exponents, on cables that carry a frame in `spacing`.
+fn sums_of_256_kb(seed: u64, loss: f64, spacing: Nanos) -> Scenario {
+    let mut scenario = lossy_at(seed, loss, 187, spacing);
+    scenario.cable.delay = 10 * MICRO;
+    let JobPlan { params, tensors, .. } = &mut scenario.jobs[0];
+    params.scaling = Scale::Block;
+    let sum = |number: u64| Tensor { dtype: DType::Float32, at: START + number * 500 * MILLI, ..tensors[1] };
+    let sums: Vec<Tensor> = (0..6).map(sum).collect();
+    tensors.splice(1.., sums);
+    scenario
+}
+
+/// The last chunks of a sum have no later result that shows a loss. Their tail is probed for, and what a later result shows to be
+/// lost near the end is sent at once. The bounds are of the second longest of 200 sums at 1 % loss. Of 1,500 sums the 99th percentile is 1.2 times the time
+/// without loss at 400 Mbit/s, and 1.5 times at 10 Gbit/s; with a retransmission timeout in the tail it was 3.3 and 3.5 times. For each lost frame
+/// little more than one contribution is sent again.
+#[test]
+fn a_loss_near_the_end_costs_little_time() {
+    for (spacing, most) in [(30_760, 130), (1_230, 200)] {
+        let times = |loss, seed| -> Vec<Nanos> {
+            let ends = ends(&sums_of_256_kb(seed, loss, spacing));
+            // The empty tensor, and the first sum, which measures the path.
+            (1..6).map(|number| ends[1 + number] - START - number as u64 * 500 * MILLI).collect()
+        };
+        let without = times(0.0, 0)[4];
+        let mut all: Vec<Nanos> = (0..40).flat_map(|seed| times(0.01, seed)).collect();
+        all.sort_unstable();
+        let mut totals = Totals::default();
+        (0..10).for_each(|seed| totals.add(&run(&sums_of_256_kb(seed, 0.01, spacing))));
+        let (lost, asked, again) = (totals.links.lost, totals.fixed.questions, totals.fixed.resent);
+        println!(
+            "without loss {without} ns; median {} ns, 99th percentile {} ns; {lost} lost, {asked} asked, {again} sent again",
+            all[100], all[198]
+        );
+        assert!(all[198] * 100 <= without * most, "{spacing} ns a frame");
+        assert!(again * 10 <= lost * 13 && asked <= 9 * lost, "{spacing} ns a frame");
+    }
+}
+
+/// A worker pauses for 20 ms, 400 round trips, near the end of a sum. The others ask a few times, in pauses that double.
+#[test]
+fn a_pause_near_the_end_costs_a_few_queries() {
+    for percent in [50, 80, 95] {
+        let mut scenario = lossy_at(0, 0.0, 1000, 1_230);
+        let whole = took(&scenario);
+        let from = START + whole / 100 * percent;
+        scenario.jobs[0].pause = Some((3, from, from + 20 * MILLI));
+        let totals = run(&scenario);
+        println!(
+            "after {percent} %: {} asked, {} of them for the tail",
+            totals.needless, totals.fixed.tail_probes
+        );
+        assert!(totals.fixed.resent <= 3, "after {percent} %: one for each of the others");
+        assert!(totals.needless <= 3 * 24, "after {percent} %: {}", totals.needless);
     }
 }
 

@@ -63,6 +63,7 @@ impl Core {
     /// Notes that a result of this operation has come, whether this worker sent the chunk or not.
     pub fn note_result(&mut self, operation: u64) {
         self.confirm(operation);
+        self.tail_probes = 0;
         self.probe_timeout.on_result(self.now);
         self.path_check.restart(self.now);
     }

@@ -1,10 +1,11 @@
-//! Deadlines from the measured round trip: of chunks whose operation has a loss bound, and of exponent chunks.
+//! Deadlines from the measured round trip: of the last chunks of the stream, of chunks whose operation has a loss bound, and of
+//! exponent chunks.
 //!
 //! | chunk | deadline | then |
 //! | --- | --- | --- |
 //! | suspected | [`FLUSH_TIMEOUTS`] retransmission timeouts after its first packet; one where a worker is known to be late | before it a query (static mode) or a retransmission (dynamic), as in a reliable operation; flush after it |
 //! | an exponent chunk that others wait for, with nothing older in flight | the timeout of a started operation; with a loss bound [`QUIET_TRIPS`] of the shortest round trip | suspected, once |
-//! | not suspected, and the stream has no further chunk | the latest answer's round trip after its packet, and [`QUIET_TRIPS`] of the shortest after the last result | suspected |
+//! | not suspected, and the stream has no further chunk | the latest answer's round trip after its packet, and [`QUIET_TRIPS`] of the shortest after the last result; without a loss bound that doubles until the next result | suspected |
 //!
 //! All workers suspect a lost contribution at about the same time, and only one of them lacks it: in the static mode a flush of each
 //! costs more time than the queries and the one retransmission. The result of a flush also leaves a later chunk's exponent
@@ -15,7 +16,7 @@
 
 use super::Core;
 use crate::{
-    bounded_loss::Flush,
+    bounded_loss::{Flush, Ledger},
     in_flight::{ChunkRecord, ChunkState},
     time::Time,
 };
@@ -25,6 +26,8 @@ const FLUSH_TIMEOUTS: u64 = 2;
 /// Shortest round trips without a result after which one of the last chunks is suspected. RFC 8985, section 7.2, has two
 /// smoothed ones, which hold the queues of a full window.
 const QUIET_TRIPS: u64 = 2;
+/// The most doublings of that pause.
+const MAX_LEVEL: u32 = 16;
 
 impl Core {
     /// The flush that a suspected chunk is sent again with, once its deadline has passed.
@@ -71,16 +74,26 @@ impl Core {
     }
 
     fn last_chunk_probe(&self, is_at_end: bool) -> Option<(Time, usize)> {
-        let (index, _) = self.in_flight.oldest_confirmed().filter(|_| is_at_end)?;
+        if !is_at_end || self.tuning.timers_only {
+            return None;
+        }
+        let (index, _) = self.in_flight.oldest_confirmed()?;
         let record = self.in_flight.get(index);
-        self.stream.get(record.operation)?.ledger.as_ref()?.limit()?;
+        let ledger = self.stream.get(record.operation)?.ledger.as_ref();
+        // A flush needs a suspicion of its chunk, however late a worker is.
+        let level = if ledger.and_then(Ledger::limit).is_some() { 0 } else { self.tail_probes };
         // Without a sample there is no pause.
         Some(self.rtt.shortest()).filter(|shortest| *shortest > 0)?;
         let window = self.loss.reordering_window(&self.rtt);
         let due = record.timer_start.plus((self.latest_rtt + window) << record.backoff);
         // One chunk in each pause: where a worker is late, all of them wait.
         let latest = self.probe_timeout.last_result().max(self.tail_probed);
-        Some((due.max(latest.plus(self.quiet())), index))
+        Some((due.max(latest.plus(self.quiet() << level.min(MAX_LEVEL))), index))
+    }
+
+    /// Whether one tail loss probe was due since the latest result.
+    pub fn has_probed_tail_once(&self) -> bool {
+        self.tail_probes == 1
     }
 
     /// Suspects the oldest chunk when its tail loss probe is due. Returns whether it was.
@@ -89,6 +102,8 @@ impl Core {
         let Some((_, index)) = due else { return false };
         self.expire_chunk(index);
         self.tail_probed = self.now;
+        self.tail_probes += 1;
+        self.stats.tail_probes += 1;
         true
     }
 }

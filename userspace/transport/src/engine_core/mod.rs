@@ -84,6 +84,8 @@ pub(crate) struct Core {
     latest_is_partial: bool,
     /// The time of the last tail loss probe.
     tail_probed: Time,
+    /// Tail loss probes since the last result.
+    tail_probes: u32,
     /// Whether a mark, or a loss, is to go out with the next contribution, so that its result reaches all workers with it; also
     /// after a pause, since the window is still too large.
     pub echoes_mark: bool,
@@ -124,6 +126,7 @@ impl Core {
             budget,
             latest_is_partial: false,
             tail_probed: Time(0),
+            tail_probes: 0,
             echoes_mark: false,
             paced_until: None,
             results_restart_timers: is_cautious,

@@ -48,6 +48,8 @@ pub(crate) struct StaticMode {
     aggregator: PeerId,
     probing: Probing,
     held: HeldBack,
+    /// Contributions that were sent again without a query since the last new one.
+    unasked: u32,
 }
 
 impl StaticMode {
@@ -67,7 +69,7 @@ impl StaticMode {
         };
         let probing = Probing::Handshake(Handshake::new(tuning));
         let held = HeldBack { next: first, near: 0 };
-        Ok((StaticMode { slots, first, aggregator, probing, held }, core))
+        Ok((StaticMode { slots, first, aggregator, probing, held, unasked: 0 }, core))
     }
 
     /// Makes the slots ready whose chunks the stream has reached. Later chunks follow with their slots' results. `near` is the

@@ -14,6 +14,9 @@ use crate::{
     transmit::Transmit,
 };
 
+/// One part in so many of the slots: the last chunks of a stream that may be sent again without a query.
+const UNASKED_PART: u64 = 8;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PacketForm {
     Elements,
@@ -37,6 +40,9 @@ impl StaticMode {
             chunk_in_two_slots(core, &record);
             return None;
         };
+        let is_again = form == PacketForm::Elements && !is_first && !core.is_exponents(&record);
+        let is_unasked = is_again && !self.slots.get(slot).is_wanted;
+        self.unasked = if is_first { 0 } else { self.unasked + u32::from(is_unasked) };
         match (form, is_first) {
             (PacketForm::Elements, false) if core.is_exponents(&record) => core.stats.questions += 1,
             (PacketForm::Elements | PacketForm::Flush, true) => core.stats.chunks_sent += 1,
@@ -53,6 +59,21 @@ impl StaticMode {
         let is_start = in_round || !state.in_round;
         (state.in_round, state.is_wanted) = (in_round, false);
         Some(core.send_chunk(slot, &header, self.aggregator, is_start, out))
+    }
+
+    /// Whether a suspected chunk's elements go at once, without a query: one of the last chunks of the stream, of which a later one has its
+    /// result, or the first that is probed since the latest result. No other chunk hides the time of a query then, and the link is
+    /// idle. All workers send them, though one packet is missing: so only few of the chunks, and one where a worker is late.
+    ///
+    /// With congestion control the answer to a query is the sign of a loss, which all workers are to learn of.
+    fn sends_unasked(&self, core: &Core, record: &ChunkRecord) -> bool {
+        let most = (self.slots.pool().slots() / UNASKED_PART).max(1);
+        !core.params.congestion_control
+            && !core.tuning.timers_only
+            && (record.overtaken.is_some() || core.has_probed_tail_once())
+            && core.in_flight.unanswered() as u64 <= most
+            && u64::from(self.unasked) < most
+            && self.is_at_end(core)
     }
 
     /// Writes the packet that a slot is to send; `None` when the chunk already has its result.
@@ -73,7 +94,13 @@ impl StaticMode {
             () if flush.is_some() => PacketForm::Flush,
             // Which worker's packet was lost is not known here: the elements are sent again only when they are missing. Exponents are
             // waited for, and cost less than a query and a round trip more.
-            () if is_lost && !state.is_wanted && !waiting.is_exponents(record.seq) => PacketForm::Query,
+            () if is_lost
+                && !state.is_wanted
+                && !waiting.is_exponents(record.seq)
+                && !self.sends_unasked(core, record) =>
+            {
+                PacketForm::Query
+            }
             () => PacketForm::Elements,
         };
         let next_exponent = match form {
