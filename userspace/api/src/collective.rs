@@ -41,7 +41,20 @@ pub struct Collective {
     /// The fraction of its elements that each worker may be left out with.
     #[serde(default, deserialize_with = "finite")]
     pub loss_bound: f32,
+    /// The offset of its completion word in the output's region: 64 bits, which the daemon sets to [`WORD_COMPLETE`] or
+    /// [`WORD_FAILED`] when the operation has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_word: Option<u64>,
+    /// Whether its end has the times of its steps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub timing: bool,
 }
+
+/// The completion word of an operation whose result is in memory. The client sets it to 0 before.
+pub const WORD_COMPLETE: u64 = 1;
+
+/// The completion word of an operation that has failed; its end has the reason.
+pub const WORD_FAILED: u64 = 2;
 
 /// A number that is too large for its type would be read as infinity, which has no JSON form.
 pub(crate) fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
@@ -96,6 +109,8 @@ mod tests {
             priority: 0,
             importance: Importance::None,
             loss_bound: 0.0,
+            completion_word: None,
+            timing: false,
         };
         let cases = [
             (CollectiveKind::Allreduce, None, Some(Reduction::Min), true),

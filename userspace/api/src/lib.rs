@@ -16,12 +16,12 @@ mod request;
 mod transfer;
 
 pub use channel::{Channel, FrameError, Inbound, Message};
-pub use collective::Collective;
+pub use collective::{Collective, WORD_COMPLETE, WORD_FAILED};
 pub use failure::{Code, Failure};
 pub use open::{Attach, Open, Secret};
 pub use outbound::{
     CancelReply, DynamicReply, Event, HelloReply, JobStats, Limits, Loss, OpenReply, OperationReply,
-    Outbound, RegisterReply, SandboxReply, StatsReply, WaitReply, body,
+    Outbound, RegisterReply, SandboxReply, StatsReply, Timing, WaitReply, body,
 };
 pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Stats, Unregister, Wait};
 pub use sumac_job::{
@@ -31,7 +31,7 @@ pub use sumac_job::{
 pub use transfer::{MissingValues, PollCq, PollCqReply, PostRecv, PostSend, TransferCompletion};
 
 /// The protocol's version.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The maximum length of a message in bytes, in both directions.
 pub const MAX_MESSAGE: usize = 128 * 1024;

@@ -126,6 +126,24 @@ pub struct WaitReply {
     /// The contributions that are missing, of an operation with a loss bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
+    /// The times of its steps, if the operation asked for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timing: Option<Timing>,
+}
+
+/// The times of an operation's steps in the daemon, in nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timing {
+    /// The session has read the command.
+    pub received_ns: u64,
+    /// A data path thread has taken the operation.
+    pub taken_ns: u64,
+    /// The first packets have been passed to the kernel: the end of the round in which the operation was taken.
+    pub sent_ns: u64,
+    /// The data path thread has woken up for the last result.
+    pub arrived_ns: u64,
+    /// All results are in memory, and the memory is the client's.
+    pub ended_ns: u64,
 }
 
 /// The contributions that are missing in the result of an operation with a loss bound, in elements of its tensor.
@@ -270,6 +288,9 @@ pub enum Event {
         /// The error, if it failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
+        /// The times of its steps, as in [`WaitReply`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timing: Option<Timing>,
     },
     /// The job ended on all workers; its operations have completed with this error.
     JobFailed {
@@ -387,6 +408,7 @@ mod tests {
                 error: None,
             }),
             Outbound::Event(Event::JobFailed { job: 2, error: failure }),
+                timing: Some(Timing { received_ns: 1, taken_ns: 2, sent_ns: 3, arrived_ns: 4, ended_ns: 5 }),
         ];
         for message in messages {
             let bytes = message.encode().unwrap();

@@ -284,11 +284,13 @@ mod tests {
             priority: 3,
             importance: sumac_job::Importance::None,
             loss_bound: 0.0,
+            completion_word: Some(4096),
+            timing: true,
         };
         let rooted = Collective { root: Some(3), ..plain.clone() };
         let reduced = Collective { reduction: Some(Reduction::Mean), ..plain.clone() };
         let commands = [
-            Command::Hello(Hello { version: 3, client: "test".into() }),
+            Command::Hello(Hello { version: 4, client: "test".into() }),
             Command::Open(open),
             Command::Attach(Attach { job: "digits".into(), secret: None }),
             Command::Register(Register { size: 4096 }),

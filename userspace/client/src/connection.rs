@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 use sumac_api::{
     Channel, Code, Command, Event, Failure, FrameError, Inbound, Loss, MAX_MESSAGE, Outbound, Request,
-    Unregister,
+    Timing, Unregister,
 };
 
 use crate::ClientError;
@@ -30,6 +30,7 @@ pub(crate) struct Done {
     pub(crate) missed: Vec<(u64, u64)>,
     /// The contributions that are missing.
     pub(crate) loss: Option<Loss>,
+    pub(crate) timing: Option<Timing>,
 }
 
 /// The body of a reply and its file descriptor.
@@ -256,10 +257,10 @@ impl Connection {
             Outbound::Reply { id: Some(id), result } => {
                 state.store_reply(id, result.map(|value| Answer { value, fds }));
             }
-            Outbound::Event(Event::Completed { op, job, duration_ns, missed, loss, error }) => {
+            Outbound::Event(Event::Completed { op, job, duration_ns, missed, loss, timing, error }) => {
                 state.waiting.remove(&job);
                 if !state.abandoned.remove(&op) {
-                    let done = Done { duration: Duration::from_nanos(duration_ns), missed, loss };
+                    let done = Done { duration: Duration::from_nanos(duration_ns), missed, loss, timing };
                     state.finished.insert(op, error.map_or(Ok(done), Err));
                 }
             }

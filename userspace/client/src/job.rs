@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sumac_api::{
     Cancel, CancelReply, Close, Collective, CollectiveKind, Command, Failure, Loss, OpenReply,
-    OperationReply, PollCq, PollCqReply, PostRecv, PostSend, TransferCompletion,
+    OperationReply, PollCq, PollCqReply, PostRecv, PostSend, Timing, TransferCompletion, WORD_COMPLETE,
 };
 
 use crate::client::body;
@@ -142,6 +142,8 @@ impl Job {
             priority: options.priority,
             importance: options.importance,
             loss_bound: options.loss_bound,
+            completion_word: options.polled.then_some(tensor.word_offset as u64),
+            timing: options.timed,
         };
         self.begin(Command::collective(kind, operation), tensor)
     }
@@ -207,6 +209,8 @@ impl Job {
     }
 
     fn begin<T: Element>(&self, command: Command, tensor: Tensor<T>) -> Submitted<T> {
+        // Its value is an earlier operation's.
+        tensor.word.store(0);
         let reply =
             self.connection.call(command, &[]).and_then(|answer| body::<OperationReply>(answer.value));
         match reply {
@@ -268,6 +272,33 @@ impl<T: Element> Pending<T> {
         }
     }
 
+    /// Whether the operation has ended, by its completion word: without a system call. For operations submitted with
+    /// [`OpOptions::polled`]; others have not ended before [`Pending::wait_timeout`] says so.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.done.is_some() || self.tensor.as_ref().is_some_and(|tensor| tensor.word.load() != 0)
+    }
+
+    /// As [`Pending::wait`], and polls the completion word for up to `spin` before it sleeps: the result is returned as soon as
+    /// it lies in memory, without a system call or a message. For operations submitted with [`OpOptions::polled`].
+    ///
+    /// # Errors
+    /// As [`Pending::wait`].
+    pub fn wait_polled(mut self, spin: Duration) -> Result<Tensor<T>, Box<Failed<T>>> {
+        let begin = Instant::now();
+        while !self.is_ended() && begin.elapsed() < spin {
+            std::thread::yield_now();
+        }
+        if self.done.is_none()
+            && let Some(tensor) = self.tensor.take_if(|tensor| tensor.word.load() == WORD_COMPLETE)
+        {
+            self.connection.abandon(self.op);
+            return Ok(tensor);
+        }
+        // The message has the reason of a failure.
+        self.wait()
+    }
+
     /// Waits for at most `timeout`; returns whether the operation has ended, so that [`Pending::wait`] returns at once.
     ///
     /// # Errors
@@ -290,6 +321,13 @@ impl<T: Element> Pending<T> {
     #[must_use]
     pub fn loss(&self) -> Option<&Loss> {
         self.done.as_ref().and_then(|done| done.loss.as_ref())
+    }
+
+    /// The times of its steps in the daemon, of an operation submitted with [`OpOptions::timed`], once
+    /// [`Pending::wait_timeout`] has returned true.
+    #[must_use]
+    pub fn timing(&self) -> Option<Timing> {
+        self.done.as_ref().and_then(|done| done.timing)
     }
 
     /// Cancels the operation. Its job fails on all workers, with this rank in the error.

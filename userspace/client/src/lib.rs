@@ -35,6 +35,6 @@ pub use options::{JobOptions, OpOptions, RecvOptions, SendOptions};
 pub use sumac_api::{
     Code, CollectiveKind, DType, DynamicReply, Failure, HelloReply, Importance, JobSpec, JobStats, Limits,
     Loss, MissingValues, Mode, NonFinitePolicy, OpenReply, OperationOrder, Reduction, Scale, Secret,
-    StatsReply, Topology, TransferCompletion, WireFormat, layer_priority,
+    StatsReply, Timing, Topology, TransferCompletion, WireFormat, layer_priority,
 };
 pub use tensor::{Element, Tensor};

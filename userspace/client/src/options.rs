@@ -121,6 +121,10 @@ pub struct OpOptions<'a> {
     /// The fraction of its elements that each worker may be left out with; 0 for exact results. For sums and means of floats
     /// in static jobs.
     pub loss_bound: f32,
+    /// Whether [`Pending::wait_polled`](crate::Pending::wait_polled) can poll for the end.
+    pub polled: bool,
+    /// Whether [`Pending::timing`](crate::Pending::timing) has the times of its steps.
+    pub timed: bool,
 }
 
 /// The options of [`Job::post_send`](crate::Job::post_send).

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use sumac_api::{Command, DType, Register, RegisterReply};
-use sumac_memory::{Lease, SharedRegion};
+use sumac_memory::{Lease, SharedRegion, Word};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::ClientError;
@@ -59,6 +59,9 @@ impl Drop for Region {
 #[derive(Debug)]
 pub struct Tensor<T> {
     lease: Lease,
+    /// The completion word of its operations, and its offset in the region.
+    pub(crate) word: Word,
+    pub(crate) word_offset: usize,
     pub(crate) region: Arc<Region>,
     /// The offset in its region, in bytes.
     pub(crate) offset: usize,
@@ -88,7 +91,10 @@ pub(crate) fn allocate<T: Element>(
     connection: &Arc<Connection>,
     counts: &[usize],
 ) -> Result<Vec<Tensor<T>>, ClientError> {
-    let (starts, size) = layout::<T>(counts).ok_or(ClientError::TooLarge)?;
+    let (starts, end) = layout::<T>(counts).ok_or(ClientError::TooLarge)?;
+    // A cache line for each word: the daemon writes it while the trainer polls it.
+    let size = counts.len().checked_mul(ALIGNMENT).and_then(|words| words.checked_add(end));
+    let size = size.ok_or(ClientError::TooLarge)?;
     let (memory, file) = SharedRegion::create(size)?;
     let command = Command::Register(Register { size: size as u64 });
     let answer = connection.call(command, &[file.as_fd()])?;
@@ -97,10 +103,13 @@ pub(crate) fn allocate<T: Element>(
     starts
         .into_iter()
         .zip(counts)
-        .map(|(offset, &count)| {
+        .zip((end..).step_by(ALIGNMENT))
+        .map(|((offset, &count), word_offset)| {
             let range = offset..offset + count * size_of::<T>();
             let lease = memory.lease(range.clone(), range)?;
-            Ok(Tensor { lease, region: region.clone(), offset, count, element: PhantomData })
+            let word = memory.word(word_offset)?;
+            let region = region.clone();
+            Ok(Tensor { lease, word, word_offset, region, offset, count, element: PhantomData })
         })
         .collect()
 }

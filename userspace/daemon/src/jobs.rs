@@ -16,7 +16,7 @@ use crate::daemon::{json, json_list};
 use crate::datapath::{Event, JobStats as LaneStats, OperationKey, Rejection};
 use crate::explain;
 use crate::job::JobEvent;
-use crate::operations::{Client, ClientId, FragmentEnd, JobOperations};
+use crate::operations::{Client, ClientId, FragmentEnd, FragmentTimes, JobOperations};
 use crate::session::{Notification, OpenedJob};
 
 /// The time that an open waits for the end of a job of the same name, which may be leaving its coordinator.
@@ -172,17 +172,18 @@ impl JobTable {
             Event::JobMeasured { job, measure } => self.send(job, JobEvent::Measured(measure)),
             Event::JobFailed { job, error } => self.send(job, JobEvent::Failed(error)),
             // The memory is released before the trainer is notified.
-            Event::Completed { job, id, completion, .. } => {
+            Event::Completed { job, id, completion, sent, .. } => {
                 let Completion { result, buffer, started, finished, loss, .. } = completion;
                 drop(buffer);
-                self.fragment_ended(job, id, (started.0, finished.0), loss, |tensor| match &result {
+                let times = FragmentTimes { taken: started.0, sent: sent.0, arrived: finished.0 };
+                self.fragment_ended(job, id, times, loss, |tensor| match &result {
                     Ok(()) => FragmentEnd::Complete,
                     Err(error) => explain::fragment_end(error, tensor),
                 });
             }
             Event::Rejected { job, id, error, operation, .. } => {
                 drop(operation);
-                self.fragment_ended(job, id, (0, 0), None, |_| match error {
+                self.fragment_ended(job, id, FragmentTimes::default(), None, |_| match error {
                     Rejection::Submit(error) => {
                         FragmentEnd::OwnFault(Failure::new(Code::Unsupported, error.to_string()))
                     }
@@ -210,7 +211,7 @@ impl JobTable {
         &self,
         number: u16,
         id: OperationKey,
-        times: (u64, u64),
+        times: FragmentTimes,
         loss: Option<Loss>,
         end: impl FnOnce(&str) -> FragmentEnd,
     ) {

@@ -24,19 +24,29 @@ impl<T> WakeQueue<T> {
 
     /// Appends an item; returns it when the queue is closed.
     pub(crate) fn push(&self, item: T) -> Result<(), T> {
+        self.append(item)?;
+        self.wake.signal();
+        Ok(())
+    }
+
+    /// Appends an item for a receiver that looks of its own accord, or is woken later.
+    pub(crate) fn append(&self, item: T) -> Result<(), T> {
         let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(queue) = items.as_mut() else {
             return Err(item);
         };
         queue.push_back(item);
-        drop(items);
-        self.wake.signal();
         Ok(())
     }
 
     pub(crate) fn take(&self) -> VecDeque<T> {
         // Reset before the queue is emptied: an item that arrives in between costs a wake-up, and is not lost.
         self.wake.reset();
+        self.look()
+    }
+
+    /// Takes the items, as [`WakeQueue::take`], and leaves the wake-up as it is: for a receiver that is awake.
+    pub(crate) fn look(&self) -> VecDeque<T> {
         let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
         items.as_mut().map(std::mem::take).unwrap_or_default()
     }

@@ -14,6 +14,8 @@ pub enum LeaseError {
     Outside { start: usize, end: usize, len: usize },
     #[error("bytes {start}..{end} are in use by an operation that has not completed; wait for it first")]
     Busy { start: usize, end: usize },
+    #[error("offset {offset} is not a multiple of {alignment}")]
+    Unaligned { offset: usize, alignment: usize },
 }
 
 /// The ranges of existing leases.
@@ -110,6 +112,19 @@ impl Lease {
         // SAFETY: the bytes lie inside the mapping. No other lease reads or writes the output range, and `&mut self`
         // excludes this lease's other borrows.
         Some(unsafe { slice::from_raw_parts_mut(start, len) })
+    }
+
+    /// Returns a pointer to the first bytes of the output range, for a [`Word`](crate::Word), whose range is one.
+    pub(crate) fn word(&self) -> *mut u64 {
+        // SAFETY: `Lender::lease` has checked that the range lies inside the mapping.
+        unsafe { self.lender.mapping.as_mut_ptr().add(self.output.start).cast() }
+    }
+
+    /// Ends the lease and runs `signal`, before anyone else can lease the bytes.
+    pub(crate) fn release_with(&self, signal: impl FnOnce()) {
+        let mut leased = self.lender.leased();
+        leased.ranges.retain(|(key, _, _)| *key != self.key);
+        signal();
     }
 }
 

@@ -14,6 +14,7 @@ use rustix::{
 };
 
 use crate::lease::{Lease, LeaseError, Lender};
+use crate::word::Word;
 
 /// An error of creating or mapping a shared region.
 #[derive(Debug, thiserror::Error)]
@@ -156,6 +157,11 @@ impl SharedRegion {
     /// writes.
     pub fn lease(&self, input: Range<usize>, output: Range<usize>) -> Result<Lease, LeaseError> {
         Lender::lease(&self.lender, input, output)
+    }
+
+    /// Leases the 64-bit word at a byte offset, a multiple of 8.
+    pub fn word(&self, offset: usize) -> Result<Word, LeaseError> {
+        Word::new(&self.lender, offset)
     }
 }
 

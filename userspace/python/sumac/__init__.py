@@ -8,7 +8,7 @@
 """
 
 from .client import Client
-from .connection import Completion, Loss
+from .connection import Completion, Loss, Timing
 from .errors import ConnectionLost, JobFailed, SumacError, WaitTimeout
 from .job import Handle, Job, layer_priority
 from .memory import from_bfloat16, to_bfloat16
@@ -22,6 +22,7 @@ __all__ = [
     "JobFailed",
     "Loss",
     "SumacError",
+    "Timing",
     "WaitTimeout",
     "from_bfloat16",
     "layer_priority",

@@ -13,7 +13,7 @@ from .errors import ConnectionLost
 from .job import Job
 from .memory import Memory, Shape
 
-VERSION = 3
+VERSION = 4
 """The supported version of the local API."""
 
 DEFAULT_SOCKET = "/run/sumac/sumac.sock"

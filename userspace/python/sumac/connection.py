@@ -52,6 +52,26 @@ class Loss(NamedTuple):
         return cls(message["elements"], message["budget"], tuple(message["by_worker"]), own, missing)
 
 
+class Timing(NamedTuple):
+    """The times of an operation's steps in the daemon, in seconds of ``time.monotonic()``."""
+
+    received: float
+    """The session has read the command."""
+    taken: float
+    """A data path thread has taken the operation."""
+    sent: float
+    """The first packets have been passed to the kernel."""
+    arrived: float
+    """The data path thread has woken up for the last result."""
+    ended: float
+    """All results are in memory."""
+
+    @classmethod
+    def of(cls, message: dict[str, Any]) -> Timing:
+        """Reads the field of a message."""
+        return cls(*(message[f"{step}_ns"] * 1e-9 for step in cls._fields))
+
+
 class Outcome(NamedTuple):
     """The outcome of an operation."""
 
@@ -62,6 +82,8 @@ class Outcome(NamedTuple):
     """Ranges of elements that were not written."""
     loss: Loss | None = None
     """The contributions that are missing, of an operation with a loss bound."""
+    timing: Timing | None = None
+    """The times of its steps, of an operation that asked for them."""
 
 
 class Completion(NamedTuple):
@@ -267,4 +289,5 @@ class Connection:
         error = from_daemon(message["error"]) if "error" in message else None
         missed = tuple((first, end) for first, end in message.get("missed", ()))
         loss = Loss.of(message["loss"]) if "loss" in message else None
-        self._finished[op] = Outcome(message["duration_ns"] * 1e-9, error, missed, loss)
+        timing = Timing.of(message["timing"]) if "timing" in message else None
+        self._finished[op] = Outcome(message["duration_ns"] * 1e-9, error, missed, loss, timing)

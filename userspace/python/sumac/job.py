@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .connection import Completion, Connection, Loss, Outcome
+from .connection import Completion, Connection, Loss, Outcome, Timing
 from .errors import SumacError, WaitTimeout
-from .memory import Memory, Shape, name_of
+from .memory import WORD_COMPLETE, Memory, Shape, Word, name_of
 
 
 def layer_priority(layer: int, layers: int) -> int:
@@ -55,7 +56,9 @@ class Job:
         all workers; required in a job with ``order="name"``) and ``priority`` (0 to 7; from 4 on urgent). Sums and means of
         floats take ``loss_bound``, the fraction of its elements that each worker may be left out with: what is missing is then
         in :attr:`Handle.loss`. ``importance`` lets routers drop unimportant packets first: ``"magnitude"``
-        tells packets apart by their values, ``"high"`` and ``"low"`` are those of the whole tensor.
+        tells packets apart by their values, ``"high"`` and ``"low"`` are those of the whole tensor. With ``poll=True``
+        :meth:`Handle.wait_polled` finds the end without a system call; of the views of one buffer one operation at a time can
+        have it. With ``timing=True`` :attr:`Handle.timing` has the times of the steps.
 
         All workers submit the same shapes and types in the same order. The arrays belong to the daemon until
         :meth:`Handle.wait` has returned.
@@ -168,8 +171,13 @@ class Job:
         if out.dtype != array.dtype or out.size * divided != array.size * times:
             raise ValueError("out must have the array's type and as many elements as the result")
 
-    def _begin(self, command: str, array: np.ndarray, out: np.ndarray | None, **fields: Any) -> Handle:
+    def _begin(
+        self, command: str, array: np.ndarray, out: np.ndarray | None, *, poll: bool = False, **fields: Any
+    ) -> Handle:
         region, offset = self._memory.find(array)
+        word = self._memory.word(array if out is None else out) if poll else None
+        if word is not None:
+            fields["completion_word"] = word.offset
         if out is not None:
             fields["out_region"], fields["out_offset"] = self._memory.find(out)
         # The count of the whole tensor: the larger of the two arrays.
@@ -177,7 +185,8 @@ class Job:
         reply, _ = self._connection.call(
             command, job=self._handle, region=region, dtype=name_of(array.dtype), offset=offset, count=count, **fields
         )
-        return Handle(self._connection, self._handle, reply["op"], array, array if out is None else out)
+        result = array if out is None else out
+        return Handle(self._connection, self._handle, reply["op"], array, result, word)
 
     def failure(self) -> SumacError | None:
         """Returns the error of the failed job, if that message has been read."""
@@ -218,12 +227,21 @@ class Job:
 class Handle:
     """A submitted operation."""
 
-    def __init__(self, connection: Connection, job: int, op: int, array: np.ndarray, out: np.ndarray) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        job: int,
+        op: int,
+        array: np.ndarray,
+        out: np.ndarray,
+        word: Word | None = None,
+    ) -> None:
         self._connection = connection
         self._job = job
         self._array = array  # A reference that keeps its memory registered until the end.
         self._out = out
         self._outcome: Outcome | None = None
+        self._word = word
         self.op = op
 
     def wait(self, timeout: float | None = None) -> np.ndarray:
@@ -236,6 +254,20 @@ class Handle:
         if self._outcome.error is not None:
             raise self._outcome.error
         return self._out
+
+    def wait_polled(self, spin: float = 0.001, timeout: float | None = None) -> np.ndarray:
+        """As :meth:`wait`, and polls the completion word for ``spin`` seconds before it sleeps.
+
+        The result is returned as soon as it lies in memory, without a system call; :attr:`duration`, :attr:`loss` and the like
+        are known only after :meth:`done`. Needs ``poll=True``, and a processor of the x86-64 family; otherwise it only waits.
+        """
+        if self._word is not None and self._outcome is None:
+            end = time.monotonic() + spin
+            while not self._word.load() and time.monotonic() < end:
+                os.sched_yield()
+            if self._word.load() == WORD_COMPLETE:
+                return self._out
+        return self.wait(timeout)
 
     def set_result(self, result: np.ndarray) -> None:
         """Sets the array that :meth:`wait` returns."""
@@ -265,6 +297,11 @@ class Handle:
         See also :meth:`left_out`, for error feedback.
         """
         return None if self._outcome is None else self._outcome.loss
+
+    @property
+    def timing(self) -> Timing | None:
+        """The times of its steps, with ``timing=True``; ``None`` before the end is known."""
+        return None if self._outcome is None else self._outcome.timing
 
     def left_out(self) -> np.ndarray:
         """Returns this worker's elements that were left out, and zeros elsewhere: to be added to the next step's.

@@ -10,7 +10,7 @@ import mmap
 import os
 import threading
 import weakref
-from typing import Union
+from typing import NamedTuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,60 @@ def from_bfloat16(bits: npt.ArrayLike) -> np.ndarray:
 
 Shape = Union[int, "tuple[int, ...]"]
 
+_LINE = 64
+"""Bytes of a cache line: the daemon writes a completion word while this process polls it."""
+
+_LOADS_IN_ORDER = os.uname().machine == "x86_64"
+"""Whether loads are in program order. Python has no load with acquire semantics."""
+
+
+WORD_COMPLETE = 1
+"""The completion word of an operation whose result is in memory."""
+
+
+class Word:
+    """The completion word of an operation, the last one of its region that has it."""
+
+    LEN = 8
+
+    def __init__(self, offset: int, view: memoryview) -> None:
+        self.offset = offset
+        self._view = view
+        self.is_taken = False
+        """Whether a later operation has the word."""
+
+    def reset(self) -> None:
+        """Sets it to 0, before the operation is submitted."""
+        self._view[0] = 0
+
+    def load(self) -> int:
+        """Returns 0 as long as the operation has not ended; a word that was taken is not known, and 2 as that of a failure."""
+        value = int(self._view[0])
+        # After the load: it is set before the later operation is submitted.
+        return 2 if self.is_taken else value
+
+
+class Region(NamedTuple):
+    """A registered region: tensors, and a completion word behind them."""
+
+    start: int
+    end: int
+    """One past the last address of tensors."""
+    handle: int
+    memory: weakref.ref[mmap.mmap]
+
+    @property
+    def word_offset(self) -> int:
+        """The offset of the completion word, in bytes."""
+        return self.end - self.start
+
+    def word(self) -> Word:
+        """Returns the completion word."""
+        memory = self.memory()
+        assert memory is not None  # An array is a view of it.
+        offset = self.word_offset
+        return Word(offset, memoryview(memory)[offset : offset + Word.LEN].cast("Q"))
+
 
 class Memory:
     """The registered regions of one connection, indexed by address."""
@@ -62,7 +116,9 @@ class Memory:
         self._connection = connection
         self._lock = threading.RLock()
         self._starts: list[int] = []
-        self._regions: list[tuple[int, int, int]] = []  # start, end, handle; ascending like _starts
+        self._regions: list[Region] = []  # ascending like _starts
+        # The last words of regions, by handle. A word keeps its region mapped.
+        self._words: weakref.WeakValueDictionary[int, Word] = weakref.WeakValueDictionary()
         # Finalizers append to it. They may run at any point, so they do nothing else.
         self._dropped: collections.deque[int] = collections.deque()
         self._unused: list[int] = []
@@ -73,20 +129,39 @@ class Memory:
         name_of(kind)
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
         count = math.prod(dimensions)
-        size = max(count * kind.itemsize, mmap.PAGESIZE)
+        lines = max(-(-count * kind.itemsize // _LINE) + 1, mmap.PAGESIZE // _LINE)
         with self._lock:
             self._unregister_unused()
-            memory, handle = self._register(size)
+            memory, handle = self._register(lines * _LINE)
             flat = np.frombuffer(memory, dtype=kind, count=count)
             start = flat.__array_interface__["data"][0]
             at = bisect.bisect(self._starts, start)
             self._starts.insert(at, start)
-            self._regions.insert(at, (start, start + size, handle))
+            self._regions.insert(at, Region(start, start + (lines - 1) * _LINE, handle, weakref.ref(memory)))
             weakref.finalize(memory, self._dropped.append, handle).atexit = False
         return flat.reshape(dimensions)
 
     def find(self, array: np.ndarray) -> tuple[int, int]:
-        """Returns the region of an array, and the array's offset in it."""
+        """Returns the handle of an array's region, and the array's offset in it."""
+        region = self.region(array)
+        return region.handle, array.__array_interface__["data"][0] - region.start
+
+    def word(self, array: np.ndarray) -> Word | None:
+        """Takes the completion word of an array's region for the next operation; ``None`` where it cannot be polled."""
+        if not _LOADS_IN_ORDER:
+            return None
+        region = self.region(array)
+        word = region.word()
+        with self._lock:
+            last = self._words.get(region.handle)
+            if last is not None:
+                last.is_taken = True
+            self._words[region.handle] = word
+        word.reset()
+        return word
+
+    def region(self, array: np.ndarray) -> Region:
+        """Returns the region of an array."""
         if not isinstance(array, np.ndarray):
             raise ValueError("operations take numpy arrays")
         name_of(array.dtype)
@@ -96,22 +171,22 @@ class Memory:
         region = self._around(start, start + array.nbytes)
         if region is None:
             raise ValueError("the array is not in shared memory; make it with job.buffer(shape, dtype)")
-        return region[2], start - region[0]
+        return region
 
-    def _around(self, start: int, end: int) -> tuple[int, int, int] | None:
+    def _around(self, start: int, end: int) -> Region | None:
         with self._lock:
             self._forget()
             at = bisect.bisect(self._starts, start) - 1
             if at < 0:
                 return None
             region = self._regions[at]
-            return region if end <= region[1] else None
+            return region if end <= region.end else None
 
     def _forget(self) -> None:
         """Removes regions that are no longer mapped: their addresses may be in use for other memory."""
         while self._dropped:
             handle = self._dropped.popleft()
-            at = next(i for i, region in enumerate(self._regions) if region[2] == handle)
+            at = next(i for i, region in enumerate(self._regions) if region.handle == handle)
             del self._regions[at], self._starts[at]
             self._unused.append(handle)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import unittest
 
 import numpy as np
@@ -89,6 +90,45 @@ class Sums(WithLab):
 
         for result in self.lab.train("views", work, scale=1024.0):
             np.testing.assert_array_equal(result, np.repeat(np.arange(64) * 3, 300).reshape(64, 300))
+
+    def test_the_end_is_polled(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> None:
+            array = job.buffer(1000, np.int32)
+            for step in range(100):
+                array[:] = np.arange(1000) * step + rank
+                handle = job.allreduce_async(array, poll=True)
+                self.assertIs(handle.wait_polled(TEST_TIMEOUT), array)
+                np.testing.assert_array_equal(array, 2 * np.arange(1000) * step + 1)
+            # Without time to poll it waits for the message.
+            handle = job.allreduce_async(array, poll=True)
+            handle.wait_polled(0.0)
+            # An operation without a word does not poll the former's.
+            job.allreduce_async(array).wait_polled(TEST_TIMEOUT)
+
+        self.lab.train("polled", work)
+
+    def test_views_of_a_buffer_share_a_word_and_steps_have_times(self) -> None:
+        is_refused = threading.Event()
+
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> None:
+            array, out = job.buffer(1000), job.buffer(1000)
+            begin = time.monotonic()
+            if rank == 1:
+                self.assertTrue(is_refused.wait(TEST_TIMEOUT))
+            handle = job.allreduce_async(array[:10], out[:10], poll=True, timing=True)
+            if rank == 0:
+                with self.assertRaises(sumac.SumacError) as caught:
+                    job.allreduce_async(array[10:20], out[10:20], poll=True)
+                self.assertEqual(caught.exception.code, "range_busy")
+                self.assertIn("completion_word", caught.exception.message)
+                is_refused.set()
+            self.assertIsNone(handle.timing)
+            handle.wait(TEST_TIMEOUT)
+            assert handle.timing is not None
+            steps = [begin, *handle.timing, time.monotonic()]
+            self.assertEqual(steps, sorted(steps))
+
+        self.lab.train("words", work)
 
     def test_a_bound_is_reported_and_left_out_elements_come_back(self) -> None:
         def work(_: sumac.Client, job: sumac.Job, rank: int) -> tuple[np.ndarray, sumac.Loss, np.ndarray]:

@@ -224,6 +224,12 @@ impl Engines {
         }
     }
 
+    /// Records, by the clock, that the first packets of new operations have left.
+    pub(super) fn note_sent(&mut self, clock: impl Fn() -> Time) {
+        let lanes = self.jobs.iter_mut().flat_map(|job| &mut job.lanes);
+        lanes.filter(|lane| lane.has_unsent()).for_each(|lane| lane.sent(clock()));
+    }
+
     pub(super) fn report(&mut self) {
         let lanes = self.jobs.iter_mut().flat_map(|job| &mut job.lanes);
         lanes.for_each(|lane| lane.report(&self.progress));

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -59,12 +58,11 @@ impl Datapath {
         let progress = Arc::new(Progress::new(links.clone(), sink));
         let (threads, died) = (Mutex::default(), watch::Sender::new(None));
         let datapath = Datapath { links, progress, threads, died, capacity: capacity.into(), shards };
-        let start = Instant::now();
         for (number, (io, commands)) in ios.into_iter().zip(commands).enumerate() {
             let name = if datapath.links.len() == 1 { name.to_owned() } else { format!("{name}-{number}") };
             let link = datapath.links[number].clone();
             let engines = Engines::new(number, datapath.links.clone(), datapath.progress.clone(), base_port);
-            let mut thread = DatapathThread::new(name.clone(), io, engines, start, link, commands);
+            let mut thread = DatapathThread::new(name.clone(), io, engines, link, commands);
             let (cpu, died) = (cpus.get(number).copied(), datapath.died.clone());
             let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 thread.stats.cpu = cpu.filter(|cpu| pin(&thread.stats.name, *cpu));

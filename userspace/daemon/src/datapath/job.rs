@@ -7,7 +7,7 @@ use sumac_job::OperationId;
 use sumac_parameter::{HostError, HostJob};
 use sumac_transport::{
     Completion, JobError, JobParams, Operation, ParamError, PathMeasure, PeerId, PeerRole, PeerTable,
-    SubmitError, Transmit,
+    SubmitError, Time, Transmit,
 };
 
 use super::frame_io::{Outgoing, Peer};
@@ -138,6 +138,8 @@ pub enum Event {
         lane: u16,
         id: OperationKey,
         completion: Completion,
+        /// The end of the round in which the thread took it: its first packets have left.
+        sent: Time,
     },
     Rejected {
         job: u16,

@@ -22,10 +22,18 @@ enum Reported {
     Failed,
 }
 
+/// An operation in the engine.
+struct Submitted {
+    key: OperationKey,
+    sent: Time,
+}
+
 pub(super) struct Lane {
     pub(super) engine: Engine,
     /// The outstanding operations by the engine's numbers.
-    ids: BTreeMap<OpId, OperationKey>,
+    ids: BTreeMap<OpId, Submitted>,
+    /// Those that were submitted since the last transmission.
+    unsent: Vec<OpId>,
     /// Puts the ends into the order of submission. In a direct job operations are reported as they end: other workers may wait
     /// for what this one does then.
     ended: Option<CompletionQueue>,
@@ -60,6 +68,7 @@ impl Lane {
         Ok(Lane {
             engine,
             ids: BTreeMap::new(),
+            unsent: Vec::new(),
             ended: (!is_direct).then(CompletionQueue::default),
             reported: Reported::Nothing,
         })
@@ -83,8 +92,22 @@ impl Lane {
     ) -> Result<(), (Rejection, Operation)> {
         let number =
             self.engine.submit(now, operation).map_err(|(error, operation)| (error.into(), operation))?;
-        self.ids.insert(number, id);
+        self.ids.insert(number, Submitted { key: id, sent: now });
+        self.unsent.push(number);
         Ok(())
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Records that the first packets of the operations submitted last have left.
+    pub(super) fn sent(&mut self, now: Time) {
+        for number in self.unsent.drain(..) {
+            if let Some(submitted) = self.ids.get_mut(&number) {
+                submitted.sent = now;
+            }
+        }
     }
 
     pub(super) fn on_time(&mut self, now: Time) {
@@ -136,15 +159,15 @@ impl Lane {
 
     fn report_end(&mut self, progress: &Progress, completion: Completion) {
         let (job, lane) = (self.engine.params().job, self.number());
-        if let Some(id) = self.ids.remove(&completion.id) {
-            progress.report(Event::Completed { job, lane, id, completion });
+        if let Some(Submitted { key: id, sent }) = self.ids.remove(&completion.id) {
+            progress.report(Event::Completed { job, lane, id, completion, sent });
         }
     }
 
     /// Returns the transfers whose other end was not posted.
     fn unposted(&self) -> Vec<u64> {
         let key = |number: OpId| match self.ids.get(&number) {
-            Some(OperationKey::Transfer(key)) => Some(*key),
+            Some(Submitted { key: OperationKey::Transfer(key), .. }) => Some(*key),
             _ => None,
         };
         self.engine.unposted().into_iter().filter_map(key).collect()

@@ -11,6 +11,7 @@ use super::engines::Engines;
 use super::frame_io::FrameIo;
 use super::links::{Command, HANDOFF_CAPACITY, Link};
 use super::stats::DatapathStats;
+use crate::sync::monotonic_ns;
 
 /// The longest wait at shutdown for sent frames to complete.
 const QUIESCE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -24,8 +25,6 @@ pub(super) struct DatapathThread {
     pub(super) engines: Engines,
     /// The thread's own part of its report.
     pub(super) stats: DatapathStats,
-    /// The same on all threads of a data path: an operation's fragments are on several.
-    start: Instant,
     link: Link,
     commands: Receiver<Command>,
     /// Ends the loop after the current command.
@@ -39,16 +38,18 @@ impl DatapathThread {
         name: String,
         io: Box<dyn FrameIo>,
         engines: Engines,
-        start: Instant,
         link: Link,
         commands: Receiver<Command>,
     ) -> DatapathThread {
         let stats = DatapathStats { name, ..DatapathStats::default() };
-        DatapathThread { io, engines, stats, start, link, commands, is_stopping: false, published: None }
+        DatapathThread { io, engines, stats, link, commands, is_stopping: false, published: None }
     }
 
+    /// The engines' clock is that of all processes of the machine: an operation's fragments are on several threads, and its
+    /// client has the times of its steps.
+    #[expect(clippy::unused_self, reason = "commands that run on a thread ask it for the time")]
     pub(super) fn now(&self) -> Time {
-        Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Time(monotonic_ns())
     }
 
     pub(super) fn run(mut self) -> DatapathStats {
@@ -105,13 +106,17 @@ impl DatapathThread {
         self.engines.on_time(now);
         let outcome = self.engines.transmit(now, &mut *self.io);
         let is_done = self.check("send", outcome).is_some();
+        self.engines.note_sent(|| Time(monotonic_ns()));
         self.engines.report();
         is_done
     }
 
     fn sleep(&mut self) {
         self.stats.sleeps += 1;
-        let timer = self.engines.deadline().map(|time| self.start + Duration::from_nanos(time.0));
+        let timer = self.engines.deadline().map(|due| {
+            let left = due.0.saturating_sub(self.now().0);
+            Instant::now() + Duration::from_nanos(left)
+        });
         let deadline = timer.into_iter().chain(self.link.snapshot.due(self.published)).min();
         let outcome = self.io.wait(deadline, self.link.wake.as_fd());
         if self.check("wait", outcome) == Some(true) {

@@ -162,7 +162,7 @@ impl<'a> EventLoop<'a> {
                 return None;
             }
             Some(JobEvent::Unattributed(operation)) => {
-                self.faults.add(operation).into_iter().for_each(|settled| self.operations.settle(settled));
+                self.faults.add(*operation).into_iter().for_each(|settled| self.operations.settle(settled));
                 return None;
             }
             Some(JobEvent::Cancel { by }) => JobError::Cancelled { by },
@@ -388,8 +388,8 @@ mod tests {
 
     fn operation(number: u32) -> UnattributedFault {
         let error = Failure::new(Code::Saturated, "somebody's").elements("w", 256, Some(512));
-        let outcome = Outcome { duration_ns: 1, error: Some(error), missed: Vec::new(), loss: None };
-        UnattributedFault { id: OperationId(number), client: ClientId::OPENER, op: 9, outcome }
+        let outcome = Outcome { duration_ns: 1, error: Some(error), ..Outcome::default() };
+        UnattributedFault { id: OperationId(number), client: ClientId::OPENER, op: 9, outcome, word: None }
     }
 
     fn fault(number: u32, index: Option<u64>, problem: &str) -> Fault {

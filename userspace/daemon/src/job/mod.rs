@@ -46,7 +46,7 @@ pub(crate) enum JobEvent {
     /// A report of the operations to the control plane.
     Post(Post),
     /// A value of another worker could not be sent.
-    Unattributed(UnattributedFault),
+    Unattributed(Box<UnattributedFault>),
 }
 
 /// The handle of a job at the session that opened it. The job ends with it.

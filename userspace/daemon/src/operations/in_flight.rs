@@ -4,13 +4,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-use sumac_api::{Failure, Loss};
+use sumac_api::{Failure, Loss, Timing};
 use sumac_job::{OperationDescriptor, OperationId};
 
-use super::ClientId;
 use super::lanes::append_range;
+use super::{ClientId, Ending};
 use crate::quotas::Reservation;
-use crate::session::Outcome;
+use crate::session::{CompletionWord, Outcome};
+use crate::sync::monotonic_ns;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FragmentEnd {
@@ -38,6 +39,17 @@ impl FragmentEnd {
     }
 }
 
+/// The times of a fragment's steps, in nanoseconds of `CLOCK_MONOTONIC`; zeros where it was not taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FragmentTimes {
+    /// Its data path thread has taken it.
+    pub(crate) taken: u64,
+    /// Its first packets have left.
+    pub(crate) sent: u64,
+    /// Its last result has arrived.
+    pub(crate) arrived: u64,
+}
+
 /// An operation whose fragments have not all ended.
 #[derive(Debug)]
 pub(super) struct InFlight {
@@ -49,9 +61,10 @@ pub(super) struct InFlight {
     /// Of an operation with a loss bound.
     loss: Option<Loss>,
     fragments_left: usize,
-    started: u64,
-    finished: u64,
+    /// The first one's start, and the last one's of the others.
+    times: FragmentTimes,
     end: FragmentEnd,
+    pub(super) ending: Ending,
     /// Dropped with the operation.
     _held: Option<Reservation>,
 }
@@ -65,17 +78,28 @@ impl InFlight {
         missed: Vec<(u64, u64)>,
         held: impl Into<Option<Reservation>>,
     ) -> InFlight {
-        let (started, finished, end) = (u64::MAX, 0, FragmentEnd::Complete);
-        let (fragments_left, _held) = (fragments, held.into());
-        let loss = None;
-        InFlight { descriptor, client, op, missed, loss, fragments_left, started, finished, end, _held }
+        InFlight {
+            descriptor,
+            client,
+            op,
+            missed,
+            loss: None,
+            fragments_left: fragments,
+            times: FragmentTimes { taken: u64::MAX, ..FragmentTimes::default() },
+            end: FragmentEnd::Complete,
+            ending: Ending::default(),
+            _held: held.into(),
+        }
     }
 
-    /// Records the end of a fragment, with its times on the data path's clock. Returns whether it was the last.
-    pub(super) fn fragment_ended(&mut self, started: u64, finished: u64, end: FragmentEnd) -> bool {
+    /// Records the end of a fragment. Returns whether it was the last.
+    pub(super) fn fragment_ended(&mut self, times: FragmentTimes, end: FragmentEnd) -> bool {
         self.fragments_left = self.fragments_left.saturating_sub(1);
-        self.started = self.started.min(started);
-        self.finished = self.finished.max(finished);
+        self.times = FragmentTimes {
+            taken: self.times.taken.min(times.taken),
+            sent: self.times.sent.max(times.sent),
+            arrived: self.times.arrived.max(times.arrived),
+        };
         if end.severity() > self.end.severity() {
             self.end = end;
         }
@@ -107,7 +131,19 @@ impl InFlight {
     }
 
     pub(super) fn end(&self) -> (FragmentEnd, u64) {
-        (self.end.clone(), self.finished.saturating_sub(self.started))
+        (self.end.clone(), self.times.arrived.saturating_sub(self.times.taken))
+    }
+
+    /// Returns the times of the steps, if the client asked for them. The operation has ended now.
+    pub(super) fn timing(&self) -> Option<Timing> {
+        let FragmentTimes { taken, sent, arrived } = self.times;
+        self.ending.received_ns.map(|received_ns| Timing {
+            received_ns,
+            taken_ns: taken,
+            sent_ns: sent,
+            arrived_ns: arrived,
+            ended_ns: monotonic_ns(),
+        })
     }
 }
 
@@ -137,6 +173,7 @@ pub(crate) struct UnattributedFault {
     pub(crate) client: ClientId,
     pub(crate) op: u64,
     pub(crate) outcome: Outcome,
+    pub(crate) word: Option<CompletionWord>,
 }
 
 /// The waiting operations by name. Operations of one name keep their order; only the first is announced.
@@ -201,20 +238,26 @@ mod tests {
     #[test]
     fn an_operation_lasts_from_the_first_start_to_the_last_end_of_a_fragment() {
         let mut operation = in_flight(3);
-        assert!(!operation.fragment_ended(20, 50, FragmentEnd::Complete));
-        assert!(!operation.fragment_ended(10, 30, FragmentEnd::Complete));
-        assert!(operation.fragment_ended(15, 40, FragmentEnd::Complete));
+        let times = |taken, sent, arrived| FragmentTimes { taken, sent, arrived };
+        assert!(!operation.fragment_ended(times(20, 22, 50), FragmentEnd::Complete));
+        assert!(!operation.fragment_ended(times(10, 24, 30), FragmentEnd::Complete));
+        assert!(operation.fragment_ended(times(15, 16, 40), FragmentEnd::Complete));
         assert_eq!(operation.end(), (FragmentEnd::Complete, 40));
+        assert_eq!(operation.timing(), None, "nobody asked");
+        operation.ending.received_ns = Some(5);
+        let Timing { received_ns, taken_ns, sent_ns, arrived_ns, .. } = operation.timing().unwrap();
+        assert_eq!((received_ns, taken_ns, sent_ns, arrived_ns), (5, 10, 24, 50));
     }
 
     #[test]
     fn an_operation_ends_like_its_most_severe_fragment() {
         let failure = |text: &str| Failure::new(Code::Saturated, text);
         let mut operation = in_flight(4);
-        operation.fragment_ended(0, 1, FragmentEnd::PeerFault(failure("theirs")));
-        operation.fragment_ended(0, 1, FragmentEnd::OwnFault(failure("ours")));
-        operation.fragment_ended(0, 1, FragmentEnd::PeerFault(failure("theirs again")));
-        operation.fragment_ended(0, 1, FragmentEnd::Complete);
+        let times = FragmentTimes::default();
+        operation.fragment_ended(times, FragmentEnd::PeerFault(failure("theirs")));
+        operation.fragment_ended(times, FragmentEnd::OwnFault(failure("ours")));
+        operation.fragment_ended(times, FragmentEnd::PeerFault(failure("theirs again")));
+        operation.fragment_ended(times, FragmentEnd::Complete);
         assert_eq!(operation.end().0, FragmentEnd::OwnFault(failure("ours")));
     }
 

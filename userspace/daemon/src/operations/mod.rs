@@ -8,6 +8,7 @@
 //! The lock is held while an operation's fragments are submitted, so that all lanes have the operations in the same
 //! order. In a job in order of names an operation waits until all workers have announced its name.
 
+mod client;
 mod fragment;
 mod in_flight;
 mod lanes;
@@ -17,7 +18,7 @@ mod transfer;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sumac_api::{Code, Failure};
 use sumac_control::events::{
@@ -36,16 +37,15 @@ use self::lanes::{Assignment, Lanes, append_range};
 use self::late::LateWorkers;
 use self::log::Log;
 use self::transfer::Transfers;
-use crate::access::Credentials;
 use crate::backend::{Backend, stopped};
 use crate::explain::bounded;
 use crate::job::JobEvent;
 use crate::quotas::{Reservation, operation_bytes};
-use crate::session::{LeasedBuffer, Notification, Outcome};
-use crate::wake_queue::WakeQueue;
+use crate::session::{CompletionWord, LeasedBuffer, Notification, Outcome};
 
+pub(crate) use self::client::{Client, ClientId, Ending};
 pub(crate) use self::fragment::ElementRanges;
-pub(crate) use self::in_flight::{FragmentEnd, UnattributedFault};
+pub(crate) use self::in_flight::{FragmentEnd, FragmentTimes, UnattributedFault};
 pub(crate) use self::lanes::is_valid;
 pub(crate) use self::transfer::{Direction, Posting, Transfer, UnpostedTransfers};
 
@@ -53,29 +53,6 @@ pub(crate) use self::transfer::{Direction, Posting, Transfer, UnpostedTransfers}
 const MAX_CHUNKS: u64 = 1 << 24;
 /// The most outstanding operations of a job, over all its connections.
 const MAX_OUTSTANDING: u64 = 4096;
-
-/// A connection of a job: its opener's, or one that attached.
-#[derive(Clone, Debug)]
-pub(crate) struct Client {
-    pub(crate) notes: Arc<WakeQueue<Notification>>,
-    pub(crate) handle: u64,
-    pub(crate) credentials: Credentials,
-}
-
-impl Client {
-    pub(crate) fn notify(&self, note: Notification) {
-        // Fails when the session has ended.
-        let _ = self.notes.push(note);
-    }
-}
-
-/// A client's number in its job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ClientId(u64);
-
-impl ClientId {
-    pub(crate) const OPENER: ClientId = ClientId(0);
-}
 
 #[derive(Debug)]
 pub(crate) struct Submission {
@@ -85,6 +62,7 @@ pub(crate) struct Submission {
     pub(crate) client: ClientId,
     pub(crate) op: u64,
     pub(crate) ranges: ElementRanges,
+    pub(crate) ending: Ending,
     /// Its part of its user's share of the daemon's memory.
     pub(crate) held: Reservation,
 }
@@ -244,7 +222,7 @@ impl JobOperations {
     /// Assigns an operation its id, and submits its fragments to their lanes.
     fn launch(&self, backend: &Backend, state: &mut State, prepared: Prepared) -> Result<(), Failure> {
         let Prepared { submission, fragments } = prepared;
-        let Submission { descriptor, priority, importance, client, op, held, .. } = submission;
+        let Submission { descriptor, priority, importance, client, op, held, ending, .. } = submission;
         let id = state.next;
         state.next = id.next();
         let class = u16::from(descriptor.is_urgent);
@@ -268,10 +246,13 @@ impl JobOperations {
         state.log.add(id, descriptor.clone(), chunks);
         if operations.is_empty() {
             state.log.ended(id);
-            state.complete(client, op, Outcome { duration_ns: 0, error: None, missed, loss: None });
+            let outcome = Outcome { missed, ..Outcome::default() };
+            state.complete(client, op, outcome, ending.word);
             return Ok(());
         }
-        state.in_flight.insert(id, InFlight::new(descriptor, client, op, operations.len(), missed, held));
+        let mut in_flight = InFlight::new(descriptor, client, op, operations.len(), missed, held);
+        in_flight.ending = ending;
+        state.in_flight.insert(id, in_flight);
         for (lane, operation) in operations {
             if !backend.datapath.submit(self.terms.job, lane, id.into(), operation) {
                 // The fragments that the data path took end with it.
@@ -301,7 +282,7 @@ impl JobOperations {
     pub(crate) fn fragment_ended(
         &self,
         id: OperationId,
-        (started, finished): (u64, u64),
+        times: FragmentTimes,
         loss: Option<Loss>,
         end: impl FnOnce(&str) -> FragmentEnd,
     ) {
@@ -309,14 +290,15 @@ impl JobOperations {
         let Some(operation) = state.in_flight.get_mut(&id) else { return };
         let end = end(&operation.descriptor.tensor(id));
         operation.add_loss(loss);
-        if !operation.fragment_ended(started, finished, end) {
+        if !operation.fragment_ended(times, end) {
             return;
         }
         let Some(operation) = state.in_flight.remove(&id) else { return };
         let (end, duration_ns) = operation.end();
         let loss = operation.loss();
-        let InFlight { client, op, missed, .. } = operation;
-        let failed = |failure| Outcome { duration_ns, error: Some(failure), missed: Vec::new(), loss: None };
+        let timing = operation.timing();
+        let InFlight { client, op, missed, ending: Ending { word, .. }, .. } = operation;
+        let failed = |failure| Outcome { duration_ns, error: Some(failure), ..Outcome::default() };
         if end != FragmentEnd::JobEnded {
             state.log.ended(id);
         }
@@ -327,20 +309,26 @@ impl JobOperations {
                     let job = self.terms.job;
                     log_limited!(warn, wire_job = job, ranks = ?late, "always late: left out up to the loss bound");
                 }
-                state.complete(client, op, Outcome { duration_ns, error: None, missed, loss });
+                state.complete(client, op, Outcome { duration_ns, error: None, missed, loss, timing }, word);
             }
-            FragmentEnd::SumFault(failure) => state.complete(client, op, failed(failure)),
+            FragmentEnd::SumFault(failure) => state.complete(client, op, failed(failure), word),
             FragmentEnd::OwnFault(failure) => {
                 let failure = failure.ranks([self.rank]);
                 let problem = bounded(failure.message.to_string());
                 let fault = Fault { operation: id, index: failure.index, problem };
                 self.send(JobEvent::Post(Post::Fault(fault)));
-                state.complete(client, op, failed(failure));
+                state.complete(client, op, failed(failure), word);
             }
             FragmentEnd::PeerFault(failure) => {
                 state.held_back.push(client);
                 let outcome = failed(failure);
-                self.send(JobEvent::Unattributed(UnattributedFault { id, client, op, outcome }));
+                self.send(JobEvent::Unattributed(Box::new(UnattributedFault {
+                    id,
+                    client,
+                    op,
+                    outcome,
+                    word,
+                })));
             }
             FragmentEnd::JobEnded => state.ended_with_job += 1,
         }
@@ -351,7 +339,7 @@ impl JobOperations {
         if let Some(at) = state.held_back.iter().position(|client| *client == operation.client) {
             state.held_back.swap_remove(at);
         }
-        state.complete(operation.client, operation.op, operation.outcome);
+        state.complete(operation.client, operation.op, operation.outcome, operation.word);
     }
 
     /// Returns the numbers of submitted and of ended operations, and of connections.
@@ -460,10 +448,12 @@ impl State {
         self.log.get(oldest)
     }
 
-    fn complete(&mut self, client: ClientId, op: u64, outcome: Outcome) {
+    fn complete(&mut self, client: ClientId, op: u64, outcome: Outcome, word: Option<CompletionWord>) {
         self.ended += 1;
+        // Without its client the word is dropped.
         if let Some(client) = self.clients.get(&client) {
-            client.notify(Notification::Completed { op, outcome });
+            let is_complete = outcome.error.is_none();
+            client.notify_end(Notification::Completed { op, outcome }, word, is_complete);
         }
     }
 

@@ -14,7 +14,7 @@ use sumac_job::{DType, Importance};
 use sumac_transport::{Arithmetic, Exchange, Operation, Pattern};
 
 use super::fragment::ElementRanges;
-use super::in_flight::{FragmentEnd, joined};
+use super::in_flight::{FragmentEnd, FragmentTimes, joined};
 use super::{ClientId, JobOperations, MAX_OUTSTANDING, State};
 use crate::backend::{Backend, stopped};
 use crate::datapath::OperationKey;
@@ -191,18 +191,18 @@ impl JobOperations {
     pub(crate) fn transfer_ended(
         &self,
         key: u64,
-        (started, finished): (u64, u64),
+        times: FragmentTimes,
         loss: Option<sumac_transport::Loss>,
         end: FragmentEnd,
     ) {
         let mut state = self.lock();
         let Some(Posted { posting, .. }) = state.transfers.outstanding.remove(&key) else { return };
-        let duration_ns = finished.saturating_sub(started);
-        let outcome = |error, loss| Outcome { duration_ns, error, missed: Vec::new(), loss };
+        let duration_ns = times.arrived.saturating_sub(times.taken);
+        let outcome = |error, loss| Outcome { duration_ns, error, loss, ..Outcome::default() };
         let Posting { transfer, client, op, .. } = posting;
         match end {
             FragmentEnd::Complete => {
-                state.complete(client, op, outcome(None, loss.map(|loss| loss_of(&transfer, &loss))));
+                state.complete(client, op, outcome(None, loss.map(|loss| loss_of(&transfer, &loss))), None);
             }
             // Only the two ends have a transfer, so the other ranks need not know its error.
             FragmentEnd::OwnFault(failure)
@@ -211,7 +211,7 @@ impl JobOperations {
                 let message = bounded(format!("{transfer}: {}", failure.message));
                 let ranks = [self.rank.min(transfer.peer), self.rank.max(transfer.peer)];
                 let failure = Failure { message: message.into(), ..failure }.ranks(ranks);
-                state.complete(client, op, outcome(Some(failure), None));
+                state.complete(client, op, outcome(Some(failure), None), None);
             }
             FragmentEnd::JobEnded => state.ended_with_job += 1,
         }

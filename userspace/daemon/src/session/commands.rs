@@ -14,13 +14,15 @@ use sumac_job::{DType, JobTerms, OperationOrder, Reduction};
 use sumac_wire::MAX_WORKERS;
 
 use super::completion_event::CompletionEvent;
+use super::completion_word::CompletionWord;
 use super::memory::Region;
 use super::notifications::wait_reply;
 use super::outstanding::{Outstanding, WaitState};
 use super::tensor::Tensor;
 use super::{Admitted, JobState, LIMITS, Session, SessionJob};
-use crate::operations::{Client, ClientId, ElementRanges, JobOperations, Submission, arithmetic};
+use crate::operations::{Client, ClientId, ElementRanges, Ending, JobOperations, Submission, arithmetic};
 use crate::quotas::Reservation;
+use crate::sync::monotonic_ns;
 
 /// The longest name of an operation in bytes.
 const NAME_LEN: usize = 128;
@@ -207,6 +209,7 @@ impl Session {
     }
 
     fn submit(&mut self, id: u64, kind: CollectiveKind, request: &Collective) -> Answer {
+        let received_ns = request.timing.then(monotonic_ns);
         let (operations, client) = self.open_job(request.job)?;
         let terms = &operations.terms;
         check(kind, request, terms)?;
@@ -215,6 +218,8 @@ impl Session {
         let descriptor = request.descriptor(kind);
         let bytes = || operations.held_bytes(request.dtype, arithmetic(&descriptor), request.count);
         let Admitted { op, from, to, held } = self.admit(request.job, &tensor, false, bytes)?;
+        let word = request.completion_word.map(|at| CompletionWord::new(&to, tensor.regions()[1], at));
+        let word = word.transpose().inspect_err(|_| self.operations.withdraw(op))?;
         let submission = Submission {
             descriptor,
             held,
@@ -223,6 +228,7 @@ impl Session {
             client,
             op,
             ranges: tensor.ranges(),
+            ending: Ending { word, received_ns },
         };
         let lease =
             |fragment: &Range<u64>, ranges: &ElementRanges| tensor.lease(&from, &to, fragment, ranges);

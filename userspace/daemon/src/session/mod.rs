@@ -5,6 +5,7 @@
 
 mod commands;
 mod completion_event;
+mod completion_word;
 mod memory;
 mod notifications;
 mod outstanding;
@@ -30,6 +31,7 @@ use crate::pace::thread_time;
 use crate::quotas::Reservation;
 use crate::wake_queue::WakeQueue;
 
+pub(crate) use self::completion_word::CompletionWord;
 pub(crate) use self::notifications::{Notification, OpenedJob};
 pub(crate) use self::outstanding::Outcome;
 pub(crate) use self::tensor::LeasedBuffer;
@@ -181,6 +183,10 @@ impl Session {
         }
         if !is_readable {
             return Ok(());
+        }
+        // A client that polls may send a command before this session wakes up for the end of its operation.
+        for note in self.notes.look() {
+            self.handle(note)?;
         }
         let before = thread_time();
         let is_free = self.receive(buffer)?;

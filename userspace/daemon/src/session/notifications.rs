@@ -107,6 +107,7 @@ impl Session {
             duration_ns: outcome.duration_ns,
             missed: outcome.missed.clone(),
             loss: outcome.loss.clone(),
+            timing: outcome.timing,
             error: outcome.error.clone(),
         }))?;
         // After the message, so that a trainer that wakes up finds it.
@@ -120,7 +121,7 @@ impl Session {
         for (op, submitted) in self.operations.of_job(handle) {
             let duration_ns = u64::try_from(submitted.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let error = Some(failure.clone());
-            self.completed(op, &Outcome { duration_ns, error, missed: Vec::new(), loss: None })?;
+            self.completed(op, &Outcome { duration_ns, error, ..Outcome::default() })?;
         }
         let Some(job) = self.jobs.get_mut(&handle) else { return Ok(()) };
         let before = std::mem::replace(&mut job.state, JobState::Failed(failure.clone()));
@@ -141,8 +142,8 @@ impl Session {
 pub(super) fn wait_reply(request: u64, op: u64, outcome: Outcome) -> Outbound {
     match outcome.error {
         None => {
-            let Outcome { duration_ns, missed, loss, .. } = outcome;
-            Outbound::ok(request, &WaitReply { op, duration_ns, missed, loss })
+            let Outcome { duration_ns, missed, loss, timing, .. } = outcome;
+            Outbound::ok(request, &WaitReply { op, duration_ns, missed, loss, timing })
         }
         Some(failure) => Outbound::failed(Some(request), failure),
     }

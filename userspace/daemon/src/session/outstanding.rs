@@ -3,9 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use sumac_api::{Failure, Loss, TransferCompletion};
+use sumac_api::{Failure, Loss, Timing, TransferCompletion};
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
     /// From submission to completion.
     pub(crate) duration_ns: u64,
@@ -14,6 +14,8 @@ pub(crate) struct Outcome {
     pub(crate) missed: Vec<(u64, u64)>,
     /// The contributions that are missing, of an operation with a loss bound.
     pub(crate) loss: Option<Loss>,
+    /// The times of its steps, if the client asked for them.
+    pub(crate) timing: Option<Timing>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +198,7 @@ mod tests {
     }
 
     fn done(duration_ns: u64) -> Outcome {
-        Outcome { duration_ns, error: None, missed: Vec::new(), loss: None }
+        Outcome { duration_ns, ..Outcome::default() }
     }
 
     #[test]

@@ -126,6 +126,7 @@ impl Tensor {
         LeasedBuffer::new(from, input, (!is_shared).then_some(to), output).map_err(|error| {
             let code = match error {
                 LeaseError::Outside { .. } => Code::OutOfRange,
+                LeaseError::Unaligned { .. } => Code::Misaligned,
                 LeaseError::Busy { .. } => Code::RangeBusy,
             };
             Failure::new(code, format!("region {}: {error}", self.output.region))

@@ -16,7 +16,7 @@ s.connect(os.environ["SOCKET"])
 def ask(command):
     s.send(json.dumps(command).encode())
     return s.recv(131072).decode()
-ask({"id": 1, "cmd": "hello", "version": 3})
+ask({"id": 1, "cmd": "hello", "version": 4})
 print(ask(json.loads(os.environ["COMMAND"])))
 "#;
 

@@ -89,8 +89,8 @@ impl Raw {
     /// Connects and sends `hello`.
     pub fn greeted(socket: &Path) -> Raw {
         let mut raw = Raw::connect(socket);
-        let reply = raw.ask(json!({"cmd": "hello", "version": 3}));
-        assert_eq!(reply["ok"]["version"], 3, "{reply}");
+        let reply = raw.ask(json!({"cmd": "hello", "version": 4}));
+        assert_eq!(reply["ok"]["version"], 4, "{reply}");
         raw
     }
 

@@ -107,7 +107,7 @@ fn completions_of_all_operations_fit_the_socket_buffer() {
     let lab = Lab::new(2);
     let (mut raw, job, client, partner) = pair(&lab, "unread");
     let region = raw.region(1 << 20);
-    let limits = raw.ask(json!({"cmd": "hello", "version": 3}))["ok"]["limits"].clone();
+    let limits = raw.ask(json!({"cmd": "hello", "version": 4}))["ok"]["limits"].clone();
     let operations = limits["operations"].as_u64().unwrap();
     for number in 0..operations {
         assert!(raw.ask(allreduce(&job, &region, number * 64, 1))["ok"].is_object());

@@ -19,3 +19,4 @@ mod quotas;
 mod replace;
 mod resume;
 mod transfers;
+mod words;

@@ -25,6 +25,8 @@ fn request(offset: u64, out_offset: Option<u64>) -> Collective {
         priority: 0,
         importance: sumac_job::Importance::None,
         loss_bound: 0.0,
+        completion_word: None,
+        timing: false,
     }
 }
 
