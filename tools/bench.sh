@@ -15,7 +15,7 @@ declare -A groups=(
     [udp]="udp4 udp8 udp4-loopback"
     [mbit]="mbit2 mbit4 mbit8 mbit16"
     [gbit]="gbit4-1500 gbit8-1500 gbit4-super gbit8-super"
-    [latency]="small small-super small-loss0 small-loss0.1 small-loss1"
+    [latency]="tiny tiny-poll small small-super small-loss0 small-loss0.1 small-loss1"
     [loss]="loss0.01 loss0.1 loss1 loss1-fixed"
     [pool]="pool-mbit2 pool-mbit4 pool-mbit8 pool-mbit16 pool-mbit32 pool-mbit64 pool-mbit128
             pool-n2 pool-n4 pool-n8 pool-n16 pool-n32 pool-n64 pool-n128"
@@ -31,6 +31,7 @@ large=(--elements 25000000 --iterations 3)
 link_bound=(--workers 4 --elements 2500000 --rate 100mbit --iterations 5 --slots 64 --trace)
 converted=(run --workers 4 --elements 10000000 --slots 64)
 shared=(run --mode dynamic --elements 2500000 --rate 100mbit --iterations 3)
+tiny=(--workers 2 --elements 1024 --iterations 1000 --warmup 20)
 small=(--workers 4 --elements 65536 --iterations 300 --warmup 5)
 
 case_of() { # NAME: the words of its command
@@ -49,6 +50,8 @@ case_of() { # NAME: the words of its command
     gbit[48]-1500) echo "${all[@]}" --workers "${1:4:1}" --rate 1gbit "${large[@]}" ;;
     # Whoever sends frames larger than the MTU does not mind which it is; Sumac does.
     gbit[48]-super) echo "${all[@]}" --workers "${1:4:1}" --rate 1gbit --mtu 3506 --tcp-offloads all "${large[@]}" ;;
+    tiny) echo "${all[@]}" "${tiny[@]}" ;;
+    tiny-poll) echo compare --libraries xdp "${tiny[@]}" --poll ;;
     small) echo "${all[@]}" "${small[@]}" ;;
     small-super) echo "${all[@]}" "${small[@]}" --mtu 9000 --tcp-offloads all ;;
     # The same cables, which lose one frame in a million: next to none.

@@ -133,6 +133,19 @@ def latency(results: Results) -> Optional[Reached]:
     return Reached(told, own < mpi and own < gloo / 4)
 
 
+def tiny(results: Results) -> Optional[Reached]:
+    """The median of 4 KB beside Gloo's."""
+    own, gloo = results.time("tiny", "Sumac"), results.time("tiny", "Gloo")
+    if own is None or gloo is None:
+        return None
+    told = f"{own * 1e6:.0f} us; Gloo {gloo * 1e6:.0f}"
+    polled = results.time("tiny-poll", "Sumac")
+    if polled is not None:
+        told += f"; {polled * 1e6:.0f} us with trainers that poll"
+        own = min(own, polled)
+    return Reached(told, own <= gloo / 4)
+
+
 def inflation(case: str, goal: float) -> Callable[[Results], Optional[Reached]]:
     """The time with loss by the time without."""
     return lambda results: at_most(results.ratio((case, "Sumac"), ("mbit4", "Sumac")), goal, "{:.3f} x")
@@ -206,6 +219,7 @@ GOALS = [
     Goal("AF_XDP or UDP, 256 KB, 4 workers, MTU-sized frames", "3 x Gloo, 2 x Open MPI", short),
     Goal("256 KB at 1 % loss", "p99 within 1.5 of no loss", short_loss),
     Goal("CPU seconds of the machine", "below Gloo's in each case", cpu_below("udp4", "udp8", "udp4-loopback", "n4-1500", "n4-9000", "gbit8-super", "small")),
+    Goal("4 KB (1,024 elements), 2 workers, no rate limit", "median a quarter of Gloo's", tiny),
     Goal("0.01 % loss per direction, 100 Mbit/s", "within 1.01 of no loss", inflation("loss0.01", 1.01)),
     Goal("0.1 % loss", "within 1.03", inflation("loss0.1", 1.03)),
     Goal("1 % loss", "within 1.10", inflation("loss1", 1.10)),

@@ -4,4 +4,5 @@
 pub mod bounded;
 pub mod compare;
 pub mod flood;
+pub mod latency;
 pub mod simulated;

@@ -8,6 +8,7 @@ use sumac_figures::{
     bounded::{convergence::Convergence, exchange::Exchange},
     compare::command::Compare,
     flood::Flood,
+    latency::Latency,
     simulated::{self, Effort, Figure},
 };
 use sumac_sim::job::SetupError;
@@ -42,6 +43,8 @@ enum Command {
     Exchange(Box<Exchange>),
     /// Allreduce in a lab beside connections that flood a daemon with requests for statistics
     Flood(Box<Flood>),
+    /// The time of a small sum from worker to worker, and its parts
+    Latency(Latency),
     /// ATP's figure 10: throughput against packet loss, beside the static mode with a timer of 1 ms
     Fig10(Options),
     /// ATP's figure 13a: three jobs with on and off phases and fewer and fewer slots, dynamic against static
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Convergence(convergence) => in_lab(|| convergence.run()),
         Command::Exchange(exchange) => in_lab(|| exchange.run()),
         Command::Flood(flood) => in_lab(|| flood.run()),
+        Command::Latency(latency) => in_lab(|| latency.run()),
         Command::Fig10(options) => simulate(simulated::loss::figure10, options),
         Command::Fig13a(options) => simulate(simulated::sharing::figure13a, options),
         Command::Fig14(options) => simulate(simulated::many::figure14, options),

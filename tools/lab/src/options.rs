@@ -184,6 +184,9 @@ pub struct MeasureArguments {
     /// Seconds after which an operation is given up
     #[arg(long, default_value_t = 120, value_parser = value_parser!(u64).range(1..))]
     timeout: u64,
+    /// Poll for the end of operations (completion words) for up to 200 us, before waiting for the message
+    #[arg(long)]
+    poll: bool,
     /// Count what worker 0 sends in each 10 ms of the operation nearest to the median; told with --json
     #[arg(long)]
     trace: bool,
@@ -206,7 +209,7 @@ impl MeasureArguments {
         RunOptions {
             lab,
             sumac,
-            operation: Operation { wire: self.sumac.wire, ..sum },
+            operation: Operation { wire: self.sumac.wire, polled: self.poll, ..sum },
             jobs: 1,
             iterations: self.iterations,
             warmup: self.warmup,

@@ -65,13 +65,15 @@ pub struct Operation {
     pub wire: WireFormat,
     /// The fraction of its elements that each worker may be left out with.
     pub loss_bound: f32,
+    /// Whether trainers poll for its end, before they wait for the message.
+    pub polled: bool,
 }
 
 impl Operation {
     /// The sum of this many float32 elements, as 32-bit integers.
     pub fn sum(elements: usize) -> Operation {
         let (dtype, reduction, wire) = (DType::Float32, Reduction::Sum, WireFormat::Int32);
-        Operation { elements, dtype, reduction, wire, loss_bound: 0.0 }
+        Operation { elements, dtype, reduction, wire, loss_bound: 0.0, polled: false }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 use sumac_client::{
-    Client, ClientError, CollectiveKind, Job, JobOptions, Loss, Mode, OpOptions, OpenReply, Tensor,
+    Client, ClientError, CollectiveKind, Job, JobOptions, Loss, Mode, OpOptions, OpenReply, Pending, Tensor,
 };
 
 use super::Operation;
@@ -18,6 +18,9 @@ use crate::interrupt;
 
 /// The interval at which a waiting trainer checks for an interrupt.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// The time for which a trainer polls before it sleeps.
+const SPIN: Duration = Duration::from_micros(200);
 
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
 
@@ -80,8 +83,8 @@ impl<T: Element> Trainers<T> {
     /// Runs an operation on all tensors, all workers at once; returns the first one's start and the last one's end.
     pub fn operate(&mut self, limit: Duration) -> Result<Span> {
         let start = Barrier::new(self.all.len());
-        let (kind, Operation { reduction, loss_bound, .. }) = (self.kind, self.operation);
-        let options = OpOptions { reduction, loss_bound, ..OpOptions::default() };
+        let (kind, Operation { reduction, loss_bound, polled, .. }) = (self.kind, self.operation);
+        let options = OpOptions { reduction, loss_bound, polled, ..OpOptions::default() };
         let spans = in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer<T>| {
             start.wait();
             trainer.operate(kind, options, limit)
@@ -185,6 +188,7 @@ impl<T: Element> Trainer<T> {
             _ => self.job.allreduce_with(tensor, options),
         };
         let mut pending = submitted.map_err(|failed| fail(failed.error))?;
+        let polled_end = options.polled.then(|| poll(&pending)).flatten();
         while !pending.wait_timeout(LOOK).map_err(|failed| fail(failed.error))? {
             interrupt::check()?;
             if Instant::now() > deadline {
@@ -193,11 +197,23 @@ impl<T: Element> Trainer<T> {
                 );
             }
         }
-        let end = monotonic();
+        let end = polled_end.unwrap_or_else(monotonic);
         self.loss = pending.loss().cloned();
         self.tensor = Some(pending.wait().map_err(|failed| fail(failed.error))?);
         Ok((begin, end))
     }
+}
+
+/// Polls an operation's completion word for some time. Returns the end, if it came.
+fn poll<T: Element>(pending: &Pending<T>) -> Option<f64> {
+    let end = Instant::now() + SPIN;
+    while Instant::now() < end {
+        if pending.is_ended() {
+            return Some(monotonic());
+        }
+        std::thread::yield_now();
+    }
+    None
 }
 
 /// Does `work` on every item in a thread of its own, and returns the results in the items' order.
