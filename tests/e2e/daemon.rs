@@ -42,3 +42,21 @@ fn a_restarted_daemon_serves_over_the_same_program() {
         assert_eq!([0, 1].map(|rank| stats::program_id(sumac, rank)), programs);
     });
 }
+
+#[test]
+fn auto_uses_af_xdp_where_it_copies_and_says_why() {
+    let options = SumacOptions { is_auto: true, ..SumacOptions::default() };
+    with_sumac(LabSpec::new(2), &options, |sumac| {
+        let crew = Crew::join(sumac, "auto");
+        exact::assert_sums("auto", 1, &crew.allreduce(1, COUNT));
+        for trainer in &crew.trainers {
+            stats::assert_bound(&trainer.client, sumac.options().backend);
+            let reason = trainer.client.stats().unwrap().backend_reason;
+            assert!(reason.contains("no zero-copy"), "{reason}");
+        }
+        let socket = sumac.socket(0);
+        let status = sumac.sumac(0, &["status", "--socket", socket.to_str().unwrap()]).unwrap();
+        assert!(status.contains("backend auto: xdp is used since the driver has no zero-copy"), "{status}");
+        crew.leave();
+    });
+}

@@ -22,7 +22,7 @@ impl Leg {
         let (lab, spec) = (sumac.lab(), sumac.lab().spec());
         match sumac.options().backend {
             Backend::Udp => Leg { at: lab.aggregator().clone(), rules: of_a_process(spec.host_ip(0)) },
-            Backend::Xdp => {
+            Backend::Xdp | Backend::Mixed => {
                 assert_eq!(spec.topology, Topology::OneArm, "who sends what is seen at a switch only");
                 let host = lab.parameter_hosts()[0].mac(lab.worker_interface()).unwrap();
                 let aggregator = lab.aggregator().mac(&spec.aggregator_ports()[0]).unwrap();

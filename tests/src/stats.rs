@@ -14,7 +14,7 @@ use crate::wait::eventually;
 
 /// Asserts that each running daemon knows where all its frames are.
 pub fn assert_frames_conserved(sumac: &mut Deployment<'_>) {
-    if sumac.options().backend == Backend::Udp {
+    if sumac.options().backend != Backend::Xdp {
         return;
     }
     let is_gone = |daemon: Option<&mut Process>| daemon.is_none_or(|daemon| daemon.ended().is_some());
@@ -41,11 +41,11 @@ fn assert_conserved(who: &str, stats: &Value) {
 /// or a UDP socket.
 pub fn assert_bound(client: &Client, backend: Backend) {
     let stats = client.stats_json().unwrap();
-    assert_eq!(stats["backend"], backend.name(), "{stats}");
+    assert_eq!(stats["backend"], backend.of_workers(), "{stats}");
     assert!(stats["fallback"].as_str().unwrap_or_default().is_empty(), "{stats}");
     let ports = stats["ports"].as_array().unwrap();
     for port in ports {
-        assert_eq!(port["backend"], backend.name(), "{port}");
+        assert_eq!(port["backend"], backend.of_workers(), "{port}");
         if backend == Backend::Xdp {
             assert_eq!(port["xdp_mode"], "driver", "{port}");
             let sockets = port["sockets"].as_array().unwrap();

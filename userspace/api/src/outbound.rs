@@ -244,6 +244,9 @@ pub struct StatsReply {
     /// The reason why the backend is not the requested one; else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fallback: String,
+    /// The reason why the backend `auto` is `xdp`; else empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub backend_reason: String,
     /// The privileges that the daemon has left; absent if it keeps those of its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxReply>,
@@ -285,12 +288,12 @@ pub enum Event {
         /// The contributions that are missing, as in [`WaitReply`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         loss: Option<Loss>,
-        /// The error, if it failed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        error: Option<Failure>,
         /// The times of its steps, as in [`WaitReply`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timing: Option<Timing>,
+        /// The error, if it failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<Failure>,
     },
     /// The job ended on all workers; its operations have completed with this error.
     JobFailed {
@@ -405,10 +408,10 @@ mod tests {
                     own: vec![(3, 5)],
                     missing: vec![(7, 9)],
                 }),
+                timing: Some(Timing { received_ns: 1, taken_ns: 2, sent_ns: 3, arrived_ns: 4, ended_ns: 5 }),
                 error: None,
             }),
             Outbound::Event(Event::JobFailed { job: 2, error: failure }),
-                timing: Some(Timing { received_ns: 1, taken_ns: 2, sent_ns: 3, arrived_ns: 4, ended_ns: 5 }),
         ];
         for message in messages {
             let bytes = message.encode().unwrap();

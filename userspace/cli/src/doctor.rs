@@ -64,7 +64,11 @@ fn daemon(args: &Args) -> Check {
     let path = args.socket.path.display();
     let (level, found, remedy) = match Client::connect(&args.socket.path).and_then(|client| client.stats()) {
         Ok(stats) if stats.fallback.is_empty() => {
-            (Severity::Ok, format!("answers at {path}, backend {}", stats.backend), None)
+            let reason = match stats.backend_reason.as_str() {
+                "" => String::new(),
+                reason => format!(" by auto: {reason}"),
+            };
+            (Severity::Ok, format!("answers at {path}, backend {}{reason}", stats.backend), None)
         }
         Ok(stats) => {
             let found = format!("runs on {}: {}", stats.backend, stats.fallback);

@@ -159,6 +159,10 @@ fn show_daemon(out: &mut impl Write, stats: &Value, args: &Args) -> io::Result<(
         "" => writeln!(out)?,
         reason => writeln!(out, "; fell back: {reason}")?,
     }
+    match text("backend_reason").as_str() {
+        "" => {}
+        reason => writeln!(out, "  backend auto: {} is used since {reason}", text("backend"))?,
+    }
     show_sandbox(out, &stats["sandbox"])?;
     show_hosted(out, &stats["parameter_host"])
 }

@@ -15,8 +15,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::access::{AccessRules, UnknownPrincipal};
-use crate::backend::{Backend, BackendError, PreparedBackend};
-use crate::config::Config;
+use crate::backend::{Backend, BackendError, FramePath, PreparedBackend};
+use crate::config::{BackendChoice, Config};
 use crate::control_planes::{ControlPlaneError, ControlPlanes};
 use crate::datapath::DatapathStats;
 use crate::job::{Job, JobHandle, Plan};
@@ -233,12 +233,20 @@ impl DaemonState {
         Ok(handle)
     }
 
+    /// Returns why `auto` has chosen AF_XDP, by the sockets as they are bound; empty for another backend.
+    fn backend_reason(&self, threads: &[DatapathStats]) -> &'static str {
+        let is_chosen = self.config.backend == BackendChoice::Auto && self.backend.interface().is_some();
+        let path = || FramePath::of(threads.iter().map(|thread| &thread.port));
+        if is_chosen { path().reason() } else { "" }
+    }
+
     pub(crate) fn stats(&self) -> Result<StatsReply, Failure> {
         let threads = self.backend.stats()?;
         let hosted = self.config.parameter_host.as_ref().map(|_| DatapathStats::merge_hosted(&threads).jobs);
         Ok(StatsReply {
             backend: self.backend.name().to_owned(),
             fallback: self.backend.fallback.clone(),
+            backend_reason: self.backend_reason(&threads).into(),
             sandbox: self.sandbox.clone(),
             clients: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
             jobs: self.jobs.stats(DatapathStats::merge_jobs(&threads))?,

@@ -88,7 +88,7 @@ pub fn chaos(options: &ChaosOptions) -> Result<Report> {
 /// The topology: two racks below a root, and a parameter host of its own for dynamic jobs, with a worker on the root itself.
 fn lab(mode: Mode, backend: Backend) -> LabSpec {
     let (workers, beside_root, parameter_hosts) = match (mode, backend) {
-        (Mode::Static, Backend::Xdp) => (4, 0, 0),
+        (Mode::Static, Backend::Xdp | Backend::Mixed) => (4, 0, 0),
         (Mode::Static, Backend::Udp) => (2, 0, 0),
         (Mode::Dynamic, _) => (3, 1, 1),
         (Mode::Direct, _) => (3, 0, 0),

@@ -70,7 +70,7 @@ impl Victim {
     pub fn all(sumac: &Deployment<'_>) -> Vec<Victim> {
         let spec = sumac.lab().spec();
         let (root, rack) = match sumac.options().backend {
-            Backend::Xdp => (Kind::ControlPlane, Kind::Rack),
+            Backend::Xdp | Backend::Mixed => (Kind::ControlPlane, Kind::Rack),
             Backend::Udp => (Kind::HostAggregator, Kind::HostRack),
         };
         let many = [

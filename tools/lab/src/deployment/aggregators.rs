@@ -87,7 +87,7 @@ impl<'lab> Deployment<'lab> {
 
     /// `sumac-agg` with these arguments of the aggregator of a host, be it a program or a process.
     fn ask(&self, host: &Namespace, arguments: &[&str]) -> Result<String> {
-        if self.options.backend == Backend::Xdp {
+        if self.options.backend.has_programs() {
             return self.sumac_agg_on(host, arguments);
         }
         let mut command = host.command(self.programs.sumac_agg().get_program());
@@ -151,7 +151,9 @@ impl<'lab> Deployment<'lab> {
         serve.arg(self.state_dir(place));
         match self.options.backend {
             _ if !self.options.has_aggregator() => serve.args(["--plane", "none"]),
-            Backend::Xdp => serve.args(["--plane", "ebpf", "--pin-root"]).arg(self.lab.pin_root()),
+            Backend::Xdp | Backend::Mixed => {
+                serve.args(["--plane", "ebpf", "--pin-root"]).arg(self.lab.pin_root())
+            }
             Backend::Udp => {
                 serve.args(["--plane", "host", "--shards", &self.lab.spec().queues.to_string()]);
                 serve.args(["--data-ip", &address.to_string(), "--base-port", &self.base_port.to_string()])

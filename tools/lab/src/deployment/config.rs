@@ -53,7 +53,7 @@ impl Deployment<'_> {
         DaemonConfig {
             socket,
             socket_mode: "0660",
-            backend: self.options.backend.name(),
+            backend: if self.options.is_auto { "auto" } else { self.options.backend.of_workers() },
             address: self.own_address(),
             interface: self.lab.worker_interface(),
             pin_root: self.lab.pin_root(),

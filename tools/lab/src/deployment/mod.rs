@@ -72,9 +72,7 @@ impl<'lab> Deployment<'lab> {
             ranks.len()
         );
         deployment.write_secrets()?;
-        if options.backend == Backend::Xdp {
-            deployment.attach_all()?;
-        }
+        deployment.attach_all()?;
         deployment.start_aggregator()?;
         for host in 0..lab.spec().parameter_hosts {
             deployment.start_parameter_host(host)?;
@@ -86,8 +84,12 @@ impl<'lab> Deployment<'lab> {
     }
 
     fn attach_all(&self) -> Result<()> {
-        if self.options.has_aggregator() {
+        let backend = self.options.backend;
+        if backend.has_programs() && self.options.has_aggregator() {
             self.attach_aggregator()?;
+        }
+        if backend != Backend::Xdp {
+            return Ok(());
         }
         for rank in 0..self.lab.spec().workers {
             self.attach_worker(rank)?;

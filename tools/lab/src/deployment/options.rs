@@ -15,6 +15,8 @@ pub enum Backend {
     Xdp,
     /// UDP sockets on the workers, a process on the aggregator
     Udp,
+    /// UDP sockets on the workers, XDP programs on the aggregator
+    Mixed,
 }
 
 impl Backend {
@@ -23,7 +25,18 @@ impl Backend {
         match self {
             Backend::Xdp => "xdp",
             Backend::Udp => "udp",
+            Backend::Mixed => "mixed",
         }
+    }
+
+    /// The backend in the configuration of the workers' daemons.
+    pub fn of_workers(self) -> &'static str {
+        if self == Backend::Xdp { "xdp" } else { "udp" }
+    }
+
+    /// Whether the aggregators are XDP programs.
+    pub fn has_programs(self) -> bool {
+        self != Backend::Udp
     }
 }
 
@@ -55,6 +68,9 @@ pub struct SumacOptions {
     /// Paths of packets, 1 to 256: UDP source ports, by which routers choose among routes; by default 64, over UDP 1
     #[arg(long, value_parser = value_parser!(u16).range(1..=256))]
     pub paths: Option<u16>,
+    /// Whether the workers' daemons choose their backend themselves.
+    #[arg(skip)]
+    pub is_auto: bool,
     /// Whether static jobs yield to congestion.
     #[arg(skip)]
     pub yields: bool,
@@ -171,6 +187,7 @@ impl Default for SumacOptions {
             stealing: true,
             drop: Probability::default(),
             paths: None,
+            is_auto: false,
             yields: false,
             vlans: 0,
             dynamic: None,

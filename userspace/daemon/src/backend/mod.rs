@@ -1,6 +1,7 @@
 //! The backend of this host's packets, XDP or UDP, and the installation of jobs in it.
 
 mod admission;
+mod choice;
 mod routes;
 mod setup;
 mod terms;
@@ -22,6 +23,7 @@ use self::setup::{Setup, udp, xdp};
 use crate::config::{BackendChoice, Config, RouteConfig};
 use crate::datapath::{Datapath, DatapathStats, EventSink, ParameterJob, Peer, WorkerJob};
 
+pub(crate) use self::choice::FramePath;
 pub use self::setup::BackendError;
 pub(crate) use self::terms::host_job;
 
@@ -66,7 +68,7 @@ impl std::fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// Sets up the configured backend, without threads; `auto` falls back to UDP with a warning.
+    /// Sets up the configured backend, without threads. `auto` logs its choice; UDP is a warning, since it is slower.
     pub(crate) fn set_up(
         config: &Config,
         control: Option<SocketAddr>,
@@ -75,11 +77,19 @@ impl Backend {
         let setup = match config.backend {
             BackendChoice::Udp => udp(config)?,
             BackendChoice::Xdp => xdp(config, control)?,
-            BackendChoice::Auto => xdp(config, control).or_else(|error| {
-                tracing::warn!(%error, "falling back to UDP; `sumac doctor` says what is missing");
-                fallback = error.to_string();
-                udp(config)
-            })?,
+            BackendChoice::Auto => match xdp(config, control) {
+                Ok(setup) => {
+                    let reports: Vec<_> = setup.2.iter().map(|io| io.report()).collect();
+                    let reason = FramePath::of(reports.iter()).reason();
+                    tracing::info!(reason, "backend auto: AF_XDP");
+                    setup
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "backend auto: falling back to UDP; `sumac doctor` says what is missing");
+                    fallback = error.to_string();
+                    udp(config)?
+                }
+            },
         };
         Ok(PreparedBackend { setup, fallback, control })
     }

@@ -23,7 +23,8 @@ const MIN_BUFFERS: u64 = 512 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendChoice {
-    /// AF_XDP where it is available, else UDP with a warning.
+    /// AF_XDP where its sockets can be bound, with zero-copy or without; else UDP, with a warning. The reason is logged and
+    /// reported.
     #[default]
     Auto,
     /// AF_XDP, or the daemon does not start.

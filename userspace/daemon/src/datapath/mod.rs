@@ -19,7 +19,7 @@ mod thread;
 pub mod udp;
 pub mod xdp;
 
-pub use frame_io::{FrameIo, IoReport, Outgoing, Peer, Route, Transmitted};
+pub use frame_io::{FrameIo, IoReport, Outgoing, Peer, Route, SocketReport, Transmitted};
 pub use handle::Datapath;
 pub use job::{Event, EventSink, InstallError, OperationKey, ParameterJob, Rejection, WorkerJob};
 pub(crate) use parameter::host_memory;
