@@ -76,14 +76,10 @@ pub fn wait_for_results(trainer: &Trainer, more: u64) {
     eventually("results on the way", || (counter(trainer, "results") >= before + more).then_some(()));
 }
 
-/// Waits until a worker has a whole window of chunks on the way, which sit in their slots for want of another worker's;
-/// of a dynamic job one: how many it may have changes.
+/// Waits until a worker has a chunk on the way, which sits in its slot for want of another worker's. It has no more, where the others
+/// wait for the exponents in that one.
 pub fn wait_until_stuck(trainer: &Trainer) {
-    let opened = trainer.job.opened();
-    let window = if opened.dynamic.is_some() { 1 } else { u64::from(opened.slots) };
-    eventually("a window of chunks without results", || {
-        (counter(trainer, "in_flight") >= window).then_some(())
-    });
+    eventually("a chunk without a result", || (counter(trainer, "in_flight") >= 1).then_some(()));
 }
 
 /// One counter of all jobs of a parameter host, or of the worker that is one; those of its own come first.
