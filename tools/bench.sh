@@ -27,6 +27,8 @@ declare -A groups=(
 # The words of a case: `compare` of sumac-figures or `run` of sumac-lab, with its options.
 all=(compare --libraries xdp,udp,gloo,mpi)
 large=(--elements 25000000 --iterations 3)
+# Sums of a few hundred milliseconds: more of them, as the machine's own speed changes meanwhile.
+quick=(--elements 25000000 --iterations 15)
 # The same slots for all of a comparison: what is measured on a busy machine may be the next power of two.
 link_bound=(--workers 4 --elements 2500000 --rate 100mbit --iterations 5 --slots 64 --trace)
 converted=(run --workers 4 --elements 10000000 --slots 64)
@@ -41,8 +43,8 @@ case_of() { # NAME: the words of its command
     n4-1500-gro) echo "${all[@]}" --workers 4 "${large[@]}" ;;
     n8-1500) echo "${all[@]}" --workers 8 --tcp-offloads none "${large[@]}" ;;
     n[48]-3506) echo "${all[@]}" --workers "${1:1:1}" --mtu 3506 --tcp-offloads all "${large[@]}" ;;
-    udp4-loopback) echo compare --libraries udp,gloo --topology loopback --workers 4 "${large[@]}" ;;
-    udp[48]) echo compare --libraries udp,gloo,mpi --workers "${1:3}" --tcp-offloads all "${large[@]}" ;;
+    udp4-loopback) echo compare --libraries udp,gloo --topology loopback --workers 4 "${quick[@]}" ;;
+    udp[48]) echo compare --libraries udp,gloo,mpi --workers "${1:3}" --tcp-offloads all "${quick[@]}" ;;
     # Frames of 9000 bytes come in several buffers, which XDP cannot broadcast to several ports.
     n[48]-9000) echo "${all[@]}" --workers "${1:1:1}" --mtu 9000 --topology one-arm --tcp-offloads all "${large[@]}" ;;
     mbit4) echo "${all[@]}" "${link_bound[@]}" ;;

@@ -6,24 +6,6 @@ use sumac_wire::admit::payload_len;
 /// Fewer are not given, whatever the product says: packets are received and sent by the batch of up to 32, and a window
 /// of two batches keeps the pipe busy while one batch is worked on.
 pub const FEWEST: u32 = 64;
-/// The bytes of a short tensor, which goes in one flight where that costs little: each flight more is a round trip, and workers
-/// that share CPUs take longer for one than the idle path that they measured.
-const SHORT: u64 = 256 << 10;
-/// The longest time, in nanoseconds, for which such a flight may occupy the path. A slow one is full with fewer packets; more would only
-/// queue before others'.
-const MOST_QUEUED: u128 = 5_000_000;
-
-/// The slots of one lane with which a short tensor goes in one flight, on a path of this rate.
-fn short_flight(rate: u64, packet: u128, elements: u16, shards: u16) -> u32 {
-    let chunks = SHORT.div_ceil(4 * u64::from(elements.max(1)));
-    let queued = u128::from(chunks) * packet * 1_000_000_000;
-    if queued > u128::from(rate) * MOST_QUEUED {
-        return FEWEST;
-    }
-    // One packet more: its exponents.
-    let lane = chunks.div_ceil(u64::from(shards.max(1))) + 1;
-    u32::try_from(lane.next_power_of_two()).unwrap_or(FEWEST)
-}
 
 /// The slots of which the packets of so many workers fit a socket that holds these bytes: workers send a slot's packets at any time,
 /// while the aggregator may wait for its CPU.
@@ -63,12 +45,8 @@ pub fn slots(
         reason.push_str(&format!(", {share} for each of {shards} shards"));
     }
     reason.push_str(&format!(", next power of two {wanted}"));
-    // Only where so many are left: the other half goes to other jobs.
-    let short = short_flight(rate, packet, elements, shards).min(most / 2);
-    let slots = wanted.max(FEWEST).max(short).min(most);
-    if slots > wanted && slots > FEWEST {
-        reason.push_str(&format!("; {slots}, so that {} go in one flight", size(SHORT.into())));
-    } else if slots > wanted {
+    let slots = wanted.max(FEWEST).min(most);
+    if slots > wanted {
         reason.push_str(&format!("; {slots}, so that batches overlap"));
     } else if slots < wanted {
         reason.push_str(&format!("; {slots}, the most that the aggregator had free"));
@@ -111,38 +89,16 @@ mod tests {
             (
                 vec![path(1200, 950), path(300, 990)],
                 1,
-                128,
+                512,
                 128,
                 "1.2 ms x 950 Mbit/s = 142 KB = 97 packets of 1.4 KB, next power of two 128",
             ),
             (
                 vec![path(100, 950)],
                 1,
-                128,
+                512,
                 64,
                 "0.10 ms x 950 Mbit/s = 11.8 KB = 9 packets of 1.4 KB, next power of two 16; 64, so that batches overlap",
-            ),
-            (
-                vec![path(100, 950)],
-                1,
-                512,
-                256,
-                "0.10 ms x 950 Mbit/s = 11.8 KB = 9 packets of 1.4 KB, next power of two 16; 256, so that 262 KB go in one flight",
-            ),
-            (
-                vec![path(100, 950)],
-                2,
-                512,
-                128,
-                "0.10 ms x 950 Mbit/s = 11.8 KB = 9 packets of 1.4 KB, 5 for each of 2 shards, next power of two 8; 128, so that \
-                 262 KB go in one flight",
-            ),
-            (
-                vec![path(100, 400)],
-                1,
-                512,
-                64,
-                "0.10 ms x 400 Mbit/s = 5.0 KB = 4 packets of 1.4 KB, next power of two 4; 64, so that batches overlap",
             ),
             (
                 vec![path(5000, 10_000)],
