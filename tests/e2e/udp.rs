@@ -92,7 +92,7 @@ fn a_path_that_refuses_runs_gets_single_packets() {
 #[test]
 fn over_loopback_without_root() {
     in_turn(|| {
-        // Where nobody's user finds them: the checkout may be in a folder of root's.
+        // The user `nobody` cannot run programs in a checkout below root's home directory.
         let folder = std::env::temp_dir().join(format!("sumac-e2e-loopback-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();

@@ -50,7 +50,7 @@ pub struct Shard {
     last_round: LastRound,
     /// Bytes of packets that its socket holds until they are read.
     pub socket_bytes: usize,
-    /// Those of its socket, as of the last round.
+    /// Packets and messages of the socket, as of the last round.
     counts: Arc<Mutex<Counts>>,
 }
 

@@ -15,7 +15,7 @@ pub struct Modes {
     pub aggregator: BTreeSet<String>,
 }
 
-/// How many packets go with a message of the UDP sockets, on average; 1 without segmentation offload.
+/// The average number of packets in a message of the UDP sockets; 1 without segmentation offload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PacketsPerMessage {
     /// Of the workers' daemons.

@@ -32,7 +32,7 @@ pub(super) struct Lane {
     pub(super) engine: Engine,
     /// The outstanding operations by the engine's numbers.
     ids: BTreeMap<OpId, Submitted>,
-    /// Those that were submitted since the last transmission.
+    /// The operations that were submitted since the last transmission.
     unsent: Vec<OpId>,
     /// Puts the ends into the order of submission. In a direct job operations are reported as they end: other workers may wait
     /// for what this one does then.

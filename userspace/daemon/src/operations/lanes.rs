@@ -13,7 +13,7 @@ pub(super) struct Assignment {
     pub(super) chunks: ChunkRange,
     /// Chunks at its front that were summed before this worker replaced another one.
     pub(super) completed: u32,
-    /// Those of them that have values, and not exponents.
+    /// The number of those chunks that have values; the others have exponents.
     pub(super) completed_values: u32,
 }
 

@@ -218,25 +218,12 @@ impl DynamicMode {
 
     /// Allows a chunk of the window to be sent, as soon as an exponent chunk that it needs has its result.
     fn make_ready(&mut self, core: &mut Core, index: usize, operation: u64) {
-        let entry = &mut self.entries[index];
-        let seq = core.in_flight.get(index).seq;
-        match core.agreed_exponent(seq, operation, entry.exponent) {
-            Some(exponent) => {
-                entry.exponent = exponent;
-                core.in_flight.make_ready(index, operation);
-            }
-            None => core.in_flight.hold(index, operation),
-        }
+        core.make_ready(index, operation, &mut self.entries[index].exponent);
     }
 
     /// Lets the chunks go that have waited for the result of an exponent chunk which came, or counts for nothing any more.
     fn release_held(&mut self, core: &mut Core) {
-        let mut next = core.in_flight.first_held();
-        while let Some(index) = next {
-            next = core.in_flight.next_in_queue(index).map(|(index, _)| index);
-            let operation = core.in_flight.get(index).operation;
-            self.make_ready(core, index, operation);
-        }
+        core.for_each_held(|core, index, operation| self.make_ready(core, index, operation));
     }
 
     /// In the chunks before this one a new worker does not know what the others agreed on.

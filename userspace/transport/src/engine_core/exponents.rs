@@ -87,9 +87,32 @@ impl Core {
         Ok(())
     }
 
+    /// Allows a chunk to be sent, as one of this operation, or holds it until the exponent chunk that it needs has its result. `exponent`:
+    /// the look-ahead's, and afterwards the agreed one.
+    pub fn make_ready(&mut self, index: usize, operation: u64, exponent: &mut i8) {
+        let seq = self.in_flight.get(index).seq;
+        match self.agreed_exponent(seq, operation, *exponent) {
+            Some(agreed) => {
+                *exponent = agreed;
+                self.in_flight.make_ready(index, operation);
+            }
+            None => self.in_flight.hold(index, operation),
+        }
+    }
+
+    /// Calls `release` with each chunk that is held, and its operation. It may take the chunk from the queue.
+    pub fn for_each_held(&mut self, mut release: impl FnMut(&mut Core, usize, u64)) {
+        let mut next = self.in_flight.first_held();
+        while let Some(index) = next {
+            next = self.in_flight.next_in_queue(index).map(|(index, _)| index);
+            let operation = self.in_flight.get(index).operation;
+            release(self, index, operation);
+        }
+    }
+
     /// The exponent with which chunk `seq`, of this operation, is sent: `looked_ahead` where that is known, else by the exponent chunk
     /// before it, else [`exponent::UNKNOWN`]. `None`: the exponent chunk has no result yet.
-    pub fn agreed_exponent(&self, seq: u64, operation: u64, looked_ahead: i8) -> Option<i8> {
+    fn agreed_exponent(&self, seq: u64, operation: u64, looked_ahead: i8) -> Option<i8> {
         let needs = |pending: &Pending| self.needs_exponent(pending, seq);
         if looked_ahead != exponent::UNKNOWN || !self.stream.get(operation).is_some_and(needs) {
             return Some(looked_ahead);

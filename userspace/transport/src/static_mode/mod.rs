@@ -87,25 +87,12 @@ impl StaticMode {
 
     /// Allows the chunk of a slot to be sent, as soon as an exponent chunk that it needs has its result.
     fn make_ready(&mut self, core: &mut Core, slot: usize, operation: u64) {
-        let state = self.slots.get_mut(slot);
-        let seq = core.in_flight.get(slot).seq;
-        match core.agreed_exponent(seq, operation, state.exponent) {
-            Some(exponent) => {
-                state.exponent = exponent;
-                core.in_flight.make_ready(slot, operation);
-            }
-            None => core.in_flight.hold(slot, operation),
-        }
+        core.make_ready(slot, operation, &mut self.slots.get_mut(slot).exponent);
     }
 
     /// Lets the chunks go that have waited for the result of an exponent chunk which came.
     fn release_held(&mut self, core: &mut Core) {
-        let mut next = core.in_flight.first_held();
-        while let Some(slot) = next {
-            next = core.in_flight.next_in_queue(slot).map(|(slot, _)| slot);
-            let operation = core.in_flight.get(slot).operation;
-            self.make_ready(core, slot, operation);
-        }
+        core.for_each_held(|core, slot, operation| self.make_ready(core, slot, operation));
     }
 
     /// Whether the stream has no further chunk for some slot.

@@ -92,8 +92,8 @@ impl StaticMode {
         let form = match () {
             () if needs_exponent && state.exponent == exponent::UNKNOWN => PacketForm::ExponentRound,
             () if flush.is_some() => PacketForm::Flush,
-            // Which worker's packet was lost is not known here: the elements are sent again only when they are missing. Exponents are
-            // waited for, and cost less than a query and a round trip more.
+            // The lost packet may be another worker's, so a query goes first. An exponent chunk is sent again at once: all other chunks
+            // wait for it.
             () if is_lost
                 && !state.is_wanted
                 && !waiting.is_exponents(record.seq)
