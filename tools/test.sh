@@ -27,6 +27,13 @@ done
 step "end to end" \
     cargo test --workspace --exclude sumac-benches --locked --no-fail-fast --test e2e -- --nocapture --test-threads 1
 
+# What the failed tests printed, once more at the end: of each its last lines.
+awk '/^test .* \.\.\. / { lines = 0 } { block[lines++] = $0 }
+    / FAILED$|^FAILED$/ && !/^test result/ && !/^FAILED: / {
+        printf "\n== failed: %s\n", block[0]
+        for (at = (lines > 60 ? lines - 60 : 1); at < lines; at++) print block[at]
+    }' "$log"
+
 total() { awk '{ n += $1 } END { print n + 0 }'; }
 passed=$(grep -E '^test result:' "$log" | grep -oE '[0-9]+ passed' | total)
 failed=$(grep -E '^test result:' "$log" | grep -oE '[0-9]+ failed' | total)

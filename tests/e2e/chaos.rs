@@ -12,8 +12,11 @@ fn kill(mode: Mode) {
     let options = ChaosOptions { kills: 25, seed: 15, mode, elements: 50_000, limit: 20, json: false };
     in_turn(|| {
         let report = chaos(&options).unwrap_or_else(|error| panic!("{error:#}"));
+        assert!(
+            report.is_good(),
+            "{report}\nrepeat with `sumac-lab chaos --mode {mode:?} --kills 25 --seed 15`"
+        );
         println!("{report}");
-        assert!(report.is_good(), "repeat with `sumac-lab chaos --mode {mode:?} --kills 25 --seed 15`");
     });
 }
 

@@ -66,8 +66,9 @@ def goals(results: Results) -> str:
         reached = goal.measure(results)
         told = reached.told if reached else "not measured"
         verdict = "" if reached is None or goal.goal.startswith("(") else "reached" if reached.good else "**not reached**"
-        rows.append((goal.what, goal.goal, told, verdict))
-    return "\n## Goals\n\n" + table(("case", "to reach", "measured", ""), rows)
+        bound = goal.bound if verdict == "**not reached**" else ""
+        rows.append((goal.what, goal.goal, told, verdict, bound, f"`{goal.cases}`"))
+    return "\n## Goals\n\n" + table(("case", "to reach", "measured", "", "what bounds it", "`tools/bench.sh`"), rows)
 
 
 def figures(folder: Path) -> str:
