@@ -142,7 +142,7 @@ impl Worker {
         assert!(!terms.is_measured, "the slots are left open");
         let most = terms.slots;
         // 20 us x 1 Gbit/s: two packets.
-        let measure = PathMeasure { rtt_ns: 20_000, bytes_per_s: 125_000_000 };
+        let measure = PathMeasure { rtt_ns: 20_000, shortest_ns: 20_000, bytes_per_s: 125_000_000 };
         let (lane_slots, reason) = runtime.block_on(member.tune(measure)).unwrap();
         assert!(lane_slots <= most, "{lane_slots}: {reason}");
         Worker { rank, runtime, member: Some(member), socket, aggregator, lane_slots }

@@ -18,8 +18,10 @@ pub fn unread(bytes: u64, workers: usize, elements: u16) -> u32 {
 /// The slots of one lane for workers that measured this, of which no more than `most` are to be had, and `unread` if the aggregator has
 /// sockets; and why.
 ///
-/// A chunk is done when the slowest worker's contribution is there, so the largest round trip counts, and all together are
-/// as fast as the slowest. `shards` lanes share the path.
+/// A worker's product is that of the round trip and the rate with which it filled its path. Of all workers' the (upper) median counts: on
+/// a busy machine some measure several times theirs, and more slots than needed cost its CPUs. A chunk is done when the slowest
+/// worker's contribution is there, so that a distant one needs its shortest round trip filled at the common rate too.
+/// `shards` lanes share the path.
 pub fn slots(
     measures: &[PathMeasure],
     elements: u16,
@@ -27,9 +29,14 @@ pub fn slots(
     most: u32,
     unread: Option<u32>,
 ) -> (u32, String) {
-    let rtt_ns = measures.iter().map(|measure| measure.rtt_ns).max().unwrap_or(0);
+    let product = |(rtt_ns, rate): &(u64, u64)| u128::from(*rtt_ns) * u128::from(*rate) / 1_000_000_000;
+    let mut paths: Vec<_> = measures.iter().map(|measure| (measure.rtt_ns, measure.bytes_per_s)).collect();
+    paths.sort_by_key(product);
+    let typical = paths.get(paths.len() / 2).copied().unwrap_or_default();
+    let shortest = measures.iter().map(|measure| measure.shortest_ns).max().unwrap_or(0);
     let rate = measures.iter().map(|measure| measure.bytes_per_s).min().unwrap_or(0);
-    let bytes = u128::from(rtt_ns) * u128::from(rate) / 1_000_000_000;
+    let (rtt_ns, rate) = std::cmp::max_by_key(typical, (shortest, rate), product);
+    let bytes = product(&(rtt_ns, rate));
     let packet = payload_len(elements) as u128;
     let packets = bytes.div_ceil(packet);
     let share = packets.div_ceil(u128::from(shards.max(1))).max(1);
@@ -81,10 +88,34 @@ fn size(bytes: u128) -> String {
 mod tests {
     use super::*;
 
+    fn measured(rtt_us: u64, shortest_us: u64, mbit: u64) -> PathMeasure {
+        PathMeasure { rtt_ns: rtt_us * 1000, shortest_ns: shortest_us * 1000, bytes_per_s: mbit * 125_000 }
+    }
+
+    #[test]
+    fn one_worker_that_measured_on_a_busy_cpu_does_not_decide() {
+        // As eight workers on two CPUs measured: one of them a window of 256 packets.
+        let busy = [
+            (423, 1024),
+            (667, 650),
+            (725, 598),
+            (399, 1085),
+            (7064, 983),
+            (770, 1126),
+            (2234, 777),
+            (3790, 916),
+        ];
+        let measures = busy.map(|(rtt, mbit)| measured(rtt, rtt.min(700), mbit));
+        assert_eq!(slots(&measures, 832, 1, 512, None).0, 64);
+        // A distant one among four does.
+        let near = measured(150, 100, 1000);
+        let measures = [near, measured(5000, 4900, 990), near, near];
+        assert_eq!(slots(&measures, 352, 1, 512, None).0, 512);
+    }
+
     #[test]
     fn slots_follow_from_the_slowest_path() {
-        let path =
-            |rtt_us: u64, mbit: u64| PathMeasure { rtt_ns: rtt_us * 1000, bytes_per_s: mbit * 125_000 };
+        let path = |rtt_us: u64, mbit: u64| measured(rtt_us, rtt_us, mbit);
         let table = [
             (
                 vec![path(1200, 950), path(300, 990)],
@@ -132,7 +163,7 @@ mod tests {
     fn sockets_hold_the_packets_of_all_workers() {
         // Linux's default, and what is asked for, in packets of 1,472 bytes.
         assert_eq!((unread(212_992, 4, 352), unread(8 << 20, 4, 352), unread(0, 4, 352)), (32, 1024, 1));
-        let path = PathMeasure { rtt_ns: 100_000, bytes_per_s: 125_000_000 };
+        let path = measured(100, 100, 1000);
         let (slots, reason) = slots(&[path], 352, 1, 512, Some(32));
         assert_eq!(slots, 32);
         assert!(reason.ends_with("; 32, whose packets its sockets hold (net.core.rmem_max)"), "{reason}");
@@ -140,7 +171,7 @@ mod tests {
 
     #[test]
     fn no_measure_overflows() {
-        let wild = PathMeasure { rtt_ns: u64::MAX, bytes_per_s: u64::MAX };
+        let wild = PathMeasure { rtt_ns: u64::MAX, shortest_ns: u64::MAX, bytes_per_s: u64::MAX };
         assert_eq!(slots(&[wild], 1, 1, 256, None).0, 256);
         assert_eq!(slots(&[], 1, 1, 256, None).0, FEWEST);
     }

@@ -70,7 +70,7 @@ async fn a_job_of_two_racks_comes_and_goes_on_all_planes() {
     assert_eq!(numbers, [0, 1]);
 
     // What is measured below both racks fixes the slots everywhere.
-    let measure = PathMeasure { rtt_ns: 1_200_000, bytes_per_s: 118_750_000 };
+    let measure = PathMeasure { rtt_ns: 1_200_000, shortest_ns: 1_200_000, bytes_per_s: 118_750_000 };
     let [zero, one, two, three] = &members[..] else { panic!("four") };
     let all =
         async { tokio::join!(zero.tune(measure), one.tune(measure), two.tune(measure), three.tune(measure)) };

@@ -17,6 +17,8 @@ use crate::{
 pub struct PathMeasure {
     /// The round trip of a packet of full size at the bandwidth-delay product, in nanoseconds.
     pub rtt_ns: u64,
+    /// The shortest round trip: of the handshake or a window of probes, in nanoseconds.
+    pub shortest_ns: u64,
     /// Bytes of UDP payload per second.
     pub bytes_per_s: u64,
 }
@@ -61,6 +63,8 @@ pub(super) struct ProbeTrain {
     /// The time of the first report that counts.
     since: Time,
     best: Option<Best>,
+    /// The shortest round trip, in nanoseconds.
+    shortest: u64,
     /// Consecutive windows without improvement.
     idle: u32,
     timeouts: u32,
@@ -82,6 +86,7 @@ impl ProbeTrain {
             reports: 0,
             since: now,
             best: None,
+            shortest: handshake.unwrap_or(u64::MAX),
             idle: 0,
             timeouts: 0,
             latest: now,
@@ -126,6 +131,7 @@ impl ProbeTrain {
     fn end_window(&mut self, counted: u32, elapsed: u64) -> Option<PathMeasure> {
         let bytes = u128::from(self.bytes) * u128::from(counted) * 1_000_000_000;
         let bytes_per_s = u64::try_from(bytes / u128::from(elapsed.max(1))).unwrap_or(u64::MAX);
+        self.shortest = self.shortest.min(self.round_trip(self.window, bytes_per_s));
         let gained = self
             .best
             .is_none_or(|best| bytes_per_s > best.bytes_per_s.saturating_add(best.bytes_per_s / GAIN));
@@ -167,12 +173,17 @@ impl ProbeTrain {
         let Some(Best { window, bytes_per_s }) = self.best else {
             // A path without reports carries at least one packet per round trip.
             let rtt_ns = self.handshake.unwrap_or(self.timeout).max(1);
-            return PathMeasure { rtt_ns, bytes_per_s: self.bytes.saturating_mul(1_000_000_000) / rtt_ns };
+            let bytes_per_s = self.bytes.saturating_mul(1_000_000_000) / rtt_ns;
+            return PathMeasure { rtt_ns, shortest_ns: rtt_ns, bytes_per_s };
         };
-        // The window is the rate times the round trip (Little's law).
+        let rtt_ns = self.round_trip(window, bytes_per_s);
+        PathMeasure { rtt_ns, shortest_ns: self.shortest.min(rtt_ns), bytes_per_s }
+    }
+
+    /// Nanoseconds of a round trip: the window is the rate times the round trip (Little's law).
+    fn round_trip(&self, window: u32, bytes_per_s: u64) -> u64 {
         let bytes = u128::from(window) * u128::from(self.bytes) * 1_000_000_000;
-        let rtt_ns = u64::try_from(bytes / u128::from(bytes_per_s.max(1))).unwrap_or(u64::MAX).max(1);
-        PathMeasure { rtt_ns, bytes_per_s }
+        u64::try_from(bytes / u128::from(bytes_per_s.max(1))).unwrap_or(u64::MAX).max(1)
     }
 }
 
@@ -234,7 +245,7 @@ mod tests {
     fn the_window_grows_until_the_rate_does_not() {
         // 1000 bytes per 10 µs, and 990 µs: 100 packets fill the path, and 128 bring 1.56 times what 64 do.
         let (measure, took) = over(train(None), 990 * MICRO, |_| 10 * MICRO, |_| false);
-        assert_eq!(packets(measure), 128);
+        assert_eq!((packets(measure), measure.shortest_ns), (128, 1000 * MICRO));
         assert!((99_000_000..=101_000_000).contains(&measure.bytes_per_s), "{measure:?}");
         assert!(took < 100_000 * MICRO, "six windows: {took} ns");
     }
@@ -270,7 +281,8 @@ mod tests {
     #[test]
     fn a_path_without_reports_ends_the_measurement() {
         let (measure, took) = over(train(Some(100 * MICRO)), 0, |_| 0, |_| true);
-        assert_eq!(measure, PathMeasure { rtt_ns: 100 * MICRO, bytes_per_s: 10_000_000 });
+        let rtt_ns = 100 * MICRO;
+        assert_eq!(measure, PathMeasure { rtt_ns, shortest_ns: rtt_ns, bytes_per_s: 10_000_000 });
         assert!(took <= 3 * nanos(Tuning::default().initial_rto), "{took}");
     }
 

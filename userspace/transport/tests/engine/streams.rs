@@ -94,7 +94,7 @@ fn a_path_is_measured_before_its_slots_are_given_out() {
         lone.take(&probe.answer());
         train.extend(lone.send_all());
     }
-    let JobState::Measured(PathMeasure { rtt_ns, bytes_per_s }) = lone.engine.state() else {
+    let JobState::Measured(PathMeasure { rtt_ns, bytes_per_s, .. }) = lone.engine.state() else {
         panic!("{:?}", lone.engine.state());
     };
     assert_eq!((rtt_ns, bytes_per_s), (16 * 12_000, 85_333_333));

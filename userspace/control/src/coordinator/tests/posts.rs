@@ -124,7 +124,11 @@ fn measuring() -> (World, Vec<MemberId>) {
 }
 
 fn measure(rtt_us: u64, mbit: u64) -> Vec<Post> {
-    vec![Post::Measure(PathMeasure { rtt_ns: rtt_us * 1000, bytes_per_s: mbit * 125_000 })]
+    vec![Post::Measure(PathMeasure {
+        rtt_ns: rtt_us * 1000,
+        shortest_ns: rtt_us * 1000,
+        bytes_per_s: mbit * 125_000,
+    })]
 }
 
 #[test]

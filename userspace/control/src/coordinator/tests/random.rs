@@ -60,7 +60,7 @@ proptest! {
                 Step::RefuseRemoval(refuse) => world.refuse_removal = refuse,
                 Step::Measure(rtt_ns) => {
                     for member in alive.clone() {
-                        let measure = PathMeasure { rtt_ns, bytes_per_s: 125_000_000 };
+                        let measure = PathMeasure { rtt_ns, shortest_ns: rtt_ns, bytes_per_s: 125_000_000 };
                         world.post(member, 0, vec![Post::Measure(measure)]);
                     }
                 }

@@ -144,7 +144,9 @@ fn measures_names_and_events_survive() {
         })
     };
     let members = world.all((0..2).map(open));
-    let measure = || vec![Post::Measure(PathMeasure { rtt_ns: 500_000, bytes_per_s: 112_500_000 })];
+    let measure = || {
+        vec![Post::Measure(PathMeasure { rtt_ns: 500_000, shortest_ns: 500_000, bytes_per_s: 112_500_000 })]
+    };
     world.post(members[0], 0, measure());
     world.restart(0);
     world.post(members[1], 0, measure());
