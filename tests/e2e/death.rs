@@ -117,3 +117,20 @@ fn start_trainer(sumac: &Deployment<'_>, job: &str) -> sumac_lab::process::Proce
     command.arg(sumac.socket(VICTIM)).arg(&input).arg(lab.folder().join("never.npy"));
     lab.start(lab.worker(VICTIM), "trainer", &mut command).unwrap()
 }
+
+#[test]
+fn workers_whose_rack_was_away_learn_who_died() {
+    with_sumac(LabSpec { racks: 2, ..LabSpec::new(4) }, &SumacOptions::default(), |sumac| {
+        let mut crew = Crew::join(sumac, "rack-away");
+        let living = crew.trainers.iter().filter(|trainer| trainer.rank < VICTIM);
+        let pending: Vec<_> = living.map(|trainer| (trainer.rank, trainer.submit(0, COUNT))).collect();
+        stats::wait_until_stuck(&crew.trainers[0]);
+        sumac.rack(0).unwrap().signal(Signal::SIGKILL);
+        sumac.stop_rack(0);
+        // In the other rack. The root ends the job now, and rack 0 removes it as soon as it is back, maybe before it has said why.
+        let since = Instant::now();
+        drop(crew.trainers.remove(usize::from(VICTIM)));
+        sumac.start_rack(0).unwrap();
+        assert_blamed(pending, since);
+    });
+}

@@ -22,6 +22,8 @@ const DEPARTURE_GRACE: Duration = Duration::from_secs(3);
 const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time to wait for the coordinator's diagnosis of a mismatch.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(4);
+/// The time to wait for the reason for which the control plane has removed the job: its connection may be about to be made anew.
+const REASON_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time to wait for the report of another worker's value.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of reports that are kept for operations that have not ended here yet.
@@ -42,6 +44,8 @@ pub(super) struct EventLoop<'a> {
     faults: PendingFaults,
     /// The time since which the workers' operations are known to differ.
     mismatched: Option<Instant>,
+    /// The time since which the aggregator does not know the job, and the error that says so.
+    removed: Option<(Instant, JobError)>,
     /// The time since which operations wait for workers that have left.
     deserted: Option<Instant>,
     /// The oldest operation, the time since which it is the oldest, and whether it was reported.
@@ -84,6 +88,7 @@ impl<'a> EventLoop<'a> {
             member,
             faults,
             mismatched: None,
+            removed: None,
             deserted: None,
             oldest: None,
             progress,
@@ -157,6 +162,11 @@ impl<'a> EventLoop<'a> {
                 self.report_operations(Some((lane, seq)));
                 return None;
             }
+            // The control plane has removed it, and knows why; where a new one has never known it, nobody does.
+            Some(JobEvent::Failed(error @ JobError::UnknownJob { .. })) => {
+                self.removed.get_or_insert((Instant::now(), error));
+                return None;
+            }
             Some(JobEvent::Post(post)) => {
                 self.member.post(post);
                 return None;
@@ -206,7 +216,12 @@ impl<'a> EventLoop<'a> {
             self.operations.settle(operation);
         }
         self.check_oldest(now);
-        self.check_mismatch(now).or_else(|| self.check_departed(now))
+        self.check_removed(now).or_else(|| self.check_mismatch(now)).or_else(|| self.check_departed(now))
+    }
+
+    fn check_removed(&self, now: Instant) -> Option<End> {
+        let (since, error) = self.removed.as_ref()?;
+        (now.duration_since(*since) >= REASON_TIMEOUT).then(|| End::ours(error.clone()))
     }
 
     fn check_oldest(&mut self, now: Instant) {
