@@ -42,10 +42,8 @@ pub(super) struct EventLoop<'a> {
     operations: &'a JobOperations,
     member: &'a Member,
     faults: PendingFaults,
-    /// The time since which the workers' operations are known to differ.
-    mismatched: Option<Instant>,
-    /// The time since which the aggregator does not know the job, and the error that says so.
-    removed: Option<(Instant, JobError)>,
+    /// The end of the failed job unless the coordinator's diagnosis, which says more, has come by this time.
+    undiagnosed: Option<(Instant, End)>,
     /// The time since which operations wait for workers that have left.
     deserted: Option<Instant>,
     /// The oldest operation, the time since which it is the oldest, and whether it was reported.
@@ -87,8 +85,7 @@ impl<'a> EventLoop<'a> {
             operations,
             member,
             faults,
-            mismatched: None,
-            removed: None,
+            undiagnosed: None,
             deserted: None,
             oldest: None,
             progress,
@@ -154,8 +151,8 @@ impl<'a> EventLoop<'a> {
 
     fn on_job_event(&mut self, event: Option<JobEvent>) -> Option<End> {
         let error = match event {
-            // The diagnosis, which follows soon, also answers the close, and names both operations.
-            Some(JobEvent::Close { .. }) if self.mismatched.is_some() => return None,
+            // The diagnosis, which follows soon, also answers the close.
+            Some(JobEvent::Close { .. }) if self.undiagnosed.is_some() => return None,
             Some(JobEvent::Close { request }) => return Some(End::Closed { request }),
             Some(JobEvent::Abandon { reason }) => return Some(End::died(reason)),
             Some(JobEvent::Failed(JobError::Mismatch { lane, seq, .. })) => {
@@ -164,7 +161,7 @@ impl<'a> EventLoop<'a> {
             }
             // The control plane has removed it, and knows why; where a new one has never known it, nobody does.
             Some(JobEvent::Failed(error @ JobError::UnknownJob { .. })) => {
-                self.removed.get_or_insert((Instant::now(), error));
+                self.undiagnosed.get_or_insert_with(|| (Instant::now() + REASON_TIMEOUT, End::ours(error)));
                 return None;
             }
             Some(JobEvent::Post(post)) => {
@@ -203,10 +200,15 @@ impl<'a> EventLoop<'a> {
 
     /// Reports this worker's operations once, after a mismatch. `noticed_at`: the lane and chunk of the mismatch.
     fn report_operations(&mut self, noticed_at: Option<(u16, u32)>) {
-        if self.mismatched.is_some() {
+        if self.undiagnosed.is_some() {
             return;
         }
-        self.mismatched = Some(Instant::now());
+        let reason =
+            "the workers do not do the same, and the control plane does not report what they have".to_owned();
+        let failure = explain::mismatch(reason.clone(), self.job.plan.order());
+        let error = JobError::Ended { reason: reason.clone() };
+        let end = End::Failed { error, failure, outcome: Some(Outcome::Failed(reason)) };
+        self.undiagnosed = Some((Instant::now() + DIAGNOSIS_TIMEOUT, end));
         self.member.post(Post::Operations(self.operations.report(noticed_at)));
     }
 
@@ -216,12 +218,8 @@ impl<'a> EventLoop<'a> {
             self.operations.settle(operation);
         }
         self.check_oldest(now);
-        self.check_removed(now).or_else(|| self.check_mismatch(now)).or_else(|| self.check_departed(now))
-    }
-
-    fn check_removed(&self, now: Instant) -> Option<End> {
-        let (since, error) = self.removed.as_ref()?;
-        (now.duration_since(*since) >= REASON_TIMEOUT).then(|| End::ours(error.clone()))
+        let undiagnosed = self.undiagnosed.take_if(|(by, _)| *by <= now).map(|(_, end)| end);
+        undiagnosed.or_else(|| self.check_departed(now))
     }
 
     fn check_oldest(&mut self, now: Instant) {
@@ -310,17 +308,6 @@ impl<'a> EventLoop<'a> {
         self.progress.is_told = true;
         log_limited!(warn, job = self.job.plan.spec.job, ?ranks, "{message}");
         self.operations.waits(message, ranks);
-    }
-
-    fn check_mismatch(&self, now: Instant) -> Option<End> {
-        if now.duration_since(self.mismatched?) < DIAGNOSIS_TIMEOUT {
-            return None;
-        }
-        let reason =
-            "the workers do not do the same, and the control plane does not report what they have".to_owned();
-        let failure = explain::mismatch(reason.clone(), self.job.plan.order());
-        let error = JobError::Ended { reason: reason.clone() };
-        Some(End::Failed { error, failure, outcome: Some(Outcome::Failed(reason)) })
     }
 
     fn check_departed(&mut self, now: Instant) -> Option<End> {
