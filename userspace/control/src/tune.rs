@@ -18,9 +18,6 @@ pub fn unread(bytes: u64, workers: usize, elements: u16) -> u32 {
 /// The slots of one lane for workers that measured this, of which no more than `most` are to be had, and `unread` if the aggregator has
 /// sockets; and why.
 ///
-/// A worker's product is that of the round trip and the rate with which it filled its path. Of all workers' the (upper) median counts: on
-/// a busy machine some measure several times theirs, and more slots than needed cost its CPUs. A chunk is done when the slowest
-/// worker's contribution is there, so that a distant one needs its shortest round trip filled at the common rate too.
 /// `shards` lanes share the path.
 pub fn slots(
     measures: &[PathMeasure],
@@ -29,14 +26,8 @@ pub fn slots(
     most: u32,
     unread: Option<u32>,
 ) -> (u32, String) {
-    let product = |(rtt_ns, rate): &(u64, u64)| u128::from(*rtt_ns) * u128::from(*rate) / 1_000_000_000;
-    let mut paths: Vec<_> = measures.iter().map(|measure| (measure.rtt_ns, measure.bytes_per_s)).collect();
-    paths.sort_by_key(product);
-    let typical = paths.get(paths.len() / 2).copied().unwrap_or_default();
-    let shortest = measures.iter().map(|measure| measure.shortest_ns).max().unwrap_or(0);
-    let rate = measures.iter().map(|measure| measure.bytes_per_s).min().unwrap_or(0);
-    let (rtt_ns, rate) = std::cmp::max_by_key(typical, (shortest, rate), product);
-    let bytes = product(&(rtt_ns, rate));
+    let path = path(measures);
+    let ((rtt_ns, rate), bytes) = (path, product(&path));
     let packet = payload_len(elements) as u128;
     let packets = bytes.div_ceil(packet);
     let share = packets.div_ceil(u128::from(shards.max(1))).max(1);
@@ -63,6 +54,25 @@ pub fn slots(
         return (unread, reason);
     }
     (slots, reason)
+}
+
+/// The bytes on a path of this round trip in nanoseconds and this rate in bytes per second.
+fn product((rtt_ns, rate): &(u64, u64)) -> u128 {
+    u128::from(*rtt_ns) * u128::from(*rate) / 1_000_000_000
+}
+
+/// The round trip and the rate that the slots are to fill.
+///
+/// A worker's product is that of the round trip and the rate with which it filled its path. Of all workers' the (upper) median counts: on
+/// a busy machine some measure several times theirs, and more slots than needed cost its CPUs. A chunk is done when the slowest
+/// worker's contribution is there, so that a distant one needs its shortest round trip filled at the common rate too.
+fn path(measures: &[PathMeasure]) -> (u64, u64) {
+    let mut paths: Vec<_> = measures.iter().map(|measure| (measure.rtt_ns, measure.bytes_per_s)).collect();
+    paths.sort_by_key(product);
+    let typical = paths.get(paths.len() / 2).copied().unwrap_or_default();
+    let shortest = measures.iter().map(|measure| measure.shortest_ns).max().unwrap_or(0);
+    let rate = measures.iter().map(|measure| measure.bytes_per_s).min().unwrap_or(0);
+    std::cmp::max_by_key(typical, (shortest, rate), product)
 }
 
 /// In units of `unit`, with one decimal, or two when it is small.

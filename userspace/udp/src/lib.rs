@@ -135,8 +135,7 @@ impl DatagramSocket {
     ) -> nix::Result<usize> {
         let mut datagrams = datagrams.into_iter();
         let Some(first) = datagrams.next() else { return Ok(0) };
-        let mut slices = Vec::with_capacity(MOST_SEGMENTS);
-        slices.push(IoSlice::new(first.payload));
+        let mut slices = vec![IoSlice::new(first.payload)];
         if self.has_segmentation {
             extend_run(&mut slices, first, datagrams);
         }

@@ -51,7 +51,8 @@ pub(super) struct ProbeTrain {
     /// Bytes of UDP payload of one probe.
     bytes: u64,
     timeout: u64,
-    handshake: Option<u64>,
+    /// The shortest round trip so far, in nanoseconds: first the handshake's.
+    shortest: Option<u64>,
     window: u32,
     sent: u32,
     /// Probes before this one are not in flight: a later one was answered, or they timed out.
@@ -63,8 +64,6 @@ pub(super) struct ProbeTrain {
     /// The time of the first report that counts.
     since: Time,
     best: Option<Best>,
-    /// The shortest round trip, in nanoseconds.
-    shortest: u64,
     /// Consecutive windows without improvement.
     idle: u32,
     timeouts: u32,
@@ -78,7 +77,7 @@ impl ProbeTrain {
         ProbeTrain {
             bytes: bytes as u64,
             timeout: nanos(tuning.initial_rto).max(4 * handshake.unwrap_or(0)),
-            handshake,
+            shortest: handshake,
             window: FIRST_WINDOW,
             sent: 0,
             gone: 0,
@@ -86,7 +85,6 @@ impl ProbeTrain {
             reports: 0,
             since: now,
             best: None,
-            shortest: handshake.unwrap_or(u64::MAX),
             idle: 0,
             timeouts: 0,
             latest: now,
@@ -131,7 +129,8 @@ impl ProbeTrain {
     fn end_window(&mut self, counted: u32, elapsed: u64) -> Option<PathMeasure> {
         let bytes = u128::from(self.bytes) * u128::from(counted) * 1_000_000_000;
         let bytes_per_s = u64::try_from(bytes / u128::from(elapsed.max(1))).unwrap_or(u64::MAX);
-        self.shortest = self.shortest.min(self.round_trip(self.window, bytes_per_s));
+        let rtt_ns = self.round_trip(self.window, bytes_per_s);
+        self.shortest = Some(self.shortest.map_or(rtt_ns, |shortest| shortest.min(rtt_ns)));
         let gained = self
             .best
             .is_none_or(|best| bytes_per_s > best.bytes_per_s.saturating_add(best.bytes_per_s / GAIN));
@@ -172,12 +171,12 @@ impl ProbeTrain {
     fn result(&self) -> PathMeasure {
         let Some(Best { window, bytes_per_s }) = self.best else {
             // A path without reports carries at least one packet per round trip.
-            let rtt_ns = self.handshake.unwrap_or(self.timeout).max(1);
+            let rtt_ns = self.shortest.unwrap_or(self.timeout).max(1);
             let bytes_per_s = self.bytes.saturating_mul(1_000_000_000) / rtt_ns;
             return PathMeasure { rtt_ns, shortest_ns: rtt_ns, bytes_per_s };
         };
         let rtt_ns = self.round_trip(window, bytes_per_s);
-        PathMeasure { rtt_ns, shortest_ns: self.shortest.min(rtt_ns), bytes_per_s }
+        PathMeasure { rtt_ns, shortest_ns: self.shortest.unwrap_or(rtt_ns), bytes_per_s }
     }
 
     /// Nanoseconds of a round trip: the window is the rate times the round trip (Little's law).
