@@ -15,6 +15,9 @@
 //! each receiver has paths of its own.
 //!
 //! A path is chosen by its share of all weights, so losses that lower all weights alike change nothing.
+//!
+//! At most one packet in [`PROBE_PART`] goes by a suspended path. A job that waits sends few packets: they would all be lost where
+//! half of the paths are suspended, and the job would never go on.
 
 use crate::{stats::PathStats, time::Time};
 
@@ -26,6 +29,8 @@ const GAIN: u16 = FULL / 256;
 const LEAST: u16 = FULL / 32;
 /// The weight of a path whose probe was answered.
 const RESTORED: u16 = FULL / 8;
+/// One packet in so many may probe a suspended path.
+const PROBE_PART: u32 = 8;
 /// The pause before the first probe of a suspended path.
 const PROBE_PAUSE: u64 = 100_000_000;
 /// The number of times that the pause doubles.
@@ -47,6 +52,8 @@ pub(crate) struct Paths {
     next: usize,
     /// The earliest probe of a suspended path.
     probe_at: Option<Time>,
+    /// Packets since the last probe of a suspended path.
+    since_probe: u32,
     /// The state of the generator of random numbers (Marsaglia's xorshift).
     random: u64,
 }
@@ -56,7 +63,7 @@ impl Paths {
     pub fn new(count: u16, seed: u64) -> Paths {
         let path = Path { weight: FULL, backoff: 0, probe_at: Time(0) };
         let paths = vec![path; usize::from(count.max(1))].into();
-        Paths { paths, next: 0, probe_at: None, random: seed | 1 }
+        Paths { paths, next: 0, probe_at: None, since_probe: 0, random: seed | 1 }
     }
 
     /// The counters of as many paths, with their weights.
@@ -85,20 +92,24 @@ impl Paths {
     }
 
     fn due_probe(&mut self, now: Time) -> Option<usize> {
-        self.probe_at.filter(|at| *at <= now)?;
-        let due = |path: &Path| path.weight == 0 && path.probe_at <= now;
-        let found = self.paths.iter().position(due);
-        if let Some(at) = found {
-            self.paths[at].suspend(now);
+        self.since_probe = self.since_probe.saturating_add(1);
+        if self.since_probe < PROBE_PART || self.probe_at.is_none_or(|at| now < at) {
+            return None;
         }
+        let (due, _) = self.suspended().min_by_key(|(_, path)| path.probe_at)?;
+        self.since_probe = 0;
+        self.paths[due].suspend(now);
         self.schedule();
-        found
+        Some(due)
+    }
+
+    fn suspended(&self) -> impl Iterator<Item = (usize, &Path)> {
+        self.paths.iter().enumerate().filter(|(_, path)| path.weight == 0)
     }
 
     /// Finds the earliest probe.
     fn schedule(&mut self) {
-        let suspended = self.paths.iter().filter(|path| path.weight == 0);
-        self.probe_at = suspended.map(|path| path.probe_at).min();
+        self.probe_at = self.suspended().map(|(_, path)| path.probe_at).min();
     }
 
     fn weighted(&mut self) -> usize {
@@ -245,6 +256,24 @@ mod tests {
             });
         }
         assert!(shares(&mut paths, Time(0))[0] < 50, "it may be the dead one");
+    }
+
+    /// A job that waits sends a few packets in each 200 ms. If all of them probed suspended paths, none would arrive.
+    #[test]
+    fn few_packets_mostly_take_paths_that_work() {
+        let mut paths = Paths::new(64, 7);
+        let mut stats = paths.stats();
+        for path in 0..32 {
+            (0..6).for_each(|_| {
+                paths.on_loss(Time(0), path, &mut stats);
+            });
+        }
+        for at in 1..=20 {
+            let chosen: Vec<u16> = (0..4).map(|_| paths.choose(Time(at * 200 * MS), &mut stats)).collect();
+            assert!(chosen.iter().filter(|path| **path >= 32).count() >= 3, "{} ms: {chosen:?}", at * 200);
+        }
+        let probed = stats.sent[..32].iter().filter(|sent| **sent == 1).count();
+        assert_eq!(probed, 10, "one packet in eight, by those that have waited longest");
     }
 
     #[test]
