@@ -1,5 +1,6 @@
 //! The daemon: its start from a configuration, its shutdown, and the state that all sessions share.
 
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use crate::control_planes::{ControlPlaneError, ControlPlanes};
 use crate::datapath::DatapathStats;
 use crate::job::{Job, JobHandle, Plan};
 use crate::jobs::JobTable;
+use crate::metrics::{self, MetricsError};
 use crate::operations::Client;
 use crate::pace::CommandPace;
 use crate::parameter::{self, ParameterHostError, ParameterHostTask, ParameterJobs};
@@ -46,6 +48,8 @@ pub enum DaemonError {
     Sandbox(#[from] SandboxError),
     #[error(transparent)]
     ParameterHost(#[from] ParameterHostError),
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
     #[error("cannot start the daemon's asynchronous part: {0}")]
     Runtime(std::io::Error),
     #[error("a thread of the data path has panicked ({0}); please report it, and start the daemon again")]
@@ -90,6 +94,7 @@ pub struct PreparedDaemon {
     resolved: Resolved,
     backend: PreparedBackend,
     listener: OwnedFd,
+    metrics: Option<TcpListener>,
     sandbox: Option<SandboxReply>,
 }
 
@@ -103,7 +108,7 @@ impl PreparedDaemon {
     }
 
     pub fn start(self) -> Result<Daemon, DaemonError> {
-        let PreparedDaemon { config, resolved, backend, listener, sandbox } = self;
+        let PreparedDaemon { config, resolved, backend, listener, metrics, sandbox } = self;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("sumac-control")
@@ -126,6 +131,9 @@ impl PreparedDaemon {
             sandbox,
             runtime: runtime.handle().clone(),
         });
+        if let Some(listener) = metrics {
+            metrics::serve(listener, state.clone(), runtime.handle()).map_err(DaemonError::Runtime)?;
+        }
         let server = Server::start(state.clone(), listener)?;
         let role = resolved.role.map(|role| ParameterHostTask::begin(state.clone(), runtime.handle(), role));
         Ok(Daemon { state, server: Some(server), role, runtime: Some(runtime) })
@@ -140,7 +148,8 @@ impl Daemon {
         let control = control.or(resolved.role.as_ref().map(|(endpoint, _)| endpoint.address));
         let backend = Backend::set_up(&config, control)?;
         let listener = listen(&config.socket, &resolved.permissions)?;
-        Ok(PreparedDaemon { config, resolved, backend, listener, sandbox: None })
+        let metrics = config.metrics.map(metrics::listen).transpose()?;
+        Ok(PreparedDaemon { config, resolved, backend, listener, metrics, sandbox: None })
     }
 
     /// Starts a daemon that keeps the privileges of the process.

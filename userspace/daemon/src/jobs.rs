@@ -223,6 +223,13 @@ impl JobTable {
         }
     }
 
+    /// The name of a job.
+    pub(crate) fn name(&self, number: u16) -> Option<String> {
+        let rows = self.lock();
+        let mut jobs = rows.iter().filter_map(|(name, row)| Some((name, row.job.as_ref()?)));
+        jobs.find(|(_, job)| job.reply.wire_job == number).map(|(name, _)| name.clone())
+    }
+
     /// Returns the statistics of the jobs that the data path has measured, from the sum of their lanes and the lanes.
     pub(crate) fn stats(&self, measured: Vec<(LaneStats, Vec<LaneStats>)>) -> Result<Vec<JobStats>, Failure> {
         // The data path's threads take the lock with every operation that ends: the JSON is made without it.

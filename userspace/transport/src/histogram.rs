@@ -10,17 +10,24 @@ const BUCKETS: usize = 40;
 pub struct Histogram {
     /// `buckets[i]`: from 2^i ns up to, but not including, 2^(i+1) ns; the first holds zero too.
     buckets: [u64; BUCKETS],
+    sum: u64,
 }
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        Histogram { buckets: [0; BUCKETS] }
+        Histogram { buckets: [0; BUCKETS], sum: 0 }
     }
 }
 
 impl Histogram {
     pub fn record(&mut self, nanos: u64) {
         self.buckets[(nanos.max(1).ilog2() as usize).min(BUCKETS - 1)] += 1;
+        self.sum = self.sum.saturating_add(nanos);
+    }
+
+    /// The sum of all durations in nanoseconds.
+    pub fn sum(&self) -> u64 {
+        self.sum
     }
 
     pub fn count(&self) -> u64 {
@@ -50,6 +57,7 @@ impl Histogram {
 
     pub fn merge(&mut self, other: &Histogram) {
         self.buckets.iter_mut().zip(other.buckets).for_each(|(bucket, more)| *bucket += more);
+        self.sum = self.sum.saturating_add(other.sum);
     }
 }
 

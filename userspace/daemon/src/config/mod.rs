@@ -106,6 +106,8 @@ pub struct Config {
     pub buffers_mib: Option<u64>,
     #[serde(default = "default_join_timeout")]
     pub join_timeout_s: f64,
+    /// The address at which Prometheus scrapes metrics; absent: none.
+    pub metrics: Option<SocketAddr>,
     /// Whether system calls are restricted to those that the daemon uses (seccomp).
     #[serde(default = "yes")]
     pub seccomp: bool,

@@ -13,6 +13,7 @@ mod failures;
 mod hostile;
 mod kinds;
 mod lab;
+mod metrics;
 mod mismatch;
 mod partner;
 mod quotas;
