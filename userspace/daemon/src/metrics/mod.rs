@@ -54,6 +54,7 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, MetricsError> {
 pub(crate) fn serve(listener: TcpListener, state: Arc<DaemonState>, runtime: &Handle) -> std::io::Result<()> {
     let _context = runtime.enter();
     let listener = tokio::net::TcpListener::from_std(listener)?;
+    tracing::info!(address = %listener.local_addr()?, "listening for scrapes of metrics");
     let mut registry = Registry::default();
     registry.register_collector(Box::new(DaemonMetrics::new(state)));
     runtime.spawn(accept(listener, Arc::new(registry)));
