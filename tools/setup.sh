@@ -25,7 +25,7 @@ build_packages=(
     # xsk-rs builds libbpf and libxdp from source and generates bindings for them.
     "clang-$LLVM" "libclang-$LLVM-dev" libelf-dev m4
 )
-lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool strace util-linux procps python3-numpy python3-sklearn)
+lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool strace util-linux procps tshark python3-numpy python3-sklearn)
 # rustup's own come with rust-toolchain.toml.
 lint_packages=(rust-web-clippy rustfmt-web)
 compare_packages=(python3-torch openmpi-bin libopenmpi-dev python3-mpi4py python3-matplotlib)

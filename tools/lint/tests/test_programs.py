@@ -42,6 +42,7 @@ PACKAGES = {
     "sumac-no-such-program": OWN,
     "sysctl": "procps",
     "tc": "iproute2",
+    "tshark": "tshark",
 }
 
 # `run` is a simulation here.
