@@ -65,9 +65,10 @@ format: ## check the formatting of all crates
 	cargo fmt --check --manifest-path nic-agg/ebpf/Cargo.toml
 	cargo fmt --check --manifest-path tools/cable-prog/Cargo.toml
 
-.PHONY: lint-benches
-lint-benches: format ## the same, and clippy over the benchmarks, which the tests do not build
-	cargo clippy --locked -p sumac-benches --all-targets -- -D warnings
+# The whole workspace is selected, as by the tests: dependencies have the same features then and are built once.
+.PHONY: build-benches
+build-benches: setup ## build the benchmarks, without optimisation
+	cargo build --workspace --locked --bench '*'
 
 .PHONY: lint
 lint: format ## formatting, and clippy with warnings denied

@@ -9,23 +9,25 @@ trap 'rm -f "$log"' EXIT
 broken_steps=0
 
 step() {
-    printf '\n== %s\n' "$1"
+    local name=$1 begin=$SECONDS
+    printf '\n== %s\n' "$name"
     shift
     "$@" 2>&1 | tee -a "$log"
     [ "${PIPESTATUS[0]}" -eq 0 ] || { broken_steps=$((broken_steps + 1)); printf 'FAILED: %s\n' "$*"; }
+    printf '== %s: %d s\n' "$name" $((SECONDS - begin))
 }
 
 # The programs with overflow checks and debug assertions; cargo builds them with the tests of their packages.
 export SUMAC_BIN_DIR=$PWD/target/debug
 step "units, simulation, model checking, eBPF programs" \
-    cargo test --workspace --exclude sumac-benches --locked --no-fail-fast -- --nocapture --test-threads 2
+    cargo test --workspace --locked --no-fail-fast -- --nocapture --test-threads 2
 for folder in userspace/python tools/demo tools/figures/compare tools/bench tools/lint; do
     step "Python: $folder" /usr/bin/python3 -m unittest discover -v -t "$folder" -s "$folder/tests"
 done
 # One at a time: each test has its lab on the same two cores.
 # The same packages as above, so that cargo selects the same features and builds nothing twice.
 step "end to end" \
-    cargo test --workspace --exclude sumac-benches --locked --no-fail-fast --test e2e -- --nocapture --test-threads 1
+    cargo test --workspace --locked --no-fail-fast --test e2e -- --nocapture --test-threads 1
 
 # What the failed tests printed, once more at the end: of each its last lines.
 awk '/^test .* \.\.\. / { lines = 0 } { block[lines++] = $0 }
