@@ -85,6 +85,10 @@ doc: build ## man pages and completions into target/doc-cli
 	$(BIN)/sumac man target/doc-cli
 	$(BIN)/sumac-agg man target/doc-cli
 
+.PHONY: reference
+reference: build ## write docs/reference, the pages that are generated from the code
+	SUMAC_BIN_DIR=$(BIN) /usr/bin/python3 tools/docs/reference.py
+
 .PHONY: clean
 clean: ## remove what was built (nothing outside this folder)
 	cargo clean

@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Defines the codes of this version.
+/// Defines the codes of this version: the meaning of each as its documentation, and the remedy.
 macro_rules! codes {
-    ($($(#[$doc:meta])* $code:ident,)*) => {
+    ($($(#[doc = $meaning:literal])+ $code:ident => $remedy:literal,)*) => {
         /// The kind of a failure, for programs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
         pub enum Code {
-            $($(#[$doc])* $code,)*
+            $($(#[doc = $meaning])+ $code,)*
             /// A code of a later version (clients only; never sent).
             #[serde(other)]
             Unknown,
@@ -19,77 +19,98 @@ macro_rules! codes {
         impl Code {
             /// All codes of this version.
             pub const ALL: &[Code] = &[$(Code::$code),*];
+
+            /// Returns the meaning of the code, in Markdown.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(Code::$code => concat!($($meaning),+).trim(),)*
+                    Code::Unknown => "A code of a later version.",
+                }
+            }
+
+            /// Returns the remedy, in Markdown; empty where the meaning says it.
+            #[must_use]
+            pub fn remedy(self) -> &'static str {
+                match self {
+                    $(Code::$code => $remedy,)*
+                    Code::Unknown => "Upgrade the client.",
+                }
+            }
         }
     };
 }
 
 codes! {
-    /// The message is not a JSON object with `id` and `cmd`.
-    BadMessage,
-    /// A message is longer than [`crate::MAX_MESSAGE`].
-    TooLarge,
+    /// The message is not JSON, not an object, or has no `id` or `cmd`.
+    BadMessage => "Correct the client.",
+    /// The message, or its reply, has more than 131,072 bytes. Such a message is dropped unread, and `id` is null.
+    TooLarge => "Send less.",
     /// `cmd` names no command of this version.
-    UnknownCommand,
+    UnknownCommand => "Correct the client.",
     /// A field is missing, unknown, or of a wrong type or value.
-    BadField,
-    /// The first command was not `hello`.
-    HelloFirst,
+    BadField => "Correct the client.",
+    /// Another command came before `hello`.
+    HelloFirst => "Send `hello`.",
     /// The daemon does not support the client's version.
-    Version,
-    /// The daemon's configuration does not allow this user.
-    Denied,
-    /// A limit of the daemon or of this connection is reached.
-    Limit,
-    /// A command came without its file descriptor.
-    MissingFd,
-    /// A command came with unexpected file descriptors.
-    UnexpectedFd,
-    /// The registered file is not a sealed memory file of the given size.
-    BadRegion,
+    Version => "Install the same release of client and daemon.",
+    /// This user may not use the daemon, open this job under the daemon's secret, or attach to it; or the named control
+    /// plane is not in the daemon's configuration.
+    Denied => "Add the user or the control plane to the daemon's configuration, or give the job's own `secret`.",
+    /// A limit of the connection, the job, the user or the daemon is reached.
+    Limit => "Release something first, or raise the limit that the message names.",
+    /// `register` came without a file descriptor.
+    MissingFd => "Send it with the message.",
+    /// The command takes no file descriptor. It was closed, and the command not carried out.
+    UnexpectedFd => "Send none.",
+    /// The registered file is no memfd, not sealed, too short, not writable, not allocated, or was registered before.
+    BadRegion => "Make the file as `register` requires it.",
     /// No such region on this connection.
-    UnknownRegion,
+    UnknownRegion => "Register it on this connection.",
     /// Outstanding operations use the region.
-    RegionBusy,
+    RegionBusy => "Wait for them.",
     /// No such job on this connection.
-    UnknownJob,
+    UnknownJob => "Open it, or attach to it, on this connection.",
     /// Operations of the job are outstanding.
-    JobBusy,
+    JobBusy => "Wait for them.",
     /// No such operation on this connection, or its outcome is no longer stored.
-    UnknownOp,
-    /// Offset and count do not lie within the region.
-    OutOfRange,
-    /// An offset is not a multiple of the element's size.
-    Misaligned,
-    /// The range overlaps one that an outstanding operation writes.
-    RangeBusy,
+    UnknownOp => "Wait for operations before 1,024 more have ended.",
+    /// Offset and count do not lie within the region, or input and output overlap in part.
+    OutOfRange => "Correct the range.",
+    /// An offset is not a multiple of the element's size, or of a completion word's 8 bytes.
+    Misaligned => "Align it.",
+    /// The range overlaps one that an outstanding operation uses.
+    RangeBusy => "Wait for that operation.",
     /// Not implemented, or not in this backend.
-    Unsupported,
+    Unsupported => "The message names what is supported.",
     /// The job is open on this daemon already, or the rank on another.
-    RankTaken,
+    RankTaken => "`attach`, or close the job first.",
     /// Not all ranks joined in time; `ranks` names the missing.
-    RanksMissing,
-    /// The coordinator refused: wrong secret, other world size, no free slots.
-    Refused,
-    /// The aggregator's control plane or data plane does not answer.
-    Unreachable,
-    /// The path between worker and aggregator failed the handshake.
-    Handshake,
+    RanksMissing => "Start them.",
+    /// The coordinator refused: the secret, parameters that differ from the other ranks', no free slots, or no parameter
+    /// host.
+    Refused => "The message says which.",
+    /// The aggregator's control plane or data plane, or the path to it, does not answer.
+    Unreachable => "Look whether `sumac-agg serve` runs, at the route, and at firewalls.",
+    /// Packets do not reach the aggregator or do not return, or its answer contradicts the job (MTU, program, job).
+    Handshake => "`sumac doctor` here, `sumac-agg status` there.",
     /// The host's data path (program, socket, interface) could not be set up.
-    Datapath,
-    /// The job has failed; `ranks` names the workers at fault, if known.
-    JobFailed,
-    /// The workers' operations differ; `ranks` names the workers that differ, if known.
-    Mismatch,
-    /// The operation was cancelled, and its job with it.
-    Cancelled,
-    /// A value exceeds the wire format's range; `tensor` and `index` name it.
-    Saturated,
+    Datapath => "`sumac doctor`, and the daemon's log.",
+    /// The job has ended on all workers; `ranks` names the worker at fault, if known.
+    JobFailed => "Open it again, on all workers.",
+    /// The workers' operations differ, and the job has ended. The message names both sides, `ranks` the workers that
+    /// differ.
+    Mismatch => "Submit the same operations in the same order, or open the job in `order` `\"name\"`.",
+    /// This worker cancelled the operation, and the job has ended.
+    Cancelled => "Open the job again, on all workers.",
+    /// A value is out of the wire format's range, or not finite; `tensor` and `index` name it.
+    Saturated => "Correct the value. `scale` `\"block\"` has no range, and `not_finite` `\"carry\"` carries NaN.",
     /// A `wait` timed out; the operation continues.
-    Timeout,
+    Timeout => "Wait again.",
     /// The daemon is stopping.
-    ShuttingDown,
-    /// An error of the daemon itself.
-    Internal,
+    ShuttingDown => "Connect again later.",
+    /// A fault of the daemon.
+    Internal => "Report it.",
 }
 
 impl Code {

@@ -15,6 +15,7 @@ mod exit;
 mod generate;
 mod options;
 mod qos;
+mod reference;
 mod stats;
 mod status;
 
@@ -63,6 +64,7 @@ enum Command {
     Qos(qos::Args),
     Man(generate::Man),
     Completions(generate::Completions),
+    Reference(reference::Args),
     BenchXdp(bench_xdp::Args),
 }
 
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Command::Qos(args) => qos::run(&args),
         Command::Man(args) => generate::man(&args, Cli::command()),
         Command::Completions(args) => generate::completions(&args, Cli::command()),
+        Command::Reference(args) => reference::run(&args),
         Command::BenchXdp(args) => bench_xdp::run(&args),
     };
     result.unwrap_or_else(|error| exit::failed(&error))

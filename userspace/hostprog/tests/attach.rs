@@ -100,7 +100,7 @@ fn what_is_attached_outlives_its_handle_and_leaves_nothing() {
 
     let removed = detach("h0", root).unwrap();
     assert_eq!(removed.len(), 10, "{removed:?}");
-    assert_eq!(programs(), []);
+    assert_eq!(programs(), Vec::<u32>::new());
     assert!(!root.exists(), "pins are left");
     assert!(detach("h0", root).unwrap_err().to_string().contains("no host program on h0"));
 }

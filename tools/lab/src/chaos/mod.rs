@@ -46,7 +46,7 @@ pub struct ChaosOptions {
     #[arg(long, default_value_t = 50, value_parser = value_parser!(u32).range(1..))]
     pub kills: u32,
     /// The seed of victims and pauses; by default from the clock
-    #[arg(long, default_value_t = seed())]
+    #[arg(long, default_value_t = seed(), hide_default_value = true)]
     pub seed: u64,
     /// The mode of the job: static or dynamic
     #[arg(long, value_parser = by_name::<Mode>, default_value = "static")]

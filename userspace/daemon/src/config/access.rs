@@ -3,13 +3,14 @@
 use std::fmt;
 
 use glob::Pattern;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// In a pattern of job names: the name of the user that opens the job.
 pub(crate) const USER: &str = "{user}";
 
 /// A user or a group, by name or by number.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Principal {
     Id(u32),
@@ -26,11 +27,13 @@ impl fmt::Display for Principal {
 }
 
 /// Lets users, and members of groups, open the jobs whose names match a pattern.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccessRule {
+    /// Users, by name or number.
     #[serde(default)]
     pub users: Vec<Principal>,
+    /// Groups, by name or number; supplementary groups count.
     #[serde(default)]
     pub groups: Vec<Principal>,
     /// Names of jobs, with `*` and `?`, and `{user}` for the name of the user.

@@ -7,7 +7,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use sumac_control::secret::check_private;
 use sumac_control::{Credential, Endpoint, Identity, SecretError, TlsError, Trust};
 use sumac_hostprog::{HostMode, Steer};
@@ -20,7 +21,7 @@ pub use sumac_control::HostPort;
 /// The least default of `buffers_mib`, in bytes.
 const MIN_BUFFERS: u64 = 512 << 20;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendChoice {
     /// AF_XDP where its sockets can be bound, with zero-copy or without; else UDP, with a warning. The reason is logged and
@@ -33,52 +34,22 @@ pub enum BackendChoice {
     Udp,
 }
 
-/// The keys of `docs/operations.md`. Every key but `aggregator` has a default; a daemon that is only a parameter host needs
-/// only that table.
-#[derive(Clone, Debug, Deserialize)]
+/// The keys of `daemon.toml`. Their comments are the text of `docs/reference/configuration.md`, in Markdown.
+///
+/// Every key but `aggregator` has a default; a daemon that is only a parameter host needs only that table.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    #[serde(default = "default_socket")]
-    pub socket: PathBuf,
-    /// The socket's permissions, octal digits in a string.
-    #[serde(default = "default_socket_mode")]
-    pub socket_mode: String,
-    /// The socket's group, whose members connect as `socket_mode` permits; absent: that of the daemon's process.
-    pub socket_group: Option<Principal>,
-    /// The users that may connect besides root and the daemon's own; absent: all that `socket_mode` permits.
-    pub allow_uids: Option<Vec<u32>>,
-    #[serde(default)]
-    pub backend: BackendChoice,
-    /// The interface towards the aggregator (XDP); absent: that of the route to `aggregator`.
-    pub interface: Option<String>,
-    #[serde(default)]
-    pub mode: HostMode,
-    #[serde(default)]
-    pub steer: Steer,
-    /// The receive queues to bind (XDP), which shards take in ascending order; absent: all.
-    pub queues: Option<Vec<u32>>,
-    #[serde(default = "default_pin_root")]
-    pub pin_root: PathBuf,
-    /// The UDP port of shard 0 (XDP).
-    #[serde(default = "default_base_port")]
-    pub base_port: u16,
-    /// The number of ports from `base_port` on that are Sumac's (XDP).
-    #[serde(default = "one")]
-    pub shards: u16,
-    /// Paths of packets: UDP source ports, by which ECMP chooses routes. Absent: 64, and over UDP 1.
-    pub paths: Option<u16>,
-    /// Explicit paths of packets, by next hop and VLAN (XDP): path number `p` takes entry `p` modulo how many there are. Empty: the
-    /// kernel's route alone.
-    #[serde(default)]
-    pub routes: Vec<RouteConfig>,
-    /// This host's address in the data plane; absent: that of the route to the aggregator.
-    pub address: Option<Ipv4Addr>,
-    /// The control plane of jobs whose trainers name none.
+    /// The control plane, as `host:port`, of jobs whose trainers name none. A host name is resolved when the daemon starts, to
+    /// IPv4 if possible.
+    #[schemars(with = "Option<String>")]
     pub aggregator: Option<HostPort>,
-    /// The secret for `aggregator`, and for no other control plane.
+    /// The join token (`sumac-agg token`) of `aggregator`, for jobs without one of their own, and for no other control plane.
+    /// A configuration with a secret in it must be its owner's alone (`chmod 600`), and the owner root or the daemon's user.
     pub secret: Option<String>,
+    /// The file with that token, instead of `secret`. The same rule holds for it.
     pub secret_file: Option<PathBuf>,
-    /// Further control planes, which trainers may name. There are no others.
+    /// Further control planes that a trainer may name in `open`, by name or address. There are no others.
     #[serde(default)]
     pub control_planes: BTreeMap<String, ControlPlaneConfig>,
     /// The users that may open jobs under the daemon's secrets, besides root and the daemon's own.
@@ -90,57 +61,115 @@ pub struct Config {
     pub tls_cert: Option<PathBuf>,
     /// Its private key, PEM.
     pub tls_key: Option<PathBuf>,
-    /// The CPUs of the data path's threads, in the order of the queues (over UDP, of the shards).
+    /// The socket at which trainers connect.
+    #[serde(default = "default_socket")]
+    pub socket: PathBuf,
+    /// The socket's permissions, octal digits in a string.
+    #[serde(default = "default_socket_mode")]
+    pub socket_mode: String,
+    /// The socket's group, by name or number, whose members connect as `socket_mode` permits; absent: that of the daemon's
+    /// process.
+    pub socket_group: Option<Principal>,
+    /// The users that may connect besides root and the daemon's own; absent: all that `socket_mode` permits.
+    pub allow_uids: Option<Vec<u32>>,
+    /// How packets move.
+    #[serde(default)]
+    pub backend: BackendChoice,
+    /// The interface towards the aggregator (XDP); absent: that of the route to `aggregator`.
+    pub interface: Option<String>,
+    /// How the program and the sockets are bound (XDP), if the daemon attaches the program.
+    #[serde(default)]
+    pub mode: HostMode,
+    /// Whether rules in the NIC steer packets to queues (XDP), if the daemon attaches the program; as `sumac attach --steer`.
+    #[serde(default)]
+    pub steer: Steer,
+    /// The receive queues to bind (XDP), which shards take in ascending order; absent: all.
+    pub queues: Option<Vec<u32>>,
+    /// The directory in which the host's program is pinned (XDP).
+    #[serde(default = "default_pin_root")]
+    pub pin_root: PathBuf,
+    /// This host's address in the data plane; absent: that of the route to the aggregator.
+    pub address: Option<Ipv4Addr>,
+    /// The UDP port of shard 0 (XDP). An attached program keeps its own ports, with a warning; `sumac detach` first to change
+    /// them.
+    #[serde(default = "default_base_port")]
+    pub base_port: u16,
+    /// The number of ports from `base_port` on that are Sumac's (XDP), one for each shard.
+    #[serde(default = "one")]
+    pub shards: u16,
+    /// The CPUs of the data path's threads, in the order of the queues (over UDP, of the shards); empty: not pinned.
     #[serde(default)]
     pub cpus: Vec<usize>,
+    /// Paths of packets, 1 to 256: UDP source ports, by which ECMP chooses routes. Over UDP each is a socket, and a batch is
+    /// sent by one system call for each. Absent: 64, and over UDP 1.
+    pub paths: Option<u16>,
+    /// Explicit paths of packets, by next hop and VLAN (XDP): path number *p* takes entry *p* modulo how many there are. Empty:
+    /// the kernel's route alone.
+    #[serde(default)]
+    pub routes: Vec<RouteConfig>,
+    /// The default of jobs: slots of each lane, a power of two; absent: measured.
     pub slots: Option<u32>,
-    /// 32-bit words per packet; absent: the most that MTU and aggregator allow.
+    /// The default of jobs: 32-bit words per packet; absent: the most that MTU and aggregator allow.
     pub elements: Option<u16>,
-    /// The factor for floats; a power of two loses nothing. Absent: block floating point.
+    /// The default of jobs: the factor for floats; a power of two loses nothing. Absent: block floating point.
     pub scale: Option<f32>,
+    /// Whether packets have a UDP checksum (XDP); the same on all workers of a job.
     #[serde(default = "yes")]
     pub checksum: bool,
-    /// The limit of trainers' memory that is mapped; absent: the host's memory.
+    /// How much of their memory trainers may register in all; a user at most half of it. Absent: the host's memory.
     pub memory_mib: Option<u64>,
-    /// The limit of the daemon's own memory for trainers; absent: an eighth of the host's, at least [`MIN_BUFFERS`].
+    /// How much of its own memory the daemon may hold for trainers: connections, jobs, queued operations; for a user at most
+    /// half of it. Absent: an eighth of the host's memory, at least 512.
     pub buffers_mib: Option<u64>,
+    /// How long a job waits for its workers, in seconds.
     #[serde(default = "default_join_timeout")]
     pub join_timeout_s: f64,
-    /// The address at which Prometheus scrapes metrics; absent: none.
+    /// The address, such as `"127.0.0.1:9402"`, at which Prometheus scrapes metrics; absent: none.
+    #[schemars(with = "Option<String>")]
     pub metrics: Option<SocketAddr>,
-    /// Whether system calls are restricted to those that the daemon uses (seccomp).
+    /// Whether system calls are restricted to those that the daemon uses (seccomp). `sumac status` shows it.
     #[serde(default = "yes")]
     pub seccomp: bool,
-    /// Makes this daemon a parameter host of dynamic jobs, besides its service to trainers.
+    /// Makes this daemon a parameter host of dynamic jobs, besides its service to trainers; `sumac daemon --parameter-host`
+    /// does the same.
     pub parameter_host: Option<ParameterHost>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+/// A parameter host of dynamic jobs.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ParameterHost {
+    /// Its control plane, as `host:port`; absent: `aggregator`.
+    #[schemars(with = "Option<String>")]
     pub control: Option<HostPort>,
+    /// Its name; absent: the host's.
     pub name: Option<String>,
+    /// The output of `sumac-agg token --racks`.
     pub secret: Option<String>,
+    /// The file with that output, instead of `secret`.
     pub secret_file: Option<PathBuf>,
 }
 
-/// An explicit path of packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// An explicit path of packets. Each entry has `via` or `vlan`, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouteConfig {
     /// The next hop, a neighbour on the interface or on a VLAN of it; absent: that of the kernel's route.
     pub via: Option<Ipv4Addr>,
-    /// The 802.1Q tag's VLAN; absent: no tag.
+    /// The 802.1Q tag's VLAN, 1 to 4094; absent: no tag.
     pub vlan: Option<u16>,
 }
 
 /// A control plane besides `aggregator`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ControlPlaneConfig {
+    /// Its address, as `host:port`.
+    #[schemars(with = "String")]
     pub address: HostPort,
     /// The secret for this control plane; without one trainers bring their own.
     pub secret: Option<String>,
+    /// The file with that secret, instead of `secret`.
     pub secret_file: Option<PathBuf>,
 }
 
@@ -201,6 +230,12 @@ impl Config {
             check_private(file)?;
         }
         Ok(config)
+    }
+
+    /// Returns the keys with their types, defaults and meanings, as a JSON schema.
+    #[must_use]
+    pub fn schema() -> schemars::Schema {
+        schemars::schema_for!(Config)
     }
 
     fn has_inline_secret(&self) -> bool {

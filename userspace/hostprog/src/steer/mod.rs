@@ -21,7 +21,9 @@ pub use self::{change::Change, error::SteerError};
 use self::{change::RuleTable, error::unsupported, flow_rules::FlowRules, records::RuleRecords};
 
 /// Whether the NIC shall steer by rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Steer {
     /// Rules where the driver has them; else what chooses the queue is reported
