@@ -26,6 +26,8 @@ build_packages=(
     "clang-$LLVM" "libclang-$LLVM-dev" libelf-dev m4
 )
 lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool strace util-linux procps tshark python3-numpy python3-sklearn)
+# The tests of tools/launchers: a Slurm cluster on this machine.
+launcher_packages=(slurmctld slurmd slurm-client munge jq shellcheck)
 # rustup's own come with rust-toolchain.toml.
 lint_packages=(rust-web-clippy rustfmt-web)
 compare_packages=(python3-torch openmpi-bin libopenmpi-dev python3-mpi4py python3-matplotlib)
@@ -66,7 +68,7 @@ install_cargo_bolero() {
 }
 
 command -v apt-get >/dev/null || die "this script knows Debian 12 only; install by hand: ${build_packages[*]}"
-install_missing "${build_packages[@]}" "${lab_packages[@]}"
+install_missing "${build_packages[@]}" "${lab_packages[@]}" "${launcher_packages[@]}"
 if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
 install_bpf_linker
 if [ "${1:-}" = --lint ]; then

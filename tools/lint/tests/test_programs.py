@@ -26,7 +26,11 @@ PACKAGES = {
     "mpirun": "openmpi-bin",
     "nft": "nftables",
     "nsenter": "util-linux",
+    "scancel": "slurm-client",
+    "scontrol": "slurm-client",
     "setpriv": "util-linux",
+    "shellcheck": "shellcheck",
+    "sinfo": "slurm-client",
     "unshare": "util-linux",
     "ping": "iputils-ping",
     # numpy's package depends on the interpreter.

@@ -1,0 +1,1 @@
+"""Tests of the launchers: Slurm, Kubernetes, torchrun, containers."""
