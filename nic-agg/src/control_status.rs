@@ -87,6 +87,7 @@ mod tests {
             racks: vec![Below { away: Some("detached".into()), ..below("r", None) }],
             parameter_hosts: vec![below("p", Some("10.77.3.2:48700")), kept],
             jobs: vec![job],
+            ..Overview::default()
         };
         let lines = [
             "rack r at 10.77.3.2, jobs 1, 2; out of service: detached",

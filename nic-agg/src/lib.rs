@@ -16,6 +16,7 @@
 //! | [`replay`] | nanoseconds per frame, of replayed jobs |
 //! | [`plane`] | the data plane of `sumac-agg serve` |
 //! | [`control_status`] | the status of the control plane |
+//! | [`metrics`] | the metrics of `sumac-agg serve` |
 //! | [`local`] | requests to a running `sumac-agg serve` |
 //! | [`preflight`] | requirements for attaching |
 //! | [`program`], [`pins`] | the object file; the names of pins |
@@ -28,6 +29,7 @@ pub mod detach;
 pub mod drops;
 pub mod job;
 pub mod local;
+pub mod metrics;
 pub mod pins;
 pub mod plane;
 pub mod pool;

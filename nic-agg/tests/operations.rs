@@ -202,11 +202,13 @@ fn times_are_taken_of_one_chunk_in_sixteen() {
         }
     }
     let tables = bench.tables.lock().unwrap();
-    assert_eq!(tables.job_seen(job.job).unwrap().times.buckets.iter().sum::<u64>(), 4);
+    let times = tables.job_seen(job.job).unwrap().times;
+    assert_eq!(times.buckets.iter().sum::<u64>(), 4);
     let late = [0, 1].map(|rank| tables.worker_seen(job.job, rank).unwrap().late);
     assert_eq!(late.map(|late| late.chunks), [4, 4]);
     assert_eq!((late[0].sum, late[0].max), (0, 0), "the first is never late");
     assert!(late[1].max > 0 && late[1].sum >= late[1].max, "{late:?}");
+    assert_eq!(times.sum, late[1].sum, "the second is always last");
 }
 
 #[test]

@@ -5,9 +5,10 @@
 mod serve;
 
 use std::{
+    collections::BTreeMap,
     fs,
-    io::Read,
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    io::{Read, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::unix::process::CommandExt as _,
     path::PathBuf,
     process::{Child, Command, ExitStatus},
@@ -167,6 +168,62 @@ fn what_is_wrong_is_said() {
         assert!(said.contains(words), "{what}: {said}");
     }
     fs::remove_file(&secret).unwrap();
+}
+
+/// Scrapes a server, and returns its series.
+fn scrape(address: SocketAddr) -> BTreeMap<String, f64> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(HANGS)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (header, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(header.starts_with("HTTP/1.1 200"), "{header}");
+    let series =
+        body.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap());
+    series.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
+}
+
+#[tokio::test]
+async fn metrics_are_those_that_are_listed() {
+    let metrics = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let server = Server::start_with("metrics", |[all, ..]| {
+        let words = ["--secret-file", all.to_str().unwrap(), "--metrics", &metrics.to_string()];
+        words.map(String::from).into()
+    });
+    let _member = join(&server, "any", "the secret of all").await.unwrap();
+    assert!(join(&server, "any", "not the secret of all").await.is_err());
+    let series = scrape(metrics);
+    let job = "job_name=\"any\",job_number=\"1\"";
+    let expected = [
+        (concat!("sumac_aggregator_info{version=\"", env!("CARGO_PKG_VERSION"), "\",plane=\"host\"}"), 1.0),
+        ("sumac_aggregator_attached", 1.0),
+        ("sumac_aggregator_slots_used", 64.0),
+        ("sumac_aggregator_dynamic_slots_used", 0.0),
+        ("sumac_aggregator_frames_total{reason=\"bad_token\"}", 0.0),
+        (&format!("sumac_aggregator_job_slots{{{job}}}"), 64.0),
+        (&format!("sumac_aggregator_worker_contributions_last_total{{{job},rank=\"0\"}}"), 0.0),
+        ("sumac_control_jobs{state=\"running\"}", 1.0),
+        ("sumac_control_joins_total", 1.0),
+        ("sumac_control_denied_total{reason=\"secret\"}", 1.0),
+        (&format!("sumac_control_job_workers_missing{{{job}}}"), 0.0),
+    ];
+    for (name, value) in expected {
+        assert_eq!(series.get(name), Some(&value), "{name} in {series:#?}");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_sumac-agg")).args(["metrics", "--json"]).output().unwrap();
+    let listed: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    for series in series.keys() {
+        let name = series.split('{').next().unwrap();
+        let is_listed = |metric: &serde_json::Value| {
+            let suffix = name.strip_prefix(metric["name"].as_str().unwrap());
+            suffix.is_some_and(|suffix| match metric["type"].as_str() {
+                Some("histogram") => ["_bucket", "_count", "_sum"].contains(&suffix),
+                _ => suffix.is_empty(),
+            })
+        };
+        assert!(listed.iter().any(is_listed), "{name} is not listed");
+    }
 }
 
 const WORLD: u16 = 4;

@@ -26,7 +26,15 @@ const LATE: usize = 2;
 
 fn in_slow_lab(body: impl FnOnce(&mut Deployment<'_>)) {
     let spec = LabSpec { rate: Some(Rate(50_000_000)), ..LabSpec::new(3) };
-    with_sumac(spec, &SumacOptions::default(), body);
+    with_sumac(spec, &SumacOptions { metrics: true, ..SumacOptions::default() }, body);
+}
+
+/// Asserts that a scrape of the control plane, which has no privileges left, has these series of the XDP programs' maps.
+fn assert_scraped(sumac: &Deployment<'_>, expected: &[&str]) {
+    let scrape = sumac.aggregator_metrics().unwrap();
+    for series in expected {
+        assert!(scrape.lines().any(|line| line == *series), "{series} is not in {scrape}");
+    }
 }
 
 /// All but rank 2 hand their values in.
@@ -54,12 +62,26 @@ fn sums_go_on_when_the_programs_are_attached_again() {
         let [whole, mut rest] = submit_two(&crew);
         stats::wait_for_results(&crew.trainers[0], 500);
 
+        assert_scraped(
+            sumac,
+            &[
+                concat!(
+                    "sumac_aggregator_info{version=\"",
+                    env!("CARGO_PKG_VERSION"),
+                    "\",plane=\"ebpf\"} 1"
+                ),
+                "sumac_aggregator_attached 1.0",
+                "sumac_aggregator_interface_info{interface=\"port0\",mode=\"driver\"} 1",
+                "sumac_aggregator_job_workers{job_name=\"resumed\",job_number=\"1\"} 3.0",
+            ],
+        );
         sumac.detach_aggregator().unwrap();
         let results = stats::counter(&crew.trainers[0], "results");
         println!("detached when {results} of {} chunks were summed", COUNT.div_ceil(256));
         let status = sumac.aggregator_status().unwrap();
         assert_eq!(status["ports"].as_array().map(Vec::len), Some(0), "{status}");
         assert_eq!(status["jobs"].as_array().map(Vec::len), Some(1), "the job's slots are kept: {status}");
+        assert_scraped(sumac, &["sumac_aggregator_attached 0.0", "sumac_aggregator_jobs 1.0"]);
         wait_for_questions(&crew);
         sumac.attach_aggregator().unwrap();
         exact::assert_sums("interrupted half way", SEED, &crew.results(whole));

@@ -70,8 +70,11 @@ fn note(work: &Work, job: u16, waited: u64, is_complete: bool) {
     }
     if let Some(times) = TIMES.get_ptr_mut(u32::from(job)) {
         let bucket = log2(waited) & 31;
-        // SAFETY: as above, and there are 32 buckets.
-        unsafe { *times.cast::<u64>().add(bucket as usize) += 1 };
+        // SAFETY: as above, and there are 32 buckets in front of the sum.
+        unsafe {
+            *times.cast::<u64>().add(bucket as usize) += 1;
+            (*times).sum += waited;
+        }
     }
 }
 

@@ -35,6 +35,7 @@ impl JobSeen {
         };
         add(&mut self.counters, &other.counters);
         add(&mut self.times.buckets, &other.times.buckets);
+        self.times.sum = self.times.sum.saturating_add(other.times.sum);
         self.injected.up += other.injected.up;
         self.injected.down += other.injected.down;
         self
@@ -201,6 +202,7 @@ impl Watch {
         if let Some(seen) = self.jobs.get_mut(usize::from(job)).filter(|_| is_last) {
             let bucket = waited.checked_ilog2().unwrap_or(0) as usize;
             seen.times.buckets[bucket.min(TIME_BUCKETS - 1)] += 1;
+            seen.times.sum = seen.times.sum.saturating_add(waited);
         }
     }
 }

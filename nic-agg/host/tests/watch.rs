@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use sumac_agg_host::{Answer, HostAggregator};
-use sumac_agg_layout::Drops;
+use sumac_agg_layout::{Drops, Times};
 use sumac_wire::{Header, Kind, Reason, tables::JobEntry};
 
 const HALF: u32 = 1 << 31;
@@ -27,12 +27,13 @@ fn one_chunk_in_sixteen_is_timed_and_the_last_worker_is_late() {
         }
         send(&mut aggregator, 0, seq);
     }
-    let times = aggregator.watch.job(JOB).times.buckets;
+    let Times { buckets: times, sum } = aggregator.watch.job(JOB).times;
     assert_eq!(times.iter().sum::<u64>(), 4);
     assert!(times[20..].iter().sum::<u64>() >= 1, "two milliseconds are more than 2^20 ns: {times:?}");
     let late = [0, 1].map(|rank| aggregator.watch.worker(JOB, rank).late);
     assert_eq!(late.map(|late| late.chunks), [4, 4]);
     assert_eq!((late[1].sum, late[1].max), (0, 0), "the first is never late");
+    assert_eq!(sum, late[0].sum, "the other one is always last");
     assert!(late[0].max >= 2_000_000 && late[0].sum >= late[0].max, "{late:?}");
     assert_eq!(aggregator.watch.worker(JOB, 0).counters.last, 64);
 }

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The version of the maps' layout and meaning, and of what programs and loaders do with them. It is incremented with every
 /// change after which an older build must not write them, or its programs not run over them.
-pub const ABI: u32 = 3;
+pub const ABI: u32 = 4;
 
 /// Names of maps and programs, as they stand in the object and below the pin directory.
 pub mod name {
@@ -192,6 +192,8 @@ pub const TIME_BUCKETS: usize = 32;
 pub struct Times {
     /// Chunks that took less than 2^(index + 1) nanoseconds, and not less than 2^index.
     pub buckets: [u64; TIME_BUCKETS],
+    /// Of all of them, in nanoseconds.
+    pub sum: u64,
 }
 
 /// The delay of one worker's contributions after their chunks' first, in nanoseconds.

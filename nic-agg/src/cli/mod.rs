@@ -9,6 +9,7 @@ mod generate;
 mod identity;
 mod job;
 mod logs;
+mod metrics;
 mod options;
 mod serve;
 mod status;
@@ -64,6 +65,7 @@ enum Verb {
     Serve(serve::Args),
     Token(token::Args),
     Logs(logs::Args),
+    Metrics(metrics::Args),
     Bench(bench::Args),
     Man(generate::ManArgs),
     Completions(generate::CompletionsArgs),
@@ -85,6 +87,7 @@ pub fn main() -> ExitCode {
         Verb::Serve(args) => serve::run(&args),
         Verb::Token(args) => token::run(&args),
         Verb::Logs(args) => logs::run(&args),
+        Verb::Metrics(args) => metrics::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Man(args) => generate::man(&args, Cli::command()),
         Verb::Completions(args) => generate::completions(&args, Cli::command()),

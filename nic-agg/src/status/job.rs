@@ -138,12 +138,16 @@ pub struct WorkerStatus {
     /// The mean lateness behind the chunks' first contributions, of one chunk in 16.
     pub late_mean_ns: u64,
     pub late_max_ns: u64,
+    /// The sum of these latenesses, and their number.
+    pub late_sum_ns: u64,
+    pub late_chunks: u64,
 }
 
 /// Times in buckets that double.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Histogram {
     pub count: u64,
+    pub sum_ns: u64,
     /// Upper bounds of the quantiles' buckets.
     pub p50_ns: u64,
     pub p99_ns: u64,
@@ -164,7 +168,7 @@ impl Histogram {
             });
             found.map_or(0, |(upper, _)| *upper)
         };
-        Histogram { count, p50_ns: quantile(50), p99_ns: quantile(99), buckets }
+        Histogram { count, sum_ns: times.sum, p50_ns: quantile(50), p99_ns: quantile(99), buckets }
     }
 }
 
@@ -292,6 +296,8 @@ pub(crate) fn worker_status(
         replies: counters.replies,
         late_mean_ns: late.sum / late.chunks.max(1),
         late_max_ns: late.max,
+        late_sum_ns: late.sum,
+        late_chunks: late.chunks,
     }
 }
 

@@ -118,6 +118,13 @@ pub struct InterfaceStatus {
     pub mtu: u32,
 }
 
+impl Status {
+    /// Returns whether packets can come in: through an interface, or a host aggregator's sockets.
+    pub fn is_attached(&self) -> bool {
+        self.plane == Plane::Host || self.ports.iter().any(|port| port.mode.is_some())
+    }
+}
+
 impl Aggregator {
     pub fn status(&self) -> Result<Status, OpenError> {
         let tables = self.tables()?;

@@ -13,6 +13,7 @@ mod doctor;
 mod events;
 mod exit;
 mod generate;
+mod metrics;
 mod options;
 mod qos;
 mod reference;
@@ -61,6 +62,7 @@ enum Command {
     Allreduce(allreduce::Args),
     Stats(stats::Args),
     Events(events::Args),
+    Metrics(metrics::Args),
     Qos(qos::Args),
     Man(generate::Man),
     Completions(generate::Completions),
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         Command::Allreduce(args) => allreduce::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Events(args) => events::run(&args),
+        Command::Metrics(args) => metrics::run(&args),
         Command::Qos(args) => qos::run(&args),
         Command::Man(args) => generate::man(&args, Cli::command()),
         Command::Completions(args) => generate::completions(&args, Cli::command()),

@@ -14,7 +14,7 @@ use std::{
 
 use thiserror::Error;
 
-use crate::coordinator::Record;
+use crate::{coordinator::Record, server::stats::JournalStats};
 
 /// Time that another server may take to end.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -40,6 +40,8 @@ pub struct Journal {
     _lock: File,
     len: u64,
     compacted_len: u64,
+    /// Records written since it was opened.
+    written: u64,
 }
 
 impl Journal {
@@ -68,7 +70,17 @@ impl Journal {
             io::Seek::seek(&mut file, io::SeekFrom::End(0)).map_err(failed)?;
         }
         let len = len as u64;
-        Ok((Journal { directory: directory.to_owned(), file, _lock: lock, len, compacted_len: len }, records))
+        Ok((
+            Journal {
+                directory: directory.to_owned(),
+                file,
+                _lock: lock,
+                len,
+                compacted_len: len,
+                written: 0,
+            },
+            records,
+        ))
     }
 
     /// Appends records; durable ones are on the disk when this returns.
@@ -76,10 +88,15 @@ impl Journal {
         let bytes = encode(records);
         self.file.write_all(&bytes).map_err(|source| self.failed(source))?;
         self.len += bytes.len() as u64;
+        self.written += records.len() as u64;
         if records.iter().any(Record::is_durable) {
             self.file.sync_data().map_err(|source| self.failed(source))?;
         }
         Ok(())
+    }
+
+    pub fn stats(&self) -> JournalStats {
+        JournalStats { bytes: self.len, records: self.written, failures: 0 }
     }
 
     pub fn is_large(&self) -> bool {

@@ -61,7 +61,7 @@ impl<P: DataPlane> RackServer<P> {
             let agent = agent.clone();
             async move { agent.run().await }
         });
-        connections::serve(self.listener, tls, agent.relay(), stop).await;
+        connections::serve(self.listener, tls, Arc::default(), agent.relay(), stop).await;
         drop(running);
         // Its jobs are to leave no packets unanswered: the root removes them elsewhere.
         tokio::task::spawn_blocking(move || agent.plane.take_over(&[])).await??;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sumac_api::{Code, Failure, Open, SandboxReply, StatsReply};
 use sumac_control::Endpoint;
+use sumac_metrics::MetricsError;
 use sumac_sandbox::{Sandbox, SandboxError};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,7 +23,7 @@ use crate::control_planes::{ControlPlaneError, ControlPlanes};
 use crate::datapath::DatapathStats;
 use crate::job::{Job, JobHandle, Plan};
 use crate::jobs::JobTable;
-use crate::metrics::{self, MetricsError};
+use crate::metrics::{DaemonMetrics, Opens};
 use crate::operations::Client;
 use crate::pace::CommandPace;
 use crate::parameter::{self, ParameterHostError, ParameterHostTask, ParameterJobs};
@@ -128,11 +129,13 @@ impl PreparedDaemon {
             sessions: Sessions::default(),
             quotas,
             pace: CommandPace::default(),
+            opens: Opens::default(),
             sandbox,
             runtime: runtime.handle().clone(),
         });
         if let Some(listener) = metrics {
-            metrics::serve(listener, state.clone(), runtime.handle()).map_err(DaemonError::Runtime)?;
+            let metrics = DaemonMetrics(state.clone());
+            sumac_metrics::serve(listener, metrics, runtime.handle()).map_err(DaemonError::Runtime)?;
         }
         let server = Server::start(state.clone(), listener)?;
         let role = resolved.role.map(|role| ParameterHostTask::begin(state.clone(), runtime.handle(), role));
@@ -148,7 +151,7 @@ impl Daemon {
         let control = control.or(resolved.role.as_ref().map(|(endpoint, _)| endpoint.address));
         let backend = Backend::set_up(&config, control)?;
         let listener = listen(&config.socket, &resolved.permissions)?;
-        let metrics = config.metrics.map(metrics::listen).transpose()?;
+        let metrics = config.metrics.map(sumac_metrics::listen).transpose()?;
         Ok(PreparedDaemon { config, resolved, backend, listener, metrics, sandbox: None })
     }
 
@@ -221,6 +224,7 @@ pub(crate) struct DaemonState {
     pub(crate) sessions: Sessions,
     pub(crate) quotas: Quotas,
     pub(crate) pace: CommandPace,
+    pub(crate) opens: Opens,
     sandbox: Option<SandboxReply>,
     runtime: tokio::runtime::Handle,
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use sumac_api::{Attach, Code, Failure, JobStats, OpenReply};
 use sumac_control::{Credential, Secret};
 use sumac_transport::{Completion, JobError, Loss};
-use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::daemon::{json, json_list};
@@ -37,6 +37,8 @@ pub(crate) struct ActiveJob {
     pub(crate) uid: u32,
     /// The reply to its clients; the handle is their session's.
     pub(crate) reply: OpenReply,
+    /// Whether the control plane answers.
+    pub(crate) is_connected: watch::Receiver<bool>,
     /// Whether all workers have joined, and clients may attach.
     pub(crate) is_open: bool,
 }
@@ -58,6 +60,17 @@ impl ActiveJob {
             None => denied(format!("user {} has opened it, not user {uid}", self.uid)),
         }
     }
+}
+
+/// A job's name, and what is known of it besides the data path.
+#[derive(Debug)]
+pub(crate) struct JobState {
+    pub(crate) name: String,
+    pub(crate) is_connected: bool,
+    /// Operations that were submitted, and those of them that have ended.
+    pub(crate) submitted: u64,
+    pub(crate) ended: u64,
+    pub(crate) clients: u32,
 }
 
 /// A reserved name, released when dropped: a host is one worker of a job.
@@ -223,11 +236,15 @@ impl JobTable {
         }
     }
 
-    /// The name of a job.
-    pub(crate) fn name(&self, number: u16) -> Option<String> {
+    pub(crate) fn state(&self, number: u16) -> Option<JobState> {
         let rows = self.lock();
         let mut jobs = rows.iter().filter_map(|(name, row)| Some((name, row.job.as_ref()?)));
-        jobs.find(|(_, job)| job.reply.wire_job == number).map(|(name, _)| name.clone())
+        let (name, job) = jobs.find(|(_, job)| job.reply.wire_job == number)?;
+        let (name, is_connected, operations) =
+            (name.clone(), *job.is_connected.borrow(), job.operations.clone());
+        drop(rows);
+        let (submitted, ended, clients) = operations.counts();
+        Some(JobState { name, is_connected, submitted, ended, clients })
     }
 
     /// Returns the statistics of the jobs that the data path has measured, from the sum of their lanes and the lanes.

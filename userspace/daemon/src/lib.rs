@@ -43,7 +43,7 @@ pub mod datapath;
 mod explain;
 mod job;
 mod jobs;
-mod metrics;
+pub mod metrics;
 mod operations;
 mod pace;
 mod parameter;

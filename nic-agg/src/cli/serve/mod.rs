@@ -1,6 +1,7 @@
 //! `sumac-agg serve`: the control plane that lets remote daemons open jobs on this aggregator.
 
 mod answers;
+mod metrics;
 
 use std::{
     collections::HashMap,
@@ -32,6 +33,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::answers::{
     Deciding, answer_for_control, answer_for_ebpf, answer_for_host, answer_questions, follow_log, report,
 };
+use self::metrics::{for_ebpf, for_host, serve_metrics, without_plane};
 use super::identity::{StateDir, TlsFiles};
 
 const EXAMPLES: &str = "\
@@ -49,6 +51,8 @@ Examples:
         as the aggregator of a rack: its workers join here, the one at 10.77.100.1 adds up the racks' sums
   sumac-agg serve --plane none
         without an aggregator: dynamic jobs, which parameter hosts (`sumac daemon --parameter-host`) sum for
+  sumac-agg serve --metrics 127.0.0.1:9403
+        answers Prometheus at http://127.0.0.1:9403/metrics; `sumac-agg metrics` lists the metrics
 
 SIGTERM and SIGINT end it: its static jobs fail on all workers by name, and nothing of them stays. Dynamic ones go on by
 their parameter hosts; started again at the same address, it takes them up. After kill -9 it takes up all jobs.";
@@ -108,6 +112,10 @@ pub struct Args {
     /// Seconds in which a dead worker of a dynamic job may be replaced, by one that joins with its rank, before the job fails
     #[arg(long, value_name = "SECONDS", default_value_t = 0, conflicts_with = "parent")]
     rejoin_grace: u64,
+
+    /// Address at which Prometheus scrapes metrics; without it there are none
+    #[arg(long, value_name = "IP:PORT")]
+    metrics: Option<SocketAddr>,
 
     /// Do not restrict system calls (seccomp)
     #[arg(long)]
@@ -178,6 +186,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     sumac_sandbox::limit_capabilities(&[NETWORK, START].concat())?;
     let role = args.role()?;
     let deciding = Deciding::default();
+    let metrics = args.metrics.map(sumac_metrics::listen).transpose()?;
     match args.plane {
         Plane::Ebpf => {
             args.refuse_host_options()?;
@@ -188,6 +197,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let runtime = args.confined_runtime(&NETWORK)?;
             follow_log(plane.aggregator.clone(), log)?;
             let plane = Arc::new(plane);
+            serve_metrics(metrics, &runtime, for_ebpf(&plane, &deciding))?;
             answer_questions(&local::ebpf_name(plane.aggregator.pins()), {
                 let (plane, deciding) = (plane.clone(), deciding.clone());
                 move |question| answer_for_ebpf(&plane, &deciding, &question)
@@ -198,6 +208,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             // For large socket buffers.
             let runtime = args.confined_runtime(&[Capability::CAP_NET_ADMIN])?;
             let plane = Arc::new(args.host_plane()?);
+            serve_metrics(metrics, &runtime, for_host(&plane, &deciding))?;
             answer_questions(&local::host_name(plane.local().port()), {
                 let (plane, deciding) = (plane.clone(), deciding.clone());
                 move |question| answer_for_host(&plane, &deciding, question)
@@ -209,6 +220,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Plane::None => {
             args.refuse_host_options()?;
             let runtime = args.confined_runtime(&[])?;
+            serve_metrics(metrics, &runtime, without_plane(&deciding))?;
             runtime.block_on(serve(args.listen, Arc::new(NoDataPlane), role, &deciding))?;
         }
     }

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::config::AGGREGATOR_METRICS_PORT;
 use super::{Backend, Deployment, START_LIMIT};
 use crate::command;
 use crate::namespace::Namespace;
@@ -114,6 +115,17 @@ impl<'lab> Deployment<'lab> {
         serde_json::from_str(&status).context("the JSON of `sumac-agg status --json`")
     }
 
+    /// Scrapes the metrics of the aggregator, or of the root.
+    pub fn aggregator_metrics(&self) -> Result<String> {
+        let mut shell = self.lab.aggregator().command("bash");
+        let request = r"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        let address = self.own_address().unwrap_or(Ipv4Addr::LOCALHOST);
+        let talk = format!(
+            "exec 3<>/dev/tcp/{address}/{AGGREGATOR_METRICS_PORT} && printf '{request}' >&3 && cat <&3"
+        );
+        command::output(shell.args(["-c", &talk]))
+    }
+
     /// Starts the control planes of all aggregators, which they must not have.
     pub fn start_aggregator(&mut self) -> Result<()> {
         // The root first: a rack has nobody to ask without it.
@@ -181,6 +193,9 @@ impl<'lab> Deployment<'lab> {
             ]),
             None => serve.arg("--secret-file").arg(self.secret_file()),
         };
+        if self.options.metrics {
+            serve.args(["--metrics", &format!("{address}:{AGGREGATOR_METRICS_PORT}")]);
+        }
         if !self.options.stealing {
             serve.arg("--no-stealing");
         }

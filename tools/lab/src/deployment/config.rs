@@ -1,6 +1,6 @@
 //! The daemons' configuration files.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -9,6 +9,10 @@ use super::Deployment;
 use super::options::FIRST_VLAN;
 use crate::namespace::Namespace;
 use crate::spec::Topology;
+
+/// The ports at which Prometheus scrapes, with `--metrics`.
+const DAEMON_METRICS_PORT: u16 = 9402;
+pub(super) const AGGREGATOR_METRICS_PORT: u16 = 9403;
 
 /// A daemon's configuration, in the keys of `docs/operations.md`. TOML leaves out what is none.
 #[derive(Serialize)]
@@ -28,6 +32,7 @@ pub(super) struct DaemonConfig {
     elements: Option<u16>,
     scale: Option<f32>,
     checksum: bool,
+    metrics: Option<SocketAddr>,
     routes: Vec<Route>,
     pub(super) parameter_host: Option<ParameterHost>,
 }
@@ -67,6 +72,9 @@ impl Deployment<'_> {
             elements: self.options.chunk,
             scale: self.options.scale,
             checksum: self.options.checksum,
+            // Over loopback all daemons have one address.
+            metrics: (self.options.metrics && self.own_address().is_none())
+                .then(|| (Ipv4Addr::UNSPECIFIED, DAEMON_METRICS_PORT).into()),
             routes: self.routes(),
             parameter_host: None,
         }

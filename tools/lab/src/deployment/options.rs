@@ -62,6 +62,9 @@ pub struct SumacOptions {
     /// Fix which chunks a slot takes, whatever was lost
     #[arg(long = "no-stealing", action = ArgAction::SetFalse)]
     pub stealing: bool,
+    /// Answer Prometheus in each namespace: the aggregators' control planes on TCP port 9403, the daemons on 9402
+    #[arg(long)]
+    pub metrics: bool,
     /// Part of the frames that the aggregators drop on purpose, each way
     #[arg(long = "aggregator-drop", default_value = "0", value_name = "PROBABILITY")]
     pub drop: Probability,
@@ -185,6 +188,7 @@ impl Default for SumacOptions {
             scale: None,
             checksum: true,
             stealing: true,
+            metrics: false,
             drop: Probability::default(),
             paths: None,
             is_auto: false,

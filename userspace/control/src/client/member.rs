@@ -55,6 +55,7 @@ pub struct LeaveError(String);
 pub struct Member {
     grant: Grant,
     state: watch::Receiver<MemberState>,
+    connected: watch::Receiver<bool>,
     current: watch::Receiver<Grant>,
     posts: mpsc::UnboundedSender<Post>,
     events: Option<mpsc::UnboundedReceiver<Event>>,
@@ -74,6 +75,7 @@ impl Member {
         (grant, departed, events): (Grant, Vec<u16>, Vec<(u64, Event)>),
     ) -> Member {
         let (state_to, state) = watch::channel(MemberState::Running { departed });
+        let (connected_to, connected) = watch::channel(true);
         let (current_to, current) = watch::channel(grant.clone());
         let (posts, queue) = mpsc::unbounded_channel();
         let (events_to, events_of) = mpsc::unbounded_channel();
@@ -97,6 +99,7 @@ impl Member {
             posted: 0,
             unconfirmed: VecDeque::new(),
             state: state_to,
+            connected: connected_to,
             current: current_to,
             events: events_to,
             renewed: renewed_to,
@@ -108,6 +111,7 @@ impl Member {
         Member {
             grant,
             state,
+            connected,
             current,
             posts,
             events: Some(events_of),
@@ -123,6 +127,11 @@ impl Member {
 
     pub fn watch(&self) -> watch::Receiver<MemberState> {
         self.state.clone()
+    }
+
+    /// Whether the control plane answers.
+    pub fn connected(&self) -> watch::Receiver<bool> {
+        self.connected.clone()
     }
 
     /// Ready when the job has failed, and never otherwise. Does not borrow the member.
@@ -209,6 +218,7 @@ struct Stay {
     posted: u64,
     unconfirmed: VecDeque<Post>,
     state: watch::Sender<MemberState>,
+    connected: watch::Sender<bool>,
     current: watch::Sender<Grant>,
     events: mpsc::UnboundedSender<Event>,
     renewed: mpsc::UnboundedSender<Grant>,
@@ -237,7 +247,9 @@ impl Stay {
         loop {
             let ended = match connection.take() {
                 Some(connection) => {
+                    self.connected.send_replace(true);
                     let ended = self.serve(connection, &mut queue, &mut leave).await;
+                    self.connected.send_replace(false);
                     lost_at = Instant::now();
                     ended
                 }

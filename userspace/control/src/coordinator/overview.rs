@@ -7,6 +7,7 @@ use sumac_job::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::{Coordinator, Phase, RackId, run::Run};
+use crate::server::stats::ServerStats;
 
 /// The racks, parameter hosts and jobs of a control plane; as `sumac-agg control --json` prints it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +18,9 @@ pub struct Overview {
     pub parameter_hosts: Vec<Below>,
     /// Jobs, by name; those that are over until all members have received it.
     pub jobs: Vec<Job>,
+    /// Its server; of a coordinator alone all zero.
+    #[serde(default)]
+    pub server: ServerStats,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,7 +69,7 @@ impl Coordinator {
         let (parameter_hosts, racks) = below.into_iter().partition(|below| below.sums_at.is_some());
         let mut jobs: Vec<Job> = self.runs.values().map(|run| self.job(run)).collect();
         jobs.sort_by(|a, b| (&a.name, a.epoch).cmp(&(&b.name, b.epoch)));
-        Overview { racks, parameter_hosts, jobs }
+        Overview { racks, parameter_hosts, jobs, server: ServerStats::default() }
     }
 
     fn below(&self, id: RackId) -> Option<Below> {

@@ -27,7 +27,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tonic::Status;
 
-use super::STOP_TIMEOUT;
+use super::{STOP_TIMEOUT, stats::ServerStats};
 use crate::{
     rate_limiter::RateLimiter,
     rpc::{Inbound, Queue, answer},
@@ -64,10 +64,11 @@ pub trait SessionHandler: Send + Sync + 'static {
 pub async fn serve<H: SessionHandler>(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
+    table: Arc<Table>,
     handler: H,
     stop: impl Future<Output = ()>,
 ) {
-    let (tls, handler, table) = (TlsAcceptor::from(tls), Arc::new(handler), Arc::new(Table::default()));
+    let (tls, handler) = (TlsAcceptor::from(tls), Arc::new(handler));
     let [refused, failed] = [(); 2].map(|()| RateLimiter::new(Instant::now()));
     // Sessions end when this sender is dropped.
     let (closing, closed) = watch::channel(());
@@ -161,14 +162,17 @@ async fn overdue(evicted: oneshot::Receiver<()>) -> &'static str {
     }
 }
 
+/// The open connections, with their limits.
 #[derive(Default)]
-struct Table(Mutex<Open>);
+pub struct Table(Mutex<Open>);
 
 #[derive(Default)]
 struct Open {
     by_address: HashMap<IpAddr, usize>,
     total: usize,
+    /// The connections that were admitted so far, and those that were not.
     next: u64,
+    rejected: u64,
     /// Connections that are not authenticated, the oldest first; dropping its sender closes one.
     strangers: VecDeque<(u64, IpAddr, oneshot::Sender<()>)>,
 }
@@ -193,8 +197,21 @@ impl Table {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Fills in the counts of connections.
+    pub fn fill(&self, stats: &mut ServerStats) {
+        let open = self.lock();
+        (stats.connections, stats.strangers) = (open.total as u64, open.strangers.len() as u64);
+        (stats.accepted, stats.rejected) = (open.next, open.rejected);
+    }
+
     /// Admits a connection, which is to end when the receiver is closed before it receives.
     fn admit(self: &Arc<Table>, peer: IpAddr) -> Option<(Arc<Ticket>, oneshot::Receiver<()>)> {
+        let admitted = self.try_admit(peer);
+        self.lock().rejected += u64::from(admitted.is_none());
+        admitted
+    }
+
+    fn try_admit(self: &Arc<Table>, peer: IpAddr) -> Option<(Arc<Ticket>, oneshot::Receiver<()>)> {
         let mut open = self.lock();
         if open.by_address.get(&peer).is_some_and(|own| *own >= MAX_OF_ONE_ADDRESS) && !open.evict(peer) {
             return None;

@@ -4,6 +4,7 @@
 pub(crate) mod connections;
 mod planes;
 pub(crate) mod session;
+pub mod stats;
 
 use std::{
     collections::HashMap,
@@ -19,8 +20,10 @@ use thiserror::Error;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::MissedTickBehavior};
 
 use self::{
+    connections::Table,
     planes::{Links, Planes},
     session::Sessions,
+    stats::{JournalStats, ServerStats, StreamCounters},
 };
 use crate::{
     DataPlane, Identity, Secret, TlsError,
@@ -88,11 +91,14 @@ pub(crate) struct Shared {
     pub changed: watch::Sender<u64>,
     links: Links,
     refused: RateLimiter,
+    connections: Arc<Table>,
+    counters: StreamCounters,
 }
 
 struct State {
     coordinator: Coordinator,
     journal: Journal,
+    journal_failures: u64,
 }
 
 impl Shared {
@@ -107,6 +113,7 @@ impl Shared {
         let result = change(&mut state.coordinator, self.start.elapsed());
         let records = state.coordinator.poll_records();
         if let Err(error) = state.append(&records) {
+            state.journal_failures += 1;
             tracing::error!(%error, "running jobs will not be found again after a restart");
         }
         while let Some(rack) = state.coordinator.poll_lost_rack() {
@@ -120,6 +127,15 @@ impl Shared {
     /// As [`Shared::update`] for what changes nothing for others.
     fn touch<T>(&self, change: impl FnOnce(&mut Coordinator, Time) -> T) -> T {
         change(&mut self.lock().coordinator, self.start.elapsed())
+    }
+
+    fn stats(&self) -> ServerStats {
+        let mut stats = ServerStats::default();
+        self.connections.fill(&mut stats);
+        self.counters.fill(&mut stats);
+        let state = self.lock();
+        stats.journal = JournalStats { failures: state.journal_failures, ..state.journal.stats() };
+        stats
     }
 
     fn poll_action(&self) -> Option<Action> {
@@ -145,7 +161,7 @@ pub struct Overseer(Arc<OnceLock<Arc<Shared>>>);
 
 impl Overseer {
     pub fn overview(&self) -> Option<Overview> {
-        self.0.get().map(|shared| shared.lock().coordinator.overview())
+        self.0.get().map(|shared| Overview { server: shared.stats(), ..shared.lock().coordinator.overview() })
     }
 }
 
@@ -193,7 +209,8 @@ impl<P: DataPlane> Listening<P> {
             shared.update(|coordinator, _| coordinator.stop());
             wait_until_idle(&shared, STOP_TIMEOUT).await;
         };
-        connections::serve(listener, tls, Sessions(shared.clone()), stopping).await;
+        let connections = shared.connections.clone();
+        connections::serve(listener, tls, connections, Sessions(shared.clone()), stopping).await;
         Ok(())
     }
 }
@@ -215,7 +232,7 @@ fn start<P: DataPlane>(plane: &P, options: ServerOptions) -> Result<Arc<Shared>,
     let mut coordinator = Coordinator::restore(Time::ZERO, info, instance, &taken, restart, Box::new(random));
     (coordinator.stealing, coordinator.rejoin_grace) = (stealing, rejoin_grace);
     coordinator.poll_records();
-    let mut state = State { coordinator, journal };
+    let mut state = State { coordinator, journal, journal_failures: 0 };
     state.journal.compact(&state.coordinator.all_records())?;
     let now = Instant::now();
     Ok(Arc::new(Shared {
@@ -225,6 +242,8 @@ fn start<P: DataPlane>(plane: &P, options: ServerOptions) -> Result<Arc<Shared>,
         changed: watch::Sender::new(0),
         links: Links::default(),
         refused: RateLimiter::new(now),
+        connections: Arc::default(),
+        counters: StreamCounters::default(),
     }))
 }
 

@@ -213,6 +213,7 @@ impl Shared {
     }
 
     fn log_denial(&self, peer: Ipv4Addr, denial: &Denial) {
+        self.counters.denied(denial.kind);
         if let Some(suppressed) = self.refused.allow(std::time::Instant::now()) {
             tracing::warn!(%peer, why = denial.message, suppressed, "connection refused");
         }
@@ -224,6 +225,7 @@ impl Shared {
         let worker = WorkerInstall { ip, port: host.data_port, mac: host.mac, local_ip: caller.local };
         let request = Join { asked, worker, rack: caller.rack };
         let joined = self.update(|coordinator, now| coordinator.join(now, &request));
+        self.counters.joined(&joined);
         let (spec, peer) = (&request.asked.spec, caller.peer);
         let (name, rank) = (printable(&spec.job, crate::JOB_NAME_LEN), spec.rank);
         match joined {

@@ -144,7 +144,7 @@ impl Job {
             self.client.clone(),
             &point,
         ));
-        if let Err(failure) = self.route(&operations, &reply) {
+        if let Err(failure) = self.route(&member, &operations, &reply) {
             return self.abort(member, failure).await;
         }
         match self.begin(&member, grant, &mut reply, &mut events).await {
@@ -177,13 +177,19 @@ impl Job {
     }
 
     /// Routes the data path's events of the job to this task.
-    fn route(&self, operations: &Arc<JobOperations>, reply: &OpenReply) -> Result<(), Failure> {
+    fn route(
+        &self,
+        member: &Member,
+        operations: &Arc<JobOperations>,
+        reply: &OpenReply,
+    ) -> Result<(), Failure> {
         let job = ActiveJob {
             events: self.events.clone(),
             operations: operations.clone(),
             secret: self.plan.endpoint.secret.clone(),
             uid: self.client.credentials.uid,
             reply: reply.clone(),
+            is_connected: member.connected(),
             is_open: false,
         };
         if self.daemon.jobs.add(&self.plan.spec.job, job) {
@@ -268,6 +274,7 @@ impl Job {
     }
 
     fn notify_opened(&self, result: Result<Box<OpenedJob>, Failure>) {
+        self.daemon.opens.count(&result);
         if let Err(failure) = &result {
             log_limited!(warn, job = self.plan.spec.job, rank = self.plan.spec.rank, %failure, "cannot open a job");
         }

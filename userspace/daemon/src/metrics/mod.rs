@@ -1,116 +1,81 @@
-//! The daemon's metrics for Prometheus: `GET /metrics` over HTTP, in the OpenMetrics text format.
+//! The daemon's metrics for Prometheus, and the list of them.
 //!
 //! A scrape reads the data path's snapshot, as `stats` does. It neither stops nor wakes a thread of the data path.
 
-mod collector;
+mod daemon;
+mod jobs;
 
-use std::convert::Infallible;
-use std::net::{SocketAddr, TcpListener};
+use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::encoding::text::encode;
-use prometheus_client::registry::Registry;
-use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
+use sumac_api::{Code, Failure};
+use sumac_metrics::{Description, Encode, Encoder, process};
 
-use self::collector::DaemonMetrics;
 use crate::daemon::DaemonState;
+use crate::datapath::DatapathStats;
 
-const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Connections at one time. Further ones wait to be accepted.
-const MAX_CONNECTIONS: usize = 16;
-/// The time for a request's header. A connection that sends none ends.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause after an accept that failed, mostly for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A scraped daemon.
+#[derive(Debug)]
+pub(crate) struct DaemonMetrics(pub(crate) Arc<DaemonState>);
 
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address} for scrapes of metrics: {source}; choose another address for `metrics`")]
-pub struct MetricsError {
-    address: SocketAddr,
-    source: std::io::Error,
+impl Encode for DaemonMetrics {
+    fn encode(&self, encoder: &mut Encoder<'_>) -> fmt::Result {
+        let state = &self.0;
+        let threads = state.backend.stats().map_err(unreadable)?;
+        daemon::encode(encoder, state, &threads)?;
+        jobs::encode(encoder, jobs::samples(&state.jobs, &threads))?;
+        if state.config.parameter_host.is_some() {
+            jobs::encode_hosted(encoder, DatapathStats::merge_hosted(&threads).jobs)?;
+        }
+        process::encode(encoder)
+    }
 }
 
-/// Listens for scrapes.
-pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, MetricsError> {
-    let bind = || {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    bind().map_err(|source| MetricsError { address, source })
+/// Logs why a scrape is answered with an error.
+fn unreadable(failure: Failure) -> fmt::Error {
+    tracing::warn!(%failure, "cannot read the data path's statistics for a scrape");
+    fmt::Error
 }
 
-/// Answers scrapes until the runtime ends.
-pub(crate) fn serve(listener: TcpListener, state: Arc<DaemonState>, runtime: &Handle) -> std::io::Result<()> {
-    let _context = runtime.enter();
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    tracing::info!(address = %listener.local_addr()?, "listening for scrapes of metrics");
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(DaemonMetrics::new(state)));
-    runtime.spawn(accept(listener, Arc::new(registry)));
-    Ok(())
+/// Returns the descriptions of all metrics, in the order of a scrape.
+pub fn describe() -> Vec<Description> {
+    daemon::describe().chain(jobs::describe()).chain(process::describe()).collect()
 }
 
-async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    // The semaphore is never closed.
-    while let Ok(place) = places.clone().acquire_owned().await {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!("cannot accept a scrape of metrics: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
+/// Counts jobs that were opened, or could not be.
+#[derive(Debug)]
+pub(crate) struct Opens {
+    opened: AtomicU64,
+    failed: HashMap<Code, AtomicU64>,
+}
+
+impl Default for Opens {
+    fn default() -> Opens {
+        let failed = Code::ALL.iter().map(|code| (*code, AtomicU64::new(0))).collect();
+        Opens { opened: AtomicU64::new(0), failed }
+    }
+}
+
+impl Opens {
+    pub(crate) fn count<T>(&self, result: &Result<T, Failure>) {
+        let counter = match result {
+            Ok(_) => Some(&self.opened),
+            Err(failure) => self.failed.get(&failure.code),
         };
-        let registry = registry.clone();
-        tokio::spawn(async move {
-            let answer = service_fn(|request| answer(request, registry.clone()));
-            let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-            // A scraper that goes away or speaks no HTTP is its own loss.
-            drop(http.serve_connection(TokioIo::new(stream), answer).await);
-            drop(place);
-        });
+        if let Some(counter) = counter {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
     }
-}
 
-async fn answer(
-    request: Request<Incoming>,
-    registry: Arc<Registry>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let refusal = |status, why: &'static str| {
-        let mut response = Response::new(Full::from(why));
-        *response.status_mut() = status;
-        response
-    };
-    if request.uri().path() != "/metrics" {
-        return Ok(refusal(StatusCode::NOT_FOUND, "the metrics are at /metrics\n"));
+    fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
     }
-    if request.method() != Method::GET {
-        let mut response = refusal(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
-        return Ok(response);
+
+    /// Returns the failures by the name of their code, those that never happened among them.
+    fn failed(&self) -> Vec<(Vec<String>, u64)> {
+        let count = |code| self.failed.get(code).map_or(0, |count| count.load(Ordering::Relaxed));
+        Code::ALL.iter().map(|code| (vec![code.name()], count(code))).collect()
     }
-    // The threads of the data path may take some time to answer.
-    let encoded = spawn_blocking(move || {
-        let mut text = String::new();
-        encode(&mut text, &registry).map(|()| text)
-    });
-    let Ok(Ok(text)) = encoded.await else {
-        return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "the data path has stopped\n"));
-    };
-    let mut response = Response::new(Full::from(text));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(FORMAT));
-    Ok(response)
 }
