@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the pages of docs/reference/ from the code.
 
-Keys and errors are what the hidden command `sumac reference` prints, the commands' options what `--help` prints.
+Keys and errors are what the hidden command `sumac reference` prints, metrics what `sumac metrics` and `sumac-agg metrics`
+print, the commands' options what `--help` prints.
 
     tools/docs/reference.py            writes the pages
     tools/docs/reference.py --check    exits with 1 if a page differs from the code
@@ -122,6 +123,21 @@ def errors(codes: list[Json]) -> str:
     )
 
 
+def metrics() -> str:
+    """Returns the page of the metrics of both daemons."""
+    text = (
+        GENERATED + "# Metrics\n\nThe metrics that [Prometheus scrapes](../operations.md#metrics). A histogram has the "
+        "series `_bucket` (with the label `le`), `_count` and `_sum`.\n"
+    )
+    for title, name in (("sumac daemon", "sumac"), ("sumac-agg serve", "sumac-agg")):
+        rows = [
+            (f"`{metric['name']}`", metric["type"], ", ".join(f"`{label}`" for label in metric["labels"]), metric["help"])
+            for metric in json.loads(output(name, "metrics", "--json"))
+        ]
+        text += f"\n## {title}\n\n" + table(("metric", "type", "labels", "meaning"), rows)
+    return text
+
+
 def commands(name: str, path: tuple[str, ...] = ()) -> str:
     """Returns the sections of a program's command and of those below it."""
     text = re.sub(r" +$", "", output(name, *path, "--help"), flags=re.MULTILINE)
@@ -140,7 +156,7 @@ def pages() -> dict[str, str]:
     schema = source["configuration"]
     made = {
         "configuration.md": Configuration(schema).page(), "daemon.schema.json": json.dumps(schema, indent=2) + "\n",
-        "errors.md": errors(source["errors"]),
+        "errors.md": errors(source["errors"]), "metrics.md": metrics(),
     }
     return made | {f"{name}.md": GENERATED + commands(name) for name in PROGRAMS}
 
