@@ -8,7 +8,7 @@ use sumac_api::{Attach, Command, Hello, HelloReply, Secret, Stats, StatsReply, V
 
 use crate::connection::{Answer, Connection};
 use crate::tensor::{self, Element, Tensor};
-use crate::{ClientError, Job, JobOptions};
+use crate::{ClientError, Job, JobOptions, Memory};
 
 /// A connection to the host's daemon. Clones and threads share it.
 #[derive(Clone, Debug)]
@@ -81,6 +81,14 @@ impl Client {
     /// As [`Client::tensor`].
     pub fn tensors<T: Element>(&self, counts: &[usize]) -> Result<Vec<Tensor<T>>, ClientError> {
         tensor::allocate(&self.connection, counts)
+    }
+
+    /// Allocates zeroed bytes in memory shared with the daemon, for tensors of any type.
+    ///
+    /// # Errors
+    /// As [`Client::tensor`].
+    pub fn memory(&self, size: usize) -> Result<Memory, ClientError> {
+        Memory::allocate(&self.connection, size)
     }
 
     /// The daemon's counters.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumac_api::{
-    Cancel, CancelReply, Close, Collective, CollectiveKind, Command, Failure, Loss, OpenReply,
+    Cancel, CancelReply, Close, Collective, CollectiveKind, Command, DType, Failure, Loss, OpenReply,
     OperationReply, PollCq, PollCqReply, PostRecv, PostSend, Timing, TransferCompletion, WORD_COMPLETE,
 };
 
@@ -17,6 +17,22 @@ use crate::{ClientError, Failed, OpOptions, RecvOptions, SendOptions};
 
 /// A submitted operation; the error returns the tensor of one that was not accepted.
 pub type Submitted<T> = Result<Pending<T>, Box<Failed<T>>>;
+
+/// The bytes of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// The input's region.
+    pub(crate) region: u64,
+    pub(crate) dtype: DType,
+    /// The offset of the tensor, or of this worker's input, in bytes.
+    pub(crate) offset: u64,
+    /// Elements of the whole tensor.
+    pub(crate) count: u64,
+    /// Region and offset of the result, if it is not in place.
+    pub(crate) output: Option<(u64, u64)>,
+    /// The offset of the completion word.
+    pub(crate) word: Option<u64>,
+}
 
 /// A job with this trainer as a worker. Without [`Job::close`] it stays open until the connection ends, which fails it on
 /// the other workers (for an attached client only if operations of its own are outstanding).
@@ -128,24 +144,34 @@ impl Job {
         tensor: Tensor<T>,
         options: OpOptions<'_>,
     ) -> Submitted<T> {
+        self.begin(self.collective(kind, root, tensor.place(), options), tensor)
+    }
+
+    pub(crate) fn collective(
+        &self,
+        kind: CollectiveKind,
+        root: Option<u16>,
+        place: Place,
+        options: OpOptions<'_>,
+    ) -> Command {
         let operation = Collective {
             job: self.opened.job,
-            region: tensor.region.handle,
-            dtype: T::DTYPE,
-            offset: tensor.offset as u64,
-            count: tensor.count as u64,
-            out_region: None,
-            out_offset: None,
+            region: place.region,
+            dtype: place.dtype,
+            offset: place.offset,
+            count: place.count,
+            out_region: place.output.map(|(region, _)| region),
+            out_offset: place.output.map(|(_, offset)| offset),
             reduction: kind.reduces().then_some(options.reduction),
             root,
             name: options.name.map(str::to_owned),
             priority: options.priority,
             importance: options.importance,
             loss_bound: options.loss_bound,
-            completion_word: options.polled.then_some(tensor.word_offset as u64),
+            completion_word: place.word.filter(|_| options.polled),
             timing: options.timed,
         };
-        self.begin(Command::collective(kind, operation), tensor)
+        Command::collective(kind, operation)
     }
 
     /// Sends a tensor to another worker of a direct job, which receives it by [`Job::post_recv`]. What two workers send each other
@@ -159,18 +185,21 @@ impl Job {
         destination: u16,
         options: SendOptions,
     ) -> Submitted<T> {
+        self.begin(self.send_command(tensor.place(), destination, options), tensor)
+    }
+
+    pub(crate) fn send_command(&self, place: Place, destination: u16, options: SendOptions) -> Command {
         let SendOptions { priority, importance } = options;
-        let send = PostSend {
+        Command::PostSend(PostSend {
             job: self.opened.job,
-            region: tensor.region.handle,
-            dtype: T::DTYPE,
-            offset: tensor.offset as u64,
-            count: tensor.count as u64,
+            region: place.region,
+            dtype: place.dtype,
+            offset: place.offset,
+            count: place.count,
             destination,
             priority,
             importance,
-        };
-        self.begin(Command::PostSend(send), tensor)
+        })
     }
 
     /// Receives a tensor that another worker of a direct job sends by [`Job::post_send`]; it may lack what the options allow, and
@@ -184,18 +213,21 @@ impl Job {
         source: u16,
         options: RecvOptions,
     ) -> Submitted<T> {
+        self.begin(self.recv_command(tensor.place(), source, options), tensor)
+    }
+
+    pub(crate) fn recv_command(&self, place: Place, source: u16, options: RecvOptions) -> Command {
         let RecvOptions { loss_bound, missing } = options;
-        let receive = PostRecv {
+        Command::PostRecv(PostRecv {
             job: self.opened.job,
-            region: tensor.region.handle,
-            dtype: T::DTYPE,
-            offset: tensor.offset as u64,
-            count: tensor.count as u64,
+            region: place.region,
+            dtype: place.dtype,
+            offset: place.offset,
+            count: place.count,
             source,
             loss_bound,
             missing,
-        };
-        self.begin(Command::PostRecv(receive), tensor)
+        })
     }
 
     /// Takes transfers that have ended from the job's completion queue, in the order of their ends; none if none has. Does not
@@ -211,14 +243,17 @@ impl Job {
     fn begin<T: Element>(&self, command: Command, tensor: Tensor<T>) -> Submitted<T> {
         // Its value is an earlier operation's.
         tensor.word.store(0);
-        let reply =
-            self.connection.call(command, &[]).and_then(|answer| body::<OperationReply>(answer.value));
-        match reply {
-            Ok(OperationReply { op }) => {
-                Ok(Pending { connection: self.connection.clone(), op, tensor: Some(tensor), done: None })
-            }
+        match self.request(command) {
+            Ok((connection, op)) => Ok(Pending { connection, op, tensor: Some(tensor), done: None }),
             Err(error) => Err(Failed::new(error, Some(tensor))),
         }
+    }
+
+    /// Submits an operation; returns its handle.
+    pub(crate) fn request(&self, command: Command) -> Result<(Arc<Connection>, u64), ClientError> {
+        let answer = self.connection.call(command, &[])?;
+        let OperationReply { op } = body(answer.value)?;
+        Ok((self.connection.clone(), op))
     }
 
     /// Closes the job after its last operation. An attached client leaves alone; when the client that opened the job closes

@@ -24,6 +24,7 @@ mod client;
 mod connection;
 mod error;
 mod job;
+mod memory;
 mod options;
 mod tensor;
 
@@ -31,6 +32,7 @@ pub use client::Client;
 pub use error::{ClientError, Failed};
 pub use half::{bf16, f16};
 pub use job::{Job, Pending, Submitted};
+pub use memory::{Location, Memory, Operand, Operation};
 pub use options::{JobOptions, OpOptions, RecvOptions, SendOptions};
 pub use sumac_api::{
     Code, CollectiveKind, DType, DynamicReply, Failure, HelloReply, Importance, JobSpec, JobStats, Limits,

@@ -13,6 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::ClientError;
 use crate::client::body;
 use crate::connection::Connection;
+use crate::job::Place;
 
 /// The alignment of tensors in a region, in bytes: no two share a cache line.
 const ALIGNMENT: usize = 64;
@@ -86,6 +87,20 @@ impl<T: Element> DerefMut for Tensor<T> {
     }
 }
 
+impl<T: Element> Tensor<T> {
+    /// The tensor's place, for an operation in place.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            region: self.region.handle,
+            dtype: T::DTYPE,
+            offset: self.offset as u64,
+            count: self.count as u64,
+            output: None,
+            word: Some(self.word_offset as u64),
+        }
+    }
+}
+
 /// Allocates one region with tensors of these lengths.
 pub(crate) fn allocate<T: Element>(
     connection: &Arc<Connection>,
@@ -95,11 +110,8 @@ pub(crate) fn allocate<T: Element>(
     // A cache line for each word: the daemon writes it while the trainer polls it.
     let size = counts.len().checked_mul(ALIGNMENT).and_then(|words| words.checked_add(end));
     let size = size.ok_or(ClientError::TooLarge)?;
-    let (memory, file) = SharedRegion::create(size)?;
-    let command = Command::Register(Register { size: size as u64 });
-    let answer = connection.call(command, &[file.as_fd()])?;
-    let RegisterReply { region } = body(answer.value)?;
-    let region = Arc::new(Region { connection: connection.clone(), handle: region });
+    let (memory, region) = register(connection, size)?;
+    let region = Arc::new(region);
     starts
         .into_iter()
         .zip(counts)
@@ -112,6 +124,18 @@ pub(crate) fn allocate<T: Element>(
             Ok(Tensor { lease, word, word_offset, region, offset, count, element: PhantomData })
         })
         .collect()
+}
+
+/// Creates shared memory and registers it.
+pub(crate) fn register(
+    connection: &Arc<Connection>,
+    size: usize,
+) -> Result<(SharedRegion, Region), ClientError> {
+    let (memory, file) = SharedRegion::create(size)?;
+    let command = Command::Register(Register { size: size as u64 });
+    let answer = connection.call(command, &[file.as_fd()])?;
+    let RegisterReply { region } = body(answer.value)?;
+    Ok((memory, Region { connection: connection.clone(), handle: region }))
 }
 
 /// Returns each tensor's offset and the region's length, in bytes; `None` on overflow.

@@ -1,6 +1,6 @@
 //! Sums through daemons, the UDP backend and a host aggregator. See `lab.rs` for the topology.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{Raw, memfd};
 use crate::kinds::{failure, sum, tensor};
@@ -224,4 +224,22 @@ fn messages_are_those_of_the_documentation() {
     assert!(raw.ask(json!({"cmd": "unregister", "region": region}))["ok"].is_object());
     assert!(raw.ask(json!({"cmd": "close", "job": job}))["ok"].is_object());
     partner.join().unwrap();
+}
+
+#[test]
+fn a_worker_that_only_polls_sees_the_end() {
+    let lab = Lab::new(2);
+    lab.train(
+        "polls",
+        |o| o,
+        |client, job, _| {
+            let mut pending = job.allreduce(tensor(client, 10, |_| 1.0_f32)).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !pending.wait_timeout(Duration::ZERO).unwrap() {
+                assert!(Instant::now() < deadline, "nothing was read");
+                std::thread::yield_now();
+            }
+            assert_eq!(pending.wait().unwrap()[9], 2.0);
+        },
+    );
 }
