@@ -21,6 +21,11 @@ build: setup ## build the binaries into target/release
 	cargo build --release --locked --bins
 	@ls -1 $(BIN)/sumac $(BIN)/sumac-agg $(BIN)/sumac-lab $(BIN)/sumac-figures
 
+.PHONY: install
+install: ## build and install libsumac, its header and its pkg-config file (PREFIX=/usr/local LIBDIR= DESTDIR=)
+	cargo build --release --locked -p sumac-c
+	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' INCLUDEDIR='$(INCLUDEDIR)' DESTDIR='$(DESTDIR)' userspace/c/install.sh $(BIN)
+
 .PHONY: demo
 demo: build ## train on real data over a lab of 4 workers, without and with packet loss
 	$(BIN)/sumac-lab demo

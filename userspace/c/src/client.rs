@@ -1,0 +1,142 @@
+//! Connections to the daemon, and memory registered on them.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ::sumac_client::{Client, Location, Memory};
+
+use crate::error::{Error, call};
+use crate::handle::Table;
+use crate::input::{required, text};
+use crate::job::JOBS;
+use crate::request::REQUESTS;
+use crate::types::{sumac_client, sumac_status};
+use crate::version;
+
+/// The daemon's socket unless its configuration has another.
+const DEFAULT_SOCKET: &str = "/run/sumac/sumac.sock";
+
+pub(crate) static CLIENTS: Table<sumac_client, ClientState> = Table::new("client");
+
+/// A connection, with its memory by address.
+#[derive(Debug)]
+pub(crate) struct ClientState {
+    pub(crate) client: Client,
+    memory: Mutex<BTreeMap<usize, Memory>>,
+}
+
+impl ClientState {
+    /// The registered memory that has these bytes.
+    pub(crate) fn locate(&self, pointer: *const c_void, bytes: usize, name: &str) -> Result<Location, Error> {
+        let address = pointer.addr();
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let below = memory.range(..=address).next_back();
+        let found = below.map(|(start, memory)| (address - start, memory));
+        match found
+            .filter(|(offset, memory)| offset.checked_add(bytes).is_some_and(|end| end <= memory.len()))
+        {
+            Some((offset, memory)) => Ok(Location { memory: memory.clone(), offset }),
+            None => {
+                let message = format!(
+                    "{name}: the {bytes} bytes at {pointer:p} do not lie in one block of sumac_alloc"
+                );
+                Err(Error::new(sumac_status::SUMAC_ERR_NOT_REGISTERED, message)
+                    .hint("allocate tensors with sumac_alloc on the client of the job"))
+            }
+        }
+    }
+}
+
+/// Connects to the daemon of this host. `socket` is the path of its socket; with NULL it is the environment
+/// variable SUMAC_SOCKET, or else "/run/sumac/sumac.sock". `abi_version` is `SUMAC_ABI_VERSION`: a library with
+/// another ABI refuses the program with `SUMAC_ERR_ABI_VERSION`. The client belongs to this process: a child
+/// made by fork connects anew.
+///
+/// Thread safety: any thread, at any time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_connect(
+    socket: *const c_char,
+    abi_version: u32,
+    client: *mut *mut sumac_client,
+) -> sumac_status {
+    call(|| {
+        version::check(abi_version)?;
+        let out = required(client, "client")?;
+        // SAFETY: a string or NULL, as the header asks for.
+        let named = unsafe { text(socket, "socket") }?;
+        let variable = std::env::var_os("SUMAC_SOCKET").filter(|_| named.is_none());
+        let client = match &variable {
+            Some(path) => Client::connect(path)?,
+            None => Client::connect(named.unwrap_or(DEFAULT_SOCKET))?,
+        };
+        let state = Arc::new(ClientState { client, memory: Mutex::default() });
+        // SAFETY: not NULL, so it has room for a pointer, as the header asks for.
+        unsafe { out.write(CLIENTS.insert(state)) };
+        Ok(())
+    })
+}
+
+/// Closes a client, with its jobs, requests and memory: their handles and addresses are invalid after it. A job
+/// that was opened and not closed fails on the other workers.
+///
+/// Thread safety: any thread; no other thread may use the client, or what belongs to it, at the same time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_close(client: *mut sumac_client) -> sumac_status {
+    call(|| {
+        let state = CLIENTS.remove(client)?;
+        REQUESTS.retain(|request| !Arc::ptr_eq(&request.job.client, &state));
+        JOBS.retain(|job| !Arc::ptr_eq(&job.client, &state));
+        Ok(())
+    })
+}
+
+/// Allocates `size` zeroed bytes that the daemon maps too, aligned to a page. Tensors lie in such memory; one
+/// block can have many, at offsets that are multiples of their elements' size (64 is best). Each block is a
+/// mapping and a registration, so few large ones are cheaper.
+///
+/// Thread safety: any thread, at any time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_alloc(
+    client: *mut sumac_client,
+    size: usize,
+    memory: *mut *mut c_void,
+) -> sumac_status {
+    call(|| {
+        let out = required(memory, "memory")?;
+        let state = CLIENTS.get(client)?;
+        let memory = state.client.memory(size)?;
+        let address = memory.address();
+        state.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(address, memory);
+        // SAFETY: not NULL, so it has room for a pointer, as the header asks for.
+        unsafe { out.write(std::ptr::with_exposed_provenance_mut(address)) };
+        Ok(())
+    })
+}
+
+/// Frees memory of `sumac_alloc`; NULL is allowed. Fails with `SUMAC_ERR_REGION_BUSY` while requests use it.
+///
+/// Thread safety: any thread; no other thread may use the memory at the same time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_free(client: *mut sumac_client, memory: *mut c_void) -> sumac_status {
+    call(|| {
+        let state = CLIENTS.get(client)?;
+        if memory.is_null() {
+            return Ok(());
+        }
+        let mut blocks = state.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(block) = blocks.get(&memory.addr()) else {
+            let message = format!("{memory:p} is not the begin of a block of sumac_alloc on this client");
+            return Err(Error::new(sumac_status::SUMAC_ERR_NOT_REGISTERED, message));
+        };
+        // Operations clone it under this lock, in `locate`.
+        if block.is_shared() {
+            let message = format!("requests use the memory at {memory:p}; wait for them first");
+            return Err(Error::new(sumac_status::SUMAC_ERR_REGION_BUSY, message));
+        }
+        let block = blocks.remove(&memory.addr());
+        drop(blocks);
+        drop(block);
+        Ok(())
+    })
+}

@@ -1,0 +1,532 @@
+//! Collective operations: each waits for its result, or returns a request.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::sync::{Arc, PoisonError};
+
+use ::sumac_client::{
+    CollectiveKind, DType, Importance, Location, OpOptions, Operand, Operation, OperationOrder, Reduction,
+};
+
+use crate::error::{Error, call};
+use crate::input::{choose, initialize, required, short, structure, text};
+use crate::job::{JOBS, JobState};
+use crate::request::{REQUESTS, RequestState};
+use crate::types::{
+    sumac_dtype, sumac_importance, sumac_job, sumac_op_options, sumac_reduction, sumac_request, sumac_status,
+};
+
+const DTYPES: &[(sumac_dtype, DType)] = &[
+    (sumac_dtype::SUMAC_FLOAT32, DType::Float32),
+    (sumac_dtype::SUMAC_FLOAT16, DType::Float16),
+    (sumac_dtype::SUMAC_BFLOAT16, DType::Bfloat16),
+    (sumac_dtype::SUMAC_INT32, DType::Int32),
+];
+const REDUCTIONS: &[(sumac_reduction, Reduction)] = &[
+    (sumac_reduction::SUMAC_SUM, Reduction::Sum),
+    (sumac_reduction::SUMAC_MEAN, Reduction::Mean),
+    (sumac_reduction::SUMAC_MIN, Reduction::Min),
+    (sumac_reduction::SUMAC_MAX, Reduction::Max),
+];
+const IMPORTANCES: &[(sumac_importance, Importance)] = &[
+    (sumac_importance::SUMAC_IMPORTANCE_NONE, Importance::None),
+    (sumac_importance::SUMAC_IMPORTANCE_MAGNITUDE, Importance::Magnitude),
+    (sumac_importance::SUMAC_IMPORTANCE_HIGH, Importance::High),
+    (sumac_importance::SUMAC_IMPORTANCE_LOW, Importance::Low),
+];
+
+/// The elements of a call: type, number, and their bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Elements {
+    pub(crate) dtype: DType,
+    pub(crate) count: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Elements {
+    pub(crate) fn new(count: usize, dtype: MaybeUninit<sumac_dtype>) -> Result<Elements, Error> {
+        let dtype = choose(dtype, "sumac_dtype", DTYPES)?;
+        Elements { dtype, count: 1, bytes: dtype.size() }.times(count)
+    }
+
+    /// As many for each of some workers.
+    fn times(self, times: usize) -> Result<Elements, Error> {
+        let numbers = self.count.checked_mul(times).zip(self.bytes.checked_mul(times));
+        let (count, bytes) = numbers.ok_or_else(|| {
+            Error::argument(format!("{times} times {} bytes exceed the address space", self.bytes))
+        })?;
+        Ok(Elements { count, bytes, ..self })
+    }
+}
+
+/// The options of an operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Options<'a> {
+    pub(crate) name: Option<&'a str>,
+    pub(crate) priority: u8,
+    pub(crate) importance: Importance,
+    pub(crate) loss_bound: f32,
+}
+
+impl Options<'_> {
+    /// # Safety
+    /// `options` is NULL or a structure with its size, and its name NULL or a string.
+    pub(crate) unsafe fn read<'a>(options: *const sumac_op_options) -> Result<Options<'a>, Error> {
+        // SAFETY: as the caller warrants.
+        let options = unsafe { structure(options, "options") }?;
+        let priority = u8::try_from(options.priority);
+        Ok(Options {
+            // SAFETY: as the caller warrants.
+            name: unsafe { text(options.name, "name") }?,
+            priority: priority.map_err(|_| Error::argument("priority is above 7"))?,
+            importance: choose(options.importance, "sumac_importance", IMPORTANCES)?,
+            loss_bound: options.loss_bound,
+        })
+    }
+}
+
+/// The arguments of a call that all kinds share.
+struct Call<'a> {
+    job: Arc<JobState>,
+    kind: CollectiveKind,
+    root: Option<u16>,
+    reduction: Reduction,
+    options: Options<'a>,
+}
+
+impl Call<'_> {
+    /// # Safety
+    /// As [`Options::read`].
+    unsafe fn new<'a>(
+        job: *mut sumac_job,
+        kind: CollectiveKind,
+        options: *const sumac_op_options,
+    ) -> Result<Call<'a>, Error> {
+        // SAFETY: as the caller warrants.
+        let options = unsafe { Options::read(options) }?;
+        Ok(Call { job: JOBS.get(job)?, kind, root: None, reduction: Reduction::Sum, options })
+    }
+
+    fn reduction(mut self, reduction: MaybeUninit<sumac_reduction>) -> Result<Self, Error> {
+        self.reduction = choose(reduction, "sumac_reduction", REDUCTIONS)?;
+        Ok(self)
+    }
+
+    fn root(mut self, root: u32) -> Result<Self, Error> {
+        self.root = Some(short(root, "root")?);
+        Ok(self)
+    }
+
+    fn world(&self) -> usize {
+        self.job.job.opened().world.into()
+    }
+
+    fn rank(&self) -> usize {
+        self.job.job.opened().rank.into()
+    }
+
+    fn locate(&self, pointer: *const c_void, bytes: usize, name: &str) -> Result<Location, Error> {
+        self.job.client.locate(pointer, bytes, name)
+    }
+
+    /// Submits the operation on `elements` in `input`, with its result in `output` or in place.
+    fn submit(self, elements: Elements, input: Location, output: Option<Location>) -> Result<Begun, Error> {
+        let options = OpOptions {
+            reduction: self.reduction,
+            name: self.options.name,
+            priority: self.options.priority,
+            importance: self.options.importance,
+            loss_bound: self.options.loss_bound,
+            ..OpOptions::default()
+        };
+        let operand = Operand { dtype: elements.dtype, count: elements.count as u64, input, output };
+        let operation = self.job.job.submit_collective(self.kind, self.root, operand, options)?;
+        Ok(Begun { job: self.job, operation })
+    }
+
+    /// An operation on the same number of elements in `send` and `recv`; in place if they are the same address.
+    fn same(self, send: *const c_void, recv: *mut c_void, elements: Elements) -> Result<Begun, Error> {
+        let input = self.locate(send, elements.bytes, "send")?;
+        let is_apart = send != recv.cast_const();
+        let output = is_apart.then(|| self.locate(recv, elements.bytes, "recv")).transpose()?;
+        self.submit(elements, input, output)
+    }
+
+    /// A tensor of blocks in `all`, of which this worker's is at `block`; in place if that is its address in `all`.
+    /// Returns the tensor's elements and whether it is in place.
+    fn blocks(
+        &self,
+        all: *const c_void,
+        block: *const c_void,
+        each: Elements,
+    ) -> Result<(Elements, bool), Error> {
+        let elements = each.times(self.world())?;
+        Ok((elements, block.addr() == all.addr().wrapping_add(self.rank() * each.bytes)))
+    }
+}
+
+/// A submitted operation, with its job.
+pub(crate) struct Begun {
+    pub(crate) job: Arc<JobState>,
+    pub(crate) operation: Operation,
+}
+
+impl Begun {
+    /// Waits for the result.
+    fn wait(mut self) -> Result<(), Error> {
+        self.operation.wait(None)?;
+        Ok(())
+    }
+
+    /// Returns the operation to the program.
+    ///
+    /// # Safety
+    /// `request` has room for a pointer.
+    pub(crate) unsafe fn give(self, request: *mut *mut sumac_request) {
+        let state = RequestState::new(self.job, self.operation);
+        // SAFETY: as the caller warrants.
+        unsafe { request.write(REQUESTS.insert(Arc::new(state))) };
+    }
+}
+
+/// Sets the options of an operation to their defaults. `size` is `sizeof(sumac_op_options)`.
+///
+/// Thread safety: any thread; the structure is the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_op_options_init(options: *mut sumac_op_options, size: usize) -> sumac_status {
+    // SAFETY: NULL or of this size, as the header asks for.
+    call(|| unsafe { initialize(options, size, "options") })
+}
+
+/// # Safety
+/// As [`Options::read`].
+unsafe fn begin_allreduce(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    reduction: MaybeUninit<sumac_reduction>,
+    options: *const sumac_op_options,
+) -> Result<Begun, Error> {
+    // SAFETY: as the caller warrants.
+    unsafe { Call::new(job, CollectiveKind::Allreduce, options) }?.reduction(reduction)?.same(
+        send,
+        recv,
+        Elements::new(count, dtype)?,
+    )
+}
+
+/// Reduces `count` elements at `send` over all workers into `recv`, on all of them; in place if `recv` is `send`.
+/// All workers submit the same operations, in the same order unless the job's order is by name. Both lie in
+/// memory of `sumac_alloc`, and overlap not at all or entirely. `options` may be NULL.
+/// Returns when the result is there.
+///
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
+/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_allreduce(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    reduction: MaybeUninit<sumac_reduction>,
+    options: *const sumac_op_options,
+) -> sumac_status {
+    // SAFETY: as the header asks for.
+    call(|| unsafe { begin_allreduce(job, send, recv, count, dtype, reduction, options) }?.wait())
+}
+
+/// As `sumac_allreduce`, but returns a request at once, for `sumac_wait` or `sumac_test`.
+///
+/// Thread safety: as `sumac_allreduce`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_allreduce_async(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    reduction: MaybeUninit<sumac_reduction>,
+    options: *const sumac_op_options,
+    request: *mut *mut sumac_request,
+) -> sumac_status {
+    call(|| {
+        let out = required(request, "request")?;
+        // SAFETY: as the header asks for; the request is not NULL.
+        unsafe { begin_allreduce(job, send, recv, count, dtype, reduction, options)?.give(out) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As [`Options::read`].
+unsafe fn begin_broadcast(
+    job: *mut sumac_job,
+    buffer: *mut c_void,
+    count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    root: u32,
+    options: *const sumac_op_options,
+) -> Result<Begun, Error> {
+    // SAFETY: as the caller warrants.
+    unsafe { Call::new(job, CollectiveKind::Broadcast, options) }?.root(root)?.same(
+        buffer,
+        buffer,
+        Elements::new(count, dtype)?,
+    )
+}
+
+/// Copies `count` elements at `buffer` of the worker `root` to `buffer` of all workers, bit for bit.
+/// `options` may be NULL.
+/// Returns when the result is there.
+///
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
+/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_broadcast(
+    job: *mut sumac_job,
+    buffer: *mut c_void,
+    count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    root: u32,
+    options: *const sumac_op_options,
+) -> sumac_status {
+    // SAFETY: as the header asks for.
+    call(|| unsafe { begin_broadcast(job, buffer, count, dtype, root, options) }?.wait())
+}
+
+/// As `sumac_broadcast`, but returns a request at once, for `sumac_wait` or `sumac_test`.
+///
+/// Thread safety: as `sumac_broadcast`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_broadcast_async(
+    job: *mut sumac_job,
+    buffer: *mut c_void,
+    count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    root: u32,
+    options: *const sumac_op_options,
+    request: *mut *mut sumac_request,
+) -> sumac_status {
+    call(|| {
+        let out = required(request, "request")?;
+        // SAFETY: as the header asks for; the request is not NULL.
+        unsafe { begin_broadcast(job, buffer, count, dtype, root, options)?.give(out) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As [`Options::read`].
+#[expect(clippy::too_many_arguments, reason = "those of the function in C")]
+unsafe fn begin_reduce(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    reduction: MaybeUninit<sumac_reduction>,
+    root: u32,
+    options: *const sumac_op_options,
+) -> Result<Begun, Error> {
+    // SAFETY: as the caller warrants.
+    let call =
+        unsafe { Call::new(job, CollectiveKind::Reduce, options) }?.reduction(reduction)?.root(root)?;
+    let recv = if call.rank() == root as usize { recv } else { send.cast_mut() };
+    call.same(send, recv, Elements::new(count, dtype)?)
+}
+
+/// Reduces `count` elements at `send` over all workers into `recv` of the worker `root`; in place if `recv` is
+/// `send`. On other workers `recv` is ignored, and may be NULL. `options` may be NULL.
+/// Returns when the result is there.
+///
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
+/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_reduce(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    reduction: MaybeUninit<sumac_reduction>,
+    root: u32,
+    options: *const sumac_op_options,
+) -> sumac_status {
+    // SAFETY: as the header asks for.
+    call(|| unsafe { begin_reduce(job, send, recv, count, dtype, reduction, root, options) }?.wait())
+}
+
+/// As `sumac_reduce`, but returns a request at once, for `sumac_wait` or `sumac_test`.
+///
+/// Thread safety: as `sumac_reduce`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_reduce_async(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    reduction: MaybeUninit<sumac_reduction>,
+    root: u32,
+    options: *const sumac_op_options,
+    request: *mut *mut sumac_request,
+) -> sumac_status {
+    call(|| {
+        let out = required(request, "request")?;
+        // SAFETY: as the header asks for; the request is not NULL.
+        unsafe { begin_reduce(job, send, recv, count, dtype, reduction, root, options)?.give(out) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As [`Options::read`].
+unsafe fn begin_reduce_scatter(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    recv_count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    reduction: MaybeUninit<sumac_reduction>,
+    options: *const sumac_op_options,
+) -> Result<Begun, Error> {
+    // SAFETY: as the caller warrants.
+    let call = unsafe { Call::new(job, CollectiveKind::ReduceScatter, options) }?.reduction(reduction)?;
+    let each = Elements::new(recv_count, dtype)?;
+    let (elements, is_in_place) = call.blocks(send, recv, each)?;
+    let input = call.locate(send, elements.bytes, "send")?;
+    let output = (!is_in_place).then(|| call.locate(recv, each.bytes, "recv")).transpose()?;
+    call.submit(elements, input, output)
+}
+
+/// Reduces a tensor of a block of `recv_count` elements for each worker, at `send`, over all workers; each receives
+/// its own block of the result, at `recv`. In place if `recv` is `send` plus the worker's rank times the block:
+/// the other blocks are unchanged. `options` may be NULL.
+/// Returns when the result is there.
+///
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
+/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_reduce_scatter(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    recv_count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    reduction: MaybeUninit<sumac_reduction>,
+    options: *const sumac_op_options,
+) -> sumac_status {
+    // SAFETY: as the header asks for.
+    call(|| unsafe { begin_reduce_scatter(job, send, recv, recv_count, dtype, reduction, options) }?.wait())
+}
+
+/// As `sumac_reduce_scatter`, but returns a request at once, for `sumac_wait` or `sumac_test`.
+///
+/// Thread safety: as `sumac_reduce_scatter`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_reduce_scatter_async(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    recv_count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    reduction: MaybeUninit<sumac_reduction>,
+    options: *const sumac_op_options,
+    request: *mut *mut sumac_request,
+) -> sumac_status {
+    call(|| {
+        let out = required(request, "request")?;
+        // SAFETY: as the header asks for; the request is not NULL.
+        unsafe { begin_reduce_scatter(job, send, recv, recv_count, dtype, reduction, options)?.give(out) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As [`Options::read`].
+unsafe fn begin_allgather(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    send_count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    options: *const sumac_op_options,
+) -> Result<Begun, Error> {
+    // SAFETY: as the caller warrants.
+    let call = unsafe { Call::new(job, CollectiveKind::Allgather, options) }?;
+    let each = Elements::new(send_count, dtype)?;
+    let (elements, is_in_place) = call.blocks(recv, send, each)?;
+    let all = call.locate(recv, elements.bytes, "recv")?;
+    if is_in_place {
+        return call.submit(elements, all, None);
+    }
+    let input = call.locate(send, each.bytes, "send")?;
+    call.submit(elements, input, Some(all))
+}
+
+/// Collects the blocks of all workers, `send_count` elements each at `send`, at `recv` of all of them, in the order of
+/// ranks, bit for bit. In place if `send` is `recv` plus the worker's rank times the block. `options` may be NULL.
+/// Returns when the result is there.
+///
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
+/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_allgather(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    send_count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    options: *const sumac_op_options,
+) -> sumac_status {
+    // SAFETY: as the header asks for.
+    call(|| unsafe { begin_allgather(job, send, recv, send_count, dtype, options) }?.wait())
+}
+
+/// As `sumac_allgather`, but returns a request at once, for `sumac_wait` or `sumac_test`.
+///
+/// Thread safety: as `sumac_allgather`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_allgather_async(
+    job: *mut sumac_job,
+    send: *const c_void,
+    recv: *mut c_void,
+    send_count: usize,
+    dtype: MaybeUninit<sumac_dtype>,
+    options: *const sumac_op_options,
+    request: *mut *mut sumac_request,
+) -> sumac_status {
+    call(|| {
+        let out = required(request, "request")?;
+        // SAFETY: as the header asks for; the request is not NULL.
+        unsafe { begin_allgather(job, send, recv, send_count, dtype, options)?.give(out) };
+        Ok(())
+    })
+}
+
+/// Returns when all workers have called it. It is an operation like others: those that a worker submitted before may
+/// still be outstanding after it.
+///
+/// Thread safety: as `sumac_allreduce`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_barrier(job: *mut sumac_job) -> sumac_status {
+    call(|| {
+        // SAFETY: NULL is allowed.
+        let call = unsafe { Call::new(job, CollectiveKind::Allreduce, std::ptr::null()) }?;
+        let job = call.job.clone();
+        let mut barrier = job.barrier.lock().unwrap_or_else(PoisonError::into_inner);
+        let elements = Elements { dtype: DType::Int32, count: 1, bytes: DType::Int32.size() };
+        let memory = match &barrier.0 {
+            Some(memory) => memory.clone(),
+            None => barrier.0.insert(job.client.client.memory(elements.bytes)?).clone(),
+        };
+        barrier.1 += 1;
+        let name = format!("sumac barrier {}", barrier.1);
+        let is_named = job.job.opened().order == OperationOrder::Name;
+        let options = Options { name: is_named.then_some(&name), ..call.options };
+        Call { options, ..call }.submit(elements, Location { memory, offset: 0 }, None)?.wait()
+    })
+}
