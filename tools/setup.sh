@@ -27,7 +27,7 @@ build_packages=(
 )
 lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool strace util-linux procps tshark python3-numpy python3-sklearn)
 # The tests of tools/launchers: a Slurm cluster on this machine.
-launcher_packages=(slurmctld slurmd slurm-client munge jq shellcheck)
+launcher_packages=(slurmctld slurmd slurm-client munge jq shellcheck python3-venv)
 # rustup's own come with rust-toolchain.toml.
 lint_packages=(rust-web-clippy rustfmt-web)
 compare_packages=(python3-torch openmpi-bin libopenmpi-dev python3-mpi4py python3-matplotlib)
@@ -55,6 +55,24 @@ install_bpf_linker() {
         --version "$BPF_LINKER_VERSION" --no-default-features --features "llvm-$LLVM"
 }
 
+# Into target/, for the tests of tools/launchers/kubernetes, which are skipped without.
+install_schemas() {
+    local root requirements folder
+    root=$(dirname "$0")/..
+    requirements=$root/tools/launchers/tests/requirements.txt
+    folder=$root/target/schemas
+    cmp -s "$requirements" "$folder/requirements.txt" && return
+    say "installing the schemas of Kubernetes and Kubeflow into $folder"
+    rm -rf "$folder"
+    /usr/bin/python3 -m venv "$folder"
+    if "$folder/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$requirements"; then
+        cp "$requirements" "$folder"
+    else
+        rm -rf "$folder"
+        say "PyPI did not give the schemas: manifests will not be checked against them"
+    fi
+}
+
 install_cargo_deny() {
     cargo deny --version 2>/dev/null | grep -qx "cargo-deny $CARGO_DENY_VERSION" && return
     say "building cargo-deny $CARGO_DENY_VERSION (a few minutes)"
@@ -71,6 +89,7 @@ command -v apt-get >/dev/null || die "this script knows Debian 12 only; install 
 install_missing "${build_packages[@]}" "${lab_packages[@]}" "${launcher_packages[@]}"
 if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
 install_bpf_linker
+install_schemas
 if [ "${1:-}" = --lint ]; then
     cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 || install_missing "${lint_packages[@]}"
 fi
