@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The only step that touches the system: installs what building, testing and the lab need on Debian 12.
-#   tools/setup.sh            tool chain, lab tools, Python for the demo
-#   tools/setup.sh --compare  also PyTorch's Gloo and Open MPI, for `sumac-figures compare` and `make bench`
+#   tools/setup.sh            tool chain, lab tools, Python and PyTorch for the demo and the tests
+#   tools/setup.sh --compare  also Open MPI, for `sumac-figures compare` and `make bench`
 #   tools/setup.sh --lint     also clippy and rustfmt, for `make lint`
 #   tools/setup.sh --deny     also cargo-deny, for `make deny`
 #   tools/setup.sh --fuzz     also cargo-bolero, for `make fuzz`
@@ -25,12 +25,12 @@ build_packages=(
     # xsk-rs builds libbpf and libxdp from source and generates bindings for them.
     "clang-$LLVM" "libclang-$LLVM-dev" libelf-dev m4
 )
-lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool strace util-linux procps tshark python3-numpy python3-sklearn)
+lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool strace util-linux procps tshark python3-numpy python3-sklearn python3-torch)
 # The tests of tools/launchers: a Slurm cluster on this machine.
 launcher_packages=(slurmctld slurmd slurm-client munge jq shellcheck python3-venv)
 # rustup's own come with rust-toolchain.toml.
 lint_packages=(rust-web-clippy rustfmt-web)
-compare_packages=(python3-torch openmpi-bin libopenmpi-dev python3-mpi4py python3-matplotlib)
+compare_packages=(openmpi-bin libopenmpi-dev python3-mpi4py python3-matplotlib)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi

@@ -123,6 +123,23 @@ class Client:
         """Allocates an array of zeros in memory shared with the daemon."""
         return self._memory.buffer(shape, dtype)
 
+    def holds(self, start: int, length: int) -> bool:
+        """Returns whether so many bytes from an address on lie in one array of :meth:`buffer`."""
+        return self._memory.holds(start, length)
+
+    def read_arrived(self) -> None:
+        """Reads the messages that have arrived, so that :meth:`sumac.Handle.done` of many operations need not. Does not wait."""
+        self._connection.read_arrived()
+
+    def fileno(self) -> int:
+        """Returns the socket's descriptor: a poll for hang-up alone notices that the daemon has closed it."""
+        return self._connection.fileno()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is known to have ended."""
+        return self._connection.is_lost
+
     def stats(self) -> dict[str, Any]:
         """Returns the daemon's counters; see ``docs/api.md``."""
         return self._connection.call("stats")[0]

@@ -176,6 +176,21 @@ class Connection:
         """Waits until an operation has ended; returns ``None`` on timeout."""
         return self._wait(lambda: self._finished.pop(op, None), timeout)
 
+    def read_arrived(self) -> None:
+        """Reads and distributes the messages that have arrived. Does not wait."""
+        with self._changed:
+            while self._lost is None and not self._reading and self._read_one(0.0):
+                pass
+
+    def fileno(self) -> int:
+        """Returns the socket's descriptor, for a poll that notices the end of the connection."""
+        return self._socket.fileno()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is known to have ended."""
+        return self._lost is not None
+
     def abandon(self, op: int) -> None:
         """Discards the outcome of an operation, present or future."""
         with self._changed:  # Reentrant: a finalizer of the thread that holds the lock may run this.
@@ -232,8 +247,8 @@ class Connection:
                     continue
                 self._read_one(left)
 
-    def _read_one(self, left: float | None) -> None:
-        """Receives and dispatches one message, without the lock while it waits."""
+    def _read_one(self, left: float | None) -> bool:
+        """Receives and dispatches one message, without the lock while it waits. Returns whether there was one."""
         self._reading = True
         self._changed.release()
         message, lost = None, None
@@ -249,6 +264,7 @@ class Connection:
             self._lost = self._lost or lost
         elif message is not None:
             self._dispatch(*message)
+        return message is not None
 
     def _receive(self, left: float | None) -> tuple[dict[str, Any], list[int]] | None:
         poll = select.poll()

@@ -33,6 +33,7 @@ class Job:
         self._handle: int = opened["job"]
         self._event_fd = event_fd
         self._close_event = weakref.finalize(self, os.close, event_fd)
+        self._close_event.atexit = False  # Other exit handlers may still use the job.
         self.opened = opened
         self.rank: int = opened["rank"]
         self.world: int = opened["world"]

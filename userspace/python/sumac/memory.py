@@ -146,6 +146,10 @@ class Memory:
         region = self.region(array)
         return region.handle, array.__array_interface__["data"][0] - region.start
 
+    def holds(self, start: int, length: int) -> bool:
+        """Returns whether so many bytes from an address on lie in one region."""
+        return self._around(start, start + length) is not None
+
     def word(self, array: np.ndarray) -> Word | None:
         """Takes the completion word of an array's region for the next operation; ``None`` where it cannot be polled."""
         if not _LOADS_IN_ORDER:

@@ -36,12 +36,13 @@ def program(name: str) -> pathlib.Path | None:
 
 
 class Lab:
-    """Two hosts with one daemon each."""
+    """Two hosts with one daemon each, or as many as ``world``."""
 
     WORLD = 2
     _made = 0
 
-    def __init__(self) -> None:
+    def __init__(self, world: int = WORLD) -> None:
+        self.world = world
         self._folder = tempfile.TemporaryDirectory(prefix="sumac-python-")
         self.path = pathlib.Path(self._folder.name)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -71,7 +72,7 @@ class Lab:
         command = [str(agg), "token", "--state-dir", state, "--secret-file", str(secret)]
         self.token.write_bytes(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         self.token.chmod(0o600)
-        for rank in range(self.WORLD):
+        for rank in range(self.world):
             self.daemons.append(self.start_daemon(rank, self.token))
         self._await_parameter_host()
 
@@ -121,18 +122,18 @@ class Lab:
 
     def train(self, job: str, work: Callable[[sumac.Client, sumac.Job, int], Any], **options: Any) -> list[Any]:
         """Runs ``work`` for each rank in its own thread, and returns the results."""
-        results: list[Any] = [None] * self.WORLD
+        results: list[Any] = [None] * self.world
         errors: list[BaseException] = []
 
         def trainer(rank: int) -> None:
             try:
                 with sumac.Client(self.socket(rank)) as client:
-                    with client.open(job, rank, self.WORLD, timeout=TEST_TIMEOUT, **options) as opened:
+                    with client.open(job, rank, self.world, timeout=TEST_TIMEOUT, **options) as opened:
                         results[rank] = work(client, opened, rank)
             except BaseException as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=trainer, args=(rank,)) for rank in range(self.WORLD)]
+        threads = [threading.Thread(target=trainer, args=(rank,)) for rank in range(self.world)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -1,0 +1,446 @@
+"""The process group: the calls of ``torch.distributed``."""
+
+from __future__ import annotations
+
+import datetime
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import (
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+
+from ..errors import SumacError
+from .collectives import Call
+from .counters import Counters
+from .errors import CollectiveError
+from .jobs import GroupJobs
+from .options import Options
+from .runtime import runtime
+from .work import Work
+
+Tensors = Sequence[torch.Tensor]
+
+DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
+
+_REDUCTIONS = [
+    (getattr(dist.ReduceOp, name), reduction)
+    for name, reduction in (
+        ("SUM", "sum"), ("AVG", "mean"), ("MIN", "min"), ("MAX", "max"), ("PRODUCT", "product"),
+        ("BAND", "band"), ("BOR", "bor"), ("BXOR", "bxor"),
+    )
+]
+
+
+def _reduction(op: Any) -> str:
+    """Returns the name of a torch reduction."""
+    for known, name in _REDUCTIONS:
+        if op == known:
+            return name
+    raise NotImplementedError(f"sumac: no reduction {op}; it has SUM, AVG, MIN, MAX, and for small tensors PRODUCT, BAND, BOR, BXOR")
+
+
+class ProcessGroupSumac(dist.ProcessGroup):
+    """A group of ranks whose collectives are operations of a Sumac job.
+
+    It is a ProcessGroup, not a Backend, since only that can be a Python class in all supported versions of torch.
+    """
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: datetime.timedelta = DEFAULT_TIMEOUT,
+        options: Options | None = None,
+        name: str = "",
+        is_default: bool = True,
+    ) -> None:
+        super().__init__(rank, size)
+        self._rank = rank
+        self._size = size
+        self._timeout = timeout.total_seconds()
+        self.options = (options or Options()).resolved()
+        self._counters = Counters()
+        process = runtime()
+        self._jobs = GroupJobs(store, rank, size, self.options, self._timeout, name, is_default)
+        # torch has no call that ends a group of a registered backend: it drops its references.
+        self._finalizer = weakref.finalize(self, _close, process.open_groups, self._jobs.close)
+        self._finalizer.atexit = False
+        process.open_groups.add(self._jobs.close)
+
+    # The group.
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return "sumac"
+
+    def name(self) -> str:
+        return "sumac"
+
+    @property
+    def group_name(self) -> str:
+        return dist.distributed_c10d._world.pg_names[self]  # As torch's own groups in Python.
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> ProcessGroupSumac:
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"sumac: no backend for {device}: it has CPU tensors only")
+        return self
+
+    supports_splitting = False
+    supports_coalescing = False
+
+    def shutdown(self) -> None:
+        """Closes the group's jobs after their last operations."""
+        self._finalizer()
+
+    abort = shutdown
+
+    def stats(self) -> dict[str, Any]:
+        """Returns the group's job and counters."""
+        job = self._jobs.main
+        opened = {} if job.job is None else job.job.opened
+        return {
+            "job": self._jobs.name, "rank": self._rank, "world": self._size, "socket": job.host.path,
+            "mode": job.mode, "wire": opened.get("wire"), "scale": opened.get("scale"),
+            "staging_bytes": job.host.staging.allocated, **self._counters.snapshot(),
+        }
+
+    # Calls.
+
+    def _begin(
+        self, call: str, tensors: Tensors, outputs: Tensors, submit: Callable[[Call], None], opts: Any = None, source: int = -1
+    ) -> Work:
+        """Submits a call's operations, and returns its work, whose results are in ``outputs``."""
+        what = f"{call}{_shape(tensors)} (job {self._jobs.name}, rank {self._rank} of {self._size})"
+        for tensor in (*tensors, *outputs):
+            _check(call, tensor)
+        timeout = getattr(opts, "timeout", None)
+        seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else self._timeout
+        work = Work(what, outputs, min(seconds, self._timeout), source)
+        try:
+            submit(Call(self._jobs, self._counters, work))
+        except (SumacError, ValueError) as error:
+            found = CollectiveError.of(error, what)
+            if work.end(found):
+                work.finish()
+            raise found from error
+        except BaseException as error:
+            if work.end(error):
+                work.finish()
+            raise
+        if work.end(None):
+            work.finish()
+        return work
+
+    def submit_allreduce(
+        self,
+        tensor: torch.Tensor,
+        *,
+        reduction: str = "sum",
+        priority: int = 0,
+        loss_bound: float | None = None,
+        importance: str | None = None,
+        wire: str | None = None,
+        out: torch.Tensor | None = None,
+        feedback: torch.Tensor | None = None,
+        name: str = "all_reduce",
+    ) -> Work:
+        """Submits a reduction (``sum``, ``mean``, ``min``, ``max``) of a tensor, in place or into ``out``; for communication hooks.
+
+        ``priority`` is from 0 to 7, ``loss_bound`` and ``importance`` are those of :meth:`sumac.Job.allreduce_async`. With a
+        ``loss_bound``, ``feedback`` receives this rank's elements that were left out and zeros elsewhere, and ``work.loss``
+        has what is missing. ``wire`` is ``"int32"`` or ``"int16"``; the first sum in another format than the group's opens a job
+        for it, without waiting. No copy is made of a tensor, an ``out`` or a ``feedback`` in memory of :func:`sumac.torch.empty`.
+        """
+        tensor = tensor.detach()
+        result = tensor if out is None else out.detach()
+        options: dict[str, Any] = {}
+        if priority:
+            options["priority"] = priority
+        if importance is not None:
+            options["importance"] = importance
+        bound = self.options.loss_bound if loss_bound is None else loss_bound
+        if bound and reduction in ("sum", "mean"):
+            options["loss_bound"] = bound
+
+        def submit(call: Call) -> None:
+            call.all_reduce(tensor, reduction, out=out, feedback=feedback, wire=wire, **options)
+
+        return self._begin(name, [tensor], [result], submit)
+
+    def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None, op: Any = None) -> Work:
+        tensor = _single("all_reduce", tensors)
+        reduction, opts = _reduction_of(opts, op, AllreduceOptions)
+        bound = self.options.loss_bound
+        options = {"loss_bound": bound} if bound and reduction in ("sum", "mean") else {}
+        return self._begin("all_reduce", [tensor], [tensor], lambda call: call.all_reduce(tensor, reduction, **options), opts)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+        flat = _several("all_reduce_coalesced", tensors)
+        reduction, opts = _reduction_of(opts, None, AllreduceCoalescedOptions)
+
+        def submit(call: Call) -> None:
+            for tensor in flat:
+                call.all_reduce(tensor, reduction)
+
+        return self._begin("all_reduce_coalesced", flat, flat, submit, opts)
+
+    def broadcast(self, tensors: Tensors | torch.Tensor, opts: Any = None, root: int | None = None) -> Work:
+        tensor = _single("broadcast", tensors)
+        root = self._root(opts, root, BroadcastOptions, "broadcast")
+        return self._begin("broadcast", [tensor], [tensor], lambda call: call.broadcast(tensor, root), opts)
+
+    def reduce(self, tensors: Tensors | torch.Tensor, opts: Any = None, root: int | None = None, op: Any = None) -> Work:
+        tensor = _single("reduce", tensors)
+        root = self._root(opts, root, ReduceOptions, "reduce")
+        reduction, opts = _reduction_of(opts, op, ReduceOptions)
+        return self._begin("reduce", [tensor], [tensor], lambda call: call.reduce(tensor, root, reduction), opts)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        tensor = _single("all_gather", inputs)
+        results = _per_rank("all_gather", outputs, self._size)
+        _same_sizes("all_gather", tensor, results)
+        return self._begin("all_gather", [tensor], results, lambda call: call.all_gather(tensor, results), opts)
+
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        return self._gather_tensors([output], [input], opts)
+
+    def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        return self._gather_tensors(outputs, inputs, opts)
+
+    def _gather_tensors(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
+        pairs = [(output.detach(), tensor.detach()) for output, tensor in zip(outputs, inputs)]
+        for output, tensor in pairs:
+            if output.numel() != tensor.numel() * self._size:
+                raise ValueError(f"all_gather_into_tensor: an output of {output.numel()} elements for {self._size} of {tensor.numel()}")
+            _same_types("all_gather_into_tensor", [output, tensor])
+
+        def submit(call: Call) -> None:
+            for output, tensor in pairs:
+                call.all_gather_tensor(tensor, output)
+
+        results = [output for output, _ in pairs]
+        return self._begin("all_gather_into_tensor", [tensor for _, tensor in pairs], results, submit, opts)
+
+    def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+        flat = _several("all_gather_coalesced", inputs)
+        # One list for each rank, of as many tensors as there are inputs.
+        lists = [[tensor.detach() for tensor in tensors] for tensors in output_lists]
+        if len(lists) != self._size or any(len(tensors) != len(flat) for tensors in lists):
+            raise ValueError("all_gather_coalesced: one list for each rank, of as many tensors as there are inputs")
+
+        def submit(call: Call) -> None:
+            for number, tensor in enumerate(flat):
+                call.all_gather(tensor, [tensors[number] for tensors in lists])
+
+        return self._begin("all_gather_coalesced", flat, [tensor for tensors in lists for tensor in tensors], submit, opts)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, op: Any = None) -> Work:
+        output = _single("reduce_scatter", outputs)
+        blocks = _per_rank("reduce_scatter", inputs, self._size)
+        if blocks[self._rank].numel() != output.numel():
+            raise ValueError(f"reduce_scatter: an output of {output.numel()} elements for a block of {blocks[self._rank].numel()}")
+        _same_types("reduce_scatter", [output, *blocks])
+        reduction, opts = _reduction_of(opts, op, ReduceScatterOptions)
+        return self._begin("reduce_scatter", blocks, [output], lambda call: call.reduce_scatter(blocks, output, reduction), opts)
+
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        return self.reduce_scatter_tensor_coalesced([output], [input], opts)
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        reduction, opts = _reduction_of(opts, None, ReduceScatterOptions)
+        pairs = [(output.detach(), tensor.detach()) for output, tensor in zip(outputs, inputs)]
+        for output, tensor in pairs:
+            if tensor.numel() != output.numel() * self._size:
+                raise ValueError(f"reduce_scatter_tensor: {tensor.numel()} elements for {self._size} outputs of {output.numel()}")
+            _same_types("reduce_scatter_tensor", [output, tensor])
+
+        def submit(call: Call) -> None:
+            for output, tensor in pairs:
+                call.reduce_scatter_tensor(tensor, output, reduction)
+
+        tensors = [tensor for _, tensor in pairs]
+        return self._begin("reduce_scatter_tensor", tensors, [output for output, _ in pairs], submit, opts)
+
+    def barrier(self, opts: Any = None) -> Work:
+        return self._begin("barrier", [], [], lambda call: call.barrier(), opts)
+
+    # Transfers.
+
+    def send(self, tensors: Tensors, destination: int, tag: int = 0) -> Work:
+        tensor = _single("send", tensors)
+        self._check_peer("send", destination)
+        call = f"send to {destination}: "
+        return self._begin(call, [tensor], [tensor], lambda to: to.send(self._jobs.transfers, tensor, destination, tag))
+
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
+        tensor = _single("recv", tensors)
+        self._check_peer("recv", source)
+        call = f"recv from {source}: "
+        return self._begin(
+            call, [tensor], [tensor], lambda to: to.receive(self._jobs.transfers, tensor, source, tag), source=source
+        )
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+        raise NotImplementedError("sumac: recv from any rank: a transfer is matched with one rank's; name the source")
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, root: int | None = None) -> Work:
+        tensor = _single("gather", inputs)
+        root = self._root(opts, root, GatherOptions, "gather")
+        results: list[torch.Tensor] = []
+        if self._rank == root:
+            results = _per_rank("gather", outputs, self._size)
+            _same_sizes("gather", tensor, results)
+        return self._begin("gather", [tensor], results, lambda call: call.gather(tensor, results, root), opts)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, root: int | None = None) -> Work:
+        output = _single("scatter", outputs)
+        root = self._root(opts, root, ScatterOptions, "scatter")
+        blocks: list[torch.Tensor] = []
+        if self._rank == root:
+            blocks = _per_rank("scatter", inputs, self._size)
+            _same_sizes("scatter", output, blocks)
+        return self._begin("scatter", blocks, [output], lambda call: call.scatter(blocks, output, root), opts)
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        results, blocks = (_per_rank("all_to_all", [tensors], self._size) for tensors in (outputs, inputs))
+        return self._exchange("all_to_all", blocks, results, opts)
+
+    def alltoall_base(
+        self, output: torch.Tensor, input: torch.Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int], opts: Any = None
+    ) -> Work:
+        results = self._split("output", output.detach(), output_sizes)
+        return self._exchange("all_to_all_single", self._split("input", input.detach(), input_sizes), results, opts)
+
+    def _exchange(self, name: str, blocks: Tensors, results: Tensors, opts: Any) -> Work:
+        _same_types(name, [*blocks, *results])
+        if blocks[self._rank].numel() != results[self._rank].numel():
+            raise ValueError(f"{name}: this rank's own blocks have {blocks[self._rank].numel()} and {results[self._rank].numel()} elements")
+        return self._begin(name, blocks, results, lambda call: call.exchange(blocks, results), opts)
+
+    def _split(self, which: str, tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+        rows = tensor.size(0) if tensor.dim() else 0
+        if not sizes:
+            if rows % self._size:
+                raise ValueError(f"all_to_all_single: {rows} rows of the {which} for {self._size} ranks")
+            sizes = [rows // self._size] * self._size
+        if len(sizes) != self._size or sum(sizes) != rows:
+            raise ValueError(f"all_to_all_single: sizes {list(sizes)} for {rows} rows of the {which} and {self._size} ranks")
+        return list(torch.split(tensor, list(sizes)))
+
+    # Batches: each call is submitted at once.
+
+    def _start_coalescing(self, *_: Any) -> None:
+        pass
+
+    def _end_coalescing(self, *_: Any) -> None:
+        pass
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    # Arguments.
+
+    def _root(self, opts: Any, root: int | None, kind: type, call: str) -> int:
+        """Returns the root, which calls have as a number, as an option, or as a number in the options' place."""
+        if root is None:
+            root = opts.rootRank if isinstance(opts, kind) else int(opts or 0)
+        self._check_rank(call, root)
+        if getattr(opts, "rootTensor", 0):
+            raise NotImplementedError(f"sumac: {call} of the root's tensor {opts.rootTensor}: a rank has one tensor")
+        return root
+
+    def _check_rank(self, call: str, rank: int) -> None:
+        if not 0 <= rank < self._size:
+            raise ValueError(f"{call}: invalid rank {rank}, the group has {self._size}")
+
+    def _check_peer(self, call: str, rank: int) -> None:
+        self._check_rank(call, rank)
+        if rank == self._rank:
+            raise ValueError(f"{call}: rank {rank} is this one")
+
+
+def _close(open_groups: set[Callable[[], None]], close: Callable[[], None]) -> None:
+    open_groups.discard(close)
+    close()
+
+
+def _reduction_of(opts: Any, op: Any, kind: type) -> tuple[str, Any]:
+    """Returns the reduction, which calls have as an operator, as an option, or as an operator in the options' place."""
+    if op is None:
+        op = opts.reduceOp if isinstance(opts, kind) else opts
+    return _reduction(dist.ReduceOp.SUM if op is None else op), opts
+
+
+def _single(call: str, tensors: Any) -> torch.Tensor:
+    """Returns the only tensor."""
+    if isinstance(tensors, torch.Tensor):
+        return tensors.detach()
+    if len(tensors) != 1:
+        raise NotImplementedError(f"sumac: {call} of {len(tensors)} tensors: a rank has one")
+    return tensors[0].detach()
+
+
+def _several(call: str, tensors: Tensors) -> list[torch.Tensor]:
+    if not tensors:
+        raise ValueError(f"{call}: requires a non-empty list of tensors")
+    return [tensor.detach() for tensor in tensors]
+
+
+def _per_rank(call: str, tensors: Any, world: int) -> list[torch.Tensor]:
+    """Returns the tensors of one list, one for each rank; torch has a list of such lists."""
+    if tensors and not isinstance(tensors[0], torch.Tensor):
+        if len(tensors) != 1:
+            raise NotImplementedError(f"sumac: {call} of {len(tensors)} lists of tensors: a rank has one")
+        tensors = tensors[0]
+    if len(tensors) != world:
+        raise ValueError(f"{call}: {len(tensors)} tensors for {world} ranks")
+    return [tensor.detach() for tensor in tensors]
+
+
+def _same_types(call: str, tensors: Tensors) -> None:
+    types = {tensor.dtype for tensor in tensors}
+    if len(types) > 1:
+        raise ValueError(f"{call}: tensors must have the same type, not {', '.join(sorted(map(str, types)))}")
+
+
+def _same_sizes(call: str, tensor: torch.Tensor, others: Tensors) -> None:
+    _same_types(call, [tensor, *others])
+    sizes = {other.numel() for other in others}
+    if sizes != {tensor.numel()}:
+        raise ValueError(f"{call}: tensors must have the same size: {tensor.numel()} elements, and for the ranks {sorted(sizes)}")
+
+
+def _check(call: str, tensor: torch.Tensor) -> None:
+    """Refuses tensors that are not in this machine's memory element by element."""
+    if tensor.device.type != "cpu":
+        raise NotImplementedError(f"sumac: {call} of a tensor on {tensor.device}: it has CPU tensors only; copy it with tensor.cpu()")
+    if tensor.layout != torch.strided:
+        raise NotImplementedError(f"sumac: {call} of a tensor of layout {tensor.layout}: it has dense tensors only (tensor.to_dense())")
+
+
+def _shape(tensors: Tensors) -> str:
+    if not tensors:
+        return ""
+    first = tensors[0]
+    more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
+    return f" of {str(first.dtype).removeprefix('torch.')}{list(first.shape)}{more}"

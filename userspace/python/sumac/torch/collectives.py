@@ -1,0 +1,379 @@
+"""The operations of one call: tensors into registered memory, operations of jobs, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from . import dtypes
+from .counters import Counters
+from .jobs import GroupJob, GroupJobs
+from .options import GATHER_BYTES
+from .runtime import Host
+from .staging import Buffer
+from .work import Work
+
+_WORD = np.dtype(np.int32)
+
+
+class Placed(NamedTuple):
+    """A tensor's form in registered memory: in the tensor itself, or in a buffer."""
+
+    array: np.ndarray
+    carried: torch.Tensor | None
+    """The buffer's part as a tensor; ``None`` if the array is the tensor's own memory."""
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    """Returns the bytes of a tensor's elements."""
+    return tensor.numel() * tensor.element_size()
+
+
+def words_of(length: int) -> int:
+    """Returns the words of 32 bits for so many bytes."""
+    return -(-length // 4)
+
+
+class Call:
+    """One call: what it needs to place tensors and to submit operations."""
+
+    def __init__(self, jobs: GroupJobs, counters: Counters, work: Work) -> None:
+        self._jobs = jobs
+        self._counters = counters
+        self._work = work
+        self._world = jobs.world
+        self._rank = jobs.rank
+
+    # Registered memory.
+
+    def _buffer(self, host: Host, length: int) -> Buffer:
+        return self._work.holds(host.staging, host.staging.take(max(length, 4)))
+
+    def _own_array(self, host: Host, tensor: torch.Tensor, dtype: np.dtype) -> np.ndarray | None:
+        """Returns a tensor's own memory as an array, if the daemon has it."""
+        if not tensor.is_contiguous() or not tensor.numel() or not host.holds(tensor):
+            return None
+        length = nbytes(tensor)
+        if length % dtype.itemsize or tensor.data_ptr() % dtype.itemsize:
+            return None
+        # As bytes: numpy has no bfloat16.
+        return tensor.detach().reshape(-1).view(torch.uint8).numpy().view(dtype)
+
+    def _scratch(self, host: Host, carrier: dtypes.Carrier, tensor: torch.Tensor) -> Placed:
+        words = carrier.words(tensor.numel())
+        buffer = self._buffer(host, words * carrier.array_dtype.itemsize)
+        return Placed(buffer.array(carrier.array_dtype, words), buffer.tensor(carrier.dtype, words))
+
+    def _read(self, host: Host, carrier: dtypes.Carrier, tensor: torch.Tensor) -> Placed:
+        """Returns a tensor's values in a carrier's form."""
+        own = self._own_array(host, tensor, carrier.array_dtype) if carrier.is_direct else None
+        self._counters.count_tensor("copied_in" if own is None else "in_place_in", nbytes(tensor))
+        if own is not None:
+            return Placed(own, None)
+        placed = self._scratch(host, carrier, tensor)
+        assert placed.carried is not None
+        carrier.encode(tensor, placed.carried)
+        return placed
+
+    def _write(self, carrier: dtypes.Carrier, placed: Placed, tensor: torch.Tensor) -> None:
+        """Adds the step that writes a result to its tensor."""
+        carried = placed.carried
+        self._counters.count_tensor("in_place_out" if carried is None else "copied_out", nbytes(tensor))
+        if carried is not None:
+            self._work.then(lambda: carrier.decode(carried, tensor))
+
+    # Reductions.
+
+    def all_reduce(
+        self,
+        tensor: torch.Tensor,
+        reduction: str,
+        *,
+        out: torch.Tensor | None = None,
+        feedback: torch.Tensor | None = None,
+        wire: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Reduces a tensor over all ranks, in place or into ``out``. ``feedback`` receives the elements that were left out."""
+        if not tensor.numel():
+            return
+        carrier = dtypes.carrier(tensor.dtype, reduction, self._world)
+        result = tensor if out is None else out
+        if carrier is None:
+            return self._all_reduce_gathered(tensor, result, reduction)
+        if carrier.path != "native" or not tensor.is_floating_point():
+            options.pop("loss_bound", None)
+        job = self._jobs.sums(wire)
+        source = self._read(job.host, carrier, tensor)
+        target = source
+        if out is not None or feedback is not None:
+            target = self._target(job.host, carrier, source, result, keeps_source=feedback is not None)
+        self._counters.count_path(carrier.path)
+        into = None if target is source else target.array
+        job.submit(self._work, lambda opened: opened.allreduce_async(source.array, into, reduction=reduction, **options))
+        self._write(carrier, target, result)
+        if feedback is not None:
+            self._feed_back(carrier, source, tensor, feedback)
+
+    def _target(
+        self, host: Host, carrier: dtypes.Carrier, source: Placed, result: torch.Tensor, keeps_source: bool
+    ) -> Placed:
+        own = self._own_array(host, result, carrier.array_dtype) if carrier.is_direct else None
+        if own is not None and not (keeps_source and np.may_share_memory(own, source.array)):
+            return Placed(own, None)
+        if source.carried is not None and not keeps_source:
+            return source
+        return self._scratch(host, carrier, result)
+
+    def _feed_back(self, carrier: dtypes.Carrier, source: Placed, tensor: torch.Tensor, feedback: torch.Tensor) -> None:
+        sent = source.carried if source.carried is not None else tensor.detach().reshape(-1)
+
+        def step() -> None:
+            left_out = torch.zeros_like(sent)
+            for first, end in () if self._work.loss is None else self._work.loss.own:
+                left_out[first:end] = sent[first:end]
+            carrier.decode(left_out, feedback)
+
+        self._work.then(step)
+
+    def _all_reduce_gathered(self, tensor: torch.Tensor, result: torch.Tensor, reduction: str) -> None:
+        """Reduces here what all ranks have: for types and reductions that the network does not have."""
+        self.check_gathered(nbytes(tensor), tensor.dtype, reduction)
+        blocks = torch.empty((self._world, *tensor.shape), dtype=tensor.dtype)
+        self.all_gather(tensor, list(blocks), path="gathered")
+        self._work.then(lambda: result.copy_(dtypes.reduce_blocks(blocks, reduction)))
+
+    def check_gathered(self, length: int, dtype: torch.dtype, reduction: str) -> None:
+        """Refuses a reduction that the network does not have for a tensor of more than the group's ``gather_bytes``."""
+        if reduction == "mean" and not dtype.is_floating_point:
+            raise NotImplementedError(f"{self._work.call}: integers have no mean; sum them, and divide")
+        limit = self._jobs.settings.gather_bytes
+        limit = GATHER_BYTES if limit is None else limit
+        if length > limit:
+            name = str(dtype).removeprefix("torch.")
+            raise NotImplementedError(
+                f"{self._work.call}: the network has no {reduction} of {name}, and an allgather instead is for up to {limit} bytes "
+                f"(this tensor: {length}); use float32, or raise SUMAC_GATHER_BYTES, at world times the traffic"
+            )
+
+    def reduce(self, tensor: torch.Tensor, root: int, reduction: str) -> None:
+        """Reduces a tensor over all ranks for one."""
+        if not tensor.numel():
+            return
+        carrier = dtypes.carrier(tensor.dtype, reduction, self._world)
+        if carrier is None:
+            scratch = tensor if self._rank == root else torch.empty_like(tensor)
+            return self._all_reduce_gathered(tensor, scratch, reduction)
+        job = self._jobs.main
+        source = self._read(job.host, carrier, tensor)
+        self._counters.count_path(carrier.path)
+        job.submit(self._work, lambda opened: opened.reduce_async(source.array, root, reduction=reduction))
+        if self._rank == root:
+            self._write(carrier, source, tensor)
+
+    def reduce_scatter(self, inputs: Sequence[torch.Tensor], output: torch.Tensor, reduction: str) -> None:
+        """Reduces one tensor for each rank; this rank receives its own."""
+        if not any(tensor.numel() for tensor in inputs):
+            return
+        carrier = dtypes.carrier(output.dtype, reduction, self._world)
+        sizes = {tensor.numel() for tensor in inputs}
+        if carrier is None or not carrier.is_direct or len(sizes) > 1:
+            return self._reduce_scatter_whole(inputs, output, reduction)
+        job = self._jobs.main
+        count = output.numel()
+        buffer = self._buffer(job.host, count * self._world * carrier.array_dtype.itemsize)
+        carried = buffer.tensor(carrier.dtype, count * self._world)
+        for block, tensor in zip(carried.view(self._world, count), inputs):
+            carrier.encode(tensor, block)
+            self._counters.count_tensor("copied_in", nbytes(tensor))
+        array = buffer.array(carrier.array_dtype, count * self._world)
+        self._scatter(job, carrier, Placed(array, carried), output, reduction)
+
+    def reduce_scatter_tensor(self, tensor: torch.Tensor, output: torch.Tensor, reduction: str) -> None:
+        """Reduces a tensor of ``world`` equal blocks; this rank receives its own."""
+        if not tensor.numel():
+            return
+        carrier = dtypes.carrier(output.dtype, reduction, self._world)
+        if carrier is None or not carrier.is_direct:
+            blocks = tensor.reshape(self._world, *output.shape)
+            return self._reduce_scatter_whole(list(blocks), output, reduction)
+        job = self._jobs.main
+        self._scatter(job, carrier, self._read(job.host, carrier, tensor), output, reduction)
+
+    def _scatter(self, job: GroupJob, carrier: dtypes.Carrier, source: Placed, output: torch.Tensor, reduction: str) -> None:
+        count = output.numel()
+        block = slice(self._rank * count, (self._rank + 1) * count)
+        own = self._own_array(job.host, output, carrier.array_dtype)
+        into: np.ndarray | None = None
+        if own is not None and not np.may_share_memory(own, source.array):
+            target, into = Placed(own, None), own
+        elif own is not None and own.ctypes.data == source.array[block].ctypes.data:
+            target = Placed(own, None)
+        elif source.carried is not None:
+            target = Placed(source.array[block], source.carried[block])
+        else:
+            target = self._scratch(job.host, carrier, output)
+            into = target.array
+        self._counters.count_path(carrier.path)
+        job.submit(self._work, lambda opened: opened.reduce_scatter_async(source.array, into, reduction=reduction))
+        self._write(carrier, target, output)
+
+    def _reduce_scatter_whole(self, inputs: Sequence[torch.Tensor], output: torch.Tensor, reduction: str) -> None:
+        """Reduces all blocks for all: for types that are not native and blocks of several sizes."""
+        whole = torch.cat([tensor.reshape(-1) for tensor in inputs])
+        start = sum(tensor.numel() for tensor in inputs[: self._rank])
+        self.all_reduce(whole, reduction)
+        self._work.then(lambda: output.copy_(whole[start : start + output.numel()].view(output.shape)))
+
+    # Bits: tensors of any type, as words of 32 bits.
+
+    def _place_bits(self, host: Host, tensor: torch.Tensor, reads: bool) -> Placed:
+        own = self._own_array(host, tensor, _WORD)
+        if reads:
+            self._counters.count_tensor("copied_in" if own is None else "in_place_in", nbytes(tensor))
+        if own is not None:
+            return Placed(own, None)
+        words = words_of(nbytes(tensor))
+        buffer = self._buffer(host, words * 4)
+        carried = buffer.tensor(tensor.dtype, tensor.numel())
+        if reads:
+            carried.view(tensor.shape).copy_(tensor)
+        return Placed(buffer.array(_WORD, words), carried)
+
+    def _write_bits(self, carried: torch.Tensor | None, tensor: torch.Tensor) -> None:
+        self._counters.count_tensor("in_place_out" if carried is None else "copied_out", nbytes(tensor))
+        if carried is not None:
+            self._work.then(lambda: tensor.copy_(carried.view(tensor.shape)))
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Replaces the tensor of all ranks by the root's."""
+        if not tensor.numel():
+            return
+        job = self._jobs.main
+        placed = self._place_bits(job.host, tensor, self._rank == root)
+        self._counters.count_path("bits")
+        job.submit(self._work, lambda opened: opened.broadcast_async(placed.array, root))
+        if self._rank != root:
+            self._write_bits(placed.carried, tensor)
+
+    def all_gather(self, tensor: torch.Tensor, outputs: Sequence[torch.Tensor], path: str = "bits") -> None:
+        """Collects the tensors of all ranks."""
+        if not tensor.numel():
+            return
+        job = self._jobs.main
+        words = words_of(nbytes(tensor))
+        buffer = self._buffer(job.host, words * 4 * self._world)
+        blocks = [
+            buffer.tensor(torch.uint8, words * 4 * self._world)[at * words * 4 :][: nbytes(tensor)].view(tensor.dtype)
+            for at in range(self._world)
+        ]
+        blocks[self._rank].view(tensor.shape).copy_(tensor)
+        self._counters.count_tensor("copied_in", nbytes(tensor))
+        self._counters.count_path(path)
+        job.submit(self._work, lambda opened: opened.allgather_async(buffer.array(_WORD, words * self._world)))
+        for block, output in zip(blocks, outputs):
+            self._write_bits(block, output)
+
+    def all_gather_tensor(self, tensor: torch.Tensor, output: torch.Tensor) -> None:
+        """Collects the tensors of all ranks in one."""
+        if not tensor.numel():
+            return
+        job = self._jobs.main
+        own = self._own_array(job.host, output, _WORD)
+        if own is None or nbytes(tensor) % 4:
+            rows = output.view(self._world, -1) if output.is_contiguous() else None
+            if rows is None:
+                raise NotImplementedError(f"{self._work.call}: the output is not contiguous")
+            return self.all_gather(tensor.reshape(-1), list(rows))
+        block = output.view(self._world, -1)[self._rank]
+        if block.data_ptr() != tensor.data_ptr():
+            block.copy_(tensor.reshape(-1))
+            self._counters.count_tensor("copied_in", nbytes(tensor))
+        else:
+            self._counters.count_tensor("in_place_in", nbytes(tensor))
+        self._counters.count_path("bits")
+        job.submit(self._work, lambda opened: opened.allgather_async(own))
+        self._write_bits(None, output)
+
+    def barrier(self) -> None:
+        """Ends when all ranks have called it."""
+        job = self._jobs.main
+        array = self._buffer(job.host, 4).array(_WORD, 0)
+        self._counters.count_path("barrier")
+        job.submit(self._work, lambda opened: opened.allreduce_async(array))
+
+    # Transfers.
+
+    def send(self, job: GroupJob, tensor: torch.Tensor, destination: int, tag: int = 0) -> None:
+        """Sends a tensor to one rank."""
+        if not tensor.numel() and not tag:
+            return
+        placed = self._place_tagged(job.host, tensor, tag, True) if tag else self._place_bits(job.host, tensor, True)
+        self._counters.count_path("transfer")
+        job.submit(self._work, lambda opened: opened.post_send(placed.array, destination))
+
+    def receive(self, job: GroupJob, tensor: torch.Tensor, source: int, tag: int = 0) -> None:
+        """Receives a tensor from one rank."""
+        if not tensor.numel() and not tag:
+            return
+        placed = self._place_tagged(job.host, tensor, tag, False) if tag else self._place_bits(job.host, tensor, False)
+        self._counters.count_path("transfer")
+        job.submit(self._work, lambda opened: opened.post_recv(placed.array, source))
+        if tag:
+            self._work.then(lambda: self._check_tag(int(placed.array[-1]), tag, source))
+        self._write_bits(placed.carried, tensor)
+
+    def _place_tagged(self, host: Host, tensor: torch.Tensor, tag: int, reads: bool) -> Placed:
+        """Returns a buffer for a tensor and a word with its tag."""
+        words = words_of(nbytes(tensor)) + 1
+        buffer = self._buffer(host, words * 4)
+        array, carried = buffer.array(_WORD, words), buffer.tensor(tensor.dtype, tensor.numel())
+        if reads:
+            self._counters.count_tensor("copied_in", nbytes(tensor))
+            carried.view(tensor.shape).copy_(tensor)
+            array[-1] = tag
+        return Placed(array, carried)
+
+    def _check_tag(self, found: int, tag: int, source: int) -> None:
+        if found != tag:
+            raise NotImplementedError(
+                f"{self._work.call}: the next tensor of rank {source} has tag {found}, not {tag}; sumac matches transfers "
+                "in the order of their calls: receive in the order of sending"
+            )
+
+    def exchange(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        """Sends one tensor to each rank, and receives one from each."""
+        job = self._jobs.exchanges if self._world > 1 else None
+        outputs[self._rank].copy_(inputs[self._rank].reshape(outputs[self._rank].shape))
+        # From the next rank on, so that not all begin with the same one.
+        for step in range(1, self._world):
+            assert job is not None
+            peer = (self._rank + step) % self._world
+            self.send(job, inputs[peer], peer)
+        for step in range(1, self._world):
+            assert job is not None
+            peer = (self._rank - step) % self._world
+            self.receive(job, outputs[peer], peer)
+
+    def gather(self, tensor: torch.Tensor, outputs: Sequence[torch.Tensor], root: int) -> None:
+        """Sends a tensor to the root, which receives all."""
+        if self._rank == root:
+            outputs[root].copy_(tensor.reshape(outputs[root].shape))
+        for peer in range(self._world):
+            if peer != root and self._rank == root:
+                self.receive(self._jobs.exchanges, outputs[peer], peer)
+            elif peer == self._rank != root:
+                self.send(self._jobs.exchanges, tensor, root)
+
+    def scatter(self, inputs: Sequence[torch.Tensor], output: torch.Tensor, root: int) -> None:
+        """Receives a tensor from the root, which sends one to each rank."""
+        if self._rank == root:
+            output.copy_(inputs[root].reshape(output.shape))
+        for peer in range(self._world):
+            if peer != root and self._rank == root:
+                self.send(self._jobs.exchanges, inputs[peer], peer)
+            elif peer == self._rank != root:
+                self.receive(self._jobs.exchanges, output, root)

@@ -1,0 +1,128 @@
+"""Settings of process groups: from the environment, and by group from ``pg_options``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+from ..client import DEFAULT_SOCKET
+from ..errors import SumacError
+
+GATHER_BYTES = 1 << 20
+"""The size of the largest tensor whose reduction is calculated from an allgather, unless the group has another limit."""
+
+SLOTS_OF_OTHERS = 64
+"""Slots of each lane of further groups, unless set. The default one has as many as its path needs, which may be all."""
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes"):
+        return True
+    if text.lower() in ("0", "false", "no"):
+        return False
+    raise ValueError("it is neither 0 nor 1")
+
+
+def _scale(text: str) -> float | str:
+    return text if text == "block" else float(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Settings of one process group, for ``pg_options``. One that is ``None`` has the environment's value, else the default.
+
+    The same on all ranks of the group. ``mode`` to ``congestion_control`` are those of :meth:`sumac.Client.open`.
+    """
+
+    mode: str | None = None
+    """``"static"``, ``"dynamic"`` or ``"direct"``: of the job that has the collectives. Environment: SUMAC_MODE. Default: the first of
+    them that the control plane does not refuse; static jobs need free slots."""
+    scale: float | str | None = None
+    """``"block"`` or a factor for floats. Environment: SUMAC_SCALE."""
+    wire: str | None = None
+    """The wire format of sums of floats: ``"int32"`` (default) or ``"int16"``. Environment: SUMAC_WIRE."""
+    not_finite: str | None = None
+    """``"carry"`` (default): NaN and infinity make their packet NaN on all ranks; ``"error"``. Environment: SUMAC_NOT_FINITE."""
+    slots: int | None = None
+    """Slots of each lane of a static job. Environment: SUMAC_SLOTS."""
+    elements: int | None = None
+    """32-bit words per packet. Environment: SUMAC_ELEMENTS."""
+    window: int | None = None
+    """Packets in flight, of dynamic and direct jobs. Environment: SUMAC_WINDOW."""
+    congestion_control: bool | None = None
+    """Whether the job yields to congestion. Environment: SUMAC_CONGESTION_CONTROL."""
+    loss_bound: float | None = None
+    """The fraction of its elements that each rank may be left out with, in sums and means of floats by ``all_reduce``; default 0."""
+    transfers: bool | None = None
+    """Whether the group has send, recv, gather, scatter and all_to_all; default true. Environment: SUMAC_TRANSFERS."""
+    gather_bytes: int | None = None
+    """The size of the largest tensor whose reduction is calculated from an allgather. Environment: SUMAC_GATHER_BYTES."""
+
+    def resolved(self) -> Options:
+        """Returns these options with the environment's values where they have none."""
+        found = {name: getattr(self, name) for name in _ENVIRONMENT}
+        for name, (variable, parse) in _ENVIRONMENT.items():
+            text = os.environ.get(variable)
+            if found[name] is None and text:
+                try:
+                    found[name] = parse(text)
+                except ValueError as error:
+                    raise ValueError(f"{variable}={text}: {error}") from None
+        return dataclasses.replace(self, **found)
+
+    def of_job(self, mode: str, wire: str | None, is_default: bool) -> dict[str, Any]:
+        """Returns the arguments of :meth:`sumac.Client.open` for a job of the group. The default group has the slots it needs."""
+        arguments: dict[str, Any] = {"mode": mode, "elements": self.elements}
+        if mode != "static":
+            arguments["window"] = self.window
+        if mode != "direct":
+            arguments.update(
+                scale=self.scale, wire=wire, not_finite=self.not_finite or "carry", congestion_control=self.congestion_control
+            )
+        if mode == "static":
+            arguments["slots"] = self.slots or (None if is_default else SLOTS_OF_OTHERS)
+        elif mode == "dynamic":
+            arguments["scale"] = self.scale or "block"
+        return arguments
+
+
+_ENVIRONMENT = {
+    "mode": ("SUMAC_MODE", str),
+    "scale": ("SUMAC_SCALE", _scale),
+    "wire": ("SUMAC_WIRE", str),
+    "not_finite": ("SUMAC_NOT_FINITE", str),
+    "slots": ("SUMAC_SLOTS", int),
+    "elements": ("SUMAC_ELEMENTS", int),
+    "window": ("SUMAC_WINDOW", int),
+    "congestion_control": ("SUMAC_CONGESTION_CONTROL", _boolean),
+    "transfers": ("SUMAC_TRANSFERS", _boolean),
+    "gather_bytes": ("SUMAC_GATHER_BYTES", int),
+}
+
+
+def socket_path(rank: int) -> str:
+    """Returns the path of this rank's daemon: SUMAC_SOCKET, in which ``{rank}`` and ``{local_rank}`` are replaced."""
+    pattern = os.environ.get("SUMAC_SOCKET", DEFAULT_SOCKET)
+    rank = int(os.environ.get("RANK", rank))
+    try:
+        return pattern.format(rank=rank, local_rank=os.environ.get("LOCAL_RANK", rank))
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"SUMAC_SOCKET={pattern}: only {{rank}} and {{local_rank}} can be replaced ({error!r})") from None
+
+
+def secret() -> str | None:
+    """Returns the content of SUMAC_SECRET_FILE: the join token, or the job's secret."""
+    path = os.environ.get("SUMAC_SECRET_FILE")
+    if not path:
+        return None
+    try:
+        return pathlib.Path(path).read_text().strip()
+    except OSError as error:
+        raise SumacError("secret_file", f"cannot read SUMAC_SECRET_FILE={path}: {error.strerror}") from error
+
+
+def job_prefix() -> str:
+    """Returns the beginning of the jobs' names: SUMAC_JOB, else torchrun's run id."""
+    return os.environ.get("SUMAC_JOB") or os.environ.get("TORCHELASTIC_RUN_ID") or "torch"

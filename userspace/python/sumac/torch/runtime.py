@@ -1,0 +1,116 @@
+"""The process's connections to the daemon, shared by its groups, and the completer."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing.util
+import os
+import threading
+from collections.abc import Callable
+
+import torch
+
+from ..client import Client
+from ..errors import SumacError
+from ..job import Handle, Job
+from . import options
+from .completion import Completer
+from .staging import Staging
+from .work import Work
+
+_LOG = logging.getLogger("sumac.torch")
+
+_STOP_TIMEOUT = 5.0
+"""Seconds at the process's end for operations to end and jobs to close. Jobs that are still open then fail on all ranks."""
+
+
+class Host:
+    """One connection to the daemon, its buffers, and the operations and jobs that it may have."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.client = Client(path)
+        self.staging = Staging(self.client)
+        limits = self.client.hello["limits"]
+        self._operations = threading.BoundedSemaphore(int(limits["operations"]))
+        self.jobs_left = int(limits["jobs"])
+
+    def submit(self, completer: Completer, work: Work, job: Job, start: Callable[[], Handle]) -> None:
+        """Submits an operation of a work; waits while the connection has as many as it may."""
+        self._operations.acquire()
+        work.begin()
+        try:
+            handle = start()
+        except BaseException as error:
+            self._operations.release()
+            if work.end(error):  # Never: the call itself counts, too.
+                work.finish()
+            raise
+        completer.track(job, handle, work, self._operations.release)
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Returns whether a tensor lies in memory of this connection."""
+        return self.client.holds(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+
+class Runtime:
+    """The state of a process. The first connection has the memory of :func:`sumac.torch.empty`; more follow as jobs need them."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.completer = Completer()
+        self._lock = threading.Lock()
+        self._hosts: list[Host] = []
+        # Also in children of multiprocessing, which run no handlers of atexit.
+        self._finalizer = multiprocessing.util.Finalize(None, self._stop, exitpriority=100)
+        self.open_groups: set[Callable[[], None]] = set()
+
+    def main(self, rank: int = 0) -> Host:
+        """Returns the first connection; makes it, or makes it anew after its end."""
+        with self._lock:
+            return self._main(rank)
+
+    def _main(self, rank: int) -> Host:
+        self._hosts = [host for host in self._hosts if not host.client.is_lost]
+        if not self._hosts:
+            self._hosts.append(Host(options.socket_path(rank)))
+        return self._hosts[0]
+
+    def reserve(self, rank: int) -> Host:
+        """Returns a connection that may open one more job, which then counts as open."""
+        with self._lock:
+            self._main(rank)
+            host = next((host for host in self._hosts if host.jobs_left), None)
+            if host is None:
+                host = Host(options.socket_path(rank))
+                self._hosts.append(host)
+            host.jobs_left -= 1
+            return host
+
+    def release(self, host: Host) -> None:
+        """Counts a job as closed."""
+        with self._lock:
+            host.jobs_left += 1
+
+    def _stop(self) -> None:
+        for close in list(self.open_groups):
+            close()
+        self.completer.stop(_STOP_TIMEOUT)
+        for host in self._hosts:
+            try:
+                host.client.close()
+            except (OSError, SumacError) as error:
+                _LOG.debug("closing %s: %s", host.path, error)
+
+
+_runtime: Runtime | None = None
+_lock = threading.Lock()
+
+
+def runtime() -> Runtime:
+    """Returns the process's state; a forked child has its own."""
+    global _runtime
+    with _lock:
+        if _runtime is None or _runtime.pid != os.getpid():
+            _runtime = Runtime()
+        return _runtime

@@ -1,0 +1,93 @@
+"""Buffers in registered memory, kept for reuse, for tensors that lie elsewhere."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import torch
+
+from ..client import Client
+from ..errors import SumacError
+
+_SMALL = 64 * 1024
+"""Bytes up to which buffers are parts of a slab: a connection has 256 regions."""
+_SLAB = 1024 * 1024
+
+
+def size_class(length: int) -> int:
+    """Returns the size of the buffer for so many bytes: at most an eighth larger, above 4 KiB."""
+    if length <= 4096:
+        return max(256, 1 << (length - 1).bit_length())
+    step = 1 << ((length - 1).bit_length() - 4)
+    return -(-length // step) * step
+
+
+class Buffer:
+    """Registered memory, as an array and as a tensor."""
+
+    def __init__(self, words: np.ndarray) -> None:
+        self._words = words
+        self._bytes = torch.from_numpy(words).view(torch.uint8)
+        self.length = words.nbytes
+
+    def array(self, dtype: np.dtype, count: int) -> np.ndarray:
+        """Returns its beginning as an array."""
+        return self._words.view(dtype)[:count]
+
+    def tensor(self, dtype: torch.dtype, count: int) -> torch.Tensor:
+        """Returns its beginning as a flat tensor."""
+        size = torch.empty((), dtype=dtype).element_size()
+        return self._bytes[: count * size].view(dtype)
+
+
+class Staging:
+    """The free buffers of one connection, by size."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._free: dict[int, list[Buffer]] = {}
+        self.allocated = 0
+        """Bytes of all buffers, free or in use."""
+
+    def take(self, length: int) -> Buffer:
+        """Returns a buffer of at least so many bytes; the caller gives it back."""
+        size = size_class(length)
+        with self._lock:
+            free = self._free.get(size)
+            if free:
+                return free.pop()
+        return self._allocate(size)
+
+    def give(self, buffer: Buffer) -> None:
+        """Takes a buffer back."""
+        with self._lock:
+            self._free.setdefault(buffer.length, []).append(buffer)
+
+    def _allocate(self, size: int) -> Buffer:
+        if size > _SMALL:
+            with self._lock:
+                self.allocated += size
+            return Buffer(self._register(size))
+        slab = self._register(_SLAB)
+        step = size // 4
+        buffers = [Buffer(slab[at : at + step]) for at in range(0, _SLAB // 4 - step + 1, step)]
+        with self._lock:
+            self.allocated += _SLAB
+            self._free.setdefault(size, []).extend(buffers[1:])
+        return buffers[0]
+
+    def _register(self, size: int) -> np.ndarray:
+        try:
+            return self._client.buffer(size // 4, np.int32)
+        except SumacError as error:
+            if error.code != "limit":
+                raise
+        # Buffers of sizes that are no longer in use make room.
+        with self._lock:
+            for kept, free in self._free.items():
+                if kept > _SMALL:
+                    self.allocated -= kept * len(free)
+                    free.clear()
+        return self._client.buffer(size // 4, np.int32)

@@ -1,0 +1,183 @@
+"""A call's Work: the operations that it waits for, and the steps after them."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..connection import Loss
+from .errors import CollectiveError
+from .staging import Buffer, Staging
+
+_UNCLAIMED = 64
+
+
+class _Unclaimed:
+    """The last works that have ended before wait() or get_future(): torch 1.13 drops the Python part of a Work that only C++ holds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._works: collections.OrderedDict[int, Work] = collections.OrderedDict()
+
+    def add(self, work: Work) -> None:
+        with self._lock:
+            self._works[id(work)] = work
+            dropped = self._works.popitem(last=False) if len(self._works) > _UNCLAIMED else None
+        del dropped  # Without the lock: this may run finalizers.
+
+    def remove(self, work: Work) -> None:
+        with self._lock:
+            self._works.pop(id(work), None)
+
+
+_unclaimed = _Unclaimed()
+
+
+class Work(dist.Work):
+    """A call of ``torch.distributed``: its operations, its end, and its future.
+
+    The completer ends it. Futures carry its error too, so that DDP's reducer raises it.
+    """
+
+    def __init__(self, call: str, tensors: Sequence[torch.Tensor], timeout: float, source_rank: int = -1) -> None:
+        super().__init__()
+        self.call = call
+        self.deadline = time.monotonic() + timeout
+        self.loss: Loss | None = None
+        """The contributions that are missing, of an operation with a loss bound."""
+        self._tensors = list(tensors)
+        self._source = source_rank
+        self._lock = threading.Lock()
+        self._left = 1  # Operations that have not ended, and the call itself until it has submitted all.
+        self._steps: list[Callable[[], None]] = []
+        self._buffers: list[tuple[Staging, Buffer]] = []
+        self._error: BaseException | None = None
+        self._is_final = False  # The outcome is decided; later errors do not change it.
+        self._ended = threading.Event()
+        self._future: torch.futures.Future | None = None
+        self._trigger: torch.futures.Future | None = None
+
+    # The call's side.
+
+    def holds(self, staging: Staging, buffer: Buffer) -> Buffer:
+        """Keeps a buffer until the last operation has ended."""
+        self._buffers.append((staging, buffer))
+        return buffer
+
+    def then(self, step: Callable[[], None]) -> None:
+        """Adds a step that follows the last operation, if none has failed."""
+        self._steps.append(step)
+
+    def begin(self) -> None:
+        """Counts an operation that is about to be submitted."""
+        with self._lock:
+            self._left += 1
+
+    def end(self, error: BaseException | None) -> bool:
+        """Counts the end of an operation, or of the call. Returns whether it was the last; :meth:`finish` then follows."""
+        with self._lock:
+            self._left -= 1
+            if error is not None and self._error is None:
+                self._error = error
+            return self._left == 0
+
+    def finish(self) -> None:
+        """Runs the steps after the last operation, and publishes the outcome."""
+        if self._error is None and not self._is_final:
+            try:
+                # Outside of it, tensors of an inference mode could not be written.
+                with torch.inference_mode():
+                    for step in self._steps:
+                        step()
+            except BaseException as error:  # noqa: BLE001 - it is raised where the work is waited for
+                self._error = error
+        # The steps refer to buffers and to tensors.
+        self._steps.clear()
+        for staging, buffer in self._buffers:
+            staging.give(buffer)
+        self._buffers.clear()
+        self.publish(None)
+
+    def publish(self, error: BaseException | None) -> None:
+        """Makes the outcome visible, once: the operations', or that the timeout has passed before."""
+        with self._lock:
+            if self._is_final:
+                return
+            self._is_final = True
+            if error is not None:
+                self._error = error
+            if self._error is not None:
+                self._error = CollectiveError.of(self._error, self.call)
+            trigger = self._trigger
+        if trigger is None:
+            _unclaimed.add(self)
+        self._ended.set()
+        if trigger is not None:
+            trigger.set_result(None)
+
+    @property
+    def has_future(self) -> bool:
+        """Whether callbacks may run at its end."""
+        return self._trigger is not None
+
+    # The caller's side: torch.distributed.Work.
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        """Waits for the end, at most for the timeout or else the group's, and raises the error."""
+        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        limit = seconds if seconds > 0 else None
+        if not self._ended.wait(limit):
+            raise CollectiveError("timeout", f"{self.call}: has not ended after {limit} s", "it continues")
+        _unclaimed.remove(self)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._ended.is_set()
+
+    def is_success(self) -> bool:
+        return self._ended.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error if self._ended.is_set() else None
+
+    def source_rank(self) -> int:
+        return self._source
+
+    _source_rank = source_rank
+
+    def result(self) -> list[torch.Tensor]:
+        """Returns the tensors that have the results, after the end."""
+        self.wait()
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Returns a future of the tensors that have the results. Callbacks run in a thread of the completer."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            trigger = self._trigger = torch.futures.Future()
+            # An exception that is raised in a callback is one for C++, too; set_exception's is an object to it.
+            future = self._future = trigger.then(self._outcome)
+            is_final = self._is_final
+        if is_final:
+            self._ended.wait()
+            trigger.set_result(None)
+            _unclaimed.remove(self)
+        return future
+
+    def _outcome(self, _: Any) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._tensors

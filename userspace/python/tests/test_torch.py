@@ -1,0 +1,130 @@
+"""The backend ``sumac`` of torch.distributed over real daemons, beside Gloo."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import selectors
+import subprocess
+import sys
+import unittest
+from typing import Any
+
+from .lab import ROOT, TEST_TIMEOUT, Lab, program
+
+PYTHON = ROOT / "userspace" / "python"
+
+
+def why_not() -> str | None:
+    """Returns the reason that these tests cannot run."""
+    if not (program("sumac") and program("sumac-agg")):
+        return "sumac and sumac-agg are not built: make build"
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed: apt-get install python3-torch"
+    return None
+
+
+def environment(lab: Lab, rank: int, **more: str) -> dict[str, str]:
+    """Returns the environment of a rank."""
+    return {
+        **os.environ, "PYTHONPATH": str(PYTHON), "RANK": str(rank), "WORLD_SIZE": str(lab.world), "OMP_NUM_THREADS": "1",
+        "SUMAC_SOCKET": str(lab.path / "host{rank}.sock"), "GLOO_SOCKET_IFNAME": "lo", **more,
+    }
+
+
+class Rank:
+    """A process that runs cases."""
+
+    def __init__(self, lab: Lab, rank: int) -> None:
+        self.log = lab.path / f"rank{rank}.log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.torch_ranks"], cwd=PYTHON, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                env=environment(lab, rank, INIT_FILE=str(lab.path / "init")),
+            )
+
+    def start(self, case: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{case}\n".encode())
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """Reads the next line, which has a case and its error."""
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            line = self.process.stdout.readline() if selector.select(TEST_TIMEOUT) else b""
+        if not line:
+            return {"case": "none", "error": f"no answer after {TEST_TIMEOUT} s; {self.log.read_text()}"}
+        return json.loads(line)
+
+    def stop(self) -> int:
+        """Ends the process as a script ends."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            return self.process.wait(TEST_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+        finally:
+            self.process.stdout.close()
+
+
+@unittest.skipIf(why_not(), why_not() or "")
+class Collectives(unittest.TestCase):
+    """Three ranks, each with its daemon, which run one case after the other."""
+
+    lab: Lab
+    ranks: list[Rank]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.lab = Lab(3)
+        cls.addClassCleanup(cls.lab.stop)
+        cls.addClassCleanup(cls.stop_ranks)
+        cls.ranks = []
+        cls.start_ranks()
+
+    @classmethod
+    def start_ranks(cls) -> None:
+        init = cls.lab.path / "init"
+        init.unlink(missing_ok=True)
+        cls.ranks = [Rank(cls.lab, rank) for rank in range(cls.lab.world)]
+        for rank in cls.ranks:
+            answer = rank.answer()
+            assert answer["error"] is None, answer["error"]
+
+    @classmethod
+    def stop_ranks(cls) -> list[int]:
+        return [rank.stop() for rank in cls.ranks]
+
+    def run_case(self, case: str) -> None:
+        for rank in self.ranks:
+            rank.start(case)
+        answers = [rank.answer() for rank in self.ranks]
+        wrong = [f"rank {number}: {answer['error']}" for number, answer in enumerate(answers) if answer["error"]]
+        if wrong:
+            # The ranks may be at different calls.
+            for rank in self.ranks:
+                rank.process.kill()
+            self.stop_ranks()
+            self.start_ranks()
+        self.assertFalse(wrong, "\n".join(wrong))
+
+
+def _add_cases() -> None:
+    for case in (
+        "reductions", "means", "integers_are_exact", "floats_are_close", "bits", "blocks", "transfers", "asynchronous", "groups",
+        "shared_memory", "refusals", "hooks", "ddp",
+    ):
+        setattr(Collectives, f"test_{case}", lambda self, case=case: self.run_case(case))
+
+
+_add_cases()
+
+
+if __name__ == "__main__":
+    unittest.main()
