@@ -3,7 +3,6 @@
 
 pub mod dynamic;
 pub mod frames;
-pub mod model;
 #[path = "../../../userspace/hostprog/tests/support/net.rs"]
 pub mod net;
 pub mod serve;

@@ -92,7 +92,9 @@ impl HostAggregator {
             return Err(Reason::Injected);
         }
         let Some(contribution) = request else {
-            let report = Header { kind: Kind::Report as u8, token: entry.result_token, ..*header };
+            // As it came: a mark on a probe is not told.
+            let probe = Header::fields(&*packet, 0).ok_or(Reason::Internal)?;
+            let report = Header { kind: Kind::Report as u8, token: entry.result_token, ..probe };
             packet[..HEADER_LEN].copy_from_slice(&report.to_bytes());
             return Ok(Answer::One(Reason::Probed, back));
         };
@@ -188,22 +190,24 @@ impl HostAggregator {
         }
         *meta = after;
         let held = after.version(conclusion.version);
-        let answer = match action {
+        let (reason, answer) = match action {
             Action::Ignore(reason) => return Err(reason),
-            Action::Store(_) => answer::result(header, &held, job),
-            Action::Ask(_) => answer::agreed(header, &held, job),
+            Action::Store(_) => (Reason::Concluded, answer::result(header, &held, job)),
+            Action::Ask(_) => (Reason::Concluded, answer::agreed(header, &held, job)),
             // What the parent holds, not what is held here.
-            Action::Refuse => answer::refusal(header, &Version { tensor: header.tensor, ..held }, job),
-            Action::Want => answer::wanted(header, job),
+            Action::Refuse => {
+                (Reason::Mismatch, answer::refusal(header, &Version { tensor: header.tensor, ..held }, job))
+            }
+            Action::Want => (Reason::Wanted, answer::wanted(header, job)),
             _ => return Err(Reason::Internal),
         };
         packet[..HEADER_LEN].copy_from_slice(&answer.to_bytes());
         if let Action::Want = action {
             let asked_by = admit::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
             let asked_by = self.workers(header.job).get(usize::from(asked_by));
-            return Ok(Answer::One(Reason::Wanted, *asked_by.ok_or(Reason::Internal)?));
+            return Ok(Answer::One(reason, *asked_by.ok_or(Reason::Internal)?));
         }
-        Ok(Answer::All(Reason::Concluded, header.job))
+        Ok(Answer::All(reason, header.job))
     }
 
     fn count_worker(&mut self, index: usize, applied: Result<Applied, Reason>) {
