@@ -94,6 +94,11 @@ doc: build ## man pages and completions into target/doc-cli
 reference: build ## write docs/reference, the pages that are generated from the code
 	SUMAC_BIN_DIR=$(BIN) /usr/bin/python3 tools/docs/reference.py
 
+.PHONY: book
+book: ## render docs/ as a site into target/book (builds mdbook first: about a minute)
+	@tools/setup.sh --book
+	mdbook build docs
+
 .PHONY: clean
 clean: ## remove what was built (nothing outside this folder)
 	cargo clean

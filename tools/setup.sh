@@ -5,12 +5,14 @@
 #   tools/setup.sh --lint     also clippy and rustfmt, for `make lint`
 #   tools/setup.sh --deny     also cargo-deny, for `make deny`
 #   tools/setup.sh --fuzz     also cargo-bolero, for `make fuzz`
+#   tools/setup.sh --book     also mdbook, for `make book`
 # A second run finds everything in place and does nothing.
 set -euo pipefail
 
 BPF_LINKER_VERSION=0.13.0
 CARGO_DENY_VERSION=0.20.2
 CARGO_BOLERO_VERSION=0.13.5
+MDBOOK_VERSION=0.5.4
 LLVM=22
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -85,6 +87,12 @@ install_cargo_bolero() {
     cargo install --quiet --locked cargo-bolero --version "$CARGO_BOLERO_VERSION" --no-default-features --features libfuzzer
 }
 
+install_mdbook() {
+    mdbook --version 2>/dev/null | grep -qx "mdbook v$MDBOOK_VERSION" && return
+    say "building mdbook $MDBOOK_VERSION (about a minute)"
+    cargo install --quiet --locked mdbook --version "$MDBOOK_VERSION" --no-default-features --features search
+}
+
 command -v apt-get >/dev/null || die "this script knows Debian 12 only; install by hand: ${build_packages[*]}"
 install_missing "${build_packages[@]}" "${lab_packages[@]}" "${launcher_packages[@]}"
 if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
@@ -95,4 +103,5 @@ if [ "${1:-}" = --lint ]; then
 fi
 if [ "${1:-}" = --deny ]; then install_cargo_deny; fi
 if [ "${1:-}" = --fuzz ]; then install_cargo_bolero; fi
+if [ "${1:-}" = --book ]; then install_mdbook; fi
 say "everything is in place"

@@ -17,7 +17,6 @@ OWN = "own"
 PACKAGES = {
     # The eBPF crates build with Debian's tool chain.
     "cargo": "cargo-web",
-    "bash": ESSENTIAL,
     "cat": ESSENTIAL,
     "nm": "build-essential",
     "pkg-config": "pkg-config",
@@ -26,6 +25,7 @@ PACKAGES = {
     "ethtool": "ethtool",
     "ip": "iproute2",
     "iperf3": "iperf3",
+    "mdbook": OWN,
     "mpirun": "openmpi-bin",
     "nft": "nftables",
     "nsenter": "util-linux",
@@ -39,6 +39,7 @@ PACKAGES = {
     # numpy's package depends on the interpreter.
     "/usr/bin/python3": "python3-numpy",
     "rustc": "rustc-web",
+    "rustdoc": "rustc-web",
     "rustup": OWN,
     "sh": ESSENTIAL,
     "ss": "iproute2",

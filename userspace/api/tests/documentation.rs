@@ -14,7 +14,7 @@ const DOCUMENT: &str = include_str!("../../../docs/api.md");
 fn exchange(sign: &str) -> Vec<&'static str> {
     DOCUMENT
         .lines()
-        .filter_map(|line| line.strip_prefix("    ")?.strip_prefix(sign)?.strip_prefix(' '))
+        .filter_map(|line| line.strip_prefix(sign)?.strip_prefix(' '))
         .map(|line| line.split("   ").next().unwrap_or(line).trim())
         .collect()
 }
