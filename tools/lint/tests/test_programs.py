@@ -17,6 +17,7 @@ OWN = "own"
 PACKAGES = {
     # The eBPF crates build with Debian's tool chain.
     "cargo": "cargo-web",
+    "bash": ESSENTIAL,
     "cat": ESSENTIAL,
     "nm": "build-essential",
     "pkg-config": "pkg-config",
