@@ -9,6 +9,7 @@ A mark is an HTML comment in the line before a block, which readers of the page 
     <!-- output -->                     the lines of the block are in the output of the block before, in this order;
                                         `...` is any text, a line with nothing else any lines
     <!-- not run: REASON -->            the test leaves the block out
+    <!-- setup on HOST...: COMMAND -->  in a line of its own: the test runs the command, which readers do not need
 
 Every block of shell commands has a mark.
 """
@@ -26,7 +27,9 @@ SHELL = ("sh", "bash", "console", "shell")
 # The place of blocks that name no host.
 USER = "user"
 
-FENCE = re.compile(r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+SETUP = r"^<!-- setup on (?P<on>[\w ]+): (?P<command>[^\n]*) -->$"
+FENCE = r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>[^\n]*)\n(?P<text>.*?)^```$"
+BLOCK = re.compile(f"{SETUP}|{FENCE}", re.MULTILINE | re.DOTALL)
 MARK = re.compile(
     r"(?P<verb>run|file (?P<file>\S+?))(?: on (?P<hosts>[\w ]+))?|(?P<output>output)|not run: (?P<reason>\S.*)"
 )
@@ -62,10 +65,13 @@ def blocks(page: pathlib.Path) -> list[Block]:
 
 def blocks_of(page: str, text: str) -> list[Block]:
     """Returns the code blocks of a page's text, in order."""
-    return [_block(page, text, match) for match in FENCE.finditer(text)]
+    return [_block(page, text, match) for match in BLOCK.finditer(text)]
 
 
 def _block(page: str, text: str, match: re.Match[str]) -> Block:
+    if match["command"] is not None:
+        line = text.count("\n", 0, match.start()) + 1
+        return Block(page, line, "sh", match["command"] + "\n", "run", tuple(match["on"].split()))
     line = text.count("\n", 0, match.start("text"))
     plain = (page, line, match["language"], match["text"])
     if match["mark"] is None:

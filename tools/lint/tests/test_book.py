@@ -56,6 +56,11 @@ class Blocks(unittest.TestCase):
         found = [(block.line, block.verb, block.file, block.hosts) for block in blocks_of("page", text)]
         self.assertEqual(found, [(2, "file", "a.py", ("one", "two")), (7, "not run", "", ("user",)), (10, "", "", ("user",))])
 
+    def test_setups_are_read(self) -> None:
+        text = "<!-- setup on one: a | b -->\n<!-- run on one -->\n```sh\nc\n```\n"
+        found = [(block.line, block.verb, block.text, block.hosts) for block in blocks_of("page", text)]
+        self.assertEqual(found, [(1, "run", "a | b\n", ("one",)), (3, "run", "c\n", ("one",))])
+
     def test_a_wrong_mark_is_found(self) -> None:
         with self.assertRaisesRegex(BadMark, "page, line 2"):
             blocks_of("page", "<!-- runs -->\n```sh\ntrue\n```\n")
