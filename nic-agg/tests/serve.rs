@@ -418,6 +418,13 @@ async fn a_host_aggregator_tells_its_status_and_drops_on_purpose() {
     let text = shell(&format!("status --host {port}")).unwrap();
     assert!(text.contains("  slots: asked for when the job was opened"), "{text}");
     assert!(text.contains("chunks complete within"), "{text}");
+    let control = server.control.port();
+    let top = shell(&format!("top --host {port} --control-port {control} --interval 0.1 --json")).unwrap();
+    let top: serde_json::Value = serde_json::from_str(&top).unwrap();
+    assert_eq!(top["facts"]["slots"], "8 of 64 used", "{top}");
+    let job = &top["jobs"][0];
+    assert_eq!((&job["name"], &job["chunks_per_second"]), (&"train".into(), &0.0.into()), "{top}");
+    assert_eq!(job["workers"][3]["ip"], "127.0.0.13", "{top}");
     shell(&format!("drop --up 0 --down 0 --host {port}")).unwrap();
     assert_eq!(json()["drops"], serde_json::json!([]));
     drop(workers);

@@ -14,6 +14,7 @@ mod options;
 mod serve;
 mod status;
 mod token;
+mod top;
 
 use std::{
     io::{self, IsTerminal as _},
@@ -30,6 +31,7 @@ Examples:
   sumac-agg serve                         let remote daemons open jobs on it
   sumac-agg token                         print what these daemons need to join
   sumac-agg status                        interfaces, jobs, counters
+  sumac-agg top                           jobs, rates and stragglers, live
   sumac-agg control                       racks, parameter hosts and jobs of the control plane
   sumac-agg detach                        detach the programs; jobs keep their slots
   sumac-agg detach --all                  remove everything
@@ -59,6 +61,7 @@ enum Verb {
     Attach(attach::Args),
     Detach(detach::Args),
     Status(status::Args),
+    Top(top::Args),
     Control(control::Args),
     Job(job::Args),
     Drop(drop::Args),
@@ -76,11 +79,15 @@ const NOT_ATTACHED: u8 = 3;
 
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_messages();
+    // Messages would be written over the live view.
+    if !matches!(cli.verb, Verb::Top(_)) {
+        start_messages();
+    }
     let done = match cli.verb {
         Verb::Attach(args) => attach::run(&args),
         Verb::Detach(args) => detach::run(&args),
         Verb::Status(args) => status::run(&args),
+        Verb::Top(args) => top::run(&args),
         Verb::Control(args) => control::run(&args),
         Verb::Job(args) => job::run(&args),
         Verb::Drop(args) => drop::run(&args),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use sumac_loader::DEFAULT_PIN_ROOT;
 
 /// The option for the directory of pins.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct PinRoot {
     /// The directory of the aggregator's pins; must be on a bpffs
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_ROOT)]
@@ -17,7 +17,7 @@ pub struct PinRoot {
 }
 
 /// The aggregator that a verb is for.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Target {
     #[command(flatten)]
     pub pins: PinRoot,

@@ -5,10 +5,11 @@ use std::{
     io::{self, Write as _},
 };
 
+use serde_json::Value;
 use sumac_agg::{
     Aggregator,
     local::{self, AskError, Question},
-    status::{text::text, with_rates},
+    status::{Status, text::text, with_rates},
 };
 
 use super::options::Target;
@@ -33,19 +34,33 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let text = match args.target.host {
         Some(port) => local::ask(&local::host_name(port), &Question::Status { json: args.json })?,
-        None => {
-            let aggregator = Aggregator::open(&args.target.pins.pin_root)?;
-            let mut status = with_rates(|| aggregator.status())?;
-            let mut reasons = notes(&aggregator, &Question::SlotsReasons);
-            let mut names = notes(&aggregator, &Question::JobNames);
-            for job in &mut status.jobs {
-                job.slots_reason = reasons.remove(&job.job);
-                job.name = names.remove(&job.job);
-            }
-            text(&status, args.json)?
-        }
+        None => text(&ebpf_status(&args.target, true)?, args.json)?,
     };
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+/// Returns the status of a target, as `--json` prints it.
+pub fn status_json(target: &Target) -> anyhow::Result<Value> {
+    match target.host {
+        Some(port) => {
+            let status = local::ask(&local::host_name(port), &Question::Status { json: true })?;
+            Ok(serde_json::from_str(&status)?)
+        }
+        None => Ok(serde_json::to_value(ebpf_status(target, false)?)?),
+    }
+}
+
+/// Returns the status of the attached aggregator, with the names of jobs; with their rates, it takes a moment.
+fn ebpf_status(target: &Target, rates: bool) -> anyhow::Result<Status> {
+    let aggregator = Aggregator::open(&target.pins.pin_root)?;
+    let mut status = if rates { with_rates(|| aggregator.status())? } else { aggregator.status()? };
+    let mut reasons = notes(&aggregator, &Question::SlotsReasons);
+    let mut names = notes(&aggregator, &Question::JobNames);
+    for job in &mut status.jobs {
+        job.slots_reason = reasons.remove(&job.job);
+        job.name = names.remove(&job.job);
+    }
+    Ok(status)
 }
 
 /// Returns what `sumac-agg serve` knows about the jobs if it opened them: their names, or the reasons for their slots.

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// A worker straggles when it is last this much more often than an even share.
-const STRAGGLER_RATIO: f64 = 1.5;
+pub const STRAGGLER_RATIO: f64 = 1.5;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct JobStatus {

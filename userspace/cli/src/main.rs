@@ -19,6 +19,7 @@ mod qos;
 mod reference;
 mod stats;
 mod status;
+mod top;
 
 use std::{io::IsTerminal as _, process::ExitCode};
 
@@ -43,6 +44,7 @@ const EXAMPLES: &str = concat!(
     "  sumac status                          attached programs, per queue\n",
     "  sumac daemon --config FILE            serve trainers until SIGTERM\n",
     "  sumac stats --watch                   the daemon's counters, once a second\n",
+    "  sumac top                             a live view of its jobs\n",
     "  sumac allreduce --job J --rank R --world N IN.npy OUT.npy   sum one array\n",
     "  sumac detach eth1                     remove the program\n",
     "\n",
@@ -61,6 +63,7 @@ enum Command {
     Daemon(daemon::Args),
     Allreduce(allreduce::Args),
     Stats(stats::Args),
+    Top(top::Args),
     Events(events::Args),
     Metrics(metrics::Args),
     Qos(qos::Args),
@@ -72,7 +75,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_logging();
+    // Messages would be written over the live view.
+    if !matches!(cli.command, Command::Top(_)) {
+        start_logging();
+    }
     let result = match cli.command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Attach(args) => attach::run(&args),
@@ -82,6 +88,7 @@ fn main() -> ExitCode {
         Command::Daemon(args) => daemon::run(&args),
         Command::Allreduce(args) => allreduce::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Events(args) => events::run(&args),
         Command::Metrics(args) => metrics::run(&args),
         Command::Qos(args) => qos::run(&args),
