@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import pathlib
+import re
 import selectors
 import subprocess
 import sys
+import time
 import unittest
 from typing import Any
 
@@ -124,6 +125,69 @@ def _add_cases() -> None:
 
 
 _add_cases()
+
+
+@unittest.skipIf(why_not(), why_not() or "")
+class Scripts(unittest.TestCase):
+    """Scripts of two ranks, each with its daemon."""
+
+    lab: Lab
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.lab = Lab(2)
+        cls.addClassCleanup(cls.lab.stop)
+
+    def start(self, case: str, **more: str) -> list[subprocess.Popen[str]]:
+        """Starts two ranks of a case of ``tests.torch_failures``."""
+        init = str(self.lab.path / f"init of {case}")
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.torch_failures", case], cwd=PYTHON, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                env=environment(self.lab, rank, INIT_FILE=init, **more), text=True,
+            )
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            self.addCleanup(rank.communicate)
+            self.addCleanup(rank.kill)
+        return ranks
+
+    def check_codes(self, ranks: list[subprocess.Popen[str]], *codes: int) -> None:
+        outputs = [rank.communicate(timeout=TEST_TIMEOUT)[0] for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], list(codes), "\n".join(outputs))
+
+    def test_a_dead_rank_is_named_by_the_failing_call(self) -> None:
+        self.check_codes(self.start("dead_rank"), 0, 7)
+
+    def test_ranks_of_one_daemon_are_told_to_have_their_own(self) -> None:
+        ranks = self.start("one_daemon", SUMAC_SOCKET=self.lab.socket(0))
+        deadline = time.monotonic() + TEST_TIMEOUT
+        while (ended := [rank for rank in ranks if rank.poll() is not None]) == [] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.check_codes(ended[:1], 0)
+
+    def test_a_missing_daemon_is_named(self) -> None:
+        self.check_codes(self.start("no_daemon"), 0, 0)
+
+    def test_torchrun_trains_as_with_gloo_after_a_restart_too(self) -> None:
+        losses = [self.torchrun("--backend", "gloo"), self.torchrun("--backend", "sumac", "--plugin", "sumac.torch", "--fail-once")]
+        self.assertAlmostEqual(*losses, delta=1e-3)
+
+    def torchrun(self, *arguments: str) -> float:
+        """Runs ``train_ddp.py`` and returns its loss."""
+        # Debian 12's torchrun, with Python 3.11, needs -r and -t; Debian 13's torch has no libuv.
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max_restarts=1", "--monitor_interval=0.1"]
+        command += ["-r", "1", "-t", "1", "--log_dir", str(self.lab.path / "logs"), str(PYTHON / "tests" / "train_ddp.py")]
+        more = {"SUMAC_SOCKET": str(self.lab.path / "host{local_rank}.sock"), "USE_LIBUV": "0"}
+        ran = subprocess.run(
+            [*command, *arguments], env=environment(self.lab, 0, **more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=TEST_TIMEOUT, check=False,
+        )
+        self.assertEqual(ran.returncode, 0, ran.stdout)
+        found = re.findall(r"loss ([\d.]+)", ran.stdout)
+        self.assertEqual(len(found), 1, ran.stdout)
+        return float(found[0])
 
 
 if __name__ == "__main__":

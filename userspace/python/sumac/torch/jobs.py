@@ -149,14 +149,14 @@ class GroupJobs:
         self._jobs: dict[str, GroupJob] = {}
         self.name = self._agree_on_name(store, group_name)
         self._is_default = is_default
-        self._main = GroupJob(rank, self.name, self._modes(), self._opener(settings.wire))
-        self._main.open()
-        self._jobs[self.wire] = self._main
         try:
+            self._main = GroupJob(rank, self.name, self._modes(), self._opener(settings.wire))
+            self._main.open()
             self._main.raise_error()
         except SumacError as error:
-            where = f"init_process_group or new_group (job {self.name}, rank {rank} of {world}, daemon {self._main.host.path})"
+            where = f"init_process_group or new_group (job {self.name}, rank {rank} of {world}, daemon {options.socket_path(rank)})"
             raise CollectiveError.of(error, where) from error
+        self._jobs[self.wire] = self._main
         self.has_transfers = settings.transfers is not False and world > 1
         if self.has_transfers:
             # Two ranks alone may send and receive first: all open the job when they make the group.

@@ -113,7 +113,7 @@ class Work(dist.Work):
             self._is_final = True
             if error is not None:
                 self._error = error
-            if self._error is not None:
+            if self._error is not None and not isinstance(self._error, NotImplementedError):
                 self._error = CollectiveError.of(self._error, self.call)
             trigger = self._trigger
         if trigger is None:
