@@ -171,10 +171,10 @@ class Scripts(unittest.TestCase):
         self.check_codes(self.start("no_daemon"), 0, 0)
 
     def test_torchrun_trains_as_with_gloo_after_a_restart_too(self) -> None:
-        losses = [self.torchrun("--backend", "gloo"), self.torchrun("--backend", "sumac", "--plugin", "sumac.torch", "--fail-once")]
+        losses = [self.loss_of("--backend", "gloo"), self.loss_of("--backend", "sumac", "--plugin", "sumac.torch", "--fail-once")]
         self.assertAlmostEqual(*losses, delta=1e-3)
 
-    def torchrun(self, *arguments: str) -> float:
+    def loss_of(self, *arguments: str) -> float:
         """Runs ``train_ddp.py`` and returns its loss."""
         # Debian 12's torchrun, with Python 3.11, needs -r and -t; Debian 13's torch has no libuv.
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max_restarts=1", "--monitor_interval=0.1"]
