@@ -29,7 +29,7 @@ build_packages=(
 )
 lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool strace util-linux procps tshark python3-numpy python3-sklearn python3-torch)
 # The tests of tools/launchers: a Slurm cluster on this machine.
-launcher_packages=(slurmctld slurmd slurm-client munge jq shellcheck python3-venv)
+launcher_packages=(slurmctld slurmd slurm-client munge jq shellcheck python3-venv mount)
 # rustup's own come with rust-toolchain.toml.
 lint_packages=(rust-web-clippy rustfmt-web)
 compare_packages=(openmpi-bin libopenmpi-dev python3-mpi4py python3-matplotlib)

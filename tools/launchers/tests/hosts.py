@@ -47,9 +47,13 @@ class Processes:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._signals: dict[str, signal.Signals] = {}
 
-    def start(self, name: str, *command: str | Path, environment: dict[str, str] | None = None) -> None:
+    def start(
+        self, name: str, *command: str | Path, environment: dict[str, str] | None = None, ends_by: signal.Signals = signal.SIGTERM,
+    ) -> None:
         """Starts a program; ``name`` is that of its log file."""
+        self._signals[name] = ends_by
         with open(self._logs / f"{name}.log", "ab") as log:
             everything = {**os.environ, **(environment or {})}
             self._running[name] = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log, env=everything)
@@ -65,7 +69,7 @@ class Processes:
     def end(self, name: str) -> None:
         """Ends one program."""
         process = self._running.pop(name)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(self._signals[name])
         try:
             process.wait(TEST_TIMEOUT)
         except subprocess.TimeoutExpired:

@@ -27,6 +27,7 @@ PACKAGES = {
     "ip": "iproute2",
     "iperf3": "iperf3",
     "mdbook": OWN,
+    "mount": "mount",
     "mpirun": "openmpi-bin",
     "nft": "nftables",
     "nsenter": "util-linux",
