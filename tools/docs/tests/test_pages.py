@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import pathlib
 import tempfile
@@ -35,6 +36,12 @@ class Pages(unittest.TestCase):
         for shell in shells.values():
             self._stack.callback(shell.stop)
         self.assertGreater(run_page(FOLDER / "tutorial.md", shells), 5)
+
+    @unittest.skipIf(importlib.util.find_spec("torch") is None, "torch is not installed: apt-get install python3-torch")
+    def test_pytorch(self) -> None:
+        shell = user_shell(self._folder())
+        self._stack.callback(shell.stop)
+        self.assertEqual(run_page(FOLDER / "pytorch.md", {"user": shell}), 4)
 
     @unittest.skipUnless(has_root(), "machines of namespaces need root")
     def test_deployment(self) -> None:

@@ -3,7 +3,7 @@
 >>> import torch.distributed as dist, sumac.torch
 >>> dist.init_process_group("sumac")
 
-Settings are in the environment (``SUMAC_SOCKET`` first of all) and in :class:`Options`
+Settings are in the environment (``SUMAC_SOCKET`` first of all) and in :class:`Options`; see ``docs/pytorch.md``.
 """
 
 from __future__ import annotations

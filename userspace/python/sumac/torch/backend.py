@@ -71,6 +71,7 @@ class ProcessGroupSumac(dist.ProcessGroup):
         self._timeout = timeout.total_seconds()
         self.options = (options or Options()).resolved()
         self._counters = Counters()
+        self._group_name = name
         process = runtime()
         self._jobs = GroupJobs(store, rank, size, self.options, self._timeout, name, is_default)
         # torch has no call that ends a group of a registered backend: it drops its references.
@@ -92,9 +93,14 @@ class ProcessGroupSumac(dist.ProcessGroup):
     def name(self) -> str:
         return "sumac"
 
+    # torch 2 sets a name that its own classes keep for their backends; this class has none.
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+        super()._set_group_name(name)
+
     @property
     def group_name(self) -> str:
-        return dist.distributed_c10d._world.pg_names[self]  # As torch's own groups in Python.
+        return self._group_name
 
     @property
     def _device_types(self) -> list[torch.device]:
