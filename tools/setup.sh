@@ -57,6 +57,29 @@ install_bpf_linker() {
         --version "$BPF_LINKER_VERSION" --no-default-features --features "llvm-$LLVM"
 }
 
+# Into target/, from the package of Prometheus, for the tests of tools/monitoring: installed, the package would start a server.
+install_promtool() {
+    local target folder
+    target=$(dirname "$0")/../target
+    [ -x "$target/promtool" ] && return
+    say "extracting promtool into $target"
+    mkdir -p "$target"
+    folder=$(mktemp -d)
+    if download_package "$folder" prometheus; then
+        dpkg-deb --fsys-tarfile "$folder"/prometheus_*.deb | tar -x -C "$folder" ./usr/bin/promtool
+        mv "$folder/usr/bin/promtool" "$target/promtool"
+    else
+        say "Debian's mirror did not give the package: the rules of tools/monitoring will not be checked"
+    fi
+    rm -rf "$folder"
+}
+
+# Lists of packages that are older than the mirror name files that are gone.
+download_package() {
+    local get=(apt-get download -qq -o APT::Sandbox::User=root "$2")
+    (cd "$1" && "${get[@]}") 2>/dev/null || { as_root apt-get update -qq && (cd "$1" && "${get[@]}"); }
+}
+
 # Into target/, for the tests of tools/launchers/kubernetes, which are skipped without.
 install_schemas() {
     local root requirements folder
@@ -98,6 +121,7 @@ install_missing "${build_packages[@]}" "${lab_packages[@]}" "${launcher_packages
 if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
 install_bpf_linker
 install_schemas
+install_promtool
 if [ "${1:-}" = --lint ]; then
     cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 || install_missing "${lint_packages[@]}"
 fi

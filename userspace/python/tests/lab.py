@@ -49,6 +49,8 @@ class Lab:
         self.daemons: list[subprocess.Popen[bytes]] = []
         number = os.getpid()
         Lab._made += 1
+        # `sumac-agg status --host` and `drop` find an aggregator by this port, whatever its address.
+        self.base_port = 50000 + (number * 8 + Lab._made) % 8000
         self._net = f"127.{1 + (number * 8 + Lab._made) // 256 % 254}.{(number * 8 + Lab._made) % 256}"
         secret = self.path / "secret"
         secret.write_text(SECRET)
@@ -63,8 +65,8 @@ class Lab:
         state = str(self.path / "aggregator")
         self._spawn(
             "sumac-agg", "serve", "--state-dir", state, "--plane", "host", "--slots", "1024", "--elements", "352",
-            "--listen", f"{self._net}.1:48600", "--data-ip", f"{self._net}.1", "--secret-file", str(secret),
-            "--dynamic-slots", "64", "--rack-secret-file", str(secret),
+            "--base-port", str(self.base_port), "--listen", f"{self._net}.1:48600", "--data-ip", f"{self._net}.1", "--secret-file", str(secret),
+            "--dynamic-slots", "64", "--rack-secret-file", str(secret), "--metrics", self.aggregator_metrics,
         )
         self.token = self.path / "token"
         agg = program("sumac-agg")
@@ -93,7 +95,7 @@ class Lab:
         config = self.path / f"daemon{rank}.toml"
         config.write_text(
             f'socket = "{self.socket(rank)}"\nbackend = "udp"\naddress = "{self._net}.{11 + rank}"\n'
-            f'aggregator = "{self._net}.1:48600"\nsecret_file = "{secret}"\n'
+            f'aggregator = "{self._net}.1:48600"\nsecret_file = "{secret}"\nmetrics = "{self.metrics(rank)}"\n'
             + (f'[parameter_host]\nsecret_file = "{secret}"\n' if rank == 0 else "")
         )
         process = self._spawn("sumac", "daemon", "--config", str(config))
@@ -115,6 +117,15 @@ class Lab:
         log.close()
         self._processes.append(process)
         return process
+
+    def metrics(self, rank: int) -> str:
+        """Returns the address at which a daemon's metrics are scraped."""
+        return f"{self._net}.{11 + rank}:9402"
+
+    @property
+    def aggregator_metrics(self) -> str:
+        """The address at which the aggregator's metrics are scraped."""
+        return f"{self._net}.1:9403"
 
     def socket(self, rank: int) -> str:
         """Returns the path of a daemon's socket."""

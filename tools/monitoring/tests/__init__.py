@@ -1,0 +1,1 @@
+"""Tests of the dashboard, the alerts, and the metrics that both use."""
