@@ -119,7 +119,7 @@ class Collectives(unittest.TestCase):
 def _add_cases() -> None:
     for case in (
         "reductions", "means", "integers_are_exact", "floats_are_close", "bits", "blocks", "transfers", "asynchronous", "groups",
-        "shared_memory", "refusals", "hooks", "ddp",
+        "shared_memory", "refusals", "hooks", "ddp", "sharded",
     ):
         setattr(Collectives, f"test_{case}", lambda self, case=case: self.run_case(case))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import sumac.torch
 
@@ -246,6 +248,14 @@ def asynchronous(ranks: Ranks) -> None:
     empty = torch.empty(0)
     dist.all_reduce(empty)
     dist.barrier()
+    group = sumac.torch.backend()
+    group._start_coalescing(torch.device("cpu"))
+    tensors = [torch.ones(3), torch.ones(5)]
+    for tensor in tensors:
+        dist.all_reduce(tensor, async_op=True)
+    batch = group._end_coalescing(torch.device("cpu"))
+    check(len(batch.get_future().wait()) == 2 and batch.wait() and batch.is_success())
+    check(all(bool((tensor == ranks.world).all()) for tensor in tensors))
 
 
 def groups(ranks: Ranks) -> None:
@@ -346,28 +356,61 @@ def hooks(ranks: Ranks) -> None:
     raises(NotImplementedError, lambda: dist.all_to_all_single(torch.ones(ranks.world), torch.ones(ranks.world), group=exact), "SUMAC_TRANSFERS")
 
 
-def ddp(ranks: Ranks) -> None:
-    """Parameters after some steps of DDP are those of one process with the whole batch."""
-    def model() -> torch.nn.Module:
-        torch.manual_seed(3)
-        return torch.nn.Sequential(torch.nn.Linear(20, 40), torch.nn.Tanh(), torch.nn.Linear(40, 4))
+def _model() -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(20, 40), torch.nn.Tanh(), torch.nn.Linear(40, 4))
 
+
+def _train(model: torch.nn.Module, ranks: Ranks, mine: bool, make: Callable[..., torch.optim.Optimizer] | None = None) -> None:
+    """Trains with this rank's rows of a batch, or with all."""
     generator = torch.Generator().manual_seed(4)
-    data, labels = torch.randn(ranks.world * 8, 20, generator=generator), torch.randn(ranks.world * 8, 4, generator=generator)
+    data, labels = (torch.randn(ranks.world * 8, width, generator=generator) for width in (20, 4))
+    rows = slice(ranks.rank * 8, ranks.rank * 8 + 8) if mine else slice(None)
+    arguments = {"lr": 0.1, "momentum": 0.9}
+    optimizer = torch.optim.SGD(model.parameters(), **arguments) if make is None else make(model.parameters(), **arguments)
+    for _ in range(10):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(data[rows]), labels[rows]).backward()
+        optimizer.step()
 
-    def train(trained: torch.nn.Module, rows: slice) -> None:
-        optimizer = torch.optim.SGD(trained.parameters(), lr=0.1, momentum=0.9)
-        for _ in range(10):
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(trained(data[rows]), labels[rows]).backward()
-            optimizer.step()
 
-    alone, together = model(), torch.nn.parallel.DistributedDataParallel(model(), gradient_as_bucket_view=True)
-    train(alone, slice(None))
-    train(together, slice(ranks.rank * 8, ranks.rank * 8 + 8))
-    for expected, found in zip(alone.parameters(), together.module.parameters()):
-        check(torch.allclose(found, expected, atol=1e-5), (found - expected).abs().max())
-        others = [torch.zeros_like(found) for _ in range(ranks.world)]
-        dist.all_gather(others, found.detach())
-        for other in others:
-            same(other, found.detach())
+def _parameters(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def ddp(ranks: Ranks) -> None:
+    """Parameters after some steps of DDP are those of one process with the whole batch, and the same bits on all ranks."""
+    alone, together = _model(), torch.nn.parallel.DistributedDataParallel(_model(), gradient_as_bucket_view=True)
+    _train(alone, ranks, mine=False)
+    _train(together, ranks, mine=True)
+    found = _parameters(together)
+    check(torch.allclose(found, _parameters(alone), atol=1e-5), (found - _parameters(alone)).abs().max())
+    others = [torch.zeros_like(found) for _ in range(ranks.world)]
+    dist.all_gather(others, found)
+    for other in others:
+        same(other, found)
+
+
+def sharded(ranks: Ranks) -> None:
+    """ZeRO, and with torch 2 FSDP and functional collectives, which has them on CPUs."""
+    alone, zero = _model(), torch.nn.parallel.DistributedDataParallel(_model())
+    _train(alone, ranks, mine=False)
+    expected = _parameters(alone)
+    _train(zero, ranks, True, lambda parameters, **more: ZeroRedundancyOptimizer(parameters, torch.optim.SGD, **more))
+    check(torch.allclose(_parameters(zero), expected, atol=1e-5))
+    if int(torch.__version__.split(".")[0]) < 2:
+        return
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP):
+        model = FullyShardedDataParallel(_model(), device_id=torch.device("cpu"), sharding_strategy=strategy)
+        _train(model, ranks, mine=True)
+        with FullyShardedDataParallel.summon_full_params(model):
+            check(torch.allclose(_parameters(model)[: len(expected)], expected, atol=1e-5), strategy)
+    functional = importlib.import_module("torch.distributed._functional_collectives")
+    mine, group = torch.full((4,), float(ranks.rank)), dist.group.WORLD
+    every = torch.arange(float(ranks.world))
+    same(functional.all_reduce(mine, "sum", group).clone(), torch.full((4,), float(every.sum())))
+    same(functional.all_gather_tensor(mine, 0, group).clone(), every.repeat_interleave(4))
+    same(functional.reduce_scatter_tensor(torch.ones(4 * ranks.world), "sum", 0, group).clone(), torch.full((4,), float(ranks.world)))
+    same(functional.all_to_all_single(torch.full((ranks.world,), float(ranks.rank)), None, None, group).clone(), every)

@@ -26,7 +26,7 @@ from .errors import CollectiveError
 from .jobs import GroupJobs
 from .options import Options
 from .runtime import runtime
-from .work import Work
+from .work import Work, Works
 
 Tensors = Sequence[torch.Tensor]
 
@@ -72,6 +72,7 @@ class ProcessGroupSumac(dist.ProcessGroup):
         self.options = (options or Options()).resolved()
         self._counters = Counters()
         self._group_name = name
+        self._batch: list[Work] | None = None
         process = runtime()
         self._jobs = GroupJobs(store, rank, size, self.options, self._timeout, name, is_default)
         # torch has no call that ends a group of a registered backend: it drops its references.
@@ -155,6 +156,8 @@ class ProcessGroupSumac(dist.ProcessGroup):
             raise
         if work.end(None):
             work.finish()
+        if self._batch is not None:
+            self._batch.append(work)
         return work
 
     def submit_allreduce(
@@ -353,13 +356,23 @@ class ProcessGroupSumac(dist.ProcessGroup):
             raise ValueError(f"all_to_all_single: sizes {list(sizes)} for {rows} rows of the {which} and {self._size} ranks")
         return list(torch.split(tensor, list(sizes)))
 
-    # Batches: each call is submitted at once.
+    # Batches: each call is submitted at once, and the batch ends with its last one.
 
     def _start_coalescing(self, *_: Any) -> None:
-        pass
+        self._batch = []
 
-    def _end_coalescing(self, *_: Any) -> None:
-        pass
+    def _end_coalescing(self, *_: Any) -> Works:
+        works, self._batch = self._batch or [], None
+        return Works(works)
+
+    # The names of the newest versions.
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
+    start_coalescing = _start_coalescing
+    end_coalescing = _end_coalescing
 
     def _set_sequence_number_for_group(self) -> None:
         pass

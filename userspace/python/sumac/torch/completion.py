@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import threading
@@ -14,6 +15,8 @@ from ..errors import SumacError
 from ..job import Handle, Job
 from .errors import CollectiveError
 from .work import Work
+
+_LOG = logging.getLogger("sumac.torch")
 
 _THREADS = 16
 """A callback of a future may wait for another work: then the next thread takes over. So deep can this be."""
@@ -139,7 +142,7 @@ class Completer:
                     self._followers -= 1
                 if self._is_stopping:
                     return
-                finished = self._next_finished()
+                finished = self._next_finished_safely()
             if any(work.has_future for work in finished):
                 with self._lock:
                     if not self._followers and len(self._threads) < _THREADS:
@@ -149,6 +152,14 @@ class Completer:
             # Until the next round they would keep their tensors.
             finished.clear()
             work = None
+
+    def _next_finished_safely(self) -> list[Work]:
+        try:
+            return self._next_finished()
+        except Exception:  # A thread that ends would leave all works waiting.
+            _LOG.exception("the completer goes on after an error")
+            time.sleep(_RETRY)
+            return []
 
     def _next_finished(self) -> list[Work]:
         """Waits for ends, and returns the works that have no operation left."""

@@ -181,3 +181,34 @@ class Work(dist.Work):
         if self._error is not None:
             raise self._error
         return self._tensors
+
+
+class Works(dist.Work):
+    """The works of a coalesced batch."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        super().__init__()
+        self._works = list(works)
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        """Waits for all, each at most for the timeout, and raises the first error."""
+        return all([work.wait(timeout) for work in self._works])
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next((error for error in (work.exception() for work in self._works) if error is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Returns a future of all tensors that have results."""
+        return torch.futures.collect_all([work.get_future() for work in self._works]).then(lambda _: self.result())
