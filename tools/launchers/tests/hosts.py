@@ -32,12 +32,12 @@ def programs() -> Path | None:
     return max(built, key=lambda place: (place / "sumac").stat().st_mtime, default=None)
 
 
-def wait_until(what: str, condition: Callable[[], bool]) -> None:
+def wait_until(what: str, condition: Callable[[], bool], timeout: float = TEST_TIMEOUT) -> None:
     """Waits until the condition holds; fails by the name of it."""
-    deadline = time.monotonic() + TEST_TIMEOUT
+    deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {TEST_TIMEOUT} s")
+            raise TimeoutError(f"{what}: not within {timeout} s")
         time.sleep(0.05)
 
 

@@ -18,6 +18,7 @@ import unittest
 from pathlib import Path
 
 from .hosts import LAUNCHERS, ROOT, TEST_TIMEOUT, Hosts, programs, wait_until
+from .test_torchrun import TORCHRUN, free_port, has_torch
 
 SLURM = LAUNCHERS / "slurm"
 USER = "nobody"
@@ -49,6 +50,7 @@ class Cluster:
         shutil.copy(hosts.bin / "sumac", binaries)
         self.scripts = self.path / "scripts"
         shutil.copytree(SLURM, self.scripts)
+        shutil.copytree(LAUNCHERS / "torchrun", self.scripts, dirs_exist_ok=True)
         shutil.copytree(ROOT / "userspace/python/sumac", self.path / "sumac")
         (self.path / "trainer.py").write_text(TRAINER)
         self._environment = {"SLURM_CONF": str(self.path / "slurm.conf"), "PATH": f"{binaries}:{os.environ['PATH']}"}
@@ -123,7 +125,7 @@ class Cluster:
     def result(self, job: int) -> tuple[str, str]:
         """Waits for a job's end; returns its state and its output."""
         ends = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-        wait_until(f"job {job} has ended", lambda: self.job_state(job) in ends)
+        wait_until(f"job {job} has ended", lambda: self.job_state(job) in ends, 3 * TEST_TIMEOUT)
         output = self.output / f"{job}.txt"
         return self.job_state(job), output.read_text() if output.exists() else ""
 
@@ -193,6 +195,19 @@ class Slurm(unittest.TestCase):
         for node in self.hosts.NODES:
             self.assertEqual(self.cluster.open_jobs(node), [])
         self.assertEqual(self.cluster.states(), {"n1": "idle", "n2": "idle"})
+
+    def test_a_training_job_trains_on_both_nodes(self) -> None:
+        if not has_torch():
+            self.skipTest("python3-torch is not installed")
+        # The nodes' names are no hosts' names here.
+        setup = {"RENDEZVOUS": f"127.0.0.1:{free_port()}", "TRAIN_SH": str(self.cluster.scripts / "train.sh"), **TORCHRUN}
+        setup |= {"PYTHON": "/usr/bin/python3", "PYTHONPATH": str(self.cluster.path), "PET_LOG_DIR": str(self.cluster.output)}
+        export = ",".join(["ALL", *(f"{name}={value}" for name, value in setup.items())])
+        job = self.cluster.submit(f"--export={export}", self.cluster.scripts / "train.sbatch", self.cluster.scripts / "train.py")
+        state, output = self.cluster.result(job)
+        self.assertEqual(state, "COMPLETED", output)
+        self.assertEqual(len(re.findall(r"rank \d of 2 on \S+: loss", output)), 2, output)
+        self.assertEqual([self.cluster.open_jobs(node) for node in self.hosts.NODES], [[], []])
 
     def test_a_prolog_without_a_daemon_drains_the_node_and_says_why(self) -> None:
         self.hosts.processes.end("n2")

@@ -10,6 +10,7 @@ set -euo pipefail
 
 [ $# -gt 0 ] || { sed -n '2,/^set/{/^#/p}' "$0" >&2; exit 2; }
 export SUMAC_SOCKET=${SUMAC_SOCKET:-/run/sumac/sumac.sock}
+# With underscores also for torch 1.13.
 exec "${PYTHON:-python3}" -m torch.distributed.run \
-    --nnodes="${NODES:?the number of hosts}" --nproc-per-node="${PROCESSES:-1}" \
-    --rdzv-backend=c10d --rdzv-endpoint="${RENDEZVOUS:?host:port}" --rdzv-id="${SUMAC_JOB:?the job\'s name}" "$@"
+    --nnodes="${NODES:?the number of hosts}" --nproc_per_node="${PROCESSES:-1}" \
+    --rdzv_backend=c10d --rdzv_endpoint="${RENDEZVOUS:?host:port}" --rdzv_id="${SUMAC_JOB:?the job\'s name}" "$@"
