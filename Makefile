@@ -27,7 +27,7 @@ install: ## build and install libsumac, its header and its pkg-config file (PREF
 	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' INCLUDEDIR='$(INCLUDEDIR)' DESTDIR='$(DESTDIR)' userspace/c/install.sh $(BIN)
 
 .PHONY: demo
-demo: build ## train on real data over a lab of 4 workers, without and with packet loss
+demo: build ## train on real data over a lab of 4 workers, without and with packet loss, and with PyTorch beside Gloo
 	$(BIN)/sumac-lab demo
 
 .PHONY: test
@@ -52,6 +52,19 @@ fuzz: ## fuzz every parser with libFuzzer, MINUTES=60 divided over the targets; 
 .PHONY: miri
 miri: ## run the units of leases and packets under Miri (needs rustup's nightly with its component miri)
 	tools/miri.sh
+
+.PHONY: torch-tests
+torch-tests: setup ## run PyTorch's own distributed test cases with the backend sumac (3 minutes)
+	cargo build --locked -p sumac -p sumac-agg
+	SUMAC_BIN_DIR=$(CURDIR)/target/debug tools/torch-tests/run.py
+
+TORCH_ROOT ?= target/trixie
+
+.PHONY: torch-trixie
+torch-trixie: setup ## the same, and the Python client's tests, with Debian 13's PyTorch (as root; needs mmdebstrap, 1.2 GB in TORCH_ROOT=DIR)
+	cargo build --locked -p sumac -p sumac-agg
+	SUMAC_BIN_DIR=$(CURDIR)/target/debug tools/torch-root.sh $(TORCH_ROOT) sh -c \
+		'python3 -B -m unittest discover -t userspace/python -s userspace/python/tests && python3 -B tools/torch-tests/run.py'
 
 .PHONY: bench
 bench: build ## measure, and write docs/results.md's numbers as JSON (long; installs what it compares with)

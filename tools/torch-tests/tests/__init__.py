@@ -1,0 +1,1 @@
+"""Tests of the runner of PyTorch's own test cases."""
