@@ -90,6 +90,13 @@ class Lab:
                         raise
                     time.sleep(0.02)
 
+    def drop(self, part: str) -> None:
+        """Lets the aggregator drop this part of the packets that arrive, such as ``10%``."""
+        agg = program("sumac-agg")
+        assert agg is not None
+        command = [str(agg), "drop", "--host", str(self.base_port), "--up", part, "--down", "0"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
     def start_daemon(self, rank: int, secret: pathlib.Path) -> subprocess.Popen[bytes]:
         """Starts a host's daemon and waits until it listens."""
         config = self.path / f"daemon{rank}.toml"

@@ -38,11 +38,11 @@ def environment(lab: Lab, rank: int, **more: str) -> dict[str, str]:
 class Rank:
     """A process that runs cases."""
 
-    def __init__(self, lab: Lab, rank: int) -> None:
+    def __init__(self, lab: Lab, rank: int, cases: str) -> None:
         self.log = lab.path / f"rank{rank}.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.torch_ranks"], cwd=PYTHON, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                [sys.executable, "-m", "tests.torch_ranks", cases], cwd=PYTHON, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 env=environment(lab, rank, INIT_FILE=str(lab.path / "init")),
             )
 
@@ -74,10 +74,10 @@ class Rank:
             self.process.stdout.close()
 
 
-@unittest.skipIf(why_not(), why_not() or "")
-class Collectives(unittest.TestCase):
-    """Three ranks, each with its daemon, which run one case after the other."""
+class Ranks(unittest.TestCase):
+    """Three ranks, each with its daemon, which run one case of a module after the other."""
 
+    cases: str
     lab: Lab
     ranks: list[Rank]
 
@@ -93,7 +93,7 @@ class Collectives(unittest.TestCase):
     def start_ranks(cls) -> None:
         init = cls.lab.path / "init"
         init.unlink(missing_ok=True)
-        cls.ranks = [Rank(cls.lab, rank) for rank in range(cls.lab.world)]
+        cls.ranks = [Rank(cls.lab, rank, cls.cases) for rank in range(cls.lab.world)]
         for rank in cls.ranks:
             answer = rank.answer()
             assert answer["error"] is None, answer["error"]
@@ -116,15 +116,24 @@ class Collectives(unittest.TestCase):
         self.assertFalse(wrong, "\n".join(wrong))
 
 
-def _add_cases() -> None:
-    for case in (
-        "reductions", "means", "integers_are_exact", "floats_are_close", "bits", "blocks", "transfers", "asynchronous", "groups",
-        "shared_memory", "refusals", "hooks", "ddp", "sharded",
-    ):
-        setattr(Collectives, f"test_{case}", lambda self, case=case: self.run_case(case))
+def add_cases(to: type[Ranks], *cases: str) -> None:
+    """Adds a test for each case."""
+    for case in cases:
+        setattr(to, f"test_{case}", lambda self, case=case: self.run_case(case))
 
 
-_add_cases()
+@unittest.skipIf(why_not(), why_not() or "")
+class Collectives(Ranks):
+    """The calls of torch.distributed."""
+
+    cases = "tests.torch_cases"
+
+
+add_cases(
+    Collectives,
+    "reductions", "means", "integers_are_exact", "floats_are_close", "bits", "blocks", "transfers", "asynchronous", "groups",
+    "shared_memory", "refusals", "hooks", "ddp", "sharded",
+)
 
 
 @unittest.skipIf(why_not(), why_not() or "")

@@ -1,6 +1,6 @@
 """A rank of the tests of ``sumac.torch``: runs the cases that it reads from its input, and writes a line for each.
 
-    python3 -m tests.torch_ranks < CASES, with RANK, WORLD_SIZE, SUMAC_SOCKET and INIT_FILE
+    python3 -m tests.torch_ranks MODULE < CASES, with RANK, WORLD_SIZE, SUMAC_SOCKET and INIT_FILE
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Ranks(NamedTuple):
 
 
 def main() -> None:
-    """Runs cases of ``tests.torch_cases`` by name."""
+    """Runs cases of a module by name."""
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     init = f"file://{os.environ['INIT_FILE']}"
     dist.init_process_group("sumac", init_method=init, rank=rank, world_size=world, timeout=datetime.timedelta(seconds=30))
     ranks = Ranks(rank, world, dist.new_group(backend="gloo"))
-    cases = importlib.import_module("tests.torch_cases")
+    cases = importlib.import_module(sys.argv[1])
     print(json.dumps({"case": "init", "error": None}), flush=True)
     for line in sys.stdin:
         error = None

@@ -114,9 +114,9 @@ class Call:
         self._counters.count_path(carrier.path)
         into = None if target is source else target.array
         job.submit(self._work, lambda opened: opened.allreduce_async(source.array, into, reduction=reduction, **options))
-        self._write(carrier, target, result)
         if feedback is not None:
-            self._feed_back(carrier, source, tensor, feedback)
+            self._feed_back(carrier, source, tensor, feedback)  # Before the result, which may replace what was sent.
+        self._write(carrier, target, result)
 
     def _target(
         self, host: Host, carrier: dtypes.Carrier, source: Placed, result: torch.Tensor, keeps_source: bool
