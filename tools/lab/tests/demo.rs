@@ -1,4 +1,5 @@
-//! The demo, short: it checks by itself that all weights are bit-identical and that nothing is left.
+//! The demo, short: it checks by itself that all weights are bit-identical, that PyTorch is as accurate with Sumac as with
+//! Gloo, and that nothing is left.
 
 use std::process::Command;
 
@@ -9,9 +10,9 @@ fn obstacle() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("network namespaces need root".to_owned());
     }
-    let import = ["-c", "import numpy, sklearn.datasets"];
+    let import = ["-c", "import numpy, sklearn.datasets, torch.distributed"];
     if !Command::new("/usr/bin/python3").args(import).output().is_ok_and(|import| import.status.success()) {
-        return Some("the trainers need python3-numpy and python3-sklearn".to_owned());
+        return Some("the trainers need python3-numpy, python3-sklearn and python3-torch".to_owned());
     }
     Programs::find().err().map(|error| error.to_string())
 }
@@ -28,6 +29,16 @@ fn training_over_the_network_is_training() {
     let told = String::from_utf8_lossy(&demo.stdout);
     assert!(demo.status.success(), "{told}{}", String::from_utf8_lossy(&demo.stderr));
     assert_eq!(told.matches("bit-identical").count(), 2, "{told}");
+    for path in [
+        "    sumac  accuracy",
+        "XDP, AF_XDP",
+        "one copy of each tensor",
+        "    gloo   accuracy",
+        "the kernel's TCP",
+    ] {
+        assert!(told.contains(path), "{path} is missing in: {told}");
+    }
+    assert!(told.contains("the same but for rounding"), "{told}");
     assert!(told.contains("Left behind: no namespace"), "{told}");
     assert!(told.contains("of the frames lost") && told.contains("frames lost on the way up"), "{told}");
 }

@@ -1,6 +1,8 @@
-//! The demo: a small network learns to read digits, every gradient summed by the aggregator, without and with loss.
+//! The demo: a small network learns to read digits, every gradient summed by the aggregator, without and with loss, and
+//! with PyTorch.
 
 mod story;
+mod torch;
 mod training;
 
 use std::path::PathBuf;
@@ -14,6 +16,7 @@ use crate::spec::{Faults, LabSpec};
 use crate::traces::Traces;
 use crate::units::Probability;
 
+pub use torch::check_torch;
 pub use training::{Trained, check_python, train};
 
 /// The demo's options.
@@ -35,33 +38,48 @@ pub struct DemoOptions {
 pub fn demo(options: &DemoOptions) -> Result<bool> {
     story::opening(options);
     training::check_python()?;
+    check_torch()?;
     let scratch = Scratch::new()?;
     let single = training::alone(&scratch.0, options, "--single")?;
     let plain = training::alone(&scratch.0, options, "--plain")?;
 
     story::chapter("1. Clean cables: straight veths");
-    let (clean, clean_left) = in_lab(options, Faults::default(), &single)?;
+    let mut with_torch = Vec::new();
+    let (clean, clean_left) = in_lab(options, Faults::default(), &single, |deployment| {
+        story::chapter(
+            "2. PyTorch's DistributedDataParallel under torchrun, one on each host of the same lab",
+        );
+        with_torch = torch::train(deployment, options)?;
+        story::torch(deployment, &with_torch)
+    })?;
     story::chapter(&format!(
-        "2. The same with {} of the frames lost in every direction of every cable",
+        "3. The first with {} of the frames lost in every direction of every cable",
         options.loss
     ));
     let faults = Faults { loss: options.loss, ..Faults::default() };
-    let (lossy, lossy_left) = in_lab(options, faults, &single)?;
+    let (lossy, lossy_left) = in_lab(options, faults, &single, |_| Ok(()))?;
 
-    story::chapter("3. What came out");
-    let agree = story::weights(&single, &plain, &clean, &lossy);
+    story::chapter("4. What came out");
+    let same_weights = story::weights(&single, &plain, &clean, &lossy);
+    let same_accuracy = story::accuracies(&with_torch);
     let left = [clean_left, lossy_left].concat();
     story::left_behind(&left);
-    Ok(agree && left.is_empty())
+    Ok(same_weights && same_accuracy && left.is_empty())
 }
 
-/// Trains in a lab of its own and removes it; what is left of it comes back beside the result.
-fn in_lab(options: &DemoOptions, faults: Faults, single: &Trained) -> Result<(Vec<Trained>, Vec<String>)> {
+/// Trains in a lab of its own, goes on with `then` in it, and removes it; what is left of it comes back beside the result.
+fn in_lab(
+    options: &DemoOptions,
+    faults: Faults,
+    single: &Trained,
+    then: impl FnOnce(&Deployment<'_>) -> Result<()>,
+) -> Result<(Vec<Trained>, Vec<String>)> {
     let spec = LabSpec { faults, ..LabSpec::new(options.workers) };
     let lab = Lab::up(spec)?;
     let deployment = Deployment::start(&lab, &SumacOptions::default())?;
     let trained = training::together(&deployment, options, single)?;
     story::wire(&deployment, &trained)?;
+    then(&deployment)?;
     let traces = Traces::of(&lab)?;
     drop(deployment);
     lab.down()?;

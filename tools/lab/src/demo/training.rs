@@ -17,7 +17,7 @@ use crate::process::Process;
 use crate::units::Probability;
 
 /// Debian's Python, which has Debian's packages.
-const PYTHON: &str = "/usr/bin/python3";
+pub(super) const PYTHON: &str = "/usr/bin/python3";
 
 /// The timeout of one training. It takes seconds, but machines differ.
 const LIMIT: Duration = Duration::from_secs(600);
