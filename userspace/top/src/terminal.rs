@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::TopError;
 use crate::sample::{Sample, Source};
@@ -26,7 +26,8 @@ pub(crate) fn show(source: impl Source, interval: Duration) -> Result<(), TopErr
         return Err(TopError::NoTerminal);
     }
     let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    // Not SIGHUP, which ends the process: its terminal is gone, so that nothing can be restored, and crossterm reads from it for ever.
+    for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, ended.clone()).map_err(TopError::Terminal)?;
     }
     let (to, samples) = channel();
