@@ -26,12 +26,19 @@ install: ## build and install libsumac, its header and its pkg-config file (PREF
 	cargo build --release --locked -p sumac-c
 	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' INCLUDEDIR='$(INCLUDEDIR)' DESTDIR='$(DESTDIR)' userspace/c/install.sh $(BIN)
 
+.PHONY: package
+package: build ## the Debian packages into target/debian, and the wheel into target/wheels (installs cargo-deb first)
+	@tools/setup.sh --packages
+	cargo build --release --locked -p sumac-c
+	tools/packaging/package.sh $(BIN)
+
 .PHONY: demo
 demo: build ## train on real data over a lab of 4 workers, without and with packet loss, and with PyTorch beside Gloo
 	$(BIN)/sumac-lab demo
 
 .PHONY: test
-test: setup ## everything: units, simulation, model checking, eBPF programs, end to end
+test: setup ## everything: units, simulation, model checking, eBPF programs, packages, end to end
+	@tools/setup.sh --packages
 	@tools/test.sh
 
 KILLS ?= 500

@@ -6,6 +6,7 @@
 #   tools/setup.sh --deny     also cargo-deny, for `make deny`
 #   tools/setup.sh --fuzz     also cargo-bolero, for `make fuzz`
 #   tools/setup.sh --book     also mdbook, for `make book`
+#   tools/setup.sh --packages also cargo-deb and mmdebstrap, for `make package` and the test of the packages
 # A second run finds everything in place and does nothing.
 set -euo pipefail
 
@@ -13,6 +14,7 @@ BPF_LINKER_VERSION=0.13.0
 CARGO_DENY_VERSION=0.20.2
 CARGO_BOLERO_VERSION=0.13.5
 MDBOOK_VERSION=0.5.4
+CARGO_DEB_VERSION=3.8.0
 LLVM=22
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -33,6 +35,8 @@ launcher_packages=(slurmctld slurmd slurm-client munge jq shellcheck python3-ven
 # rustup's own come with rust-toolchain.toml.
 lint_packages=(rust-web-clippy rustfmt-web)
 compare_packages=(openmpi-bin libopenmpi-dev python3-mpi4py python3-matplotlib)
+# Of the wheel, and of the Debian tree in which the packages are tested.
+package_packages=(python3-pip python3-setuptools python3-wheel mmdebstrap)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
@@ -116,6 +120,14 @@ install_mdbook() {
     cargo install --quiet --locked mdbook --version "$MDBOOK_VERSION" --no-default-features --features search
 }
 
+# Without optimization it is built in half a minute; gzip and xz of the system compress.
+install_cargo_deb() {
+    cargo deb --version 2>/dev/null | grep -q "^cargo-deb $CARGO_DEB_VERSION" && return
+    say "building cargo-deb $CARGO_DEB_VERSION (half a minute)"
+    cargo install --quiet --locked cargo-deb --version "$CARGO_DEB_VERSION" --no-default-features --debug \
+        --config profile.dev.debug=false
+}
+
 command -v apt-get >/dev/null || die "this script knows Debian 12 only; install by hand: ${build_packages[*]}"
 install_missing "${build_packages[@]}" "${lab_packages[@]}" "${launcher_packages[@]}"
 if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
@@ -128,4 +140,8 @@ fi
 if [ "${1:-}" = --deny ]; then install_cargo_deny; fi
 if [ "${1:-}" = --fuzz ]; then install_cargo_bolero; fi
 if [ "${1:-}" = --book ]; then install_mdbook; fi
+if [ "${1:-}" = --packages ]; then
+    install_missing "${package_packages[@]}"
+    install_cargo_deb
+fi
 say "everything is in place"

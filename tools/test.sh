@@ -21,7 +21,7 @@ step() {
 export SUMAC_BIN_DIR=$PWD/target/debug
 step "units, simulation, model checking, eBPF programs" \
     cargo test --workspace --locked --no-fail-fast -- --nocapture --test-threads 2
-for folder in userspace/python userspace/c tools/demo tools/figures/compare tools/bench tools/docs tools/launchers tools/monitoring tools/torch-tests tools/lint; do
+for folder in userspace/python userspace/c tools/demo tools/figures/compare tools/bench tools/docs tools/launchers tools/monitoring tools/torch-tests tools/packaging tools/lint; do
     step "Python: $folder" /usr/bin/python3 -m unittest discover -v -t "$folder" -s "$folder/tests"
 done
 # One at a time: each test has its lab on the same two cores.

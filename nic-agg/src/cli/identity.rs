@@ -1,8 +1,9 @@
 //! The aggregator's key, secrets and state directory on the command line.
 
-use std::{env, path::PathBuf};
+use std::{env, fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
-use nix::unistd::Uid;
+use anyhow::Context as _;
+use nix::unistd::{Gid, Uid, setegid, seteuid};
 use sumac_control::{Identity, Secret, TlsError};
 
 const JOB_SECRET_FILE: &str = "secret";
@@ -21,10 +22,24 @@ impl StateDir {
     /// The directory.
     pub fn path(&self) -> PathBuf {
         let home = || env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-        self.state_dir.clone().unwrap_or_else(|| match Uid::effective().is_root() {
+        // Not the effective user, which `act_as_owner` changes.
+        self.state_dir.clone().unwrap_or_else(|| match Uid::current().is_root() {
             true => "/var/lib/sumac-agg".into(),
             false => home().join(".local/state/sumac-agg"),
         })
+    }
+
+    /// Lets root continue as the user that has the directory: what it makes there belongs to `sumac-agg serve`, which may
+    /// run as that user.
+    pub fn act_as_owner(&self) -> anyhow::Result<()> {
+        let path = self.path();
+        let Ok(directory) = fs::metadata(&path) else { return Ok(()) };
+        let (uid, gid) = (Uid::from_raw(directory.uid()), Gid::from_raw(directory.gid()));
+        if Uid::effective().is_root() && !uid.is_root() {
+            let owner = || format!("cannot continue as user {uid}, the owner of {}", path.display());
+            setegid(gid).and_then(|()| seteuid(uid)).with_context(owner)?;
+        }
+        Ok(())
     }
 
     /// The secret of jobs, made at the first call.

@@ -35,11 +35,16 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let identity = args.tls.identity(&args.state)?;
-    let secret = match (&args.secret_file, args.racks) {
-        (Some(file), _) => Credential::from_file(file)?.secret,
-        (None, false) => args.state.job_secret()?,
-        (None, true) => args.state.rack_secret()?,
+    // The caller's own files, before those of the state directory.
+    let given = args.secret_file.as_deref().map(Credential::from_file).transpose()?;
+    let site = args.tls.is_given().then(|| args.tls.identity(&args.state)).transpose()?;
+    let state = &args.state;
+    state.act_as_owner()?;
+    let identity = site.map_or_else(|| args.tls.identity(state), Ok)?;
+    let secret = match (given, args.racks) {
+        (Some(given), _) => given.secret,
+        (None, false) => state.job_secret()?,
+        (None, true) => state.rack_secret()?,
     };
     let token = JoinToken { fingerprint: identity.fingerprint(), secret };
     Ok(writeln!(io::stdout().lock(), "{token}")?)

@@ -28,6 +28,7 @@ PACKAGES = {
     "iperf3": "iperf3",
     "mdbook": OWN,
     "mount": "mount",
+    "mmdebstrap": "mmdebstrap",
     "mpirun": "openmpi-bin",
     "nft": "nftables",
     "nsenter": "util-linux",

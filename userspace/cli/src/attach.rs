@@ -1,7 +1,8 @@
 //! `sumac attach`: attaches the host program to an interface.
 
-use std::{io::Write as _, process::ExitCode};
+use std::{io::Write as _, path::PathBuf, process::ExitCode};
 
+use sumac_daemon::config::Config;
 use sumac_hostprog::{AttachOptions, Attached, HostMode, Queues, Steer};
 
 use crate::{exit, options::PinRoot};
@@ -13,8 +14,14 @@ use crate::{exit, options::PinRoot};
 #[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
 pub struct Args {
     /// The interface that leads to the aggregator.
-    #[arg(value_name = "IFACE")]
-    interface: String,
+    #[arg(value_name = "IFACE", required_unless_present = "config")]
+    interface: Option<String>,
+    /// The daemon's configuration, for interface, mode, queues, ports and rules in the NIC; with its backend "udp" nothing is
+    /// attached.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "interface", "mode", "queues", "base_port", "shards", "steer", "pin_root",
+    ])]
+    config: Option<PathBuf>,
     /// Mode of the program and of the sockets.
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     mode: HostMode,
@@ -41,6 +48,8 @@ const EXAMPLES: &str = concat!(
     "Examples:\n",
     "  sumac attach eth1                      in the fastest available mode\n",
     "  sumac attach eth1 --mode zerocopy      or fail\n",
+    "  sumac attach --config /etc/sumac/daemon.toml\n",
+    "                                         as the daemon would; its systemd unit does so before it starts it\n",
     "  sumac attach eth1 --queues 0,1         sockets on two of its queues\n",
     "  sumac attach eth1 --shards 2 --steer ntuple\n",
     "                                         each shard's packets to its queue, or fail\n\n",
@@ -49,19 +58,19 @@ const EXAMPLES: &str = concat!(
 
 /// Attaches, and prints what was bound.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let attached = sumac_hostprog::attach(&AttachOptions {
-        ifname: args.interface.clone(),
-        mode: args.mode,
-        queues: args.queues.clone(),
-        base_port: args.base_port,
-        shards: args.shards,
-        steer: args.steer,
-        pin_root: args.pin_root.path.clone(),
-    })?;
+    let Some(attached) = attach(args)? else {
+        if args.json {
+            exit::print_json(&serde_json::json!({ "interface": null }))?;
+        } else {
+            writeln!(std::io::stdout().lock(), "nothing to attach: the configuration's backend is udp")?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let interface = &attached.interface().name;
     if args.json {
         let (base_port, shards) = attached.ports();
         exit::print_json(&serde_json::json!({
-            "interface": args.interface,
+            "interface": interface,
             "program_id": attached.program_id(),
             "mode": attached.mode().to_string(),
             "fallback": attached.fallback(),
@@ -73,9 +82,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "pins": attached.pin_path(),
         }))?;
     } else {
-        report(&args.interface, &attached)?;
+        report(interface, &attached)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Attaches as the configuration or the options say; `None` where the configuration needs no program.
+fn attach(args: &Args) -> anyhow::Result<Option<Attached>> {
+    if let Some(file) = &args.config {
+        return Ok(sumac_daemon::attach(&Config::load(file)?)?);
+    }
+    let options = AttachOptions {
+        mode: args.mode,
+        queues: args.queues.clone(),
+        base_port: args.base_port,
+        shards: args.shards,
+        steer: args.steer,
+        pin_root: args.pin_root.path.clone(),
+        ..AttachOptions::new(args.interface.clone().unwrap_or_default())
+    };
+    Ok(Some(sumac_hostprog::attach(&options)?))
 }
 
 fn report(interface: &str, attached: &Attached) -> std::io::Result<()> {

@@ -9,8 +9,11 @@ use crate::{exit, options::PinRoot};
 #[command(after_help = exit::HELP)]
 pub struct Args {
     /// The interface.
-    #[arg(value_name = "IFACE")]
-    interface: String,
+    #[arg(value_name = "IFACE", required_unless_present = "all")]
+    interface: Option<String>,
+    /// From all interfaces, in all network namespaces; an aggregator stays.
+    #[arg(long, conflicts_with = "interface")]
+    all: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -20,7 +23,11 @@ pub struct Args {
 
 /// Detaches, and lists the removed pins.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let removed = sumac_hostprog::detach(&args.interface, &args.pin_root.path)?;
+    let root = &args.pin_root.path;
+    let removed = match &args.interface {
+        Some(interface) => sumac_hostprog::detach(interface, root)?,
+        None => sumac_hostprog::detach_all(root)?,
+    };
     if args.json {
         exit::print_json(&serde_json::json!({ "removed": removed }))?;
         return Ok(ExitCode::SUCCESS);

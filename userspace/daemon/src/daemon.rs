@@ -1,6 +1,6 @@
 //! The daemon: its start from a configuration, its shutdown, and the state that all sessions share.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sumac_api::{Code, Failure, Open, SandboxReply, StatsReply};
 use sumac_control::Endpoint;
+use sumac_hostprog::Attached;
 use sumac_metrics::MetricsError;
 use sumac_sandbox::{Sandbox, SandboxError};
 use tokio::runtime::Runtime;
@@ -17,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::access::{AccessRules, UnknownPrincipal};
-use crate::backend::{Backend, BackendError, FramePath, PreparedBackend};
+use crate::backend::{Backend, BackendError, FramePath, PreparedBackend, attach_program};
 use crate::config::{BackendChoice, Config};
 use crate::control_planes::{ControlPlaneError, ControlPlanes};
 use crate::datapath::DatapathStats;
@@ -81,11 +82,26 @@ impl Resolved {
             role: parameter::registration(config)?,
         })
     }
+
+    /// Returns the control plane whose route the data plane takes unless the configuration says more.
+    fn default_control(&self) -> Option<SocketAddr> {
+        let control = self.control_planes.default_address();
+        control.or(self.role.as_ref().map(|(endpoint, _)| endpoint.address))
+    }
 }
 
 /// Checks what a start would read besides the configuration: host names, secrets, certificates, users and groups.
 pub fn check(config: &Config) -> Result<(), DaemonError> {
     Resolved::new(config).map(drop)
+}
+
+/// Attaches the host program to the interface of the configuration, in place of a former one; `None` over UDP.
+pub fn attach(config: &Config) -> Result<Option<Attached>, DaemonError> {
+    if config.backend == BackendChoice::Udp {
+        return Ok(None);
+    }
+    let control = Resolved::new(config)?.default_control();
+    Ok(Some(attach_program(config, control)?))
 }
 
 /// A daemon whose sockets and maps are open, without threads: privileges are a thread's, and those that start later have no
@@ -147,9 +163,7 @@ impl Daemon {
     /// Opens the data path's sockets and maps, and the socket for trainers.
     pub fn prepare(config: Config) -> Result<PreparedDaemon, DaemonError> {
         let resolved = Resolved::new(&config)?;
-        let control = resolved.control_planes.default_address();
-        let control = control.or(resolved.role.as_ref().map(|(endpoint, _)| endpoint.address));
-        let backend = Backend::set_up(&config, control)?;
+        let backend = Backend::set_up(&config, resolved.default_control())?;
         let listener = listen(&config.socket, &resolved.permissions)?;
         let metrics = config.metrics.map(sumac_metrics::listen).transpose()?;
         Ok(PreparedDaemon { config, resolved, backend, listener, metrics, sandbox: None })

@@ -59,7 +59,7 @@ mod watch;
 pub use access::UnknownPrincipal;
 pub use backend::BackendError;
 pub use control_planes::ControlPlaneError;
-pub use daemon::{Daemon, DaemonError, PreparedDaemon, check};
+pub use daemon::{Daemon, DaemonError, PreparedDaemon, attach, check};
 pub use parameter::ParameterHostError;
 pub use sandbox::limit_start;
 pub use server::ServeError;

@@ -34,5 +34,5 @@ pub use attached::{Attached, MapError, OpenError};
 pub use inventory::inventory;
 pub use mode::HostMode;
 pub use queues::Queues;
-pub use remove::{RemoveError, clean, detach};
+pub use remove::{RemoveError, clean, detach, detach_all};
 pub use steer::{Steer, SteerError};

@@ -50,6 +50,16 @@ pub fn detach(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, 
         .ok_or_else(|| RemoveError::NotAttached { ifname: ifname.to_owned(), path: path.to_owned() })
 }
 
+/// Detaches the host programs from all interfaces, in every network namespace, as [`detach`] does from one.
+pub fn detach_all(pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
+    let root = pin_root.as_ref();
+    let mut removed = Vec::new();
+    for pins in HostPins::list(root).map_err(RemoveError::read(root))? {
+        removed.extend(remove(&pins)?.unwrap_or_default());
+    }
+    Ok(removed)
+}
+
 /// Removes everything that Sumac has pinned below `pin_root`, in every network namespace: host programs, and what else
 /// is there, such as an aggregator's. Returns the paths removed.
 ///
@@ -62,10 +72,7 @@ pub fn clean(pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
         return Ok(Vec::new());
     }
     check_root(root)?;
-    let mut removed = Vec::new();
-    for pins in HostPins::list(root).map_err(RemoveError::read(root))? {
-        removed.extend(remove(&pins)?.unwrap_or_default());
-    }
+    let mut removed = detach_all(root)?;
     let rules = delete_rules_of_aggregators(root);
     remove_tree(root, &mut removed)?;
     rules?;

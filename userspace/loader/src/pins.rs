@@ -8,7 +8,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io,
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{MetadataExt as _, lchown},
     path::{Path, PathBuf},
 };
 
@@ -16,6 +16,7 @@ use aya::programs::{
     ProgramError, ProgramInfo,
     links::{FdLink, LinkError, PinnedLink},
 };
+use nix::unistd::geteuid;
 use thiserror::Error;
 
 use crate::{chain::chain, replace::STAGED};
@@ -78,6 +79,23 @@ impl PinDirectory {
 
     pub fn pin(&self, name: &str) -> PathBuf {
         self.path.join(name)
+    }
+
+    /// Gives the directory, its parent and its pins to the owner of the directory of all pins: root may attach for a daemon
+    /// that runs as another user, as that of the Debian package.
+    pub(crate) fn give_to_owner(&self) -> io::Result<()> {
+        let mut parents = self.path.ancestors();
+        let (Some(own), Some(kind), Some(root)) = (parents.next(), parents.next(), parents.next()) else {
+            return Ok(());
+        };
+        let owner = fs::metadata(root)?;
+        if owner.uid() == geteuid().as_raw() {
+            return Ok(());
+        }
+        let pins = entries(own)?;
+        let paths = pins.iter().map(PathBuf::as_path).chain([own, kind]);
+        // Not through the records, which are symbolic links.
+        paths.into_iter().try_for_each(|path| lchown(path, Some(owner.uid()), Some(owner.gid())))
     }
 
     /// Makes the directory and locks it against other processes. The lock ends with the returned file. After an error

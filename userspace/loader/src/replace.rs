@@ -65,6 +65,12 @@ impl PinDirectory {
         if let Err(error) = self.complete().or_else(|_| self.complete()) {
             tracing::warn!("{error}; the next command completes it");
         }
+        if let Err(error) = self.give_to_owner() {
+            tracing::warn!(
+                "cannot give the pins at {} to the owner of the directory above: {error}",
+                self.path().display()
+            );
+        }
         Ok(())
     }
 

@@ -25,6 +25,7 @@ use crate::datapath::{Datapath, DatapathStats, EventSink, ParameterJob, Peer, Wo
 
 pub(crate) use self::choice::FramePath;
 pub use self::setup::BackendError;
+pub(crate) use self::setup::attach_program;
 pub(crate) use self::terms::host_job;
 
 /// This host's address in the data plane.

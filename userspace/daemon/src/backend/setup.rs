@@ -36,25 +36,31 @@ pub(super) fn udp(config: &Config) -> Result<Setup, BackendError> {
     Ok((Local { ip, port, mac: [0; 6] }, None, ios))
 }
 
-/// `control`: the control plane, whose route is the data plane's unless the configuration says more.
-pub(super) fn xdp(config: &Config, control: Option<SocketAddr>) -> Result<Setup, BackendError> {
-    let failed = |error: &dyn std::fmt::Display| BackendError::Xdp(error.to_string());
+/// Returns the interface and the address of the data plane. `control`: the control plane, whose route they are of unless the
+/// configuration says more.
+fn data_path(config: &Config, control: Option<SocketAddr>) -> Result<(String, Ipv4Addr), BackendError> {
+    if let (Some(ifname), Some(ip)) = (&config.interface, config.address) {
+        return Ok((ifname.clone(), ip));
+    }
     let route = match control {
-        Some(SocketAddr::V4(endpoint)) => neighbour::resolve(*endpoint.ip()).map_err(|error| failed(&error)),
-        _ => Err(BackendError::Xdp(
-            "the configuration names no control plane (`aggregator`) with an IPv4 address".into(),
-        )),
-    };
-    let (ifname, ip) = match (&config.interface, config.address) {
-        (Some(ifname), Some(ip)) => (ifname.clone(), ip),
-        (ifname, ip) => {
-            let route = route?;
-            (ifname.clone().unwrap_or(route.ifname), ip.unwrap_or(route.src_ip))
+        Some(SocketAddr::V4(endpoint)) => {
+            neighbour::resolve(*endpoint.ip()).map_err(|error| BackendError::Xdp(error.to_string()))?
+        }
+        _ => {
+            return Err(BackendError::Xdp(
+                "the configuration names no control plane (`aggregator`) with an IPv4 address".into(),
+            ));
         }
     };
-    // The NIC's flow rules steer the first shard to the first queue.
-    let mut queues = config.queues.clone();
-    queues.iter_mut().for_each(|queues| queues.sort_unstable());
+    let ifname = config.interface.clone().unwrap_or(route.ifname);
+    Ok((ifname, config.address.unwrap_or(route.src_ip)))
+}
+
+/// `control`: as for [`data_path`].
+pub(super) fn xdp(config: &Config, control: Option<SocketAddr>) -> Result<Setup, BackendError> {
+    let failed = |error: &dyn std::fmt::Display| BackendError::Xdp(error.to_string());
+    let (ifname, ip) = data_path(config, control)?;
+    let queues = queues(config);
     let mut program = open_or_attach(config, queues.as_deref(), &ifname)?;
     program.claim().map_err(|error| failed(&error))?;
     let paths = config.paths.unwrap_or(DEFAULT_PATHS);
@@ -110,14 +116,30 @@ fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Resu
         Err(OpenError::NotAttached { .. } | OpenError::Detached { .. }) => {}
         Err(error) => return Err(BackendError::Xdp(error.to_string())),
     }
+    attach_configured(config, ifname)
+}
+
+/// Attaches the program to the interface of the data plane, in place of a former one. `control`: as for [`data_path`].
+pub(crate) fn attach_program(config: &Config, control: Option<SocketAddr>) -> Result<Attached, BackendError> {
+    attach_configured(config, &data_path(config, control)?.0)
+}
+
+fn attach_configured(config: &Config, ifname: &str) -> Result<Attached, BackendError> {
     let options = AttachOptions {
         mode: config.mode,
         steer: config.steer,
-        queues: queues.map_or(Queues::All, |queues| Queues::Only(queues.to_vec())),
+        queues: queues(config).map_or(Queues::All, Queues::Only),
         base_port: config.base_port,
         shards: config.shards,
         pin_root: config.pin_root.clone(),
         ..AttachOptions::new(ifname)
     };
     attach(&options).map_err(|error| BackendError::Xdp(error.to_string()))
+}
+
+/// The configured queues in order: the NIC's flow rules steer the first shard to the first queue.
+fn queues(config: &Config) -> Option<Vec<u32>> {
+    let mut queues = config.queues.clone();
+    queues.iter_mut().for_each(|queues| queues.sort_unstable());
+    queues
 }
