@@ -132,7 +132,7 @@ class Collectives(Ranks):
 add_cases(
     Collectives,
     "reductions", "means", "integers_are_exact", "floats_are_close", "bits", "blocks", "transfers", "asynchronous", "groups",
-    "shared_memory", "refusals", "hooks", "ddp", "sharded",
+    "shared_memory", "refusals", "hooks", "ddp", "sharded", "interleaved",
 )
 
 

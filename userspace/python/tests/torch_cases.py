@@ -13,6 +13,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import sumac.torch
 
+from .torch_interleaved import interleaved  # noqa: F401 - a case
 from .torch_ranks import Ranks
 
 NATIVE = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
