@@ -49,7 +49,7 @@ class Configuration:
     HEAD = ("key", "type", "default", "meaning")
     TABLES = {
         "[control_planes.NAME]": "ControlPlaneConfig", "[[allow]]": "AccessRule", "[[routes]]": "RouteConfig",
-        "[parameter_host]": "ParameterHost",
+        "[parameter_host]": "ParameterHost", "[tracing]": "TracingConfig",
     }
     INTRODUCTION = (
         "# daemon.toml\n\nThe configuration of a host's daemon, a TOML file. `sumac daemon --check --config FILE` reads it "

@@ -1,13 +1,16 @@
-"""Scrapes of both programs while they sum: Prometheus' own checks, and the metrics that dashboard and alerts use."""
+"""Scrapes of both programs while they sum: Prometheus' own checks, the metrics that dashboard and alerts use, and spans."""
 
 from __future__ import annotations
 
+import http.server
 import importlib.util
 import json
 import pathlib
 import re
 import subprocess
 import sys
+import threading
+import time
 import unittest
 import urllib.request
 from typing import Any
@@ -56,6 +59,22 @@ def series(metrics: dict[str, str]) -> set[str]:
     return made
 
 
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes spans, as an OpenTelemetry collector does."""
+
+    requests: list[tuple[str, bytes]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.requests.append((self.path, body))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Prints nothing."""
+
+
 class Scrapes(unittest.TestCase):
     scrapes: list[str]
 
@@ -65,7 +84,11 @@ class Scrapes(unittest.TestCase):
         cls.programs = [lab_module.program(name) for name in ("sumac", "sumac-agg")]
         if None in cls.programs:
             raise unittest.SkipTest("the programs are not built (make build)")
-        lab = lab_module.Lab()
+        collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        cls.addClassCleanup(collector.server_close)
+        cls.addClassCleanup(collector.shutdown)
+        lab = lab_module.Lab(daemon_config=f'tracing = {{ otlp = "http://127.0.0.1:{collector.server_port}" }}\n')
         cls.addClassCleanup(lab.stop)
         drop = [str(cls.programs[1]), "drop", "--up", "0.1%", "--down", "0", "--host", str(lab.base_port)]
         subprocess.run(drop, check=True)
@@ -104,6 +127,15 @@ class Scrapes(unittest.TestCase):
         exported = set().union(*map(names, self.scrapes)) | OF_XDP
         self.assertGreater(len(used()), 50)
         self.assertEqual(used() - exported, set())
+
+    def test_a_daemon_without_privileges_sends_spans(self) -> None:
+        deadline = time.monotonic() + 60
+        while not Collector.requests and time.monotonic() < deadline:
+            time.sleep(0.05)
+        path, body = Collector.requests[0]
+        self.assertEqual(path, "/v1/traces")
+        for text in (b"sumac-daemon", b"allreduce", b"first packets", b"network"):
+            self.assertIn(text, body)
 
     def test_the_live_views_have_samples_for_scripts(self) -> None:
         self.assertIn("udp", self.top[0]["facts"]["path"])

@@ -31,6 +31,7 @@ use crate::parameter::{self, ParameterHostError, ParameterHostTask, ParameterJob
 use crate::quotas::{Quotas, Reservation};
 use crate::sandbox;
 use crate::server::{Permissions, ServeError, Server, Sessions, listen};
+use crate::spans::{Collector, Spans, SpansError, SpansTask};
 use crate::watch;
 
 /// The time for jobs to leave their coordinators at shutdown.
@@ -52,6 +53,8 @@ pub enum DaemonError {
     ParameterHost(#[from] ParameterHostError),
     #[error(transparent)]
     Metrics(#[from] MetricsError),
+    #[error(transparent)]
+    Spans(#[from] SpansError),
     #[error("cannot start the daemon's asynchronous part: {0}")]
     Runtime(std::io::Error),
     #[error("a thread of the data path has panicked ({0}); please report it, and start the daemon again")]
@@ -63,6 +66,7 @@ pub struct Daemon {
     state: Arc<DaemonState>,
     server: Option<Server>,
     role: Option<ParameterHostTask>,
+    spans: Option<SpansTask>,
     runtime: Option<Runtime>,
 }
 
@@ -112,6 +116,7 @@ pub struct PreparedDaemon {
     backend: PreparedBackend,
     listener: OwnedFd,
     metrics: Option<TcpListener>,
+    collector: Option<Collector>,
     sandbox: Option<SandboxReply>,
 }
 
@@ -125,7 +130,7 @@ impl PreparedDaemon {
     }
 
     pub fn start(self) -> Result<Daemon, DaemonError> {
-        let PreparedDaemon { config, resolved, backend, listener, metrics, sandbox } = self;
+        let PreparedDaemon { config, resolved, backend, listener, metrics, collector, sandbox } = self;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("sumac-control")
@@ -136,6 +141,13 @@ impl PreparedDaemon {
         let sink = jobs.clone();
         let backend = Backend::start(backend, &config, Arc::new(move |event| sink.deliver(event)))?;
         let quotas = Quotas::new(&config);
+        let (spans, spans_task) = match collector {
+            Some(collector) => {
+                let (spans, task) = SpansTask::start(collector, runtime.handle());
+                (spans, Some(task))
+            }
+            None => (Spans::default(), None),
+        };
         let state = Arc::new(DaemonState {
             config,
             control_planes: resolved.control_planes,
@@ -146,6 +158,7 @@ impl PreparedDaemon {
             quotas,
             pace: CommandPace::default(),
             opens: Opens::default(),
+            spans: Arc::new(spans),
             sandbox,
             runtime: runtime.handle().clone(),
         });
@@ -155,7 +168,7 @@ impl PreparedDaemon {
         }
         let server = Server::start(state.clone(), listener)?;
         let role = resolved.role.map(|role| ParameterHostTask::begin(state.clone(), runtime.handle(), role));
-        Ok(Daemon { state, server: Some(server), role, runtime: Some(runtime) })
+        Ok(Daemon { state, server: Some(server), role, spans: spans_task, runtime: Some(runtime) })
     }
 }
 
@@ -166,7 +179,8 @@ impl Daemon {
         let backend = Backend::set_up(&config, resolved.default_control())?;
         let listener = listen(&config.socket, &resolved.permissions)?;
         let metrics = config.metrics.map(sumac_metrics::listen).transpose()?;
-        Ok(PreparedDaemon { config, resolved, backend, listener, metrics, sandbox: None })
+        let collector = config.tracing.as_ref().map(Collector::new).transpose()?;
+        Ok(PreparedDaemon { config, resolved, backend, listener, metrics, collector, sandbox: None })
     }
 
     /// Starts a daemon that keeps the privileges of the process.
@@ -216,6 +230,9 @@ impl Daemon {
         drop(self.role.take());
         self.state.backend.stop();
         if let Some(runtime) = self.runtime.take() {
+            if let Some(spans) = self.spans.take() {
+                spans.close(&runtime);
+            }
             runtime.shutdown_timeout(Duration::from_secs(1));
         }
     }
@@ -239,6 +256,7 @@ pub(crate) struct DaemonState {
     pub(crate) quotas: Quotas,
     pub(crate) pace: CommandPace,
     pub(crate) opens: Opens,
+    pub(crate) spans: Arc<Spans>,
     sandbox: Option<SandboxReply>,
     runtime: tokio::runtime::Handle,
 }

@@ -41,8 +41,10 @@ class Lab:
     WORLD = 2
     _made = 0
 
-    def __init__(self, world: int = WORLD) -> None:
+    def __init__(self, world: int = WORLD, daemon_config: str = "") -> None:
+        """Starts all. ``daemon_config``: further lines of the daemons' configuration."""
         self.world = world
+        self._daemon_config = daemon_config
         self._folder = tempfile.TemporaryDirectory(prefix="sumac-python-")
         self.path = pathlib.Path(self._folder.name)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -103,6 +105,7 @@ class Lab:
         config.write_text(
             f'socket = "{self.socket(rank)}"\nbackend = "udp"\naddress = "{self._net}.{11 + rank}"\n'
             f'aggregator = "{self._net}.1:48600"\nsecret_file = "{secret}"\nmetrics = "{self.metrics(rank)}"\n'
+            + self._daemon_config
             + (f'[parameter_host]\nsecret_file = "{secret}"\n' if rank == 0 else "")
         )
         process = self._spawn("sumac", "daemon", "--config", str(config))

@@ -1,6 +1,7 @@
 //! The daemon's configuration: a TOML file. Errors name the file and the key.
 
 mod access;
+mod tracing;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,6 +17,7 @@ use sumac_wire::{DEFAULT_PATHS, MAX_ELEMENTS, MAX_PATHS};
 
 pub(crate) use self::access::USER;
 pub use self::access::{AccessRule, Principal};
+pub use self::tracing::TracingConfig;
 pub use sumac_control::HostPort;
 
 /// The least default of `buffers_mib`, in bytes.
@@ -127,6 +129,8 @@ pub struct Config {
     /// The address, such as `"127.0.0.1:9402"`, at which Prometheus scrapes metrics; absent: none.
     #[schemars(with = "Option<String>")]
     pub metrics: Option<SocketAddr>,
+    /// Where spans of operations go; absent: they are off.
+    pub tracing: Option<TracingConfig>,
     /// Whether system calls are restricted to those that the daemon uses (seccomp). `sumac status` shows it.
     #[serde(default = "yes")]
     pub seccomp: bool,
@@ -339,6 +343,9 @@ impl Config {
         }
         for (place, rule) in self.allow.iter().enumerate() {
             rule.check().map_err(|problem| ("allow", format!("rule {}: {problem}", place + 1)))?;
+        }
+        if let Some(tracing) = &self.tracing {
+            tracing.check().map_err(|problem| ("tracing", problem))?;
         }
         match &self.parameter_host {
             Some(host) => {

@@ -23,6 +23,7 @@ use crate::jobs::ActiveJob;
 use crate::operations::{Client, ClientId, JobOperations, UnattributedFault};
 use crate::quotas::{Reservation, job_bytes};
 use crate::session::{Notification, OpenedJob};
+use crate::spans::JobSpans;
 
 pub(crate) use self::plan::Plan;
 use self::start::Channels;
@@ -143,6 +144,7 @@ impl Job {
             self.events.clone(),
             self.client.clone(),
             &point,
+            JobSpans::new(&self.daemon.spans, &self.plan.spec.job, self.plan.spec.rank, &grant.terms),
         ));
         if let Err(failure) = self.route(&member, &operations, &reply) {
             return self.abort(member, failure).await;

@@ -1,6 +1,7 @@
 //! The metrics of the daemon as a whole and of its data path.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 
 use sumac_api::Failure;
 use sumac_metrics::{Description, Encoder, Group, Metric, Unit};
@@ -34,6 +35,16 @@ const FAILED_OPENS: Group<u64> = Group {
         "sumac_opens_failed",
         Unit::None,
         "Jobs that could not be opened, by the failure's code",
+        |it| *it,
+    )],
+};
+
+const SPANS: Group<u64> = Group {
+    labels: &["outcome"],
+    metrics: &[Metric::counter(
+        "sumac_traced_operations",
+        Unit::None,
+        "Operations with spans: `exported`, `refused` by the collector, or dropped as the queue was full (`overflowed`)",
         |it| *it,
     )],
 };
@@ -117,6 +128,7 @@ pub(super) fn describe() -> impl Iterator<Item = Description> {
     INFO.describe()
         .chain(DAEMON.describe())
         .chain(FAILED_OPENS.describe())
+        .chain(SPANS.describe())
         .chain(THREADS.describe())
         .chain(SOCKETS.describe())
         .chain(FRAMES.describe())
@@ -132,6 +144,14 @@ pub(super) fn encode(
     INFO.encode(encoder, &[(about, ())])?;
     DAEMON.encode(encoder, &[(Vec::new(), state)])?;
     FAILED_OPENS.encode(encoder, &state.opens.failed())?;
+    let counters = &state.spans.counters;
+    let spans = [
+        ("exported", &counters.exported),
+        ("refused", &counters.refused),
+        ("overflowed", &counters.overflowed),
+    ];
+    let spans = spans.map(|(outcome, count)| (vec![outcome.to_owned()], count.load(Ordering::Relaxed)));
+    SPANS.encode(encoder, &spans)?;
     let named = threads.iter().map(|thread| (vec![thread.name.clone()], thread));
     THREADS.encode(encoder, &named.collect::<Vec<_>>())?;
     SOCKETS.encode(encoder, &threads.iter().map(|thread| (port(thread), ())).collect::<Vec<_>>())?;

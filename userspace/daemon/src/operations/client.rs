@@ -47,6 +47,8 @@ impl ClientId {
 pub(crate) struct Ending {
     /// The word that it polls.
     pub(crate) word: Option<CompletionWord>,
-    /// When the command was read, if the client asked for the times of the steps.
+    /// When the command was read, if the times of the steps are taken.
     pub(crate) received_ns: Option<u64>,
+    /// Whether the client asked for them.
+    pub(crate) is_timed: bool,
 }

@@ -27,6 +27,17 @@ pub(crate) enum FragmentEnd {
 }
 
 impl FragmentEnd {
+    /// Returns the reason of a failure.
+    pub(super) fn problem(&self) -> Option<String> {
+        match self {
+            FragmentEnd::Complete => None,
+            FragmentEnd::PeerFault(failure)
+            | FragmentEnd::SumFault(failure)
+            | FragmentEnd::OwnFault(failure) => Some(failure.message.to_string()),
+            FragmentEnd::JobEnded => Some("the job has ended".to_owned()),
+        }
+    }
+
     /// Orders the ends: an operation ends like its most severe fragment.
     fn severity(&self) -> u8 {
         match self {
@@ -134,7 +145,7 @@ impl InFlight {
         (self.end.clone(), self.times.arrived.saturating_sub(self.times.taken))
     }
 
-    /// Returns the times of the steps, if the client asked for them. The operation has ended now.
+    /// Returns the times of the steps, if they are taken. The operation has ended now.
     pub(super) fn timing(&self) -> Option<Timing> {
         let FragmentTimes { taken, sent, arrived } = self.times;
         self.ending.received_ns.map(|received_ns| Timing {

@@ -42,6 +42,7 @@ use crate::explain::bounded;
 use crate::job::JobEvent;
 use crate::quotas::{Reservation, operation_bytes};
 use crate::session::{CompletionWord, LeasedBuffer, Notification, Outcome};
+use crate::spans::JobSpans;
 
 pub(crate) use self::client::{Client, ClientId, Ending};
 pub(crate) use self::fragment::ElementRanges;
@@ -114,6 +115,7 @@ struct State {
 pub(crate) struct JobOperations {
     pub(crate) terms: JobTerms,
     pub(crate) rank: u16,
+    spans: JobSpans,
     events: UnboundedSender<JobEvent>,
     state: Mutex<State>,
 }
@@ -126,6 +128,7 @@ impl JobOperations {
         events: UnboundedSender<JobEvent>,
         opener: Client,
         point: &ResumePoint,
+        spans: JobSpans,
     ) -> JobOperations {
         let mut lanes = Lanes::new(CLASSES, terms.shards, &terms.resume);
         lanes.begin_at(point);
@@ -135,7 +138,7 @@ impl JobOperations {
             clients: BTreeMap::from([(ClientId::OPENER, opener)]),
             ..State::default()
         };
-        JobOperations { terms, rank, events, state: Mutex::new(state) }
+        JobOperations { terms, rank, spans, events, state: Mutex::new(state) }
     }
 
     /// Returns the bytes that the daemon holds for an operation until it ends. Refuses one of too many chunks.
@@ -296,8 +299,11 @@ impl JobOperations {
         let Some(operation) = state.in_flight.remove(&id) else { return };
         let (end, duration_ns) = operation.end();
         let loss = operation.loss();
-        let timing = operation.timing();
-        let InFlight { client, op, missed, ending: Ending { word, .. }, .. } = operation;
+        let times = operation.timing();
+        let InFlight { client, op, missed, descriptor, ending: Ending { word, is_timed, .. }, .. } =
+            operation;
+        self.spans.ended(id, descriptor, times, end.problem());
+        let timing = times.filter(|_| is_timed);
         let failed = |failure| Outcome { duration_ns, error: Some(failure), ..Outcome::default() };
         if end != FragmentEnd::JobEnded {
             state.log.ended(id);

@@ -209,7 +209,7 @@ impl Session {
     }
 
     fn submit(&mut self, id: u64, kind: CollectiveKind, request: &Collective) -> Answer {
-        let received_ns = request.timing.then(monotonic_ns);
+        let received_ns = (request.timing || self.daemon.spans.is_on()).then(monotonic_ns);
         let (operations, client) = self.open_job(request.job)?;
         let terms = &operations.terms;
         check(kind, request, terms)?;
@@ -228,7 +228,7 @@ impl Session {
             client,
             op,
             ranges: tensor.ranges(),
-            ending: Ending { word, received_ns },
+            ending: Ending { word, received_ns, is_timed: request.timing },
         };
         let lease =
             |fragment: &Range<u64>, ranges: &ElementRanges| tensor.lease(&from, &to, fragment, ranges);

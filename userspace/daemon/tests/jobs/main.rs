@@ -19,5 +19,6 @@ mod partner;
 mod quotas;
 mod replace;
 mod resume;
+mod spans;
 mod transfers;
 mod words;

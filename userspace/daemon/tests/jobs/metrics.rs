@@ -27,7 +27,7 @@ fn ask(address: SocketAddr, request: &str, header: &str) -> (u16, String, String
 }
 
 /// The series of a scrape by name and labels. All of them are described, none comes twice, and no text follows the end.
-fn scrape(address: SocketAddr) -> BTreeMap<String, f64> {
+pub fn scrape(address: SocketAddr) -> BTreeMap<String, f64> {
     let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
     let (status, header, body) = ask(address, "GET /metrics", accept);
     assert_eq!(status, 200, "{body}");
