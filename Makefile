@@ -68,7 +68,8 @@ torch-tests: setup ## run PyTorch's own distributed test cases with the backend 
 TORCH_ROOT ?= target/trixie
 
 .PHONY: torch-trixie
-torch-trixie: setup ## the same, and the Python client's tests, with Debian 13's PyTorch (as root; needs mmdebstrap, 1.2 GB in TORCH_ROOT=DIR)
+torch-trixie: ## the same, and the Python client's tests, with Debian 13's PyTorch (as root; a root of 1.2 GB in TORCH_ROOT=DIR)
+	@tools/setup.sh --trixie
 	cargo build --locked -p sumac -p sumac-agg
 	SUMAC_BIN_DIR=$(CURDIR)/target/debug tools/torch-root.sh $(TORCH_ROOT) sh -c \
 		'python3 -B -m unittest discover -t userspace/python -s userspace/python/tests && python3 -B tools/torch-tests/run.py'

@@ -2,6 +2,7 @@
 # The only step that touches the system: installs what building, testing and the lab need on Debian 12.
 #   tools/setup.sh            tool chain, lab tools, Python and PyTorch for the demo and the tests
 #   tools/setup.sh --compare  also Open MPI, for `sumac-figures compare` and `make bench`
+#   tools/setup.sh --trixie   also mmdebstrap, for `make torch-trixie`
 #   tools/setup.sh --lint     also clippy and rustfmt, for `make lint`
 #   tools/setup.sh --deny     also cargo-deny, for `make deny`
 #   tools/setup.sh --fuzz     also cargo-bolero, for `make fuzz`
@@ -130,6 +131,7 @@ install_cargo_deb() {
 
 command -v apt-get >/dev/null || die "this script knows Debian 12 only; install by hand: ${build_packages[*]}"
 install_missing "${build_packages[@]}" "${lab_packages[@]}" "${launcher_packages[@]}"
+if [ "${1:-}" = --trixie ]; then install_missing mmdebstrap; fi
 if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
 install_bpf_linker
 install_schemas

@@ -307,6 +307,8 @@ class Handle:
     def left_out(self) -> np.ndarray:
         """Returns this worker's elements that were left out, and zeros elsewhere: to be added to the next step's.
 
+        Less the mean of the others, which has stood for them: see "Error feedback" in ``docs/api.md``.
+
         Needs an operation with ``out``, since one in place has overwritten them, and its end.
         """
         if self._out is self._array:

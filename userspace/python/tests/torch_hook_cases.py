@@ -147,6 +147,17 @@ def feedback_of_bfloat16(ranks: Ranks) -> None:
     check(left_out > 0 and error < 6 * 2**-8, error, left_out)
 
 
+def not_finite(ranks: Ranks) -> None:
+    """A step with infinite gradients, as of a loss that is scaled too much, does not spoil the next one by feedback."""
+    for wire, largest in ((None, 2e-6), ("bfloat16", 4 * 2**-8)):
+        plain, hooked = model(ranks.gloo), model()
+        hooks.register(hooked, wire=wire, error_feedback=True)
+        hooked.zero_grad()
+        (hooked(torch.full((4, WIDTH), 1e30)).square().sum() * 1e30).backward()
+        check(not all(parameter.grad.isfinite().all() for parameter in hooked.parameters()))
+        check(error(step(ranks, hooked, 1), step(ranks, plain, 1)) < largest, wire)
+
+
 def composed(ranks: Ranks) -> None:
     """All options at once. A rank that is late may be left out, too, so only the totals are known."""
     error, _ = _total_error(ranks, priority=True, loss_bound=0.01, wire="int16")

@@ -98,7 +98,7 @@ class State:
         """Adds this rank's values that were left out to the residual, less the mean of the others, which stood for them."""
         scale = 1 if self.reduction == "mean" else self.group.size()
         for first, end in loss.own:
-            residual[first:end] += left_out[first:end] - result[first:end] / scale
+            residual[first:end] += _finite(left_out[first:end] - result[first:end] / scale)
 
     def rounded(self, bucket: dist.GradBucket) -> torch.Tensor:
         """Returns a bucket's gradients in bfloat16, in memory that the daemon shares."""
@@ -147,9 +147,10 @@ def allreduce(state: State, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         gradients += residual
     sent = state.rounded(bucket) if state.is_rounded else gradients
     bound = state.bound_of(bucket)
-    if residual is not None:
-        # What is rounded off, now that the rest is on its way.
-        torch.sub(gradients, sent, out=residual)
+    if residual is not None and state.is_rounded:
+        residual.copy_(_finite(gradients - sent))
+    elif residual is not None:
+        residual.zero_()
     left_out = torch.empty_like(sent) if residual is not None and bound else None
     work = state.group.submit_allreduce(
         sent, reduction=state.reduction, priority=state.priority_of(bucket), loss_bound=bound, wire=state.wire,
@@ -165,6 +166,11 @@ def allreduce(state: State, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         return gradients.copy_(sent) if state.is_rounded else gradients
 
     return work.get_future().then(reduced)
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    """Replaces what is not finite by zeros: a step that overflowed, which its optimizer skips, would spoil all later ones."""
+    return values.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def register(model: DistributedDataParallel, **options: Any) -> State:
