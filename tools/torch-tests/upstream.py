@@ -48,6 +48,8 @@ def load(backend: str, world: int) -> types.ModuleType:
     _avoid_replicated_tensors()
     module = importlib.import_module("torch.testing._internal.distributed.distributed_test")
     module.BACKEND = _Backend(backend)
+    # Seconds that the ranks wait for each other around a case: 10 are few on a busy machine.
+    module.Barrier.sync.__func__.__defaults__ = (None, 60)
     module.DistTestCases.backend_feature["plugin"].add(backend)
     return module
 
@@ -71,6 +73,14 @@ def case_class(module: types.ModuleType, prepare: Prepare) -> type[unittest.Test
         def _run(cls, rank: int, test_name: str, file_name: str, pipe: Any, **options: Any) -> None:
             prepare(rank, test_name)
             super()._run(rank, test_name, file_name, pipe, **options)
+
+        def run_test(self, test_name: str, pipe: Any) -> None:
+            import torch.distributed
+
+            found = torch.distributed.get_backend()
+            if found != str(module.BACKEND):
+                raise RuntimeError(f"the case has the backend {found}, not {module.BACKEND}")
+            super().run_test(test_name, pipe)
 
     return Cases
 
