@@ -32,6 +32,12 @@ package: build ## the Debian packages into target/debian, and the wheel into tar
 	cargo build --release --locked -p sumac-c
 	tools/packaging/package.sh $(BIN)
 
+BASE ?=
+
+.PHONY: container
+container: package ## container images of Sumac and of a trainer, some minutes (needs buildah; BASE=a Debian 12, else mmdebstrap makes one)
+	tools/launchers/container/build.sh $(if $(BASE),--base $(BASE))
+
 .PHONY: demo
 demo: build ## train on real data over a lab of 4 workers, without and with packet loss, and with PyTorch beside Gloo
 	$(BIN)/sumac-lab demo

@@ -127,6 +127,16 @@ class Facts(unittest.TestCase):
             self.assertEqual(re.findall(r"supplementalGroups: \[(\d+)\]", self.text(name)), group, name)
             self.assertEqual(re.findall(r"runAsUser: (\d+)", self.text(name)), user, name)
 
+    def test_the_images_have_what_the_manifests_start(self) -> None:
+        image = (LAUNCHERS / "container/Containerfile.trainer").read_text(encoding="utf-8")
+        copied = {f"{to}{file}" for file, to in re.findall(r"^COPY --from=torchrun (\S+) (\S+/)$", image, re.MULTILINE)}
+        self.assertEqual(copied, {"/usr/bin/train.sh", "/usr/share/sumac/train.py"})
+        command = re.findall(r'command: \["(\S+)", "(\S+)"\]$', self.text("training/job.yaml"), re.MULTILINE)
+        self.assertEqual(set(*command), copied)
+        for path in copied:
+            self.assertTrue((LAUNCHERS / "torchrun" / Path(path).name).exists(), path)
+        self.assertEqual(re.findall(r"^USER (\d+):", image, re.MULTILINE), re.findall(r"runAsUser: (\d+)", self.text("training/job.yaml")))
+
     def test_the_daemon_accepts_the_configuration(self) -> None:
         binaries = programs()
         if binaries is None:
