@@ -61,6 +61,9 @@ def no_daemon() -> None:
     raises(sumac.torch.CollectiveError, lambda: init(4), "init_process_group", f"/nowhere/{RANK}.sock")
     os.environ["SUMAC_SOCKET"] = "/nowhere/{host}.sock"
     raises(ValueError, lambda: sumac.torch.zeros(1), "{local_rank}")
+    os.environ["SUMAC_SOCKET"] = "/nowhere/{rank}.sock"
+    del os.environ["RANK"]
+    raises(ValueError, lambda: sumac.torch.zeros(1), "before init_process_group")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import os
 import pathlib
 from typing import Any
 
+import torch.distributed as dist
+
 from ..client import DEFAULT_SOCKET
 from ..errors import SumacError
 
@@ -102,12 +104,17 @@ _ENVIRONMENT = {
 }
 
 
-def socket_path(rank: int) -> str:
-    """Returns the path of this rank's daemon: SUMAC_SOCKET, in which ``{rank}`` and ``{local_rank}`` are replaced."""
+def socket_path(rank: int | None) -> str:
+    """Returns the path of this rank's daemon: SUMAC_SOCKET, in which ``{rank}`` and ``{local_rank}`` are replaced.
+
+    They are torchrun's, or else the rank of the default group, which is ``rank`` while it is made.
+    """
     pattern = os.environ.get("SUMAC_SOCKET", DEFAULT_SOCKET)
-    rank = int(os.environ.get("RANK", rank))
+    known = os.environ.get("RANK") or (dist.get_rank() if dist.is_initialized() else rank)
+    if known is None and "{" in pattern:
+        raise ValueError(f"SUMAC_SOCKET={pattern}: the rank is not known before init_process_group; call it first, or set RANK")
     try:
-        return pattern.format(rank=rank, local_rank=os.environ.get("LOCAL_RANK", rank))
+        return pattern.format(rank=known, local_rank=os.environ.get("LOCAL_RANK", known))
     except (KeyError, IndexError, ValueError) as error:
         raise ValueError(f"SUMAC_SOCKET={pattern}: only {{rank}} and {{local_rank}} can be replaced ({error!r})") from None
 

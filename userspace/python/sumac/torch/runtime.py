@@ -65,12 +65,12 @@ class Runtime:
         self._finalizer = multiprocessing.util.Finalize(None, self._stop, exitpriority=100)
         self.open_groups: set[Callable[[], None]] = set()
 
-    def main(self, rank: int = 0) -> Host:
+    def main(self, rank: int | None = None) -> Host:
         """Returns the first connection; makes it, or makes it anew after its end."""
         with self._lock:
             return self._main(rank)
 
-    def _main(self, rank: int) -> Host:
+    def _main(self, rank: int | None) -> Host:
         self._hosts = [host for host in self._hosts if not host.client.is_lost]
         if not self._hosts:
             self._hosts.append(Host(options.socket_path(rank)))
@@ -82,7 +82,7 @@ class Runtime:
             self._main(rank)
             host = next((host for host in self._hosts if host.jobs_left), None)
             if host is None:
-                host = Host(options.socket_path(rank))
+                host = Host(self._hosts[0].path)
                 self._hosts.append(host)
             host.jobs_left -= 1
             return host
