@@ -126,7 +126,7 @@ def errors(codes: list[Json]) -> str:
 def metrics() -> str:
     """Returns the page of the metrics of both daemons."""
     text = (
-        GENERATED + "# Metrics\n\nThe metrics that [Prometheus scrapes](../operations.md#metrics). A histogram has the "
+        GENERATED + "# Metrics\n\nThe metrics that [Prometheus scrapes](../monitoring.md#metrics). A histogram has the "
         "series `_bucket` (with the label `le`), `_count` and `_sum`.\n"
     )
     for title, name in (("sumac daemon", "sumac"), ("sumac-agg serve", "sumac-agg")):

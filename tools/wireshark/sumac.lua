@@ -1,4 +1,4 @@
--- Wireshark dissector of Sumac's packets. docs/operations.md, "Wireshark", says how to load it.
+-- Wireshark dissector of Sumac's packets. docs/monitoring.md, "Wireshark", says how to load it.
 --
 -- Fields have the names of docs/protocol.md; spaces and hyphens are underscores in filters: sumac.fan_in_0. The tables
 -- below repeat what the crate `wire` defines; wire/tests/dissector.rs compares them. One row a line: the test reads them.

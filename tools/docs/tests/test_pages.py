@@ -9,10 +9,11 @@ import pathlib
 import tempfile
 import unittest
 
-from blocks import FOLDER
+from blocks import FOLDER, blocks
 from machines import Site
 from pages import run_page
-from programs import missing
+from programs import ROOT, missing
+from shell import Shell
 from user import root_shell, user_shell
 
 
@@ -50,6 +51,23 @@ class Pages(unittest.TestCase):
     @unittest.skipUnless(has_root(), "machines of namespaces need root")
     def test_smartnic(self) -> None:
         self.assertEqual(self._run_on_site("deployment/smartnic.md", "card", ("p0", "pf0hpf")), 1)
+
+    @unittest.skipUnless(has_root(), "machines of namespaces need root")
+    def test_network_and_aggregator(self) -> None:
+        ports = ("eth1", "eth2", "eth3", "eth4")
+        for page, count in (("deployment/network.md", 3), ("deployment/aggregator.md", 5), ("labs.md", 2)):
+            with self.subTest(page):
+                self.assertEqual(self._run_on_site(page, "aggregator", ports), count)
+
+    def test_monitoring(self) -> None:
+        shell = Shell([], ROOT, {"PATH": "/usr/bin:/bin", "HOME": str(self._folder())})
+        self._stack.callback(shell.stop)
+        self.assertEqual(run_page(FOLDER / "monitoring.md", {"repository": shell}), 1)
+
+    def test_no_other_page_has_blocks_to_run(self) -> None:
+        run = {path for path in FOLDER.rglob("*.md") for block in blocks(path) if block.verb in ("run", "file")}
+        tested = ("tutorial", "pytorch", "monitoring", "labs", *(f"deployment/{name}" for name in ("index", "smartnic", "network", "aggregator")))
+        self.assertEqual(run, {FOLDER / f"{name}.md" for name in tested})
 
     def _run_on_site(self, page: str, aggregator: str, ports: tuple[str, ...]) -> int:
         site = Site(self._folder(), aggregator, ports)

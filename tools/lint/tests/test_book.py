@@ -15,8 +15,6 @@ SUMMARY = FOLDER / "SUMMARY.md"
 CHANGELOG = FOLDER / "changelog.md"
 # results/ has measurements, and a text that results.md is made of.
 PAGES = sorted(path for path in FOLDER.rglob("*.md") if path != SUMMARY and path.parent.name != "results")
-# Its blocks get their marks when its sections become pages.
-UNMARKED = {FOLDER / "operations.md"}
 
 
 class TableOfContents(unittest.TestCase):
@@ -45,8 +43,6 @@ class Blocks(unittest.TestCase):
 
     def test_every_block_of_commands_is_marked(self) -> None:
         for page in PAGES:
-            if page in UNMARKED:
-                continue
             for block in blocks(page):
                 if block.language in SHELL:
                     self.assertTrue(block.verb, f"{block.place}: mark it as tools/docs/blocks.py says, such as <!-- not run: REASON -->")

@@ -1,4 +1,4 @@
-"""The life of the packages on one machine, by the commands of docs/operations.md: install, configure, sum, restart, upgrade, remove, purge.
+"""The life of the packages on one machine, by the commands of docs/install.md: install, configure, sum, restart, upgrade, remove, purge.
 
     trainer --- sumac.service (AF_XDP) 10.77.1.2 eth1 ---- port1 10.77.1.1 +
                                                                            +--- sumac-agg.service, network namespace `agg`
@@ -23,7 +23,7 @@ from .debian import Debian
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 NEXT_VERSION = "0.9.0"
 WORST_EXPOSURE = {"sumac": 2.7, "sumac-agg": 2.2}
-"""The scores of `systemd-analyze security` that docs/operations.md states."""
+"""The scores of `systemd-analyze security` that docs/deployment/systemd.md states."""
 
 EDITED = {
     "/etc/default/sumac-agg": 'ATTACH="port1 port2 --slots 512"\nSERVE="--listen 0.0.0.0:48600"\n',
@@ -74,8 +74,8 @@ with sumac.Client(socket) as client, client.open(job, rank=rank, world=2) as job
 
 
 def documented(heading: str) -> list[str]:
-    """Returns the commands below a heading of docs/operations.md, without comments."""
-    section = (ROOT / "docs/operations.md").read_text().split(f"{heading}\n")[1].split("\n#")[0].split("*From source*")[0]
+    """Returns the commands below a heading of docs/install.md, without comments."""
+    section = (ROOT / "docs/install.md").read_text().split(f"{heading}\n")[1].split("\n#")[0].split("*From source*")[0]
     lines = "\n".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL)).splitlines()
     return [line.split("  # ")[0].strip() for line in lines]
 
@@ -155,7 +155,7 @@ class Packages(unittest.TestCase):
     def test_1_apt_installs_the_packages_with_what_they_need(self) -> None:
         inside = self.debian.inside
         self.assertFalse(pathlib.Path(self.debian.root / "usr/bin/gcc").exists(), "the machine has no tool chain")
-        self.follow([command for command in documented("## Install") if command.startswith("apt ")])
+        self.follow([command for command in documented("# Install") if command.startswith("apt ")])
         inside("python3", "-m", "pip", "install", "--no-index", "--no-deps", "--target", "/opt/wheel", "/built/wheels/sumac-0.1.0-py3-none-any.whl")
         for program in ("sumac", "sumac-agg"):
             self.assertRegex(inside(program, "--version"), rf"^{program} \d")
@@ -191,7 +191,7 @@ class Packages(unittest.TestCase):
         write("/built/trainer.py", TRAINER)
         inside("useradd", "alice")
         inside("systemctl", "daemon-reload")
-        self.follow([command for command in documented("## Install") if not command.startswith("apt ")])
+        self.follow([command for command in documented("# Install") if not command.startswith("apt ")])
         inside(
             "systemd-run", "--unit=other", "--service-type=notify", "--property=User=sumac", "--property=RuntimeDirectory=other",
             "--property=NetworkNamespacePath=/run/netns/other", "sumac", "daemon", "--config", "/etc/sumac/other.toml",
@@ -234,7 +234,7 @@ class Packages(unittest.TestCase):
     def test_6_an_upgrade_keeps_configuration_and_restarts(self) -> None:
         before = {unit: self.main_pid(unit) for unit in ("sumac", "sumac-agg")}
         secret = self.debian.inside("cat", "/etc/sumac/token")
-        self.follow([command for command in documented("## Install") if command.startswith("apt ")], NEXT_VERSION)
+        self.follow([command for command in documented("# Install") if command.startswith("apt ")], NEXT_VERSION)
         for unit, pid in before.items():
             self.assertEqual(self.debian.inside("dpkg-query", "--show", "--showformat=${Version}", unit), NEXT_VERSION)
             self.assertEqual(self.active(unit), "active")
@@ -252,7 +252,7 @@ class Packages(unittest.TestCase):
         self.assertNotIn("xdp", inside("ip", "link", "show", "eth1"))
         self.assertNotIn("xdp", inside("ip", "-netns", "agg", "link", "show"))
         self.assertEqual(inside("cat", "/etc/sumac/daemon.toml"), EDITED["/etc/sumac/daemon.toml"], "configuration outlives the removal")
-        purge, remove_rest = documented("### Uninstall")
+        purge, remove_rest = documented("## Uninstall")
         self.follow([purge])
         # What the test itself has written, and dpkg's and systemd's records.
         own = "^/(built|opt|proc|sys|var/log|var/lib/(dpkg|apt)|var/cache|etc/systemd/system/.*[.]d|etc/(group|passwd|shadow).*)(/|$)"
