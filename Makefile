@@ -43,8 +43,8 @@ demo: build ## train on real data over a lab of 4 workers, without and with pack
 	$(BIN)/sumac-lab demo
 
 .PHONY: test
-test: setup ## everything: units, simulation, model checking, eBPF programs, packages, end to end
-	@tools/setup.sh --packages
+test: ## everything: units, simulation, model checking, eBPF programs, packages, end to end
+	@tools/setup.sh --test
 	@tools/test.sh
 
 KILLS ?= 500

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # The only step that touches the system: installs what building, testing and the lab need on Debian 12.
-#   tools/setup.sh            tool chain, lab tools, Python and PyTorch for the demo and the tests
+#   tools/setup.sh            tool chain, lab tools, Python and PyTorch for the demo
+#   tools/setup.sh --test     also what the tests start: tshark, Slurm, cargo-deb, schemas, promtool
 #   tools/setup.sh --compare  also Open MPI, for `sumac-figures compare` and `make bench`
 #   tools/setup.sh --trixie   also mmdebstrap, for `make torch-trixie`
 #   tools/setup.sh --lint     also clippy and rustfmt, for `make lint`
 #   tools/setup.sh --deny     also cargo-deny, for `make deny`
 #   tools/setup.sh --fuzz     also cargo-bolero, for `make fuzz`
 #   tools/setup.sh --book     also mdbook, for `make book`
-#   tools/setup.sh --packages also cargo-deb and mmdebstrap, for `make package` and the test of the packages
+#   tools/setup.sh --packages also cargo-deb, for `make package`
 # A second run finds everything in place and does nothing.
 set -euo pipefail
 
@@ -30,14 +31,19 @@ build_packages=(
     # xsk-rs builds libbpf and libxdp from source and generates bindings for them.
     "clang-$LLVM" "libclang-$LLVM-dev" libelf-dev m4
 )
-lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool strace util-linux procps tshark python3-numpy python3-sklearn python3-torch)
-# The tests of tools/launchers: a Slurm cluster on this machine.
-launcher_packages=(slurmctld slurmd slurm-client munge jq shellcheck python3-venv mount)
+lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool util-linux procps python3-numpy python3-sklearn python3-torch)
+test_packages=(
+    strace tshark
+    # The tests of tools/launchers: a Slurm cluster on this machine.
+    slurmctld slurmd slurm-client munge jq shellcheck python3-venv mount
+    # The Debian tree in which the packages are tested.
+    mmdebstrap
+)
 # rustup's own come with rust-toolchain.toml.
 lint_packages=(rust-web-clippy rustfmt-web)
 compare_packages=(openmpi-bin libopenmpi-dev python3-mpi4py python3-matplotlib)
-# Of the wheel, and of the Debian tree in which the packages are tested.
-package_packages=(python3-pip python3-setuptools python3-wheel mmdebstrap)
+# Of the wheel.
+package_packages=(python3-pip python3-setuptools python3-wheel)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
@@ -130,20 +136,28 @@ install_cargo_deb() {
 }
 
 command -v apt-get >/dev/null || die "this script knows Debian 12 only; install by hand: ${build_packages[*]}"
-install_missing "${build_packages[@]}" "${lab_packages[@]}" "${launcher_packages[@]}"
-if [ "${1:-}" = --trixie ]; then install_missing mmdebstrap; fi
-if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
+# Flags of a build of Sumac are not those of the tools that are built here.
+unset RUSTFLAGS RUSTC_WORKSPACE_WRAPPER
+install_missing "${build_packages[@]}" "${lab_packages[@]}"
 install_bpf_linker
-install_schemas
-install_promtool
-if [ "${1:-}" = --lint ]; then
-    cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 || install_missing "${lint_packages[@]}"
-fi
-if [ "${1:-}" = --deny ]; then install_cargo_deny; fi
-if [ "${1:-}" = --fuzz ]; then install_cargo_bolero; fi
-if [ "${1:-}" = --book ]; then install_mdbook; fi
-if [ "${1:-}" = --packages ]; then
+case "${1:-}" in
+"") ;;
+--test)
+    install_missing "${test_packages[@]}" "${package_packages[@]}"
+    install_schemas
+    install_promtool
+    install_cargo_deb
+    ;;
+--trixie) install_missing mmdebstrap ;;
+--compare) install_missing "${compare_packages[@]}" ;;
+--lint) cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 || install_missing "${lint_packages[@]}" ;;
+--deny) install_cargo_deny ;;
+--fuzz) install_cargo_bolero ;;
+--book) install_mdbook ;;
+--packages)
     install_missing "${package_packages[@]}"
     install_cargo_deb
-fi
+    ;;
+*) die "no option $1; see the head of this script" ;;
+esac
 say "everything is in place"

@@ -85,7 +85,7 @@ def lacking() -> str | None:
     if os.geteuid() != 0:
         return "needs root, for a Debian tree and its namespaces"
     if any(shutil.which(name) is None for name in ("mmdebstrap", "cargo-deb")):
-        return "needs what `tools/setup.sh --packages` installs"
+        return "needs what `tools/setup.sh --test` installs"
     return None
 
 
