@@ -71,6 +71,8 @@ class Runtime:
             return self._main(rank)
 
     def _main(self, rank: int | None) -> Host:
+        for host in self._hosts:
+            host.client.read_arrived()  # Notices that the daemon was restarted.
         self._hosts = [host for host in self._hosts if not host.client.is_lost]
         if not self._hosts:
             self._hosts.append(Host(options.socket_path(rank)))
