@@ -38,7 +38,7 @@ done
 cp tools/packaging/systemd/sumac-pins.service "$laid/systemd/sumac-agg-pins.service"
 
 packages=(sumac sumac-agg)
-[ ! -x "$laid/sumac-lab" ] || packages+=(sumac-lab)
+[ ! -x "$laid/sumac-lab" ] || [ ! -x "$laid/sumac-figures" ] || packages+=(sumac-lab)
 for package in "${packages[@]}"; do
     CARGO_TARGET_DIR=$stage cargo deb --quiet --locked --no-build --no-strip "${compression[@]}" --compress-system --package "$package" \
         --output "$output/debian/" ${version:+--deb-version "$version"}

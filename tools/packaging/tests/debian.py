@@ -24,7 +24,7 @@ class Debian:
         self._machine: subprocess.Popen[bytes] | None = None
         self._init = 0
         options = ["--variant=minbase", "--quiet", "--skip=cleanup/apt", "--dpkgopt=force-unsafe-io"]
-        apt = ['--aptopt=Acquire::Languages "none"', '--aptopt=APT::Install-Recommends "false"']
+        apt = ['--aptopt=Acquire::Languages "none"', '--aptopt=APT::Install-Recommends "false"', '--aptopt=Acquire::Retries "3"']
         command = ["mmdebstrap", *options, *apt, f"--include={','.join(packages)}", "bookworm", str(self.root)]
         self._checked(command, timeout=10 * TIMEOUT)
 
