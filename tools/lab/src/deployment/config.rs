@@ -14,7 +14,7 @@ use crate::spec::Topology;
 const DAEMON_METRICS_PORT: u16 = 9402;
 pub(super) const AGGREGATOR_METRICS_PORT: u16 = 9403;
 
-/// A daemon's configuration, in the keys of `docs/operations.md`. TOML leaves out what is none.
+/// A daemon's configuration, in the keys of `docs/reference/configuration.md`. TOML leaves out what is none.
 #[derive(Serialize)]
 pub(super) struct DaemonConfig {
     pub(super) socket: PathBuf,
