@@ -325,7 +325,7 @@ fn a_parents_refusal_reaches_all_workers_of_the_rack() {
     assert_eq!(tree.root.on_packet(*uplink(1).ip(), &mut part), Answer::One(Reason::Mismatch, uplink(1)));
     assert_eq!(
         tree.racks[1].on_packet(*ROOT.ip(), &mut part),
-        Answer::All(Reason::Concluded, JOB),
+        Answer::All(Reason::Mismatch, JOB),
         "all workers hear it"
     );
     let refusal = read(&part);

@@ -99,9 +99,12 @@ fn control(port: u16) -> String {
 fn jobs_by_state(overview: &Value) -> String {
     let jobs = overview["jobs"].as_array().map_or(&[][..], Vec::as_slice);
     let of = |state: &str| jobs.iter().filter(|job| job["state"] == state).count();
+    // A `serve` of an earlier release does not count its connections.
+    let connections =
+        overview["server"]["connections"].as_u64().map(|count| format!("{count} connections; "));
     let mut text = format!(
-        "{} connections; jobs: {} running, {} starting, {} waiting",
-        overview["server"]["connections"],
+        "{}jobs: {} running, {} starting, {} waiting",
+        connections.unwrap_or_default(),
         of("running"),
         of("starting"),
         of("waiting")
