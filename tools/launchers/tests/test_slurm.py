@@ -118,6 +118,11 @@ class Cluster:
         output = self.output / "%j.txt"
         return int(self.run(*AS_USER, "sbatch", "--parsable", f"--chdir={self.output}", f"--output={output}", *arguments))
 
+    def cancel_jobs(self) -> None:
+        """Ends what a failed test left: tasks outlive their slurmd."""
+        self.run("scancel", f"--user={USER}")
+        wait_until("no job is left", lambda: not self.run("squeue", "--noheader"))
+
     def job_state(self, job: int) -> str:
         """Returns a job's state, such as COMPLETED."""
         return re.findall(r"JobState=(\w+)", self.run("scontrol", "show", "job", str(job)))[0]
@@ -183,6 +188,7 @@ class Slurm(unittest.TestCase):
         cls.hosts = Hosts(RULES)
         cls.addClassCleanup(cls.hosts.stop)
         cls.cluster = Cluster(cls.hosts)
+        cls.addClassCleanup(cls.cluster.cancel_jobs)
 
     def slurmd_log(self, node: str) -> str:
         return self.hosts.processes.log(f"slurmd-{node}")

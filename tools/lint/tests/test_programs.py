@@ -37,6 +37,7 @@ PACKAGES = {
     "setpriv": "util-linux",
     "shellcheck": "shellcheck",
     "sinfo": "slurm-client",
+    "squeue": "slurm-client",
     "unshare": "util-linux",
     "ping": "iputils-ping",
     # numpy's package depends on the interpreter.
