@@ -31,3 +31,4 @@ mod queues;
 mod racks;
 mod saturation;
 mod udp;
+mod upgrade;

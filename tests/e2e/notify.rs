@@ -97,10 +97,43 @@ fn is_watched(name: &str, thread: &str, start: impl FnOnce(&Manager) -> Running)
 #[test]
 fn a_daemon_with_a_hung_thread_feeds_no_watchdog() {
     is_watched("daemon", "sumac-datapath", |manager| {
-        let config = manager.folder.join("daemon.toml");
-        let socket = manager.folder.join("sock");
-        fs::write(&config, format!("backend = 'udp'\nsocket = '{}'\n", socket.display())).unwrap();
-        manager.start(Programs::find().unwrap().sumac().args(["daemon", "--config"]).arg(&config))
+        manager.start(Programs::find().unwrap().sumac().args(["daemon", "--config"]).arg(configure(manager)))
+    });
+}
+
+/// Writes the configuration of a daemon; returns its file.
+fn configure(manager: &Manager) -> PathBuf {
+    let (config, socket) = (manager.folder.join("daemon.toml"), manager.folder.join("sock"));
+    fs::write(&config, format!("backend = 'udp'\nsocket = '{}'\n", socket.display())).unwrap();
+    config
+}
+
+#[test]
+fn an_upgrade_names_the_new_main_process_before_the_old_one_ends() {
+    in_turn(|| {
+        let manager = Manager::new("upgrade");
+        let config = configure(&manager);
+        let mut former =
+            manager.start(Programs::find().unwrap().sumac().args(["daemon", "--config"]).arg(&config));
+        manager.expect("READY=1");
+        let mut upgrade = Programs::find().unwrap().sumac();
+        // As systemd runs an ExecReload: without the watchdog's interval for the new process.
+        upgrade
+            .args(["upgrade", "--config"])
+            .arg(&config)
+            .env("NOTIFY_SOCKET", manager.folder.join("notify"));
+        let mut upgrade = Running(upgrade.spawn().unwrap());
+        let main = eventually("the new main process", || {
+            manager.next()?.strip_prefix("MAINPID=").map(|pid| pid.parse::<i32>().unwrap())
+        });
+        assert!(upgrade.0.wait().unwrap().success());
+        assert!(former.0.wait().unwrap().success());
+        // The other process feeds it now.
+        (0..2).for_each(|_| manager.expect("WATCHDOG=1"));
+        let main = nix::unistd::Pid::from_raw(main);
+        nix::sys::signal::kill(main, nix::sys::signal::Signal::SIGTERM).unwrap();
+        manager.expect("STOPPING=1");
+        eventually("its end", || nix::sys::signal::kill(main, None).is_err().then_some(()));
     });
 }
 

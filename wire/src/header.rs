@@ -26,6 +26,7 @@ macro_rules! fields {
 
         /// The header's fields in host order.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct Header {
             /// A [`Kind`].
             pub kind: u8,

@@ -2,6 +2,7 @@
 
 /// Nanoseconds on a monotonic clock of the caller's choice; all calls on one engine use the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Time(pub u64);
 
 impl Time {

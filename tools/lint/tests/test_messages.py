@@ -20,6 +20,7 @@ VERSIONS = {
     "userspace/control/src/message.rs": r"pub const PROTOCOL_VERSION: u32 = (\d+);",
     "nic-agg/layout/src/lib.rs": r"pub const ABI: u32 = (\d+);",
     "userspace/hostprog/src/program.rs": r"pub const ABI: u32 = (\d+);",
+    "userspace/daemon/src/handover/versions.rs": r"const FORMAT: u32 = (\d+);",
     "userspace/c/include/sumac.h": r"#define SUMAC_ABI_MAJOR (\d+)[\s\S]*?#define SUMAC_ABI_MINOR (\d+)",
 }
 

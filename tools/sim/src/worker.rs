@@ -3,8 +3,8 @@
 use std::net::SocketAddrV4;
 
 use sumac_transport::{
-    CompletionQueue, Engine, EngineStats, LaneField, Operation, Packet as Received, PeerId, PeerTable, Time,
-    Transmit,
+    CompletionQueue, Engine, EngineStats, LaneField, OpId, Operation, Packet as Received, PeerId, PeerTable,
+    SuspendedEngine, Time, Transmit,
 };
 use sumac_wire::tos::selector_of;
 
@@ -150,6 +150,32 @@ impl Worker {
         for (engine, resume) in self.engines.iter_mut().zip(resume) {
             engine.renew(Time(now), epoch, *resume);
         }
+    }
+
+    /// Continues with engines that were written and read between two packets, as another process would. Returns whether all were:
+    /// those before the end of their handshakes are not.
+    pub fn hand_over(&mut self) -> bool {
+        let mut are_all = true;
+        for engine in &mut self.engines {
+            let Some(state) = engine.state_for_handover() else {
+                are_all = false;
+                continue;
+            };
+            let mut bytes = Vec::new();
+            let written = ciborium::into_writer(&state, &mut bytes).is_ok();
+            let read: Option<SuspendedEngine> = ciborium::from_reader(bytes.as_slice()).ok();
+            let (Some(read), true) = (read, written) else { return false };
+            // One without operations, in its place.
+            let Ok(idle) = Engine::new(engine.params().clone(), &self.peers) else { return false };
+            let mut buffers = std::mem::replace(engine, idle).into_buffers();
+            let buffer = |number: OpId| {
+                let at = buffers.iter().position(|(other, _)| *other == number)?;
+                Some(buffers.swap_remove(at).1)
+            };
+            let Ok(resumed) = read.resume(buffer) else { return false };
+            *engine = resumed;
+        }
+        are_all
     }
 
     /// The end of the pause that it is in.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use sumac_daemon::{
-    Daemon,
+    Daemon, Versions,
     config::{Config, ConfigError, HostPort},
 };
 
@@ -32,6 +32,10 @@ pub struct Args {
     /// This parameter host's name there; default: the host's name.
     #[arg(long, value_name = "NAME", requires = "parameter_host")]
     parameter_host_name: Option<String>,
+    /// Take over from the daemon that serves the configuration's socket: its trainers, their memory, and its jobs. When it runs,
+    /// this one prints a line on standard output. If it cannot, the other one goes on.
+    #[arg(long, conflicts_with = "check")]
+    take_over: bool,
     /// Check the configuration, the secrets and certificates it names, host names, users and groups; then exit.
     #[arg(long)]
     check: bool,
@@ -39,6 +43,9 @@ pub struct Args {
     #[arg(long, requires = "check")]
     json: bool,
 }
+
+/// The line by which a daemon that has taken over says that it runs.
+pub const RUNNING: &str = "the new daemon runs";
 
 const EXAMPLES: &str = concat!(
     "Examples:\n",
@@ -82,8 +89,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let daemon = Daemon::prepare(config)?.confine()?.start()?;
+    let prepared = match args.take_over {
+        true => Daemon::prepare_takeover(config, Versions::own())?,
+        false => Daemon::prepare(config)?,
+    };
+    let daemon = prepared.confine()?.start()?;
     tracing::info!(backend = daemon.backend(), "ready");
+    if args.take_over {
+        // Nobody may be listening.
+        let _ = writeln!(std::io::stdout().lock(), "{RUNNING}");
+    }
     daemon.run()?;
     Ok(ExitCode::SUCCESS)
 }

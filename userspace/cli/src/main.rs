@@ -20,6 +20,7 @@ mod reference;
 mod stats;
 mod status;
 mod top;
+mod upgrade;
 
 use std::{io::IsTerminal as _, process::ExitCode};
 
@@ -61,6 +62,7 @@ enum Command {
     Status(status::Args),
     Clean(clean::Args),
     Daemon(daemon::Args),
+    Upgrade(upgrade::Args),
     Allreduce(allreduce::Args),
     Stats(stats::Args),
     Top(top::Args),
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::Daemon(args) => daemon::run(&args),
+        Command::Upgrade(args) => upgrade::run(&args),
         Command::Allreduce(args) => allreduce::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Top(args) => top::run(&args),

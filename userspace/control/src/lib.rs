@@ -34,7 +34,7 @@ pub mod server;
 pub mod tls;
 mod tune;
 
-pub use client::{Endpoint, JoinError, LeaveError, Member, MemberState, join};
+pub use client::{Endpoint, JoinError, LeaveError, Member, MemberState, SuspendedMember, join};
 pub use coordinator::{Grant, Outcome};
 pub use failure::{FailureKind, JobFailure, Refusal, RefusalKind};
 pub use host_port::{HostPort, ResolveError};

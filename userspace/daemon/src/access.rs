@@ -1,21 +1,21 @@
 //! Access: the users that may open a job under a secret of the daemon's, by the rules of the configuration.
 
 use std::fmt;
-use std::sync::Arc;
 
 use glob::Pattern;
 use nix::unistd::{Gid, Group, Uid, User};
+use serde::{Deserialize, Serialize};
 use sumac_api::{Code, Failure};
 
 use crate::config::{AccessRule, Principal};
 
 /// The user that has connected.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Credentials {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
     /// The primary group, then the supplementary ones.
-    pub(crate) groups: Arc<[u32]>,
+    pub(crate) groups: Vec<u32>,
 }
 
 impl Credentials {

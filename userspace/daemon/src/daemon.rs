@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
@@ -15,13 +15,14 @@ use sumac_metrics::MetricsError;
 use sumac_sandbox::{Sandbox, SandboxError};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as state_watch};
 
 use crate::access::{AccessRules, UnknownPrincipal};
 use crate::backend::{Backend, BackendError, FramePath, PreparedBackend, attach_program};
 use crate::config::{BackendChoice, Config};
 use crate::control_planes::{ControlPlaneError, ControlPlanes};
 use crate::datapath::DatapathStats;
+use crate::handover::{self, HandoverError, Parts, Predecessor, Successor, Takeover, Versions};
 use crate::job::{Job, JobHandle, Plan};
 use crate::jobs::JobTable;
 use crate::metrics::{DaemonMetrics, Opens};
@@ -55,6 +56,10 @@ pub enum DaemonError {
     Metrics(#[from] MetricsError),
     #[error(transparent)]
     Spans(#[from] SpansError),
+    #[error(transparent)]
+    Handover(#[from] HandoverError),
+    #[error("cannot start the thread that hands over to a new daemon: {0}")]
+    Predecessor(std::io::Error),
     #[error("cannot start the daemon's asynchronous part: {0}")]
     Runtime(std::io::Error),
     #[error("a thread of the data path has panicked ({0}); please report it, and start the daemon again")]
@@ -64,8 +69,8 @@ pub enum DaemonError {
 #[derive(Debug)]
 pub struct Daemon {
     state: Arc<DaemonState>,
-    server: Option<Server>,
-    role: Option<ParameterHostTask>,
+    parts: Arc<Parts>,
+    predecessor: Option<Predecessor>,
     spans: Option<SpansTask>,
     runtime: Option<Runtime>,
 }
@@ -114,9 +119,11 @@ pub struct PreparedDaemon {
     config: Config,
     resolved: Resolved,
     backend: PreparedBackend,
-    listener: OwnedFd,
+    listener: Option<OwnedFd>,
     metrics: Option<TcpListener>,
     collector: Option<Collector>,
+    takeover: Option<Takeover>,
+    versions: Versions,
     sandbox: Option<SandboxReply>,
 }
 
@@ -130,7 +137,17 @@ impl PreparedDaemon {
     }
 
     pub fn start(self) -> Result<Daemon, DaemonError> {
-        let PreparedDaemon { config, resolved, backend, listener, metrics, collector, sandbox } = self;
+        let PreparedDaemon {
+            config,
+            resolved,
+            backend,
+            listener,
+            metrics,
+            collector,
+            takeover,
+            versions,
+            sandbox,
+        } = self;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("sumac-control")
@@ -160,15 +177,45 @@ impl PreparedDaemon {
             opens: Opens::default(),
             spans: Arc::new(spans),
             sandbox,
+            watchdog: takeover.as_ref().map_or_else(sd_notify::watchdog_enabled, Takeover::watchdog),
             runtime: runtime.handle().clone(),
         });
+        let kept = metrics.as_ref().map(TcpListener::try_clone).transpose().map_err(DaemonError::Runtime)?;
+        let server = match (listener, takeover) {
+            (_, Some(mut takeover)) => {
+                state.backend.datapath.freeze();
+                let (listener, last) = (takeover.take_listener()?, takeover.last_connection());
+                let server = Server::resume(state.clone(), listener, last)?;
+                match takeover.resume(&state) {
+                    Ok(resumed) => resumed.start(),
+                    Err(error) => {
+                        // The socket is the other daemon's.
+                        server.hand_over();
+                        return Err(error.into());
+                    }
+                }
+                server.thaw();
+                server
+            }
+            (Some(listener), None) => Server::start(state.clone(), listener)?,
+            (None, None) => return Err(DaemonError::Handover(HandoverError::State("no socket".into()))),
+        };
         if let Some(listener) = metrics {
             let metrics = DaemonMetrics(state.clone());
             sumac_metrics::serve(listener, metrics, runtime.handle()).map_err(DaemonError::Runtime)?;
         }
-        let server = Server::start(state.clone(), listener)?;
         let role = resolved.role.map(|role| ParameterHostTask::begin(state.clone(), runtime.handle(), role));
-        Ok(Daemon { state, server: Some(server), role, spans: spans_task, runtime: Some(runtime) })
+        let parts = Arc::new(Parts {
+            state: state.clone(),
+            server: Mutex::new(Some(server)),
+            role: Mutex::new(role),
+            metrics: kept,
+            versions,
+            is_handed_over: state_watch::Sender::new(false),
+        });
+        let successors = handover::listen(&handover::path(&state.config.socket))?;
+        let predecessor = Predecessor::start(parts.clone(), successors).map_err(DaemonError::Predecessor)?;
+        Ok(Daemon { state, parts, predecessor: Some(predecessor), spans: spans_task, runtime: Some(runtime) })
     }
 }
 
@@ -177,10 +224,52 @@ impl Daemon {
     pub fn prepare(config: Config) -> Result<PreparedDaemon, DaemonError> {
         let resolved = Resolved::new(&config)?;
         let backend = Backend::set_up(&config, resolved.default_control())?;
-        let listener = listen(&config.socket, &resolved.permissions)?;
+        let listener = Some(listen(&config.socket, &resolved.permissions)?);
         let metrics = config.metrics.map(sumac_metrics::listen).transpose()?;
         let collector = config.tracing.as_ref().map(Collector::new).transpose()?;
-        Ok(PreparedDaemon { config, resolved, backend, listener, metrics, collector, sandbox: None })
+        let (takeover, versions, sandbox) = (None, Versions::own(), None);
+        Ok(PreparedDaemon {
+            config,
+            resolved,
+            backend,
+            listener,
+            metrics,
+            collector,
+            takeover,
+            versions,
+            sandbox,
+        })
+    }
+
+    /// Has the daemon that serves the configuration's socket stand still, and opens what it has left to this one. `versions`:
+    /// those of this daemon, [`Versions::own`].
+    ///
+    /// # Errors
+    /// Whatever fails, also in [`PreparedDaemon::start`]: the other daemon goes on.
+    pub fn prepare_takeover(config: Config, versions: Versions) -> Result<PreparedDaemon, DaemonError> {
+        let resolved = Resolved::new(&config)?;
+        let collector = config.tracing.as_ref().map(Collector::new).transpose()?;
+        let successor = Successor::connect(&config, versions.clone())?;
+        let (mut takeover, backend) = successor.take()?;
+        let backend = Backend::take_over(&config, resolved.default_control(), backend)?;
+        let metrics = match (config.metrics, takeover.metrics.take()) {
+            (Some(address), Some(socket)) if socket.local_addr().is_ok_and(|own| own == address) => {
+                Some(socket)
+            }
+            (address, _) => address.map(sumac_metrics::listen).transpose()?,
+        };
+        let (listener, takeover, sandbox) = (None, Some(takeover), None);
+        Ok(PreparedDaemon {
+            config,
+            resolved,
+            backend,
+            listener,
+            metrics,
+            collector,
+            takeover,
+            versions,
+            sandbox,
+        })
     }
 
     /// Starts a daemon that keeps the privileges of the process.
@@ -199,14 +288,21 @@ impl Daemon {
         let Some(runtime) = &self.runtime else { return Ok(()) };
         runtime.spawn(watch::interface(self.state.clone()));
         runtime.spawn(watch::watchdog(self.state.clone()));
+        let mut is_handed_over = self.parts.is_handed_over.subscribe();
         let ended = async {
             tokio::select! {
+                biased;
+                _ = is_handed_over.wait_for(|is| *is) => Ok(()),
                 signal = termination() => signal.map_err(DaemonError::Runtime),
                 thread = self.state.backend.datapath.died() => Err(DaemonError::Datapath(thread)),
             }
         };
         watch::notify(NotifyState::Ready);
         let ended = runtime.block_on(ended);
+        if *self.parts.is_handed_over.borrow() {
+            self.stop();
+            return ended;
+        }
         watch::notify(NotifyState::Stopping);
         tracing::info!("stopping");
         self.stop();
@@ -220,14 +316,23 @@ impl Daemon {
     }
 
     fn shut_down(&mut self) {
-        let Some(server) = self.server.take() else { return };
+        // It ends, or has handed over.
+        drop(self.predecessor.take());
+        let server = self.parts.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(server) = server else {
+            // Trainers and jobs go on in another daemon.
+            if let Some(runtime) = self.runtime.take() {
+                runtime.shutdown_timeout(Duration::from_secs(1));
+            }
+            return;
+        };
         server.stop();
         let deadline = Instant::now() + STOP_TIMEOUT;
         while self.state.jobs.len() > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
         // After its own jobs, which it may be summing.
-        drop(self.role.take());
+        drop(self.parts.role.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.state.backend.stop();
         if let Some(runtime) = self.runtime.take() {
             if let Some(spans) = self.spans.take() {
@@ -258,7 +363,9 @@ pub(crate) struct DaemonState {
     pub(crate) opens: Opens,
     pub(crate) spans: Arc<Spans>,
     sandbox: Option<SandboxReply>,
-    runtime: tokio::runtime::Handle,
+    /// The interval of systemd's watchdog.
+    pub(crate) watchdog: Option<Duration>,
+    pub(crate) runtime: tokio::runtime::Handle,
 }
 
 impl DaemonState {
@@ -273,7 +380,7 @@ impl DaemonState {
         let plan = Plan::new(&self.config, &self.control_planes, &open, &client.credentials)?;
         let (events, received) = mpsc::unbounded_channel();
         let handle = JobHandle(events.clone());
-        let job = Job { daemon: self.clone(), plan, client, request, events, _reserved: reserved };
+        let job = Job { daemon: self.clone(), open, plan, client, request, events, _reserved: reserved };
         self.runtime.spawn(job.run(received));
         Ok(handle)
     }

@@ -105,6 +105,27 @@ impl JobTable {
         jobs.find(|job| job.reply.wire_job == number).map(call)
     }
 
+    /// Returns the names of jobs that are being opened, or leave.
+    pub(crate) fn unsettled(&self) -> Vec<String> {
+        let rows = self.lock();
+        let is_open = |row: &Row| row.job.as_ref().is_some_and(|job| job.is_open);
+        let mut names: Vec<_> =
+            rows.iter().filter(|(_, row)| !is_open(row)).map(|(name, _)| name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Returns the tasks and the operations of all open jobs, by name, with the replies to their clients.
+    pub(crate) fn open_jobs(
+        &self,
+    ) -> Vec<(String, UnboundedSender<JobEvent>, Arc<JobOperations>, OpenReply)> {
+        let rows = self.lock();
+        let jobs = rows.iter().filter_map(|(name, row)| Some((name, row.job.as_ref()?)));
+        let open = jobs.filter(|(_, job)| job.is_open);
+        open.map(|(name, job)| (name.clone(), job.events.clone(), job.operations.clone(), job.reply.clone()))
+            .collect()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }

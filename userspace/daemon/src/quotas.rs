@@ -137,6 +137,13 @@ impl Quota {
     }
 }
 
+impl Reservation {
+    /// Returns the user and the amount.
+    pub(crate) fn share(&self) -> (u32, u64) {
+        (self.uid, self.amount)
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut used = self.quota.lock();

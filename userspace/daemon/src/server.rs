@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
@@ -21,6 +22,7 @@ use crate::config::Config;
 use crate::daemon::DaemonState;
 use crate::quotas::{CONNECTION_BYTES, Reservation};
 use crate::session::{Notification, Session};
+use crate::sync::Event;
 use crate::wake_queue::WakeQueue;
 
 /// The length of the kernel's queue of connections that are not accepted yet.
@@ -65,29 +67,158 @@ impl Sessions {
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
+
+    /// Returns the notification queues, by connection.
+    pub(crate) fn all(&self) -> Vec<(u64, Arc<WakeQueue<Notification>>)> {
+        self.lock().iter().map(|(connection, notes)| (*connection, notes.clone())).collect()
+    }
+}
+
+/// A thread for the session of a connection.
+pub(crate) struct SessionThread {
+    entry: SessionEntry,
+    session: Session,
+}
+
+impl SessionThread {
+    /// A session of another daemon, which goes on here. It counts in its user's shares.
+    pub(crate) fn resume(
+        daemon: &Arc<DaemonState>,
+        connection: u64,
+        session: Session,
+        notes: Arc<WakeQueue<Notification>>,
+        uid: u32,
+    ) -> Result<SessionThread, Failure> {
+        let quotas = &daemon.quotas;
+        let reserved = [quotas.connections.reserve(uid, 1)?, quotas.held.reserve(uid, CONNECTION_BYTES)?];
+        daemon.sessions.lock().insert(connection, notes);
+        let entry = SessionEntry { daemon: daemon.clone(), connection, _reserved: reserved };
+        Ok(SessionThread { entry, session })
+    }
+
+    pub(crate) fn start(self) {
+        let spawned = std::thread::Builder::new().name("sumac-session".into()).spawn(move || {
+            let SessionThread { entry: _entry, session } = self;
+            session.run();
+        });
+        if let Err(error) = spawned {
+            // The closure is dropped, which closes the connection and removes its entry.
+            log_limited!(error, %error, "no thread for a trainer");
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AcceptMode {
+    Running,
+    /// Connections wait in the kernel's queue.
+    Frozen,
+    Stopped,
+}
+
+/// Whether the accepting thread accepts. It holds the lock while it does.
+#[derive(Debug)]
+struct AcceptGate {
+    mode: Mutex<AcceptMode>,
+    changed: Condvar,
+    wake: Event,
+}
+
+impl AcceptGate {
+    fn new(mode: AcceptMode) -> std::io::Result<AcceptGate> {
+        let (mode, changed) = (Mutex::new(mode), Condvar::new());
+        Ok(AcceptGate { mode, changed, wake: Event::new()? })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AcceptMode> {
+        self.mode.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the mode; the thread accepts no connection in between.
+    fn set(&self, mode: AcceptMode) {
+        self.wake.signal();
+        *self.lock() = mode;
+        self.changed.notify_all();
+    }
+
+    /// Waits for a connection. Returns `false` when the thread is to end.
+    fn wait(&self, listener: &OwnedFd) -> bool {
+        let frozen = |mode: &mut AcceptMode| *mode == AcceptMode::Frozen;
+        let mode = self.changed.wait_while(self.lock(), frozen).unwrap_or_else(PoisonError::into_inner);
+        if *mode == AcceptMode::Stopped {
+            return false;
+        }
+        drop(mode);
+        let mut poll = [PollFd::new(listener, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+        // After an error the caller's accept fails, and it tries again.
+        let _ = rustix::event::poll(&mut poll, None);
+        if !poll[1].revents().is_empty() {
+            self.wake.reset();
+        }
+        true
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Server {
     daemon: Arc<DaemonState>,
     path: PathBuf,
-    listener: Arc<OwnedFd>,
+    pub(crate) listener: Arc<OwnedFd>,
+    gate: Arc<AcceptGate>,
     thread: JoinHandle<()>,
 }
 
 impl Server {
     pub(crate) fn start(daemon: Arc<DaemonState>, listener: OwnedFd) -> Result<Server, ServeError> {
+        Server::begin(daemon, listener, 0, AcceptMode::Running)
+    }
+
+    /// Continues with another daemon's socket after [`Server::thaw`]. `connections`: the number of its last connection.
+    pub(crate) fn resume(
+        daemon: Arc<DaemonState>,
+        listener: OwnedFd,
+        connections: u64,
+    ) -> Result<Server, ServeError> {
+        Server::begin(daemon, listener, connections, AcceptMode::Frozen)
+    }
+
+    fn begin(
+        daemon: Arc<DaemonState>,
+        listener: OwnedFd,
+        connections: u64,
+        mode: AcceptMode,
+    ) -> Result<Server, ServeError> {
         let (path, listener) = (daemon.config.socket.clone(), Arc::new(listener));
         allow_open_files();
-        let acceptor = Acceptor { daemon: daemon.clone(), listener: listener.clone(), connections: 0 };
+        // A client may end its connection between poll and accept; the latter shall not wait for the next one.
+        rustix::io::ioctl_fionbio(&listener, true).map_err(system("configure the socket", &path))?;
+        let gate = Arc::new(AcceptGate::new(mode).map_err(system("make an eventfd for", &path))?);
+        let (listener_of, gate_of) = (listener.clone(), gate.clone());
+        let acceptor = Acceptor { daemon: daemon.clone(), listener: listener_of, gate: gate_of, connections };
         let thread = std::thread::Builder::new().name("sumac-accept".into()).spawn(move || acceptor.run());
         let thread = thread.map_err(system("start the thread that accepts at", &path))?;
         tracing::info!(socket = %path.display(), "listening for trainers");
-        Ok(Server { daemon, path, listener, thread })
+        Ok(Server { daemon, path, listener, gate, thread })
+    }
+
+    /// Accepts no connection until [`Server::thaw`].
+    pub(crate) fn freeze(&self) {
+        self.gate.set(AcceptMode::Frozen);
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.gate.set(AcceptMode::Running);
+    }
+
+    /// Ends, and leaves socket and connections to another daemon.
+    pub(crate) fn hand_over(self) {
+        self.gate.set(AcceptMode::Stopped);
+        let _ = self.thread.join();
     }
 
     pub(crate) fn stop(self) {
-        // The thread's `accept` returns EINVAL. A listening socket can be shut down.
+        self.gate.set(AcceptMode::Stopped);
+        // Connections that wait are refused.
         let _ = rustix::net::shutdown(&self.listener, Shutdown::Both);
         // A panic of the thread has been printed.
         let _ = self.thread.join();
@@ -114,7 +245,10 @@ fn allow_open_files() {
     }
 }
 
-fn system<E: Into<std::io::Error>>(doing: &'static str, path: &Path) -> impl FnOnce(E) -> ServeError {
+pub(crate) fn system<E: Into<std::io::Error>>(
+    doing: &'static str,
+    path: &Path,
+) -> impl FnOnce(E) -> ServeError {
     let path = path.to_owned();
     move |source| ServeError::System { doing, path, source: source.into() }
 }
@@ -190,15 +324,21 @@ fn check_user(uid: u32, own: u32, allowed: Option<&[u32]>) -> Result<(), Failure
 struct Acceptor {
     daemon: Arc<DaemonState>,
     listener: Arc<OwnedFd>,
+    gate: Arc<AcceptGate>,
     connections: u64,
 }
 
 impl Acceptor {
     fn run(mut self) {
-        loop {
+        let gate = self.gate.clone();
+        while gate.wait(&self.listener) {
+            let mode = gate.lock();
+            if *mode != AcceptMode::Running {
+                continue;
+            }
             match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
                 Ok(socket) => self.accept(socket),
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
                 // Shut down by [`Server::stop`].
                 Err(Errno::INVAL) => return,
                 Err(errno) => {
@@ -225,18 +365,11 @@ impl Acceptor {
             }
         };
         self.connections += 1;
-        let entry =
-            SessionEntry { daemon: self.daemon.clone(), connection: self.connections, _reserved: reserved };
-        self.daemon.sessions.lock().insert(self.connections, notes.clone());
-        let session = Session::new(self.daemon.clone(), channel, credentials, notes, resume);
-        let spawned = std::thread::Builder::new().name("sumac-session".into()).spawn(move || {
-            let _entry = entry;
-            session.run();
-        });
-        if let Err(error) = spawned {
-            // The closure is dropped, which closes the connection and removes its entry.
-            log_limited!(error, %error, "no thread for a trainer");
-        }
+        let (daemon, connection) = (self.daemon.clone(), self.connections);
+        let entry = SessionEntry { daemon: daemon.clone(), connection, _reserved: reserved };
+        self.daemon.sessions.lock().insert(connection, notes.clone());
+        let session = Session::new(daemon, channel, connection, credentials, notes, resume);
+        SessionThread { entry, session }.start();
     }
 
     /// Checks the process at the other end of a connection (SO_PEERCRED), and creates its notification queue.

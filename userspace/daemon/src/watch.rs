@@ -63,7 +63,7 @@ pub(crate) async fn interface(daemon: Arc<DaemonState>) {
 
 /// Notifies systemd's watchdog, if there is one, as long as the data path's threads answer.
 pub(crate) async fn watchdog(daemon: Arc<DaemonState>) {
-    let Some(timeout) = sd_notify::watchdog_enabled() else { return };
+    let Some(timeout) = daemon.watchdog else { return };
     loop {
         let state = daemon.clone();
         if spawn_blocking(move || state.backend.datapath.is_alive()).await.unwrap_or(false) {

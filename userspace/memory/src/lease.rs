@@ -114,6 +114,11 @@ impl Lease {
         Some(unsafe { slice::from_raw_parts_mut(start, len) })
     }
 
+    /// Returns the input and the output range.
+    pub fn ranges(&self) -> [Range<usize>; 2] {
+        [self.input.clone(), self.output.clone()]
+    }
+
     /// Returns a pointer to the first bytes of the output range, for a [`Word`](crate::Word), whose range is one.
     pub(crate) fn word(&self) -> *mut u64 {
         // SAFETY: `Lender::lease` has checked that the range lies inside the mapping.

@@ -8,5 +8,5 @@ mod region;
 mod word;
 
 pub use lease::{Lease, LeaseError};
-pub use region::{RegionError, SharedRegion};
+pub use region::{FurtherMappings, RegionError, SharedRegion};
 pub use word::Word;

@@ -32,15 +32,10 @@ pub enum RegionError {
     NotSealed,
     /// Two mappings of one file would allow two exclusive leases on the same bytes.
     #[error(
-        "the memfd is registered, or was (it has F_SEAL_WRITE or F_SEAL_FUTURE_WRITE); register each memfd once, and \
-         create a new one for another region"
+        "the memfd is registered, or was (it has F_SEAL_SEAL, F_SEAL_WRITE or F_SEAL_FUTURE_WRITE, which the daemon adds); \
+         register each memfd once, and create a new one for another region"
     )]
     Registered,
-    /// Without the seal that the daemon adds, a hole could be punched later.
-    #[error(
-        "the memfd has F_SEAL_SEAL, so the daemon cannot add F_SEAL_FUTURE_WRITE; leave F_SEAL_SEAL to it"
-    )]
-    CannotSeal,
     /// The first access would allocate the page, and charge it to the daemon.
     #[error(
         "the memfd's page at byte {at} is not allocated; write to every page before registering it, or map it with \
@@ -69,6 +64,28 @@ const NAME: &str = "sumac-tensor";
 /// `HUGETLBFS_MAGIC` of `linux/magic.h`.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
+/// Whether other processes may still map a region for writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FurtherMappings {
+    /// Another daemon may take the region over. So its trainer may punch holes, whose pages are charged to the process that
+    /// touches them next.
+    Allowed,
+    /// The kernel refuses them (F_SEAL_FUTURE_WRITE), and with them holes.
+    Refused,
+}
+
+impl FurtherMappings {
+    fn seals(self) -> SealFlags {
+        match self {
+            FurtherMappings::Allowed => SealFlags::SEAL,
+            FurtherMappings::Refused => SealFlags::SEAL.union(SealFlags::FUTURE_WRITE),
+        }
+    }
+}
+
+/// The seals of a memfd that was registered. F_SEAL_SEAL marks it.
+const REGISTERED: SealFlags = NO_WRITABLE_MAPPINGS.union(SealFlags::SEAL);
+
 /// The seals that end all writable mappings to come. They also forbid to punch holes (`shmem_fallocate`).
 const NO_WRITABLE_MAPPINGS: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE_WRITE);
 
@@ -92,39 +109,25 @@ impl SharedRegion {
         Ok((SharedRegion { lender: Arc::new(Lender::new(mapping)) }, fd))
     }
 
-    /// Maps the first `size` bytes of a memfd that a trainer created, and seals it against further writable mappings.
+    /// Maps the first `size` bytes of a memfd that a trainer created, and seals it.
     ///
     /// Refuses every file whose later access could raise SIGBUS or allocate a page: one that is no memfd, can shrink, is
-    /// too short, or has a hole. After the seal no hole can be punched (fallocate(2) and `MADV_REMOVE` return EPERM), and
-    /// no process maps the file for writing once more. Kernel and seal decide between concurrent registrations.
-    pub fn from_fd(fd: BorrowedFd<'_>, size: usize) -> Result<SharedRegion, RegionError> {
-        let announced = size as u64;
-        let fail = |action| system_error(action, announced);
-        check_size(announced)?;
-        // F_GET_SEALS fails on everything but a memfd, so it comes first: other files may block in any call.
-        let seals = fs::fcntl_get_seals(fd).map_err(|_| RegionError::NotMemfd)?;
-        // Huge pages may run out at the time of access.
-        if fs::fstatfs(fd).map_err(fail("examine"))?.f_type as u64 == HUGETLBFS_MAGIC {
-            return Err(RegionError::NotMemfd);
-        }
-        if seals.intersects(NO_WRITABLE_MAPPINGS) {
+    /// too short, or has a hole. Where further mappings are refused, no hole can be punched later (fallocate(2) and
+    /// `MADV_REMOVE` return EPERM). Kernel and seal decide between concurrent registrations.
+    pub fn from_fd(
+        fd: BorrowedFd<'_>,
+        size: usize,
+        further: FurtherMappings,
+    ) -> Result<SharedRegion, RegionError> {
+        let seals = check_memfd(fd, size as u64)?;
+        if seals.intersects(REGISTERED) {
             return Err(RegionError::Registered);
         }
-        // Files of a tmpfs have F_SEAL_SEAL alone.
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(RegionError::NotSealed);
-        }
-        if seals.contains(SealFlags::SEAL) {
-            return Err(RegionError::CannotSeal);
-        }
-        let stat = fs::fstat(fd).map_err(fail("examine"))?;
-        let actual = u64::try_from(stat.st_size).unwrap_or(0);
-        if actual < announced {
-            return Err(RegionError::TooShort { announced, actual });
-        }
-        let mapping = map(&mut MmapOptions::new(), &fd, size)?;
+        let mapping = map_long_enough(fd, size)?;
+        let announced = size as u64;
+        let fail = |action| system_error(action, announced);
         // F_SEAL_SEAL makes it fail for all but the first of concurrent registrations.
-        fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL).map_err(|errno| match errno {
+        fs::fcntl_add_seals(fd, further.seals()).map_err(|errno| match errno {
             Errno::PERM => RegionError::Registered,
             errno => system_error("seal", announced)(errno),
         })?;
@@ -135,6 +138,15 @@ impl SharedRegion {
         }
         // Enters the pages into this process's page table; without it (before Linux 5.14) the first accesses do.
         let _ = mapping.advise(Advice::PopulateWrite);
+        Ok(SharedRegion { lender: Arc::new(Lender::new(mapping)) })
+    }
+
+    /// Maps a region that another daemon has registered, and hands over.
+    pub fn taken_over(fd: BorrowedFd<'_>, size: usize) -> Result<SharedRegion, RegionError> {
+        check_memfd(fd, size as u64)?;
+        let mapping = map_long_enough(fd, size)?;
+        // It enters the pages that are there; holes are left to the first access.
+        let _ = mapping.advise(Advice::WillNeed);
         Ok(SharedRegion { lender: Arc::new(Lender::new(mapping)) })
     }
 
@@ -163,6 +175,32 @@ impl SharedRegion {
     pub fn word(&self, offset: usize) -> Result<Word, LeaseError> {
         Word::new(&self.lender, offset)
     }
+}
+
+/// Returns the seals of a memfd of ordinary pages.
+fn check_memfd(fd: BorrowedFd<'_>, announced: u64) -> Result<SealFlags, RegionError> {
+    check_size(announced)?;
+    // F_GET_SEALS fails on everything but a memfd, so it comes first: other files may block in any call.
+    let seals = fs::fcntl_get_seals(fd).map_err(|_| RegionError::NotMemfd)?;
+    // Huge pages may run out at the time of access.
+    if fs::fstatfs(fd).map_err(system_error("examine", announced))?.f_type as u64 == HUGETLBFS_MAGIC {
+        return Err(RegionError::NotMemfd);
+    }
+    // Files of a tmpfs have F_SEAL_SEAL alone.
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(RegionError::NotSealed);
+    }
+    Ok(seals)
+}
+
+fn map_long_enough(fd: BorrowedFd<'_>, size: usize) -> Result<MmapRaw, RegionError> {
+    let announced = size as u64;
+    let stat = fs::fstat(fd).map_err(system_error("examine", announced))?;
+    let actual = u64::try_from(stat.st_size).unwrap_or(0);
+    if actual < announced {
+        return Err(RegionError::TooShort { announced, actual });
+    }
+    map(&mut MmapOptions::new(), &fd, size)
 }
 
 fn map(options: &mut MmapOptions, fd: &impl AsRawFd, size: usize) -> Result<MmapRaw, RegionError> {
@@ -201,13 +239,13 @@ mod tests {
     }
 
     fn open(fd: &OwnedFd, size: usize) -> Result<(), RegionError> {
-        SharedRegion::from_fd(fd.as_fd(), size).map(|_| ())
+        SharedRegion::from_fd(fd.as_fd(), size, FurtherMappings::Refused).map(|_| ())
     }
 
     #[test]
     fn both_mappings_have_the_same_bytes() {
         let (mine, fd) = SharedRegion::create(10_000).unwrap();
-        let theirs = SharedRegion::from_fd(fd.as_fd(), 10_000).unwrap();
+        let theirs = SharedRegion::from_fd(fd.as_fd(), 10_000, FurtherMappings::Refused).unwrap();
         drop(fd);
         let mut mine = mine.lease(0..10_000, 9_996..10_000).unwrap();
         let mut theirs = theirs.lease(0..10_000, 0..5).unwrap();
@@ -256,7 +294,7 @@ mod tests {
     #[test]
     fn no_hole_can_be_punched_under_the_daemon() {
         let (_mine, fd) = SharedRegion::create(8192).unwrap();
-        let daemons = SharedRegion::from_fd(fd.as_fd(), 8192).unwrap();
+        let daemons = SharedRegion::from_fd(fd.as_fd(), 8192, FurtherMappings::Refused).unwrap();
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert_eq!(fs::fallocate(&fd, punch, 0, 4096), Err(Errno::PERM));
         assert_eq!(fs::seek(&fd, SeekFrom::Hole(0)), Ok(8192));
@@ -265,14 +303,32 @@ mod tests {
 
     #[test]
     fn a_file_is_registered_once() {
-        let (_mine, fd) = SharedRegion::create(4096).unwrap();
-        let first = SharedRegion::from_fd(fd.as_fd(), 4096).unwrap();
-        assert!(matches!(open(&fd, 4096), Err(RegionError::Registered)));
-        drop(first);
-        // Its trainer may still write to it, and the kernel maps it no more.
-        assert!(matches!(open(&fd, 4096), Err(RegionError::Registered)));
+        for further in [FurtherMappings::Allowed, FurtherMappings::Refused] {
+            let (_mine, fd) = SharedRegion::create(4096).unwrap();
+            let first = SharedRegion::from_fd(fd.as_fd(), 4096, further).unwrap();
+            assert!(matches!(open(&fd, 4096), Err(RegionError::Registered)));
+            drop(first);
+            // Its trainer may still write to it.
+            assert!(matches!(open(&fd, 4096), Err(RegionError::Registered)));
+        }
         let closed = memfd(4096, SealFlags::SHRINK | SealFlags::SEAL);
-        assert!(matches!(open(&closed, 4096), Err(RegionError::CannotSeal)));
+        assert!(matches!(open(&closed, 4096), Err(RegionError::Registered)));
+    }
+
+    #[test]
+    fn a_region_is_taken_over_unless_further_mappings_are_refused() {
+        let (mine, fd) = SharedRegion::create(4096).unwrap();
+        let first = SharedRegion::from_fd(fd.as_fd(), 4096, FurtherMappings::Allowed).unwrap();
+        let second = SharedRegion::taken_over(fd.as_fd(), 4096).unwrap();
+        drop(first);
+        second.lease(0..0, 0..4096).unwrap().output(7, 1).unwrap()[0] = 5;
+        assert_eq!(mine.lease(0..4096, 0..0).unwrap().input(7, 1), Some(&[5][..]));
+        let short = SharedRegion::taken_over(fd.as_fd(), 8192);
+        assert!(matches!(short, Err(RegionError::TooShort { .. })));
+        let (_mine, fd) = SharedRegion::create(4096).unwrap();
+        SharedRegion::from_fd(fd.as_fd(), 4096, FurtherMappings::Refused).unwrap();
+        let refused = SharedRegion::taken_over(fd.as_fd(), 4096);
+        assert!(matches!(refused, Err(RegionError::System { action: "map", .. })));
     }
 
     #[test]
@@ -280,8 +336,7 @@ mod tests {
         for _ in 0..50 {
             let (_mine, fd) = SharedRegion::create(4096).unwrap();
             let registered: usize = std::thread::scope(|scope| {
-                let threads: Vec<_> =
-                    (0..4).map(|_| scope.spawn(|| SharedRegion::from_fd(fd.as_fd(), 4096).ok())).collect();
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| open(&fd, 4096).ok())).collect();
                 threads.into_iter().filter_map(|thread| thread.join().unwrap()).count()
             });
             assert_eq!(registered, 1);

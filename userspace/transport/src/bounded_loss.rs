@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::{Header, Reason, admit::all_workers, header::flag};
 
 use crate::{chunk::Span, operation::Operation};
@@ -27,7 +28,7 @@ impl Flush {
 
 /// Contributions that were left out of an operation's results. Values are counted in the whole tensor
 /// ([`base`](crate::Operation::base) and index).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     /// The values that each worker may be left out with, at most.
     pub budget: u64,
@@ -40,7 +41,7 @@ pub struct Loss {
 }
 
 /// The loss of an operation in progress.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Ledger {
     rank: u16,
     base: usize,

@@ -3,7 +3,9 @@
 //! A fixed window (static mode: the slots), a congestion window (ATP) and a paced rate are implementations of one trait. A
 //! paced rate answers [`MaySend::At`]: the engine then reports that time as its next deadline.
 
-use crate::{rtt::RttSample, time::Time};
+use serde::{Deserialize, Serialize};
+
+use crate::{congestion::CongestionWindow, rtt::RttSample, time::Time};
 
 /// The answer to the question whether the next packet may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +63,30 @@ pub(crate) trait SendingBudget: Send {
     fn on_spurious_loss(&mut self) -> bool {
         false
     }
+
+    /// The state that another engine continues with; `None` for one that no engine of this crate has.
+    fn state(&self) -> Option<BudgetState> {
+        None
+    }
 }
 
-#[derive(Clone, Copy, Debug)]
+/// The state of a budget.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum BudgetState {
+    Fixed(FixedWindow),
+    Congestion(CongestionWindow),
+}
+
+impl BudgetState {
+    pub fn budget(self) -> Box<dyn SendingBudget> {
+        match self {
+            BudgetState::Fixed(window) => Box::new(window),
+            BudgetState::Congestion(window) => Box::new(window),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct FixedWindow(pub u32);
 
 impl SendingBudget for FixedWindow {
@@ -73,6 +96,10 @@ impl SendingBudget for FixedWindow {
 
     fn may_send(&self, _: Time, before: usize) -> MaySend {
         within(self.0, before)
+    }
+
+    fn state(&self) -> Option<BudgetState> {
+        Some(BudgetState::Fixed(*self))
     }
 }
 

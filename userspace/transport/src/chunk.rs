@@ -74,6 +74,11 @@ pub(crate) struct ConvertedChunk {
 }
 
 impl ChunkCodec {
+    /// A codec to be replaced by that of a job's parameters.
+    pub fn unset() -> ChunkCodec {
+        ChunkCodec::new(&JobParams::new(1, 1, 1, 1))
+    }
+
     pub fn new(params: &JobParams) -> ChunkCodec {
         let JobParams { scaling, not_finite, elements, world, .. } = *params;
         let clamped = params.dynamic.is_some();

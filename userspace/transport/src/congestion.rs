@@ -6,8 +6,10 @@
 //! the first contribution until the last one comes. A worker that is behind must not halve its window once more for
 //! each chunk that the others had sent before.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
-    budget::{CongestionEvent, MaySend, SendingBudget, within},
+    budget::{BudgetState, CongestionEvent, MaySend, SendingBudget, within},
     time::Time,
 };
 
@@ -20,7 +22,7 @@ pub(crate) fn initial_window(chunk: usize, shards: u16, limit: u32) -> u32 {
     (chunks as u32).clamp(1, limit)
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CongestionWindow {
     window: u32,
     limit: u32,
@@ -38,7 +40,7 @@ pub(crate) struct CongestionWindow {
 }
 
 /// The state to which a halving is taken back (RFC 4015).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Before {
     window: u32,
     threshold: u32,
@@ -107,6 +109,10 @@ impl SendingBudget for CongestionWindow {
         self.threshold = self.window;
         self.results = 0;
         true
+    }
+
+    fn state(&self) -> Option<BudgetState> {
+        Some(BudgetState::Congestion(self.clone()))
     }
 
     fn on_spurious_loss(&mut self) -> bool {

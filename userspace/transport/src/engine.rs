@@ -64,8 +64,8 @@ pub enum JobState<'a> {
 
 /// One lane of a job on one worker. See the module for how to drive it.
 pub struct Engine {
-    core: Core,
-    mode: Box<dyn ModeProtocol>,
+    pub(crate) core: Core,
+    pub(crate) mode: Box<dyn ModeProtocol>,
 }
 
 impl Engine {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_PATHS, MAX_WORKERS};
 use thiserror::Error;
 
@@ -96,7 +97,7 @@ pub enum SubmitError {
 /// The contents of its output are then unspecified. Elements are counted in the whole tensor
 /// ([`base`](crate::Operation::base) and index). The engine knows tensors by their signatures only; names are added by its
 /// caller.
-#[derive(Clone, Debug, PartialEq, Error)]
+#[derive(Clone, Debug, PartialEq, Error, Serialize, Deserialize)]
 pub enum OpError {
     /// A value of this worker was too large for the wire; all workers' operations fail.
     #[error(
@@ -126,7 +127,9 @@ pub enum OpError {
     /// The buffer gave fewer bytes than the operation's count asks for.
     #[error("the buffer ends before element {index}; register enough memory for the count")]
     ShortBuffer { index: usize },
+    /// A job that has ended is not handed over.
     #[error(transparent)]
+    #[serde(skip)]
     Job(#[from] JobError),
 }
 

@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::header::exponent::UNKNOWN;
 
 /// Exponent chunks are at most one in so many. A shorter operation is over sooner without one: it costs a round trip.
@@ -20,7 +21,7 @@ pub fn has_exponent_chunk(next: u32, chunks: u64) -> bool {
     chunks >= u64::from(SPACING - next % SPACING)
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct ExponentChunk {
     seq: u64,
     /// The exponents of the chunks after it; empty while it has no result.
@@ -28,7 +29,7 @@ struct ExponentChunk {
 }
 
 /// The exponent chunks of a stream whose results may still be needed.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct AgreedExponents {
     /// Ascending.
     chunks: VecDeque<ExponentChunk>,

@@ -3,6 +3,7 @@
 //! The worker sends a probe of full size, and the peer returns it as a report. When the first is not answered, later ones go in
 //! pairs with a probe without elements. So a path that only drops large packets is distinguished from one that drops all.
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::{
     Header, Kind,
     header::{NO_SLOT, flag},
@@ -22,7 +23,7 @@ pub(crate) enum Outcome {
     Failed(JobError),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Handshake {
     interval: u64,
     longest_interval: u64,

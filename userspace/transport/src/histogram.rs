@@ -1,6 +1,6 @@
 //! Histograms of durations by powers of two: small, of fixed size, with quantiles exact within a factor of two.
 
-use serde::{Serialize, Serializer, ser::SerializeStruct};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeStruct};
 
 /// Up to 2^40 ns, 18 minutes; longer ones count as that long.
 const BUCKETS: usize = 40;
@@ -67,12 +67,31 @@ fn upper(bucket: usize) -> u64 {
 
 impl Serialize for Histogram {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Histogram", 4)?;
+        let mut out = serializer.serialize_struct("Histogram", 5)?;
         out.serialize_field("count", &self.count())?;
         out.serialize_field("p50_ns", &self.quantile(0.5))?;
         out.serialize_field("p99_ns", &self.quantile(0.99))?;
+        out.serialize_field("sum_ns", &self.sum)?;
         out.serialize_field("buckets", &self.buckets().collect::<Vec<_>>())?;
         out.end()
+    }
+}
+
+/// From the sum and the buckets.
+impl<'de> Deserialize<'de> for Histogram {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Histogram, D::Error> {
+        #[derive(Deserialize)]
+        struct Counted {
+            sum_ns: u64,
+            buckets: Vec<(u64, u64)>,
+        }
+        let Counted { sum_ns, buckets } = Counted::deserialize(deserializer)?;
+        let mut histogram = Histogram { sum: sum_ns, ..Histogram::default() };
+        for (upper, count) in buckets {
+            let bucket = (upper.max(2).ilog2() as usize - 1).min(BUCKETS - 1);
+            histogram.buckets[bucket] = count;
+        }
+        Ok(histogram)
     }
 }
 
@@ -102,5 +121,13 @@ mod tests {
         assert_eq!(sum.buckets().collect::<Vec<_>>(), [(2, 2), (1 << BUCKETS, 2)]);
         let json = serde_json::to_value(&histogram).map(|json| json["buckets"].to_string());
         assert_eq!(json.ok().as_deref(), Some("[[2,1],[1099511627776,1]]"));
+    }
+
+    #[test]
+    fn a_histogram_is_read_as_it_was_written() {
+        let mut histogram = Histogram::default();
+        [0, 1, 2, 1000, u64::MAX / 2].into_iter().for_each(|nanos| histogram.record(nanos));
+        let read = serde_json::to_string(&histogram).and_then(|text| serde_json::from_str(&text));
+        assert_eq!(read.ok(), Some(histogram));
     }
 }

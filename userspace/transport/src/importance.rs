@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use sumac_job::{DType, Importance};
 
 use crate::{chunk::number, operation::Operation};
@@ -16,7 +17,7 @@ const SAMPLE_STEP: usize = 20;
 const MAX_SAMPLE: usize = 1 << 14;
 
 /// The rule by which an operation's chunks are important.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum ImportanceRule {
     /// Chunks are not told apart.
     None,

@@ -1,6 +1,8 @@
 //! The table of the chunks that may be in flight, and the queues that they wait in. A chunk's index is its slot in the static
 //! mode and its place in the window in the dynamic one. Modes keep state of their own beside this table.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{queues::Queues, time::Time};
 
 /// Back-off levels: a timeout is doubled at most one time less than this.
@@ -14,7 +16,7 @@ const UNCONFIRMED: usize = BACKOFF_LEVELS + 2;
 /// The queue of chunks that wait for their exponent.
 const HELD: usize = BACKOFF_LEVELS + 3;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ChunkState {
     /// The chunk may not be sent yet.
     Idle,
@@ -35,7 +37,7 @@ impl ChunkState {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct ChunkRecord {
     pub seq: u64,
     /// The number of its operation in the stream; of no meaning while idle.
@@ -80,7 +82,7 @@ pub(crate) struct SentPacket {
 
 /// The table and its queues: one for each back-off level in the order of sending, one of unconfirmed chunks, one of
 /// lost ones, one of ready ones, one of held ones.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct InFlight {
     records: Box<[ChunkRecord]>,
     queues: Queues<{ BACKOFF_LEVELS + 4 }>,

@@ -26,6 +26,7 @@
 //! | `rtt`, `timer`, `loss`, `probe_timeout` | the round trip, retransmission timers and loss detection |
 //! | `importance` | the chunks that routers should drop last |
 //! | `paths` | the choice among paths of a fabric |
+//! | `handover` | the state of an engine that another process continues |
 //! | `handshake`, `path_check` | the probes before the first chunk, and of a running job without results |
 //! | [`stats`], [`histogram`], [`error`] | counters, durations, errors |
 #![deny(unsafe_code)]
@@ -41,6 +42,7 @@ pub mod engine;
 mod engine_core;
 pub mod error;
 mod exponents;
+mod handover;
 mod handshake;
 pub mod histogram;
 mod importance;
@@ -74,6 +76,7 @@ pub use dynamic_mode::DynamicParams;
 pub use engine::{Engine, JobState};
 pub use error::{JobError, OpError, ParamError, SubmitError};
 pub use exponents::has_exponent_chunk;
+pub use handover::{EngineState, ResumeError, SuspendedEngine};
 pub use histogram::Histogram;
 pub use lane::{LaneField, class_of, shard_of};
 pub use operation::{Buffer, Completion, CompletionQueue, OpId, Operation};

@@ -14,6 +14,8 @@
 //!
 //! An answer that does not identify its packet lets only the timers of earlier packets run.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{rtt::RttEstimator, time::Time};
 
 /// Remembered advances: two reordering windows of them.
@@ -24,14 +26,14 @@ const GRANULARITY: u64 = 4;
 const PERSISTENCE: u8 = 16;
 
 /// The highest answered packet advanced to this number.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Advance {
     packet: u64,
     first: Time,
     last: Time,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct LossDetector {
     /// The last advances, oldest first.
     advances: [Advance; ADVANCES],
@@ -131,7 +133,7 @@ impl LossDetector {
 }
 
 /// RACK's reordering window, from measured lateness.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct ReorderingWindow {
     /// The longest lateness measured.
     extent: u64,

@@ -1,7 +1,8 @@
 //! Operations of the workers of a job on one tensor, or on a part of it.
 
-use std::{collections::BTreeMap, fmt, ops::Range};
+use std::{any::Any, collections::BTreeMap, fmt, ops::Range};
 
+use serde::{Deserialize, Serialize};
 use sumac_job::{DType, Importance};
 
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
 
 /// A tensor's memory. Input and output may be the same bytes: an output range is written only after the last reading of
 /// its input.
-pub trait Buffer: Send {
+pub trait Buffer: Send + Any {
     /// `len` bytes of the input from `byte_offset`. A shorter slice fails the operation.
     fn input(&self, byte_offset: usize, len: usize) -> &[u8];
     /// `len` bytes of the output from `byte_offset`. A shorter slice fails the operation.
@@ -25,6 +26,11 @@ impl fmt::Debug for dyn Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Buffer")
     }
+}
+
+/// A buffer without bytes.
+fn no_buffer() -> Box<dyn Buffer> {
+    Box::new(Vec::new())
 }
 
 /// Bytes in ordinary memory, in place.
@@ -43,7 +49,7 @@ impl Buffer for Vec<u8> {
 
 /// One worker's part in a collective operation. All workers submit the same operations in the same order (SwitchML
 /// appendix B); only the values, and the ranges `gives` and `takes`, differ.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Operation {
     /// Identifies the operation in every packet: equal on two workers if and only if their operations are.
     pub signature: u32,
@@ -71,6 +77,8 @@ pub struct Operation {
     pub loss_bound: f32,
     /// The transfers of which the operation consists in a direct job; else none.
     pub exchange: Option<Box<Exchange>>,
+    /// No part of the state that one process hands over to another.
+    #[serde(skip, default = "no_buffer")]
     pub buffer: Box<dyn Buffer>,
 }
 
@@ -129,11 +137,11 @@ impl Operation {
 }
 
 /// The number of an operation in its lane, in the order of submission, from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OpId(pub u64);
 
 /// The end of an operation.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Completion {
     pub id: OpId,
     /// Whether the output holds the sum.
@@ -142,13 +150,14 @@ pub struct Completion {
     pub from: usize,
     /// Contributions that were left out, of an operation with a loss bound.
     pub loss: Option<Loss>,
+    #[serde(skip, default = "no_buffer")]
     pub buffer: Box<dyn Buffer>,
     pub started: Time,
     pub finished: Time,
 }
 
 /// Puts completions into the order of submission, for callers that promise it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct CompletionQueue {
     next: u64,
     ended: BTreeMap<u64, Completion>,

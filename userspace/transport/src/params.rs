@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use sumac_job::{DType, NonFinitePolicy, Scale, WireFormat};
 use sumac_wire::{CLASSES, DEFAULT_PATHS, MAX_ELEMENTS, MAX_PATHS, MAX_WORKERS};
 
@@ -14,7 +15,7 @@ use crate::{
 };
 
 /// One lane of a job; the same on all workers but for the ranks.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobParams {
     /// The job's number on its aggregator, from 1.
     pub job: u16,
@@ -135,7 +136,7 @@ pub(crate) fn check_slots(slots: u32) -> Result<(), ParamError> {
 }
 
 /// Settings with a default that fits a rack. All but the last may differ between workers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tuning {
     /// The retransmission timeout before the first sample of the round trip.
     pub initial_rto: Duration,

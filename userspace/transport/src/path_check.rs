@@ -2,6 +2,7 @@
 //! longer carries the job's packets ends the job with the same named errors, and a path that does not answer is told from
 //! workers that are late.
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::Header;
 
 use crate::{
@@ -17,7 +18,7 @@ const IDLE: u64 = 1_000_000_000;
 /// is about to say why.
 const UNKNOWN_TIMEOUT: u64 = 2_000_000_000;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PathCheck {
     /// The start of the wait: the last result or answer, or the first packet after a time without packets in flight.
     since: Time,

@@ -19,6 +19,8 @@
 //! At most one packet in [`PROBE_PART`] goes by a suspended path. A job that waits sends few packets: they would all be lost where
 //! half of the paths are suspended, and the job would never go on.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{stats::PathStats, time::Time};
 
 /// The weight of a path without losses.
@@ -36,7 +38,7 @@ const PROBE_PAUSE: u64 = 100_000_000;
 /// The number of times that the pause doubles.
 const MAX_BACKOFF: u8 = 5;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Path {
     /// Up to [`FULL`]; 0: suspended.
     weight: u16,
@@ -45,7 +47,7 @@ struct Path {
     probe_at: Time,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Paths {
     paths: Box<[Path]>,
     /// The path that is considered next.

@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use serde::{Deserialize, Serialize};
+
 /// The part that a peer has in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerRole {
@@ -21,7 +23,7 @@ pub struct Peer {
 }
 
 /// The index of a peer in its job's [`PeerTable`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PeerId(pub u16);
 
 /// All peers of a job, as one worker knows them.

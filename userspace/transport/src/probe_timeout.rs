@@ -8,6 +8,8 @@
 //! All workers of a dynamic job get the same results, so that their timeouts would end together and each time fill a short
 //! queue with the same packets. So each worker lengthens its pauses by a random part of its own.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{in_flight::BACKOFF_LEVELS, rtt::RttEstimator, time::Time};
 
 /// Chunks that a probe consists of: two, so that the loss of one of them does not cost a further pause.
@@ -15,7 +17,7 @@ pub(crate) const PROBE_CHUNKS: usize = 2;
 /// A pause is lengthened by less than one part in so many.
 const JITTER: u64 = 2;
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ProbeTimeout {
     last_result: Time,
     /// The time of the last probe since the last result.

@@ -1,6 +1,8 @@
 //! Queues of indices, doubly linked through one array: an index is appended, or removed from anywhere, in constant time and
 //! without allocation.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
 const NIL: u32 = u32::MAX;
 const UNQUEUED: u8 = u8::MAX;
 
@@ -79,6 +81,33 @@ impl<const N: usize> Queues<N> {
     pub fn clear(&mut self) {
         self.nodes.fill(LOOSE);
         self.ends = [EMPTY; N];
+    }
+
+    fn indices(&self, queue: usize) -> Vec<usize> {
+        std::iter::successors(self.front(queue), |index| self.next(*index)).collect()
+    }
+}
+
+/// The number of indices, and those in each queue, in order.
+impl<const N: usize> Serialize for Queues<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let queued: Vec<_> = (0..N).map(|queue| self.indices(queue)).collect();
+        (self.nodes.len(), queued).serialize(serializer)
+    }
+}
+
+impl<'de, const N: usize> Deserialize<'de> for Queues<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Queues<N>, D::Error> {
+        let (len, queued) = <(usize, Vec<Vec<usize>>)>::deserialize(deserializer)?;
+        let is_valid = queued.len() == N && queued.iter().flatten().all(|index| *index < len);
+        if !is_valid {
+            return Err(D::Error::custom("queues of other indices"));
+        }
+        let mut queues = Queues::new(len);
+        for (queue, indices) in queued.iter().enumerate() {
+            indices.iter().for_each(|index| queues.append(queue, *index));
+        }
+        Ok(queues)
     }
 }
 

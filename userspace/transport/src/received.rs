@@ -5,12 +5,14 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 const BITS: u64 = u64::BITS as u64;
 /// The table shrinks when it uses less than one word in this many.
 const SHRINK: usize = 8;
 
 /// A bit for each chunk from the first operation in progress to the last chunk with a result.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ReceivedChunks {
     words: VecDeque<u64>,
     first: u64,

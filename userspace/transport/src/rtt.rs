@@ -4,13 +4,15 @@
 //! history within a round. It gets the longest sample of each round instead, so that the timeout covers the slowest chunk
 //! of a window. Single samples go to the [sending budget](crate::budget).
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     params::Tuning,
     time::{Time, nanos},
 };
 
 /// The least margins of the timeouts over the smoothed round trip, and the longest timeout.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Bounds {
     margin: u64,
     margin_confirmed: u64,
@@ -26,7 +28,7 @@ pub(crate) struct RttSample {
 }
 
 /// The smoothed round trip, its variation, and the timeouts that follow, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct RttEstimator {
     smoothed: Option<u64>,
     variation: u64,

@@ -1,6 +1,8 @@
 //! Counters of an engine.
 
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
 use sumac_wire::{Reason, reason::COUNTERS};
 
 use crate::histogram::Histogram;
@@ -47,8 +49,20 @@ impl Serialize for Reasons {
     }
 }
 
+/// From the map; reasons of other releases do not count.
+impl<'de> Deserialize<'de> for Reasons {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Reasons, D::Error> {
+        let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
+        let mut reasons = Reasons::default();
+        for reason in Reason::ALL.iter().copied() {
+            reasons.0[reason as usize] = counts.get(reason.name()).copied().unwrap_or(0);
+        }
+        Ok(reasons)
+    }
+}
+
 /// The round trip as the retransmission timer estimates it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RttStats {
     /// The smoothed round trip in nanoseconds; 0 before the first sample.
     pub smoothed_ns: u64,
@@ -64,7 +78,7 @@ pub struct RttStats {
 }
 
 /// Packets and losses by path, and the paths' weights; one entry for each.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStats {
     pub sent: Vec<u64>,
     /// Packets that were lost, or whose answers were.
@@ -94,7 +108,7 @@ impl PathStats {
 macro_rules! engine_stats {
     ($($(#[$doc:meta])* $counter:ident,)*) => {
         /// Counters since the engine was made.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct EngineStats {
             $($(#[$doc])* pub $counter: u64,)*
             pub rtt: RttStats,

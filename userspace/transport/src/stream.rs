@@ -3,18 +3,21 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     bounded_loss::{Ledger, Loss},
     chunk::Span,
     error::{JobError, OpError},
     exponents::{AgreedExponents, has_exponent_chunk},
     importance::ImportanceRule,
-    operation::{Completion, OpId, Operation},
+    operation::{Buffer, Completion, OpId, Operation},
     received::ReceivedChunks,
     time::Time,
 };
 
 /// An operation in progress, or one that has ended and waits to be collected.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Pending {
     pub operation: Operation,
     /// Of an operation with a loss bound.
@@ -129,6 +132,7 @@ fn own_index(fault: &OpError) -> Option<usize> {
     }
 }
 
+#[derive(Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "operations cost no allocation, and few have been collected")]
 enum Entry {
     Pending(Pending),
@@ -149,6 +153,7 @@ impl Entry {
 const MOST_ENTRIES: usize = 1024;
 
 /// The operations of a lane, in the order of submission.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Stream {
     /// The first is not collected.
     entries: VecDeque<Entry>,
@@ -298,6 +303,24 @@ impl Stream {
         }
         let index = self.entries.partition_point(|entry| entry.end() <= seq);
         Some(self.front + index as u64)
+    }
+
+    /// The operations that are not collected.
+    pub fn pending(&self) -> impl Iterator<Item = (u64, &Pending)> {
+        let entries = (self.front..).zip(&self.entries).filter_map(|(number, entry)| match entry {
+            Entry::Pending(pending) => Some((number, pending)),
+            Entry::Collected(_) => None,
+        });
+        self.overtaken.iter().map(|(number, pending)| (*number, pending)).chain(entries)
+    }
+
+    /// The memory of those operations.
+    pub fn into_buffers(self) -> impl Iterator<Item = (u64, Box<dyn Buffer>)> {
+        let entries = (self.front..).zip(self.entries).filter_map(|(number, entry)| match entry {
+            Entry::Pending(pending) => Some((number, pending)),
+            Entry::Collected(_) => None,
+        });
+        self.overtaken.into_iter().chain(entries).map(|(number, pending)| (number, pending.operation.buffer))
     }
 
     pub fn is_empty(&self) -> bool {

@@ -15,6 +15,8 @@
 //! their own, which only the probe timeout serves: results of the operation before say nothing of them. Timeouts of
 //! confirmed chunks are closer to the round trip.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     in_flight::{BACKOFF_LEVELS, InFlight},
     loss::LossDetector,
@@ -82,7 +84,7 @@ impl Timers<'_> {
 ///
 /// While every chunk has to be sent twice there is no sample of the round trip. So the back-off that one chunk reached holds
 /// for later ones until an answer is a sample again.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Backoff {
     level: u8,
 }

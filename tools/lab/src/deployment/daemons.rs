@@ -97,6 +97,19 @@ impl Deployment<'_> {
         Ok(process)
     }
 
+    /// Starts a new daemon of a worker, which takes over from the running one, and waits for the end of that.
+    pub fn upgrade_daemon(&mut self, rank: u16) -> Result<()> {
+        let file = self.socket(rank).with_extension("toml");
+        let mut daemon = self.programs.sumac();
+        daemon.args(["daemon", "--take-over", "--config"]).arg(file);
+        let mut new = self.lab.start(self.lab.worker(rank), &format!("daemon{rank}"), &mut daemon)?;
+        let former = self.daemons[usize::from(rank)].as_mut();
+        let former = former.ok_or_else(|| anyhow!("the daemon of rank {rank} does not run"))?;
+        new.wait_until("the former daemon's end", START_LIMIT, || former.ended().is_some())?;
+        self.daemons[usize::from(rank)] = Some(new);
+        Ok(())
+    }
+
     pub fn stop_parameter_host(&mut self, host: u16) {
         self.parameter_hosts[usize::from(host)] = None;
     }

@@ -65,6 +65,17 @@ impl Lab {
         self.world.submit(self.workers[rank], 0, operation);
     }
 
+    /// Hands all workers over to other processes, again and again.
+    fn hand_over(&mut self, interval: u64) {
+        for number in 1..=200 {
+            self.world.at(number * interval, |world| {
+                world.workers.iter_mut().for_each(|worker| {
+                    worker.hand_over();
+                });
+            });
+        }
+    }
+
     /// Runs until all workers have so many completions, and on until no packet is under way.
     fn run(&mut self, count: usize) {
         let all = self.completions.clone();
@@ -142,6 +153,9 @@ fn sums_of_both_patterns_are_exact_under_loss() {
         let owners = if ring { workers } else { rng.random_range(1..=workers) };
         for rank in 0..workers {
             lab.submit(rank, allreduce(rank, workers, count, owners, ring));
+        }
+        if seed % 2 == 0 {
+            lab.hand_over(20 * MICRO + seed);
         }
         lab.run(1);
         let sum = |at: usize| (0..workers).map(|rank| value(rank, at)).sum::<f32>();

@@ -1,6 +1,9 @@
 //! Runs one scenario and checks its invariants.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 use sumac_sim::{
     address::NodeId,
@@ -23,6 +26,8 @@ use crate::{
     trainer::{Checker, Truth},
 };
 
+/// Handovers of a scenario that has them.
+const HANDOVERS: u64 = 40;
 /// Longest simulated time of a job.
 const TIMEOUT: Nanos = 600 * SECOND;
 
@@ -50,13 +55,17 @@ pub fn run(scenario: &Scenario) -> Totals {
     simulation.finish()
 }
 
-/// Runs a scenario of one job; returns the time at which each tensor was complete on all workers.
+/// Runs a scenario; returns the time at which each tensor of its first job was complete on all workers.
 pub fn ends(scenario: &Scenario) -> Vec<Nanos> {
+    ends_with_totals(scenario).0
+}
+
+/// As [`ends`], with the counts.
+pub fn ends_with_totals(scenario: &Scenario) -> (Vec<Nanos>, Totals) {
     let mut simulation = Simulation::new(scenario);
     simulation.go();
     let ends = simulation.jobs[0].truth.borrow().ends.clone();
-    simulation.finish();
-    ends
+    (ends, simulation.finish())
 }
 
 /// A job of the scenario as it runs.
@@ -79,6 +88,8 @@ struct Simulation<'a> {
     witness: Witness,
     /// Engines of a job's earlier incarnations.
     before: Rc<RefCell<EngineStats>>,
+    /// Workers that were handed over.
+    handed_over: Rc<Cell<u64>>,
 }
 
 impl<'a> Simulation<'a> {
@@ -91,12 +102,14 @@ impl<'a> Simulation<'a> {
             jobs: Vec::new(),
             witness: Witness::default(),
             before: Rc::default(),
+            handed_over: Rc::default(),
         };
         let center = simulation.connect();
         scenario.jobs.iter().for_each(|plan| simulation.start(plan, center));
         simulation.leave_orphans();
         simulation.schedule_faults();
         simulation.schedule_restart();
+        simulation.schedule_handovers();
         if scenario.flow {
             let source = simulation.host_at(center);
             let sink = simulation.world.workers[0].node;
@@ -292,6 +305,18 @@ impl<'a> Simulation<'a> {
         });
     }
 
+    fn schedule_handovers(&mut self) {
+        let Some(interval) = self.scenario.handovers else { return };
+        for number in 1..=HANDOVERS {
+            let handed_over = Rc::clone(&self.handed_over);
+            self.world.at(number * interval, move |world| {
+                for worker in &mut world.workers {
+                    handed_over.set(handed_over.get() + u64::from(worker.hand_over()));
+                }
+            });
+        }
+    }
+
     fn go(&mut self) {
         let truths: Vec<_> = self.jobs.iter().map(|job| job.truth.clone()).collect();
         let is_done = move |_: &World| truths.iter().all(|truth| truth.borrow().open == 0);
@@ -333,6 +358,7 @@ impl<'a> Simulation<'a> {
         }
         let mut totals = self.totals();
         totals.begun_anew = u64::from(has_restarted);
+        totals.handed_over = self.handed_over.get();
         totals.fixed.merge(&self.before.borrow());
         for running in &self.jobs {
             for rank in 0..running.workers.len() {

@@ -183,6 +183,8 @@ pub struct Scenario {
     /// Time at which all aggregators lose the only job, a static one, and it begins anew in its next epoch with the first
     /// operation that any worker lacks.
     pub restart: Option<Nanos>,
+    /// The interval at which the workers' engines are handed over to other processes.
+    pub handovers: Option<Nanos>,
     /// Chunks of a removed job in the first aggregator's slots.
     pub orphans: u32,
     /// Whether a TCP-like flow goes to the first worker.
@@ -203,6 +205,7 @@ impl Scenario {
             faults: Faults::default(),
             aggregator_faults: Vec::new(),
             restart: None,
+            handovers: None,
             orphans: 0,
             flow: false,
         }

@@ -52,6 +52,8 @@ totals! {
     restarts,
     /// Static jobs that began anew.
     begun_anew,
+    /// Workers that were handed over to another process.
+    handed_over,
     deaths,
     cuts,
     orphans,

@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, future::Future, iter, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use sumac_job::{JobSpec, Mode, OperationOrder};
 use sumac_transport::PathMeasure;
 use thiserror::Error;
@@ -17,7 +18,7 @@ use tokio::{
 
 use super::{
     Endpoint, RETRY,
-    connection::{ConnectError, Connection, no_answer},
+    connection::{ALIVE_INTERVAL, ConnectError, Connection, no_answer},
 };
 use crate::{
     FailureKind, JobFailure,
@@ -60,11 +61,41 @@ pub struct Member {
     posts: mpsc::UnboundedSender<Post>,
     events: Option<mpsc::UnboundedReceiver<Event>>,
     renewed: Option<mpsc::UnboundedReceiver<Grant>>,
-    leave: Option<oneshot::Sender<LeaveOrder>>,
+    command: Option<oneshot::Sender<MemberCommand>>,
     task: JoinHandle<()>,
 }
 
-type LeaveOrder = (Outcome, oneshot::Sender<Result<(), LeaveError>>);
+/// The end of a membership's connection.
+#[derive(Debug)]
+enum MemberCommand {
+    Leave(Outcome, oneshot::Sender<Result<(), LeaveError>>),
+    Suspend(oneshot::Sender<SuspendedMember>),
+}
+
+/// A membership that stands still, from which another process, or this one, continues ([`Member::resume`]).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SuspendedMember {
+    session: MemberId,
+    /// The events that were received.
+    received: u64,
+    /// The number of the first unconfirmed post.
+    posted: u64,
+    unconfirmed: VecDeque<Post>,
+    grant: Grant,
+    departed: Vec<u16>,
+}
+
+impl SuspendedMember {
+    /// Queues a post for the next connection.
+    pub fn post(&mut self, post: Post) {
+        self.unconfirmed.push_back(cut(post));
+    }
+
+    /// The job's terms at last, with this worker's own part.
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+}
 
 impl Member {
     pub(super) fn start(
@@ -74,20 +105,38 @@ impl Member {
         session: MemberId,
         (grant, departed, events): (Grant, Vec<u16>, Vec<(u64, Event)>),
     ) -> Member {
+        let (received, posted, unconfirmed) = (0, 0, VecDeque::new());
+        let member = SuspendedMember { session, received, posted, unconfirmed, grant, departed };
+        Member::begin(endpoint, spec, Some(connection), member, events)
+    }
+
+    /// Continues a membership: connects in the background.
+    pub fn resume(endpoint: Endpoint, spec: &JobSpec, suspended: SuspendedMember) -> Member {
+        Member::begin(endpoint, spec, None, suspended, Vec::new())
+    }
+
+    fn begin(
+        endpoint: Endpoint,
+        spec: &JobSpec,
+        connection: Option<Connection>,
+        suspended: SuspendedMember,
+        events: Vec<(u64, Event)>,
+    ) -> Member {
+        let SuspendedMember { session, received, posted, unconfirmed, grant, departed } = suspended;
         let (state_to, state) = watch::channel(MemberState::Running { departed });
-        let (connected_to, connected) = watch::channel(true);
+        let (connected_to, connected) = watch::channel(connection.is_some());
         let (current_to, current) = watch::channel(grant.clone());
         let (posts, queue) = mpsc::unbounded_channel();
         let (events_to, events_of) = mpsc::unbounded_channel();
         let (renewed_to, renewed) = mpsc::unbounded_channel();
-        let (leave, leave_order) = oneshot::channel();
+        let (command, commanded) = oneshot::channel();
         let mut stay = Stay {
             membership: Reconnect {
                 secret: endpoint.secret.clone(),
                 job: spec.job.clone(),
                 rank: spec.rank,
                 session,
-                received: 0,
+                received,
             },
             endpoint,
             reconnect_timeout: match grant.placement.aggregator {
@@ -96,8 +145,8 @@ impl Member {
             },
             outlives_control: grant.terms.mode != Mode::Static
                 && grant.terms.order == OperationOrder::Submission,
-            posted: 0,
-            unconfirmed: VecDeque::new(),
+            posted,
+            unconfirmed,
             state: state_to,
             connected: connected_to,
             current: current_to,
@@ -107,7 +156,7 @@ impl Member {
         for (number, event) in events {
             stay.on_event(number, event);
         }
-        let task = tokio::spawn(stay.run(connection, queue, leave_order));
+        let task = tokio::spawn(stay.run(connection, queue, commanded));
         Member {
             grant,
             state,
@@ -116,7 +165,7 @@ impl Member {
             posts,
             events: Some(events_of),
             renewed: Some(renewed),
-            leave: Some(leave),
+            command: Some(command),
             task,
         }
     }
@@ -162,19 +211,8 @@ impl Member {
     }
 
     pub fn post(&self, post: Post) {
-        let cut = |text: &str| shortened(text, TEXT_LEN).to_owned();
-        let post = match post {
-            Post::Announce(announced) => Post::Announce(Announcement {
-                description: cut(&announced.description),
-                // One too long is for the coordinator to refuse, in a message that is not too long itself.
-                name: shortened(&announced.name, OPERATION_NAME_LEN + MAX_CHAR).to_owned(),
-                ..announced
-            }),
-            Post::Fault(fault) => Post::Fault(Fault { problem: cut(&fault.problem), ..fault }),
-            post => post,
-        };
         // Nobody receives it once the job has ended.
-        let _ = self.posts.send(post);
+        let _ = self.posts.send(cut(post));
     }
 
     /// The job's events. To be taken once; a second receiver is closed.
@@ -192,12 +230,23 @@ impl Member {
     /// [`Outcome::Done`] end the job on all others.
     pub async fn leave(mut self, outcome: Outcome) -> Result<(), LeaveError> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.leave.take().is_some_and(|leave| leave.send((outcome, answer)).is_ok());
+        let sent = self
+            .command
+            .take()
+            .is_some_and(|command| command.send(MemberCommand::Leave(outcome, answer)).is_ok());
         if !sent {
             // The job has failed: there is nothing left to leave.
             return Ok(());
         }
         answered.await.unwrap_or(Ok(()))
+    }
+
+    /// Stands still: receives no further events, and stays alive until it is dropped. `None`: the job has ended. All events that
+    /// were received are in the receiver of [`Member::events`] when this returns.
+    pub async fn suspend(&mut self) -> Option<SuspendedMember> {
+        let (answer, answered) = oneshot::channel();
+        self.command.take()?.send(MemberCommand::Suspend(answer)).ok()?;
+        answered.await.ok()
     }
 }
 
@@ -238,24 +287,26 @@ impl From<ConnectError> for Ended {
 impl Stay {
     async fn run(
         mut self,
-        connection: Connection,
+        mut connection: Option<Connection>,
         mut queue: mpsc::UnboundedReceiver<Post>,
-        mut leave: oneshot::Receiver<LeaveOrder>,
+        mut command: oneshot::Receiver<MemberCommand>,
     ) {
-        let mut connection = Some(connection);
         let mut lost_at = Instant::now();
         loop {
             let ended = match connection.take() {
                 Some(connection) => {
                     self.connected.send_replace(true);
-                    let ended = self.serve(connection, &mut queue, &mut leave).await;
+                    let ended = self.serve(connection, &mut queue, &mut command).await;
                     self.connected.send_replace(false);
                     lost_at = Instant::now();
                     ended
                 }
                 None => tokio::select! {
                     biased;
-                    order = &mut leave => return self.leave(None, order).await,
+                    command = &mut command => {
+                        self.unconfirmed.extend(iter::from_fn(|| queue.try_recv().ok()));
+                        return self.obey(None, command).await;
+                    }
                     reconnected = self.reconnect() => match reconnected {
                         Ok(again) => {
                             connection = Some(again);
@@ -305,7 +356,7 @@ impl Stay {
         &mut self,
         mut connection: Connection,
         queue: &mut mpsc::UnboundedReceiver<Post>,
-        leave: &mut oneshot::Receiver<LeaveOrder>,
+        command: &mut oneshot::Receiver<MemberCommand>,
     ) -> Result<(), Ended> {
         // Those that were not confirmed come first, once more.
         self.send_posts(&connection, 0).await?;
@@ -324,9 +375,9 @@ impl Stay {
                     self.unconfirmed.extend(iter::from_fn(|| queue.try_recv().ok()));
                     self.send_posts(&connection, sent).await?;
                 }
-                order = &mut *leave => {
+                command = &mut *command => {
                     self.unconfirmed.extend(iter::from_fn(|| queue.try_recv().ok()));
-                    self.leave(Some(connection), order).await;
+                    self.obey(Some(connection), command).await;
                     return Ok(());
                 }
             }
@@ -343,9 +394,51 @@ impl Stay {
         Ok(())
     }
 
-    /// Leaves over a connection, or another. There is no order when the member was dropped: the job is to notice.
-    async fn leave(&self, connection: Option<Connection>, order: Result<LeaveOrder, RecvError>) {
-        let Ok((outcome, answer)) = order else { return };
+    /// Ends the connection as it is told. There is no command when the member was dropped: the job is to notice.
+    async fn obey(&self, connection: Option<Connection>, command: Result<MemberCommand, RecvError>) {
+        match command {
+            Ok(MemberCommand::Leave(outcome, answer)) => self.leave(connection, outcome, answer).await,
+            Ok(MemberCommand::Suspend(answer)) => {
+                // Whoever asked may have stopped waiting.
+                let _ = answer.send(self.suspended());
+                self.hold(connection).await;
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Sends keepalives until the member is dropped, and takes no messages: the coordinator keeps the events for the next
+    /// connection.
+    async fn hold(&self, connection: Option<Connection>) {
+        let Some(connection) = connection else { return };
+        let alive = || ClientMessage::Alive { received: self.membership.received };
+        while connection.outbound.send(alive()).await.is_ok() {
+            sleep(ALIVE_INTERVAL).await;
+        }
+    }
+
+    fn suspended(&self) -> SuspendedMember {
+        let departed = match &*self.state.borrow() {
+            MemberState::Running { departed } => departed.clone(),
+            MemberState::Failed(_) => Vec::new(),
+        };
+        SuspendedMember {
+            session: self.membership.session,
+            received: self.membership.received,
+            posted: self.posted,
+            unconfirmed: self.unconfirmed.clone(),
+            grant: self.current.borrow().clone(),
+            departed,
+        }
+    }
+
+    /// Leaves over a connection, or another.
+    async fn leave(
+        &self,
+        connection: Option<Connection>,
+        outcome: Outcome,
+        answer: oneshot::Sender<Result<(), LeaveError>>,
+    ) {
         let left = match self.try_leave(connection, outcome).await {
             // A membership that is over is as good as left.
             Ok(()) | Err(ConnectError::Denied(_)) => Ok(()),
@@ -410,6 +503,21 @@ impl Stay {
             // Nobody may be interested.
             let _ = self.events.send(event);
         }
+    }
+}
+
+/// Shortens a post's texts.
+fn cut(post: Post) -> Post {
+    let cut = |text: &str| shortened(text, TEXT_LEN).to_owned();
+    match post {
+        Post::Announce(announced) => Post::Announce(Announcement {
+            description: cut(&announced.description),
+            // One too long is for the coordinator to refuse, in a message that is not too long itself.
+            name: shortened(&announced.name, OPERATION_NAME_LEN + MAX_CHAR).to_owned(),
+            ..announced
+        }),
+        Post::Fault(fault) => Post::Fault(Fault { problem: cut(&fault.problem), ..fault }),
+        post => post,
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use self::connection::{ConnectError, Connection};
 pub use self::{
     connection::Endpoint,
-    member::{LeaveError, Member, MemberState},
+    member::{LeaveError, Member, MemberState, SuspendedMember},
 };
 use crate::{
     JobFailure, Refusal, RefusalKind,

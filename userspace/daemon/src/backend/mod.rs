@@ -7,7 +7,9 @@ mod setup;
 mod terms;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
@@ -19,9 +21,9 @@ use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use self::admission::{AdmittedJobs, Role};
 use self::routes::Outlet;
-use self::setup::{Setup, udp, xdp};
+use self::setup::{FormerJobs, Setup, udp, udp_of, xdp};
 use crate::config::{BackendChoice, Config, RouteConfig};
-use crate::datapath::{Datapath, DatapathStats, EventSink, ParameterJob, Peer, WorkerJob};
+use crate::datapath::{Datapath, DatapathStats, EventSink, ParameterJob, Peer, ResumedLane, WorkerJob};
 
 pub(crate) use self::choice::FramePath;
 pub use self::setup::BackendError;
@@ -47,6 +49,18 @@ pub(crate) struct Backend {
     /// The control plane whose route has the interface, where the configuration does not name it.
     control: Option<SocketAddr>,
     routes: Vec<RouteConfig>,
+}
+
+/// The longest wait for queues of AF_XDP that another daemon has just left.
+const REOPEN_TIMEOUT: Duration = Duration::from_secs(3);
+const REOPEN_PAUSE: Duration = Duration::from_millis(20);
+
+/// The backend of a daemon that hands over.
+pub(crate) struct HandedBackend {
+    /// The UDP sockets of each shard.
+    pub(crate) sockets: Vec<Vec<OwnedFd>>,
+    pub(crate) fallback: String,
+    pub(crate) is_xdp: bool,
 }
 
 /// A backend whose sockets and maps are open, and whose threads are not started.
@@ -77,8 +91,8 @@ impl Backend {
         let mut fallback = String::new();
         let setup = match config.backend {
             BackendChoice::Udp => udp(config)?,
-            BackendChoice::Xdp => xdp(config, control)?,
-            BackendChoice::Auto => match xdp(config, control) {
+            BackendChoice::Xdp => xdp(config, control, FormerJobs::Removed)?,
+            BackendChoice::Auto => match xdp(config, control, FormerJobs::Removed) {
                 Ok(setup) => {
                     let reports: Vec<_> = setup.2.iter().map(|io| io.report()).collect();
                     let reason = FramePath::of(reports.iter()).reason();
@@ -93,6 +107,55 @@ impl Backend {
             },
         };
         Ok(PreparedBackend { setup, fallback, control })
+    }
+
+    /// Sets up the backend of another daemon, which has frozen it: with its UDP sockets, or with sockets of its own where the
+    /// other one has closed those of AF_XDP.
+    pub(crate) fn take_over(
+        config: &Config,
+        control: Option<SocketAddr>,
+        handed: HandedBackend,
+    ) -> Result<PreparedBackend, BackendError> {
+        let HandedBackend { sockets, fallback, is_xdp } = handed;
+        let deadline = Instant::now() + REOPEN_TIMEOUT;
+        let setup = if !is_xdp {
+            udp_of(config, sockets)?
+        } else {
+            loop {
+                match xdp(config, control, FormerJobs::Kept) {
+                    // The kernel releases a queue some time after its socket was closed.
+                    Err(error) if Instant::now() < deadline => {
+                        tracing::debug!(%error, "the queues are not free yet");
+                    }
+                    setup => break setup?,
+                }
+                std::thread::sleep(REOPEN_PAUSE);
+            }
+        };
+        Ok(PreparedBackend { setup, fallback, control })
+    }
+
+    /// Closes the sockets of AF_XDP, and lets another daemon claim the program. Returns whether every frame is accounted for.
+    pub(crate) fn close_interface(&self) -> bool {
+        let is_conserved = self.datapath.close_io();
+        if let Some(mut admitted) = self.admitted() {
+            admitted.program.release();
+        }
+        is_conserved
+    }
+
+    /// Opens the sockets of AF_XDP again, after another daemon has not taken over.
+    pub(crate) fn open_interface(&self, config: &Config) -> Result<(), BackendError> {
+        let deadline = Instant::now() + REOPEN_TIMEOUT;
+        loop {
+            match self.reopen(config) {
+                Err(error) if Instant::now() < deadline => {
+                    tracing::debug!(%error, "the queues are not free yet");
+                }
+                reopened => return reopened,
+            }
+            std::thread::sleep(REOPEN_PAUSE);
+        }
     }
 
     pub(crate) fn start(
@@ -126,7 +189,7 @@ impl Backend {
         if let Some(mut admitted) = self.admitted() {
             admitted.program.release();
         }
-        let (local, admitted, ios) = xdp(config, self.control)?;
+        let (local, admitted, ios) = xdp(config, self.control, FormerJobs::Removed)?;
         let (Some(mut before), Some(admitted)) = (self.admitted(), admitted) else { return Ok(()) };
         before.replace(admitted).map_err(|error| BackendError::Xdp(error.to_string()))?;
         drop(before);
@@ -178,6 +241,18 @@ impl Backend {
 
     /// Admits a job's results, and starts its handshake. It may wait for ARP.
     pub(crate) fn add_job(&self, grant: &Grant) -> Result<(), Failure> {
+        let plan = self.admit(grant)?;
+        self.datapath.add_job(plan).map_err(datapath)
+    }
+
+    /// Continues a job of another daemon. It may wait for ARP.
+    pub(crate) fn resume_job(&self, grant: &Grant, lanes: Vec<ResumedLane>) -> Result<(), Failure> {
+        let plan = self.admit(grant)?;
+        self.datapath.resume_job(plan, lanes).map_err(datapath)
+    }
+
+    /// Admits a job's results. Returns the job as the data path installs it.
+    fn admit(&self, grant: &Grant) -> Result<WorkerJob, Failure> {
         self.set_routes()?;
         let Grant { terms, placement } = grant;
         match (self.admitted(), placement.result_group) {
@@ -214,7 +289,7 @@ impl Backend {
                 .admit(terms.job, Role::Worker, terms::worker_entry(grant, self.local().ip))
                 .map_err(datapath)?;
         }
-        self.datapath.add_job(plan).map_err(datapath)
+        Ok(plan)
     }
 
     /// The rate of the link that data goes through, in bits per second; one that is not known is taken for 100 Gbit/s.

@@ -1,6 +1,7 @@
 //! The setup of the XDP and the UDP backend.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 
 use sumac_control::neighbour;
 use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
@@ -21,6 +22,14 @@ pub enum BackendError {
     Thread(std::io::Error),
 }
 
+/// The jobs that the host program has when a daemon opens it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FormerJobs {
+    Removed,
+    /// They go on in this daemon.
+    Kept,
+}
+
 /// A backend that is set up: this host's address, the program (XDP), and a queue or socket for each thread of the data path.
 pub(crate) type Setup = (Local, Option<AdmittedJobs>, Vec<Box<dyn FrameIo>>);
 
@@ -28,8 +37,22 @@ pub(super) fn udp(config: &Config) -> Result<Setup, BackendError> {
     let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
     let with_paths = |io: UdpFrameIo| io.with_paths(config.paths.unwrap_or(1));
     let ios = UdpFrameIo::bind_shards(ip, config.shards)
-        .and_then(|ios| ios.into_iter().map(with_paths).collect::<std::io::Result<Vec<_>>>())
-        .map_err(|source| BackendError::Udp { address: ip, source })?;
+        .and_then(|ios| ios.into_iter().map(with_paths).collect::<std::io::Result<Vec<_>>>());
+    over_udp(config, ip, ios)
+}
+
+/// Continues with the sockets of another daemon, of each shard those of its paths.
+pub(super) fn udp_of(config: &Config, sockets: Vec<Vec<OwnedFd>>) -> Result<Setup, BackendError> {
+    let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    over_udp(config, ip, UdpFrameIo::from_sockets(sockets))
+}
+
+fn over_udp(
+    config: &Config,
+    ip: Ipv4Addr,
+    ios: std::io::Result<Vec<UdpFrameIo>>,
+) -> Result<Setup, BackendError> {
+    let ios = ios.map_err(|source| BackendError::Udp { address: ip, source })?;
     let port = ios.first().map_or(0, |io| io.local().port());
     tracing::info!(%ip, port, shards = config.shards, "packets move over UDP sockets");
     let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
@@ -57,7 +80,11 @@ fn data_path(config: &Config, control: Option<SocketAddr>) -> Result<(String, Ip
 }
 
 /// `control`: as for [`data_path`].
-pub(super) fn xdp(config: &Config, control: Option<SocketAddr>) -> Result<Setup, BackendError> {
+pub(super) fn xdp(
+    config: &Config,
+    control: Option<SocketAddr>,
+    former: FormerJobs,
+) -> Result<Setup, BackendError> {
     let failed = |error: &dyn std::fmt::Display| BackendError::Xdp(error.to_string());
     let (ifname, ip) = data_path(config, control)?;
     let queues = queues(config);
@@ -68,8 +95,10 @@ pub(super) fn xdp(config: &Config, control: Option<SocketAddr>) -> Result<Setup,
     let routes = config.routes.iter().map(|route| Route { mac: None, vlan: route.vlan }).collect();
     let io_config = XdpConfig { queues, paths, routes, ..XdpConfig::new(ip) };
     let ios = XdpFrameIo::open(&io_config, &mut program).map_err(|error| failed(&error))?;
-    // Removes the jobs of a dead daemon: no other has claimed the program.
-    program.clear_jobs().map_err(|error| failed(&error))?;
+    if former == FormerJobs::Removed {
+        // Those of a dead daemon: no other has claimed the program.
+        program.clear_jobs().map_err(|error| failed(&error))?;
+    }
     // Programs are opened by number with CAP_SYS_ADMIN, which the daemon does not keep.
     let log = match program.log() {
         Ok(log) => Some(log),

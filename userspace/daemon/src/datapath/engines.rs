@@ -8,7 +8,7 @@ use sumac_wire::{CLASSES, Kind};
 
 use super::frame_io::{FrameIo, Received};
 use super::job::{Event, InstallError, JobPeers, OperationKey, Rejection, WorkerJob};
-use super::lane::Lane;
+use super::lane::{Lane, check_capacity};
 use super::links::{Links, Progress, thread_of};
 use super::parameter::ThreadParameterHost;
 use super::stats::{JobStats, Undelivered};
@@ -60,13 +60,31 @@ impl Engines {
     }
 
     pub(super) fn add(&mut self, plan: WorkerJob, io: &dyn FrameIo) -> Result<(), InstallError> {
-        let WorkerJob { lanes, peer, hosts, workers, resume } = plan;
+        let WorkerJob { lanes, resume, .. } = &plan;
+        let job = self.without_lanes(&plan)?;
+        let (shards, threads) = (job.shards, self.links.len());
+        let is_here = |lane: u16| thread_of(lane, shards, threads) == self.thread;
+        let lanes = lanes
+            .iter()
+            .filter(|params| is_here(params.lane))
+            .map(|params| {
+                let first = (!resume.is_empty()).then(|| first_chunk(resume, params.lane));
+                Lane::new(params.clone(), job.peers.table(), first, io)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        self.push(job, lanes);
+        Ok(())
+    }
+
+    /// Returns a new job without its lanes.
+    fn without_lanes(&mut self, plan: &WorkerJob) -> Result<Job, InstallError> {
+        let WorkerJob { lanes, peer, hosts, workers, .. } = plan;
         let Some(first) = lanes.first() else { return Err(InstallError::Lanes { job: 0, given: 0 }) };
         let (number, shards) = (first.job, first.shards);
         if self.find(number).is_ok() {
             return Err(InstallError::InUse { job: number });
         }
-        let peers = JobPeers::new(peer, hosts, workers, first)?;
+        let peers = JobPeers::new(*peer, hosts.clone(), workers.clone(), first)?;
         let is_direct = first.direct.is_some();
         let lane_field = match first.dynamic {
             _ if is_direct => LaneField::Lane,
@@ -74,19 +92,41 @@ impl Engines {
             None if lanes.iter().any(|lane| lane.measure) => LaneField::Unknown,
             None => LaneField::Slot(first.slots),
         };
-        let threads = self.links.len();
-        let is_here = |lane: u16| thread_of(lane, shards, threads) == self.thread;
-        let mut lanes = lanes
-            .into_iter()
-            .filter(|params| is_here(params.lane))
-            .map(|params| {
-                let first = (!resume.is_empty()).then(|| first_chunk(&resume, params.lane));
-                Lane::new(params, peers.table(), first, io)
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        lanes.sort_by_key(|lane| std::cmp::Reverse(lane.class()));
-        self.jobs.push(Job { number, shards, is_direct, lane_field, peers, lanes });
+        Ok(Job { number, shards, is_direct, lane_field, peers, lanes: Vec::new() })
+    }
+
+    fn push(&mut self, mut job: Job, lanes: Vec<Lane>) {
+        job.lanes = lanes;
+        job.lanes.sort_by_key(|lane| std::cmp::Reverse(lane.class()));
+        self.jobs.push(job);
+    }
+
+    /// Continues lanes of another process.
+    pub(super) fn resume(
+        &mut self,
+        plan: WorkerJob,
+        lanes: Vec<Lane>,
+        io: &dyn FrameIo,
+    ) -> Result<(), InstallError> {
+        let mut job = self.without_lanes(&plan)?;
+        for lane in &lanes {
+            check_capacity(lane.engine.frame_len(), io)?;
+            if let LaneField::Slot(slots) = &mut job.lane_field {
+                // As it was measured.
+                *slots = lane.engine.params().slots;
+            }
+        }
+        self.push(job, lanes);
         Ok(())
+    }
+
+    pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.jobs.iter().flat_map(|job| &job.lanes)
+    }
+
+    /// Forgets all jobs, which go on in another process, without a report.
+    pub(super) fn forget(&mut self) {
+        self.jobs.clear();
     }
 
     pub(super) fn start(&mut self, job: u16, slots: u32) -> Result<(), InstallError> {

@@ -109,6 +109,11 @@ pub trait FrameIo: Send {
     fn set_routes(&mut self, _routes: &[Route]) {}
 
     fn report(&self) -> IoReport;
+
+    /// Returns the sockets that another process can continue to use, in an order that it knows.
+    fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
 }
 
 /// Sends up to a turn of packets. Returns whether there may be more.

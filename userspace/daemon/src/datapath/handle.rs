@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::engines::Engines;
 use super::frame_io::{FrameIo, Peer, Route};
 use super::job::{EventSink, InstallError, OperationKey, ParameterJob, WorkerJob};
+use super::lane::Lane;
 use super::links::{Link, Links, Progress, thread_of};
 use super::stats::DatapathStats;
 use super::thread::DatapathThread;
@@ -123,7 +124,7 @@ impl Datapath {
     }
 
     /// Runs `call` on all threads and returns its results; `None` when a thread has ended.
-    fn on_all<T: Send + 'static>(
+    pub(super) fn on_all<T: Send + 'static>(
         &self,
         call: impl Fn(&mut DatapathThread) -> T + Clone + Send + 'static,
     ) -> Option<Vec<T>> {
@@ -146,6 +147,33 @@ impl Datapath {
         self.on_all(call).ok_or(InstallError::Stopped)?.into_iter().collect()
     }
 
+    /// Passes each thread its lanes. Returns the first error.
+    pub(super) fn try_on_each(
+        &self,
+        lanes: Vec<Lane>,
+        shards: u16,
+        call: impl Fn(&mut DatapathThread, Vec<Lane>) -> Result<(), InstallError> + Clone + Send + 'static,
+    ) -> Result<(), InstallError> {
+        let mut by_thread: Vec<Vec<Lane>> = self.links.iter().map(|_| Vec::new()).collect();
+        for lane in lanes {
+            by_thread[thread_of(lane.number(), shards, self.links.len())].push(lane);
+        }
+        for (link, lanes) in self.links.iter().zip(by_thread) {
+            let (reply, received) = channel();
+            let call = call.clone();
+            link.send(move |thread| {
+                let _ = reply.send(call(thread, lanes));
+            });
+            received.recv().map_err(|_| InstallError::Stopped)??;
+        }
+        Ok(())
+    }
+
+    /// Adds a job whose lanes are ready. Returns `false` when its number is in use.
+    pub(super) fn open_job(&self, job: u16, shards: u16) -> bool {
+        self.progress.open(job, shards, 0)
+    }
+
     /// Creates engines for a job's lanes and starts their handshakes. [`super::Event::JobReady`] or
     /// [`super::Event::JobFailed`] follows; [`super::Event::JobMeasured`] where a lane measures the path.
     /// The job is installed on no thread after an error.
@@ -161,7 +189,7 @@ impl Datapath {
         added.map(drop)
     }
 
-    fn check(&self, plan: &WorkerJob) -> Result<(u16, u16), InstallError> {
+    pub(super) fn check(&self, plan: &WorkerJob) -> Result<(u16, u16), InstallError> {
         let given = plan.lanes.len();
         let Some(first) = plan.lanes.first() else { return Err(InstallError::Lanes { job: 0, given }) };
         let (job, shards) = (first.job, first.shards);

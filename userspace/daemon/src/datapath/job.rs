@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use sumac_job::OperationId;
 use sumac_parameter::{HostError, HostJob};
 use sumac_transport::{
@@ -152,7 +153,7 @@ pub enum Event {
 
 /// The number by which the data path returns an operation: one of all workers, or a transfer, of which only this host has the
 /// number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OperationKey {
     Collective(OperationId),
     Transfer(u64),

@@ -10,6 +10,7 @@ use sumac_transport::{
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use super::frame_io::{FrameIo, take_turn};
+use super::handover::OperationState;
 use super::job::{Event, InstallError, JobPeers, OperationKey, Rejection};
 use super::links::Progress;
 use super::stats::JobStats;
@@ -23,20 +24,20 @@ enum Reported {
 }
 
 /// An operation in the engine.
-struct Submitted {
-    key: OperationKey,
-    sent: Time,
+pub(super) struct Submitted {
+    pub(super) key: OperationKey,
+    pub(super) sent: Time,
 }
 
 pub(super) struct Lane {
     pub(super) engine: Engine,
     /// The outstanding operations by the engine's numbers.
-    ids: BTreeMap<OpId, Submitted>,
+    pub(super) ids: BTreeMap<OpId, Submitted>,
     /// The operations that were submitted since the last transmission.
     unsent: Vec<OpId>,
     /// Puts the ends into the order of submission. In a direct job operations are reported as they end: other workers may wait
     /// for what this one does then.
-    ended: Option<CompletionQueue>,
+    pub(super) ended: Option<CompletionQueue>,
     reported: Reported,
 }
 
@@ -72,6 +73,17 @@ impl Lane {
             ended: (!is_direct).then(CompletionQueue::default),
             reported: Reported::Nothing,
         })
+    }
+
+    /// Continues a lane of another process.
+    pub(super) fn resumed(
+        engine: Engine,
+        operations: Vec<OperationState>,
+        ended: Option<CompletionQueue>,
+    ) -> Lane {
+        let submitted = |OperationState { number, key, sent, .. }| (number, Submitted { key, sent });
+        let ids = operations.into_iter().map(submitted).collect();
+        Lane { engine, ids, unsent: Vec::new(), ended, reported: Reported::Ready }
     }
 
     pub(super) fn number(&self) -> u16 {

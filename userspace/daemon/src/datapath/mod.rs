@@ -9,6 +9,7 @@
 mod engines;
 pub mod frame_io;
 pub mod handle;
+mod handover;
 pub mod job;
 mod lane;
 mod links;
@@ -21,6 +22,7 @@ pub mod xdp;
 
 pub use frame_io::{FrameIo, IoReport, Outgoing, Peer, Route, SocketReport, Transmitted};
 pub use handle::Datapath;
+pub(crate) use handover::{LaneSnapshot, ResumedLane};
 pub use job::{Event, EventSink, InstallError, OperationKey, ParameterJob, Rejection, WorkerJob};
 pub(crate) use parameter::host_memory;
 pub use stats::{DatapathStats, JobStats};

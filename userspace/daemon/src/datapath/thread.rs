@@ -5,10 +5,11 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use nix::poll::PollFlags;
 use sumac_transport::{JobError, Time};
 
 use super::engines::Engines;
-use super::frame_io::FrameIo;
+use super::frame_io::{FrameIo, wait};
 use super::links::{Command, HANDOFF_CAPACITY, Link};
 use super::stats::DatapathStats;
 use crate::sync::monotonic_ns;
@@ -29,6 +30,8 @@ pub(super) struct DatapathThread {
     commands: Receiver<Command>,
     /// Ends the loop after the current command.
     pub(super) is_stopping: bool,
+    /// Executes commands, and neither sends nor receives.
+    pub(super) is_frozen: bool,
     /// The time of the last published report.
     published: Option<Instant>,
 }
@@ -42,7 +45,16 @@ impl DatapathThread {
         commands: Receiver<Command>,
     ) -> DatapathThread {
         let stats = DatapathStats { name, ..DatapathStats::default() };
-        DatapathThread { io, engines, stats, link, commands, is_stopping: false, published: None }
+        DatapathThread {
+            io,
+            engines,
+            stats,
+            link,
+            commands,
+            is_stopping: false,
+            is_frozen: false,
+            published: None,
+        }
     }
 
     /// The engines' clock is that of all processes of the machine: an operation's fragments are on several threads, and its
@@ -57,6 +69,13 @@ impl DatapathThread {
             let is_idle = self.execute();
             if self.is_stopping {
                 break;
+            }
+            if self.is_frozen {
+                self.publish();
+                if is_idle {
+                    self.rest();
+                }
+                continue;
             }
             self.stats.rounds += 1;
             let received = self.receive();
@@ -121,6 +140,15 @@ impl DatapathThread {
         let outcome = self.io.wait(deadline, self.link.wake.as_fd());
         if self.check("wait", outcome) == Some(true) {
             // Resets the eventfd; the commands are in the channel.
+            let _ = self.link.wake.read();
+        }
+    }
+
+    /// Sleeps until a command, or until a report is due.
+    fn rest(&mut self) {
+        let due = self.link.snapshot.due(self.published);
+        let outcome = wait(&[(self.link.wake.as_fd(), PollFlags::POLLIN)], due);
+        if self.check("wait", outcome) == Some(true) {
             let _ = self.link.wake.read();
         }
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::ops::Add as _;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -65,9 +65,24 @@ impl UdpFrameIo {
         Err(last)
     }
 
+    /// Continues with the sockets of another process, of each shard those of its paths.
+    pub(crate) fn from_sockets(shards: Vec<Vec<OwnedFd>>) -> io::Result<Vec<UdpFrameIo>> {
+        let count = u16::try_from(shards.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let shard = |sockets: Vec<OwnedFd>| {
+            let sockets = sockets.into_iter().map(|socket| Ok(DatagramSocket::new(UdpSocket::from(socket))?));
+            let mut sockets = sockets.collect::<io::Result<Vec<_>>>()?.into_iter();
+            let first = sockets.next().ok_or(io::ErrorKind::InvalidInput)?;
+            Ok(UdpFrameIo { paths: sockets.collect(), shards: count, ..UdpFrameIo::over(first)? })
+        };
+        shards.into_iter().map(shard).collect()
+    }
+
     /// Binds a socket to `ip` and `port`; port 0 takes any that is free, see [`UdpFrameIo::local`].
     pub fn bind(ip: Ipv4Addr, port: u16) -> io::Result<UdpFrameIo> {
-        let socket = open(ip, port)?;
+        UdpFrameIo::over(open(ip, port)?)
+    }
+
+    fn over(socket: DatagramSocket) -> io::Result<UdpFrameIo> {
         let local = match socket.get().local_addr()? {
             std::net::SocketAddr::V4(local) => local,
             std::net::SocketAddr::V6(_) => return Err(io::ErrorKind::AddrNotAvailable.into()),
@@ -204,6 +219,10 @@ impl FrameIo for UdpFrameIo {
 
     fn quiesce(&mut self, _deadline: Instant) {
         // The kernel has copied what was sent.
+    }
+
+    fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        std::iter::once(&self.socket).chain(&self.paths).map(AsFd::as_fd).collect()
     }
 
     fn report(&self) -> IoReport {

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use sumac_control::events::{Event, Fault, Post};
-use sumac_control::{Grant, Member, MemberState, Outcome};
+use sumac_control::{Grant, Member, MemberState, Outcome, SuspendedMember};
 use sumac_job::OperationId;
 use sumac_transport::JobError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::start::Channels;
-use super::{End, Job, JobEvent, blocking};
+use super::{End, Freeze, FrozenJob, HandedOver, Job, JobEvent, blocking};
 use crate::explain::{self, bounded};
 use crate::operations::{JobOperations, UnattributedFault, UnpostedTransfers};
 
@@ -40,7 +40,9 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct EventLoop<'a> {
     job: &'a Job,
     operations: &'a JobOperations,
-    member: &'a Member,
+    member: Member,
+    /// The membership while the job stands still.
+    suspended: Option<SuspendedMember>,
     faults: PendingFaults,
     /// The end of the failed job unless the coordinator's diagnosis, which says more, has come by this time.
     undiagnosed: Option<(Instant, End)>,
@@ -76,7 +78,7 @@ struct Progress {
 }
 
 impl<'a> EventLoop<'a> {
-    pub(super) fn new(job: &'a Job, operations: &'a JobOperations, member: &'a Member) -> EventLoop<'a> {
+    pub(super) fn new(job: &'a Job, operations: &'a JobOperations, member: Member) -> EventLoop<'a> {
         let faults = PendingFaults::default();
         let now = Instant::now();
         let progress = Progress { results: None, since: now, looked: now, idle: None, is_told: false };
@@ -84,6 +86,7 @@ impl<'a> EventLoop<'a> {
             job,
             operations,
             member,
+            suspended: None,
             faults,
             undiagnosed: None,
             deserted: None,
@@ -94,9 +97,13 @@ impl<'a> EventLoop<'a> {
         }
     }
 
-    pub(super) async fn run(mut self, mut events: UnboundedReceiver<JobEvent>, channels: Channels) -> End {
-        let Channels { events: mut control_events, mut renewed } = channels;
-        let mut failed = std::pin::pin!(self.member.failed());
+    /// Returns the end, and the membership.
+    pub(super) async fn run(
+        mut self,
+        mut events: UnboundedReceiver<JobEvent>,
+        mut channels: Channels,
+    ) -> (End, Member) {
+        let mut failed = Box::pin(self.member.failed());
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let end = loop {
@@ -106,12 +113,19 @@ impl<'a> EventLoop<'a> {
                     let (error, failure) = (explain::engine_error(&failure), self.job.failure(&failure));
                     Some(End::Failed { error, failure, outcome: None })
                 }
-                event = events.recv() => self.on_job_event(event),
-                Some(event) = control_events.recv() => {
+                event = events.recv() => match event {
+                    Some(JobEvent::Freeze(freeze)) => {
+                        let end = self.freeze(freeze, &mut events, &mut channels).await;
+                        failed = Box::pin(self.member.failed());
+                        end
+                    }
+                    event => self.on_job_event(event),
+                },
+                Some(event) = channels.events.recv() => {
                     self.on_control_event(event);
                     None
                 }
-                Some(grant) = renewed.recv() => self.renew(grant).await,
+                Some(grant) = channels.renewed.recv() => self.renew(grant).await,
                 _ = ticks.tick() => {
                     self.check_progress().await;
                     self.check_transfers().await;
@@ -126,10 +140,75 @@ impl<'a> EventLoop<'a> {
         for operation in self.faults.expire(Instant::now() + DEPARTURE_GRACE) {
             self.operations.settle(operation);
         }
+        (end, self.member)
+    }
+
+    /// Stands still until the job is handed over, or goes on here.
+    async fn freeze(
+        &mut self,
+        Freeze { frozen, release }: Freeze,
+        events: &mut UnboundedReceiver<JobEvent>,
+        channels: &mut Channels,
+    ) -> Option<End> {
+        if self.undiagnosed.is_some() || !self.faults.is_settled() {
+            let _ = frozen.send(Err("it is about to report an error".into()));
+            return None;
+        }
+        let Some(suspended) = self.member.suspend().await else {
+            let _ = frozen.send(Err("it has ended".into()));
+            return None;
+        };
+        self.suspended = Some(suspended);
+        let end = self.drain(events, channels).await;
+        let Some(suspended) = self.suspended.take() else { return end };
+        if end.is_none() && self.undiagnosed.is_none() && self.faults.is_settled() {
+            let Job { open, client, .. } = self.job;
+            let opener = (client.connection, client.handle);
+            let _ = frozen.send(Ok(FrozenJob { open: open.clone(), opener, member: suspended.clone() }));
+            if let Ok(HandedOver) = release.await {
+                return Some(End::HandedOver);
+            }
+        } else {
+            let _ = frozen.send(Err("it is ending".into()));
+        }
+        let plan = &self.job.plan;
+        self.member = Member::resume(plan.endpoint.clone(), &plan.spec, suspended);
+        *channels = Channels { events: self.member.events(), renewed: self.member.renewed() };
+        let connected = self.member.connected();
+        self.job.daemon.jobs.with(self.operations.terms.job, |job| job.is_connected = connected);
         end
     }
 
-    async fn renew(&self, grant: Grant) -> Option<End> {
+    /// Processes all events that have come.
+    async fn drain(
+        &mut self,
+        events: &mut UnboundedReceiver<JobEvent>,
+        channels: &mut Channels,
+    ) -> Option<End> {
+        while let Ok(event) = channels.events.try_recv() {
+            self.on_control_event(event);
+        }
+        while let Ok(grant) = channels.renewed.try_recv() {
+            if let end @ Some(_) = self.renew(grant).await {
+                return end;
+            }
+        }
+        while let Ok(event) = events.try_recv() {
+            if let end @ Some(_) = self.on_job_event(Some(event)) {
+                return end;
+            }
+        }
+        None
+    }
+
+    fn post(&mut self, post: Post) {
+        match &mut self.suspended {
+            Some(suspended) => suspended.post(post),
+            None => self.member.post(post),
+        }
+    }
+
+    async fn renew(&mut self, grant: Grant) -> Option<End> {
         let (job, epoch, resume) = (grant.terms.job, grant.terms.epoch, grant.terms.resume.clone());
         let daemon = self.job.daemon.clone();
         let renewed = blocking(move || daemon.backend.renew_job(&grant)).await;
@@ -138,7 +217,7 @@ impl<'a> EventLoop<'a> {
                 log_limited!(info, job = self.job.plan.spec.job, epoch, "a worker was replaced; continuing");
                 self.job.daemon.jobs.with(job, |job| job.reply.epoch = epoch);
                 if let Some(point) = self.operations.resume_point(&resume) {
-                    self.member.post(Post::ResumePoint { epoch, point });
+                    self.post(Post::ResumePoint { epoch, point });
                 }
                 None
             }
@@ -165,13 +244,15 @@ impl<'a> EventLoop<'a> {
                 return None;
             }
             Some(JobEvent::Post(post)) => {
-                self.member.post(post);
+                self.post(post);
                 return None;
             }
             Some(JobEvent::Unattributed(operation)) => {
                 self.faults.add(*operation).into_iter().for_each(|settled| self.operations.settle(settled));
                 return None;
             }
+            // One daemon takes over at a time. The other request's sender is dropped, which refuses it.
+            Some(JobEvent::Freeze(_)) => return None,
             Some(JobEvent::Cancel { by }) => JobError::Cancelled { by },
             Some(JobEvent::Failed(error)) => error,
             Some(JobEvent::Ready | JobEvent::Measured(_)) | None => {
@@ -209,7 +290,7 @@ impl<'a> EventLoop<'a> {
         let error = JobError::Ended { reason: reason.clone() };
         let end = End::Failed { error, failure, outcome: Some(Outcome::Failed(reason)) };
         self.undiagnosed = Some((Instant::now() + DIAGNOSIS_TIMEOUT, end));
-        self.member.post(Post::Operations(self.operations.report(noticed_at)));
+        self.post(Post::Operations(self.operations.report(noticed_at)));
     }
 
     fn check_deadlines(&mut self) -> Option<End> {
@@ -228,7 +309,7 @@ impl<'a> EventLoop<'a> {
             Some((id, since, reported)) if *id == oldest.operation => {
                 if !*reported && now.duration_since(*since) >= STALL_TIMEOUT {
                     *reported = true;
-                    self.member.post(Post::Stalled(oldest));
+                    self.post(Post::Stalled(oldest));
                 }
             }
             _ => self.oldest = Some((oldest.operation, now, false)),
@@ -256,7 +337,7 @@ impl<'a> EventLoop<'a> {
         let idle = now.duration_since(self.progress.since);
         if idle >= IDLE_TIMEOUT && self.progress.idle != Some(oldest.operation) {
             self.progress.idle = Some(oldest.operation);
-            self.member.post(Post::Idle(Some(oldest.clone())));
+            self.post(Post::Idle(Some(oldest.clone())));
         }
         if idle >= SILENCE_TIMEOUT && !self.progress.is_told {
             let message = format!(
@@ -299,7 +380,7 @@ impl<'a> EventLoop<'a> {
 
     fn on_progress(&mut self, now: Instant, results: Option<u64>) {
         if self.progress.idle.is_some() {
-            self.member.post(Post::Idle(None));
+            self.post(Post::Idle(None));
         }
         self.progress = Progress { results, since: now, looked: now, idle: None, is_told: false };
     }
@@ -350,6 +431,11 @@ impl PendingFaults {
                 None
             }
         }
+    }
+
+    /// Whether no operation waits for a report.
+    fn is_settled(&self) -> bool {
+        self.open.is_empty()
     }
 
     fn report(&mut self, rank: u16, fault: Fault) -> Vec<UnattributedFault> {

@@ -4,13 +4,14 @@
 //! admitted, the path is probed and measured, and the trainer's `open` is answered. At the end the operations fail, their
 //! memory is released, and the clients are notified.
 
+mod handover;
 mod live;
 mod plan;
 mod start;
 
 use std::sync::Arc;
 
-use sumac_api::{Code, DynamicReply, Failure, OpenReply, Scale};
+use sumac_api::{Code, DynamicReply, Failure, Open, OpenReply, Scale};
 use sumac_control::events::Post;
 use sumac_control::{Grant, JobFailure, Member, Outcome};
 use sumac_job::ResumePoint;
@@ -25,6 +26,7 @@ use crate::quotas::{Reservation, job_bytes};
 use crate::session::{Notification, OpenedJob};
 use crate::spans::JobSpans;
 
+pub(crate) use self::handover::{Freeze, FrozenJob, HandedOver, JobState, ResumedJob};
 pub(crate) use self::plan::Plan;
 use self::start::Channels;
 
@@ -48,6 +50,8 @@ pub(crate) enum JobEvent {
     Post(Post),
     /// A value of another worker could not be sent.
     Unattributed(Box<UnattributedFault>),
+    /// Another daemon is about to take the job over.
+    Freeze(Freeze),
 }
 
 /// The handle of a job at the session that opened it. The job ends with it.
@@ -80,6 +84,8 @@ impl Drop for JobHandle {
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) daemon: Arc<DaemonState>,
+    /// The client's request.
+    pub(crate) open: Open,
     pub(crate) plan: Plan,
     pub(crate) client: Client,
     pub(crate) request: u64,
@@ -98,6 +104,8 @@ enum End {
         failure: Failure,
         outcome: Option<Outcome>,
     },
+    /// It goes on in another daemon.
+    HandedOver,
 }
 
 impl End {
@@ -152,7 +160,8 @@ impl Job {
         match self.begin(&member, grant, &mut reply, &mut events).await {
             Ok(()) => {
                 self.open(&operations, reply);
-                let end = live::EventLoop::new(&self, &operations, &member).run(events, channels).await;
+                let running = live::EventLoop::new(&self, &operations, member);
+                let (end, member) = running.run(events, channels).await;
                 self.finish(member, &operations, end).await;
             }
             Err(failure) => {
@@ -206,6 +215,10 @@ impl Job {
         let job = operations.terms.job;
         let name = &self.plan.spec.job;
         match end {
+            End::HandedOver => {
+                self.daemon.jobs.remove(job);
+                log_limited!(info, job = name, wire_job = job, "handed over to another daemon");
+            }
             End::Closed { request } => {
                 self.clear(job).await;
                 let failure = Failure::new(Code::JobFailed, "the client that opened the job has closed it");

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::access::Credentials;
 use crate::session::{CompletionWord, Notification};
 use crate::wake_queue::WakeQueue;
@@ -10,6 +12,8 @@ use crate::wake_queue::WakeQueue;
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) notes: Arc<WakeQueue<Notification>>,
+    /// The number of its connection.
+    pub(crate) connection: u64,
     pub(crate) handle: u64,
     pub(crate) credentials: Credentials,
 }
@@ -35,7 +39,7 @@ impl Client {
 }
 
 /// A client's number in its job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct ClientId(pub(super) u64);
 
 impl ClientId {

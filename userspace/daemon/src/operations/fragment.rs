@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use sumac_job::{
     CollectiveKind, Importance, JobTerms, OperationDescriptor, OperationId, Reduction, Topology,
 };
@@ -12,7 +13,7 @@ use sumac_transport::{Arithmetic, Exchange, Operation, Pattern};
 use crate::session::LeasedBuffer;
 
 /// The elements of its tensor that a worker contributes and receives.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ElementRanges {
     pub(crate) input: Range<u64>,
     pub(crate) output: Range<u64>,
@@ -56,7 +57,7 @@ fn cut(range: &Range<u64>, fragment: &Range<u64>) -> Range<u64> {
 }
 
 /// A contiguous range of an operation's tensor, for one shard.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fragment {
     /// The elements; empty only where the tensor is.
     pub(crate) elements: Range<u64>,

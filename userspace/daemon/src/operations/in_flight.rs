@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use sumac_api::{Failure, Loss, Timing};
 use sumac_job::{OperationDescriptor, OperationId};
 
@@ -13,7 +14,7 @@ use crate::quotas::Reservation;
 use crate::session::{CompletionWord, Outcome};
 use crate::sync::monotonic_ns;
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum FragmentEnd {
     Complete,
     /// Another worker's value could not be sent; that worker can name it.
@@ -51,7 +52,7 @@ impl FragmentEnd {
 }
 
 /// The times of a fragment's steps, in nanoseconds of `CLOCK_MONOTONIC`; zeros where it was not taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FragmentTimes {
     /// Its data path thread has taken it.
     pub(crate) taken: u64,
@@ -70,14 +71,14 @@ pub(super) struct InFlight {
     /// Ascending ranges of elements that were summed before this worker replaced another one.
     pub(super) missed: Vec<(u64, u64)>,
     /// Of an operation with a loss bound.
-    loss: Option<Loss>,
-    fragments_left: usize,
+    pub(super) loss: Option<Loss>,
+    pub(super) fragments_left: usize,
     /// The first one's start, and the last one's of the others.
-    times: FragmentTimes,
-    end: FragmentEnd,
+    pub(super) times: FragmentTimes,
+    pub(super) end: FragmentEnd,
     pub(super) ending: Ending,
     /// Dropped with the operation.
-    _held: Option<Reservation>,
+    pub(super) held: Option<Reservation>,
 }
 
 impl InFlight {
@@ -99,7 +100,7 @@ impl InFlight {
             times: FragmentTimes { taken: u64::MAX, ..FragmentTimes::default() },
             end: FragmentEnd::Complete,
             ending: Ending::default(),
-            _held: held.into(),
+            held: held.into(),
         }
     }
 
@@ -219,6 +220,10 @@ impl<T> Named<T> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.waiting.values().flatten()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.waiting.values_mut().flatten()
     }
 
     pub(super) fn clear(&mut self) {

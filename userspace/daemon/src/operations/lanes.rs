@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use sumac_job::{OperationId, ResumePoint};
 use sumac_transport::has_exponent_chunk;
 
@@ -18,7 +19,7 @@ pub(super) struct Assignment {
 }
 
 /// A job's lanes: one for each priority class and shard.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Lanes {
     /// The next chunk of each lane.
     next: Vec<u32>,
@@ -111,7 +112,7 @@ pub(super) fn relative(mut point: ResumePoint) -> ResumePoint {
 
 /// The chunks of each lane that were summed before this worker replaced another one (ATP appendix A.3). It submits the
 /// job's operations from the first incomplete one; their summed chunks are neither sent nor written.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct CompletedPrefix {
     /// The first chunk of each lane that is not summed, until the lane has reached it.
     unsummed: Vec<Option<u32>>,

@@ -1,12 +1,13 @@
 //! Workers that are always late: they use up their loss budgets in one operation after another.
 
+use serde::{Deserialize, Serialize};
 use sumac_api::Loss;
 
 /// Operations in a row after which a worker is reported.
 const STREAK: u32 = 8;
 
 /// By rank, the number of last operations in which the worker used up its budget.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct LateWorkers {
     streaks: Vec<u32>,
 }

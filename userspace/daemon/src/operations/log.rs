@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
 use sumac_control::events::{ReportedOperation, TEXT_LEN};
 use sumac_job::{OperationDescriptor, OperationId, ResumePoint};
 
@@ -11,7 +12,7 @@ use crate::explain::shortened;
 /// The number of operations that are kept: more than may be outstanding on all connections that usually share a job.
 const KEPT: usize = 4096;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ChunkRange {
     pub(super) lane: u16,
     pub(super) first: u32,
@@ -24,7 +25,7 @@ impl ChunkRange {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     id: OperationId,
     descriptor: OperationDescriptor,
@@ -41,7 +42,7 @@ impl Entry {
 }
 
 /// The operations in ascending order of their ids, without gaps.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Log {
     entries: VecDeque<Entry>,
 }

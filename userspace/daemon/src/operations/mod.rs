@@ -10,6 +10,7 @@
 
 mod client;
 mod fragment;
+mod handover;
 mod in_flight;
 mod lanes;
 mod late;
@@ -46,6 +47,7 @@ use crate::spans::JobSpans;
 
 pub(crate) use self::client::{Client, ClientId, Ending};
 pub(crate) use self::fragment::ElementRanges;
+pub(crate) use self::handover::{OperationsState, Restored};
 pub(crate) use self::in_flight::{FragmentEnd, FragmentTimes, UnattributedFault};
 pub(crate) use self::lanes::is_valid;
 pub(crate) use self::transfer::{Direction, Posting, Transfer, UnpostedTransfers};

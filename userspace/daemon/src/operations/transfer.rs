@@ -9,6 +9,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use sumac_api::{Code, Failure, Loss};
 use sumac_job::{DType, Importance};
 use sumac_transport::{Arithmetic, Exchange, Operation, Pattern};
@@ -25,7 +26,7 @@ use crate::session::{LeasedBuffer, Outcome};
 /// The transfers' signature in agreements: type and count are compared by themselves.
 const SIGNATURE: u32 = 0;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Direction {
     Send {
         priority: u8,
@@ -39,7 +40,7 @@ pub(crate) enum Direction {
 }
 
 /// One end of a transfer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Transfer {
     pub(crate) direction: Direction,
     /// The rank of the other end.
@@ -104,21 +105,21 @@ pub(crate) struct Posting {
 }
 
 #[derive(Debug)]
-struct Posted {
-    posting: Posting,
-    since: Instant,
+pub(super) struct Posted {
+    pub(super) posting: Posting,
+    pub(super) since: Instant,
     /// Dropped with the transfer.
-    _held: Reservation,
+    pub(super) held: Reservation,
 }
 
 /// The outstanding transfers of a job.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     /// The number of those that were ever posted.
-    posted: u64,
-    outstanding: BTreeMap<u64, Posted>,
+    pub(super) posted: u64,
+    pub(super) outstanding: BTreeMap<u64, Posted>,
     /// The number of the next transfer to (`true`) or from a rank.
-    next: HashMap<(bool, u16), u32>,
+    pub(super) next: HashMap<(bool, u16), u32>,
 }
 
 impl Transfers {
@@ -128,7 +129,7 @@ impl Transfers {
         *next = number.wrapping_add(1);
         let key = self.posted;
         self.posted += 1;
-        self.outstanding.insert(key, Posted { posting, since: Instant::now(), _held: held });
+        self.outstanding.insert(key, Posted { posting, since: Instant::now(), held });
         (key, number)
     }
 

@@ -37,6 +37,13 @@ impl ParameterJobs {
         self.lock().insert(job.job, Entry { job, packets: 0, active: now, is_orphan: false });
     }
 
+    /// Returns the numbers of all jobs.
+    pub(crate) fn numbers(&self) -> Vec<u16> {
+        let mut numbers: Vec<u16> = self.lock().keys().copied().collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
     pub(super) fn get(&self, job: u16) -> Option<HostJob> {
         self.lock().get(&job).map(|entry| entry.job.clone())
     }

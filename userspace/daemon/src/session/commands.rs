@@ -11,6 +11,7 @@ use sumac_api::{
     HelloReply, Open, OperationReply, Outbound, Register, RegisterReply, Request, Unregister, VERSION, Wait,
 };
 use sumac_job::{DType, JobTerms, OperationOrder, Reduction};
+use sumac_memory::FurtherMappings;
 use sumac_wire::MAX_WORKERS;
 
 use super::completion_event::CompletionEvent;
@@ -101,7 +102,12 @@ impl Session {
     }
 
     fn client(&self, handle: u64) -> Client {
-        Client { notes: self.notes.clone(), handle, credentials: self.credentials.clone() }
+        Client {
+            notes: self.notes.clone(),
+            connection: self.connection,
+            handle,
+            credentials: self.credentials.clone(),
+        }
     }
 
     fn job_handle(&mut self) -> Result<(u64, CompletionEvent, Arc<Reservation>), Failure> {
@@ -128,7 +134,11 @@ impl Session {
                 format!("a region has at most {} bytes, not {}", LIMITS.region_bytes, register.size);
             return Err(Failure::new(Code::Limit, message));
         }
-        let region = Region::register(&self.daemon.quotas, self.credentials.uid, &fd, register.size)?;
+        let further = match self.daemon.config.live_upgrade {
+            true => FurtherMappings::Allowed,
+            false => FurtherMappings::Refused,
+        };
+        let region = Region::register(&self.daemon.quotas, self.credentials.uid, fd, register.size, further)?;
         let handle = self.next_handle();
         self.regions.insert(handle, region);
         now(id, &RegisterReply { region: handle })

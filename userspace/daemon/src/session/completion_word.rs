@@ -1,19 +1,29 @@
 //! The completion word of an operation: 64 bits of a client's region, by which the client learns of the end without a
 //! system call.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use sumac_api::{Code, Failure, WORD_COMPLETE, WORD_FAILED};
 use sumac_memory::{LeaseError, Word};
 
 use super::memory::Region;
 
+/// The place of a word: its region's number, and the offset there.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct WordPlace {
+    region: u64,
+    offset: u64,
+}
+
 /// The word is set once: by [`CompletionWord::set`], or when it is dropped, as that of an operation that has failed.
 #[derive(Debug)]
 pub(crate) struct CompletionWord {
     word: Option<Word>,
+    offset: u64,
     /// Counts as long as the word is leased; dropped last.
-    _region: Arc<Region>,
+    region: Arc<Region>,
 }
 
 impl CompletionWord {
@@ -30,7 +40,27 @@ impl CompletionWord {
                 };
                 Failure::new(code, format!("completion_word, region {handle}: {error}")).hint(hint)
             })?;
-        Ok(CompletionWord { word: Some(word), _region: region.clone() })
+        Ok(CompletionWord { word: Some(word), offset, region: region.clone() })
+    }
+
+    /// Returns its place, by which another daemon continues; `None` after its end.
+    pub(crate) fn place(&self) -> Option<WordPlace> {
+        let CompletionWord { word, offset, region } = self;
+        word.as_ref().map(|_| WordPlace { region: region.number, offset: *offset })
+    }
+
+    /// Leases the word of another daemon's operation. `regions`: by their numbers there.
+    pub(crate) fn again(
+        WordPlace { region, offset }: &WordPlace,
+        regions: &HashMap<u64, Arc<Region>>,
+    ) -> Result<CompletionWord, String> {
+        let found = regions.get(region).ok_or_else(|| format!("no region {region}"))?;
+        CompletionWord::new(found, *region, *offset).map_err(|failure| failure.to_string())
+    }
+
+    /// Leaves the word to another daemon.
+    pub(crate) fn hand_over(mut self) {
+        drop(self.word.take());
     }
 
     pub(crate) fn set(mut self, is_complete: bool) {
@@ -52,9 +82,8 @@ impl Drop for CompletionWord {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
 
-    use sumac_memory::SharedRegion;
+    use sumac_memory::{FurtherMappings, SharedRegion};
 
     use super::*;
     use crate::quotas::Quotas;
@@ -63,8 +92,7 @@ mod tests {
     fn regions() -> (SharedRegion, Arc<Region>) {
         let config = crate::config::Config::parse("", "test.toml".as_ref()).unwrap();
         let (mine, fd) = SharedRegion::create(4096).unwrap();
-        let theirs =
-            Region::register(&Quotas::new(&config), 0, &fd.as_fd().try_clone_to_owned().unwrap(), 4096);
+        let theirs = Region::register(&Quotas::new(&config), 0, fd, 4096, FurtherMappings::Allowed);
         (mine, theirs.unwrap())
     }
 

@@ -6,6 +6,7 @@
 mod commands;
 mod completion_event;
 mod completion_word;
+mod handover;
 mod memory;
 mod notifications;
 mod outstanding;
@@ -21,7 +22,6 @@ use rustix::io::Errno;
 use sumac_api::{Channel, Code, Failure, FrameError, Inbound, Limits, MAX_MESSAGE, Outbound, Request};
 
 use self::completion_event::CompletionEvent;
-use self::memory::Region;
 use self::outstanding::Operations;
 use crate::access::Credentials;
 use crate::daemon::DaemonState;
@@ -31,10 +31,12 @@ use crate::pace::thread_time;
 use crate::quotas::Reservation;
 use crate::wake_queue::WakeQueue;
 
-pub(crate) use self::completion_word::CompletionWord;
+pub(crate) use self::completion_word::{CompletionWord, WordPlace};
+pub(crate) use self::handover::{SessionDescriptors, SessionState};
+pub(crate) use self::memory::Region;
 pub(crate) use self::notifications::{Notification, OpenedJob};
 pub(crate) use self::outstanding::Outcome;
-pub(crate) use self::tensor::LeasedBuffer;
+pub(crate) use self::tensor::{BufferPlace, LeasedBuffer};
 
 /// The limits of a connection. That of operations depends on its socket, see [`operations_that_fit`].
 const LIMITS: Limits = Limits {
@@ -115,12 +117,16 @@ pub(crate) enum End {
     Stopping,
     #[error("cannot be reached any more: {0}")]
     Broken(FrameError),
+    #[error("goes on in another daemon")]
+    HandedOver,
 }
 
 #[derive(Debug)]
 pub(crate) struct Session {
     daemon: Arc<DaemonState>,
     channel: Channel,
+    /// The connection's number.
+    connection: u64,
     credentials: Credentials,
     notes: Arc<WakeQueue<Notification>>,
     limits: Limits,
@@ -131,12 +137,15 @@ pub(crate) struct Session {
     operations: Operations,
     /// The time from which the next command is read; see [`crate::pace`].
     resume: Option<Instant>,
+    /// Executes no command: another daemon is about to take it over.
+    is_frozen: bool,
 }
 
 impl Session {
     pub(crate) fn new(
         daemon: Arc<DaemonState>,
         channel: Channel,
+        connection: u64,
         credentials: Credentials,
         notes: Arc<WakeQueue<Notification>>,
         resume: Option<Instant>,
@@ -146,6 +155,7 @@ impl Session {
             limits,
             daemon,
             channel,
+            connection,
             credentials,
             notes,
             greeted: false,
@@ -154,6 +164,7 @@ impl Session {
             jobs: HashMap::new(),
             operations: Operations::new(LIMITS.finished as usize),
             resume,
+            is_frozen: false,
         }
     }
 
@@ -176,6 +187,9 @@ impl Session {
                 self.handle(note)?;
             }
         }
+        if self.is_frozen {
+            return Ok(());
+        }
         for (op, request) in self.operations.expire(Instant::now()) {
             let failure = Failure::new(Code::Timeout, format!("operation {op} has not finished yet"))
                 .hint("it goes on; wait again, or cancel it");
@@ -188,6 +202,9 @@ impl Session {
         for note in self.notes.look() {
             self.handle(note)?;
         }
+        if self.is_frozen {
+            return Ok(());
+        }
         let before = thread_time();
         let is_free = self.receive(buffer)?;
         if !is_free {
@@ -199,6 +216,16 @@ impl Session {
 
     /// Sleeps until a notification, a message or a deadline. Returns whether there are notifications, and a message.
     fn wait_for_input(&mut self) -> Result<(bool, bool), End> {
+        if self.is_frozen {
+            let mut poll = [PollFd::new(&self.notes.wake, PollFlags::IN)];
+            return match rustix::event::poll(&mut poll, None) {
+                Ok(_) => Ok((true, false)),
+                Err(Errno::INTR) => Ok((false, false)),
+                Err(errno) => {
+                    Err(End::Broken(FrameError::System { doing: "wait for", source: errno.into() }))
+                }
+            };
+        }
         let now = Instant::now();
         self.resume.take_if(|resume| *resume <= now);
         let timeout = self.operations.deadline().into_iter().chain(self.resume).min().and_then(|deadline| {
@@ -283,6 +310,10 @@ impl Session {
     /// Releases everything. Jobs that were not closed fail on all workers.
     fn finish(mut self, end: &End) {
         self.notes.close();
+        if matches!(end, End::HandedOver) {
+            // The job's tasks have ended without it.
+            return;
+        }
         self.channel.shutdown();
         let open = self.jobs.len();
         if open > 0 || matches!(end, End::Overrun | End::Broken(_)) {

@@ -1,12 +1,13 @@
 //! Notifications from the job's tasks and the data path to a session.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use sumac_api::{Code, Event, Failure, OpenReply, Outbound, WaitReply};
 
 use super::outstanding::Outcome;
-use super::{End, JobState, Session};
+use super::{End, JobState, Session, SessionState};
 use crate::operations::{ClientId, JobOperations};
 
 #[derive(Debug)]
@@ -45,6 +46,14 @@ pub(crate) enum Notification {
         ranks: Vec<u16>,
     },
     Stop,
+    /// Another daemon is about to take the connection over: no command is executed after the answer.
+    Freeze(Sender<()>),
+    /// The state of a frozen connection, after all notifications before.
+    Snapshot(Sender<Result<(SessionState, Vec<OwnedFd>), String>>),
+    /// It goes on here.
+    Thaw,
+    /// It goes on there.
+    HandedOver,
 }
 
 impl Session {
@@ -61,6 +70,21 @@ impl Session {
                     sent => sent,
                 }
             }
+            Notification::Freeze(answer) => {
+                self.is_frozen = true;
+                // Whoever asked may have stopped waiting.
+                let _ = answer.send(());
+                Ok(())
+            }
+            Notification::Snapshot(answer) => {
+                let _ = answer.send(self.snapshot());
+                Ok(())
+            }
+            Notification::Thaw => {
+                self.is_frozen = false;
+                Ok(())
+            }
+            Notification::HandedOver => Err(End::HandedOver),
             Notification::Stop => {
                 for handle in self.jobs.keys() {
                     let error = Failure::new(Code::ShuttingDown, "this host's daemon is being stopped")

@@ -3,9 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use sumac_api::{Failure, Loss, Timing, TransferCompletion};
 
-#[derive(Clone, Debug, Default, PartialEq)]
+use crate::sync::{from_monotonic, to_monotonic};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// From submission to completion.
     pub(crate) duration_ns: u64,
@@ -84,11 +87,94 @@ pub(super) struct Operations {
     waiters: Vec<Waiter>,
 }
 
+#[derive(Debug, Serialize, Deserialize)]
+struct OutstandingState {
+    op: u64,
+    job: u64,
+    regions: [u64; 2],
+    is_transfer: bool,
+    submitted_ns: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct EndedState {
+    op: u64,
+    unpolled: Option<u64>,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct WaiterState {
+    op: u64,
+    request: u64,
+    deadline_ns: Option<u64>,
+}
+
+/// The operations of a connection as one daemon hands them over to another.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct OperationsState {
+    last: u64,
+    outstanding: Vec<OutstandingState>,
+    ended: Vec<EndedState>,
+    polled: u64,
+    waiters: Vec<WaiterState>,
+}
+
 impl Operations {
     /// `capacity`: the number of outcomes that are kept, and of requests that may wait.
     pub(super) fn new(capacity: usize) -> Operations {
         let (outstanding, ended) = (HashMap::new(), VecDeque::new());
         Operations { last: 0, outstanding, ended, polled: 0, capacity, waiters: Vec::new() }
+    }
+
+    /// Returns the state for another daemon.
+    pub(super) fn snapshot(&self) -> OperationsState {
+        let outstanding = self.outstanding.iter().map(|(op, outstanding)| {
+            let Outstanding { job, regions, is_transfer, submitted } = *outstanding;
+            OutstandingState { op: *op, job, regions, is_transfer, submitted_ns: to_monotonic(submitted) }
+        });
+        let ended = self.ended.iter().map(|Ended { op, unpolled, outcome }| EndedState {
+            op: *op,
+            unpolled: *unpolled,
+            outcome: outcome.clone(),
+        });
+        let waiters = self.waiters.iter().map(|Waiter { op, request, deadline }| WaiterState {
+            op: *op,
+            request: *request,
+            deadline_ns: deadline.map(to_monotonic),
+        });
+        OperationsState {
+            last: self.last,
+            outstanding: outstanding.collect(),
+            ended: ended.collect(),
+            polled: self.polled,
+            waiters: waiters.collect(),
+        }
+    }
+
+    /// Continues those of another daemon.
+    pub(super) fn resume(&mut self, state: OperationsState) {
+        let OperationsState { last, outstanding, ended, polled, waiters } = state;
+        (self.last, self.polled) = (last, polled);
+        self.outstanding = outstanding
+            .into_iter()
+            .map(|OutstandingState { op, job, regions, is_transfer, submitted_ns }| {
+                let submitted = from_monotonic(submitted_ns);
+                (op, Outstanding { job, regions, is_transfer, submitted })
+            })
+            .collect();
+        self.ended = ended
+            .into_iter()
+            .map(|EndedState { op, unpolled, outcome }| Ended { op, unpolled, outcome })
+            .collect();
+        self.waiters = waiters
+            .into_iter()
+            .map(|WaiterState { op, request, deadline_ns }| Waiter {
+                op,
+                request,
+                deadline: deadline_ns.map(from_monotonic),
+            })
+            .collect();
     }
 
     pub(super) fn outstanding(&self) -> usize {

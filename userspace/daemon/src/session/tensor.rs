@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use sumac_api::{Code, Collective, CollectiveKind, Failure};
 use sumac_memory::{Lease, LeaseError};
 use sumac_transport::Buffer;
@@ -154,6 +155,29 @@ struct Slice {
     skip: usize,
 }
 
+/// A leased part of a region: the region's number, and the bytes that are read and written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LeasePlace {
+    pub(crate) region: u64,
+    input: Range<usize>,
+    output: Range<usize>,
+}
+
+impl LeasePlace {
+    fn of((lease, region): (&Lease, &Option<Arc<Region>>)) -> Option<LeasePlace> {
+        let [input, output] = lease.ranges();
+        Some(LeasePlace { region: region.as_ref()?.number, input, output })
+    }
+}
+
+/// The place of a fragment's memory, from which another daemon leases it again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BufferPlace {
+    /// As the leases of a [`LeasedBuffer`].
+    leases: [Option<LeasePlace>; 2],
+    skips: [usize; 2],
+}
+
 /// The memory of a fragment, leased until the fragment has completed. Nothing is copied.
 #[derive(Debug)]
 pub(crate) struct LeasedBuffer {
@@ -164,7 +188,7 @@ pub(crate) struct LeasedBuffer {
     /// Bytes of the fragment before its input and before its output.
     skips: [usize; 2],
     /// The leases' regions, which count while they are leased. They are dropped last.
-    _regions: [Option<Arc<Region>>; 2],
+    regions: [Option<Arc<Region>>; 2],
 }
 
 impl LeasedBuffer {
@@ -183,7 +207,34 @@ impl LeasedBuffer {
                 (Some(from.shared.lease(input.bytes, 0..0)?), Some(to.shared.lease(0..0, output.bytes)?))
             }
         };
-        Ok(LeasedBuffer { lease, output, skips, _regions: [Some(from.clone()), to.cloned()] })
+        Ok(LeasedBuffer { lease, output, skips, regions: [Some(from.clone()), to.cloned()] })
+    }
+
+    pub(crate) fn place(&self) -> BufferPlace {
+        let [from, to] = &self.regions;
+        let output = self.output.as_ref().zip(Some(to));
+        let lease = self.lease.as_ref().zip(Some(from));
+        BufferPlace {
+            leases: [lease.and_then(LeasePlace::of), output.and_then(LeasePlace::of)],
+            skips: self.skips,
+        }
+    }
+
+    /// Leases the memory that another daemon had leased. `region` returns the region of a number.
+    pub(crate) fn again(
+        BufferPlace { leases, skips }: &BufferPlace,
+        region: impl Fn(u64) -> Option<Arc<Region>>,
+    ) -> Result<LeasedBuffer, String> {
+        let mut again = LeasedBuffer { lease: None, output: None, skips: *skips, regions: [None, None] };
+        for (at, place) in leases.iter().enumerate() {
+            let Some(LeasePlace { region: number, input, output }) = place else { continue };
+            let found = region(*number).ok_or_else(|| format!("no region {number}"))?;
+            let lease = found.shared.lease(input.clone(), output.clone());
+            let lease = lease.map_err(|error| format!("region {number}: {error}"))?;
+            *(if at == 0 { &mut again.lease } else { &mut again.output }) = Some(lease);
+            again.regions[at] = Some(found);
+        }
+        Ok(again)
     }
 }
 

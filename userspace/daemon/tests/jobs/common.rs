@@ -65,10 +65,15 @@ impl Alone {
 
 /// A daemon on the UDP backend, with this secret or join token and further lines in its configuration.
 pub fn daemon(scratch: &Scratch, name: &str, secret: &str, further: &str) -> (Daemon, PathBuf) {
-    let socket = scratch.path().join(format!("{name}.sock"));
-    let text = format!("socket = {socket:?}\nbackend = \"udp\"\nsecret = {secret:?}\n{further}");
-    let config = Config::parse(&text, Path::new("test.toml")).unwrap();
+    let config = Config::parse(&text(scratch, name, secret, further), Path::new("test.toml")).unwrap();
+    let socket = config.socket.clone();
     (Daemon::start(config).unwrap(), socket)
+}
+
+/// The configuration of such a daemon.
+pub fn text(scratch: &Scratch, name: &str, secret: &str, further: &str) -> String {
+    let socket = scratch.path().join(format!("{name}.sock"));
+    format!("socket = {socket:?}\nbackend = \"udp\"\nsecret = {secret:?}\n{further}")
 }
 
 /// A trainer without the client library.

@@ -16,11 +16,12 @@ use sumac_agg_host::HostDataPlane;
 use sumac_client::{Client, Job, JobOptions, Mode};
 use sumac_control::server::{Listening, ServerOptions};
 use sumac_control::{DataPlane, Endpoint, Identity, JoinToken, NoDataPlane, Secret, Secrets, Trust};
-use sumac_daemon::Daemon;
+use sumac_daemon::config::Config;
+use sumac_daemon::{Daemon, Versions};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use crate::common::{SECRET, Scratch, daemon};
+use crate::common::{SECRET, Scratch, text};
 
 /// The aggregator's shards; a job has as many as its daemons, one unless configured.
 const SHARDS: u16 = 4;
@@ -188,13 +189,39 @@ impl Lab {
 
     /// The daemon of a host at 127.0.0.`number`.
     pub fn daemon(&self, name: &str, number: usize, further: &str) -> (Option<Daemon>, PathBuf) {
+        let config = self.config(name, number, further);
+        let socket = config.socket.clone();
+        (Some(Daemon::start(config).unwrap()), socket)
+    }
+
+    /// The configuration of the daemon of a host.
+    pub fn config_of(&self, host: usize, further: &str) -> Config {
+        self.config(&format!("host{host}"), 10 + host, further)
+    }
+
+    /// As text.
+    pub fn text_of(&self, host: usize, further: &str) -> String {
+        self.text(&format!("host{host}"), 10 + host, further)
+    }
+
+    fn config(&self, name: &str, number: usize, further: &str) -> Config {
+        Config::parse(&self.text(name, number, further), Path::new("test.toml")).unwrap()
+    }
+
+    fn text(&self, name: &str, number: usize, further: &str) -> String {
         let further = format!(
             "address = \"127.0.0.{number}\"\naggregator = \"{}\"\n{further}",
             self.aggregator.address
         );
-        let token = token(&self.aggregator.state_dir, SECRET);
-        let (daemon, socket) = daemon(&self.scratch, name, &token, &further);
-        (Some(daemon), socket)
+        text(&self.scratch, name, &token(&self.aggregator.state_dir, SECRET), &further)
+    }
+
+    /// Replaces a host's daemon by a new one while it runs.
+    pub fn upgrade(&mut self, host: usize, further: &str) {
+        let config = self.config_of(host, further);
+        let new = Daemon::prepare_takeover(config, Versions::own()).unwrap().start().unwrap();
+        // The former one has handed over: nothing ends with it.
+        drop(self.hosts[host].0.replace(new));
     }
 
     /// Starts a lab for dynamic jobs, with dedicated parameter hosts, which have registered.

@@ -21,4 +21,5 @@ mod replace;
 mod resume;
 mod spans;
 mod transfers;
+mod upgrade;
 mod words;

@@ -17,7 +17,7 @@ fn message(reply: &Value) -> &str {
 }
 
 /// Runs `work` as another user; `None` when this one may not become another.
-fn as_another_user<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+pub fn as_another_user<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     if !rustix::process::geteuid().is_root() {
         let why = "needs root to become another user";
         assert!(std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"), "{why}");
@@ -53,8 +53,8 @@ fn pages_are_allocated_by_the_trainer_alone() {
 }
 
 #[test]
-fn no_hole_can_be_punched_into_a_registered_file() {
-    let alone = Alone::new("");
+fn no_hole_can_be_punched_into_a_registered_file_without_live_upgrade() {
+    let alone = Alone::new("live_upgrade = false");
     let mut raw = alone.raw();
     let file = memfd(1 << 20, true);
     let region = raw.register(&file, 1 << 20)["ok"]["region"].clone();
@@ -64,6 +64,17 @@ fn no_hole_can_be_punched_into_a_registered_file() {
     assert_eq!(punch(), Err(Errno::PERM));
     assert!(raw.ask(json!({"cmd": "unregister", "region": region}))["ok"].is_object());
     assert_eq!(punch(), Err(Errno::PERM));
+}
+
+#[test]
+fn with_live_upgrade_a_punched_hole_counts_as_the_daemons_within_the_users_share() {
+    let alone = Alone::new("memory_mib = 2");
+    let mut raw = alone.raw();
+    let file = memfd(1 << 20, true);
+    assert!(raw.register(&file, 1 << 20)["ok"]["region"].is_u64());
+    rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 1 << 20).unwrap();
+    let beyond = raw.register(&memfd(4096, true), 4096);
+    assert_eq!(code(&beyond), "limit", "{beyond}");
 }
 
 #[test]

@@ -39,6 +39,7 @@ mod scalar;
 mod scale;
 
 use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
 use sumac_job::{DType, Scale, WireFormat};
 use sumac_wire::header::exponent::NONE;
 
@@ -49,7 +50,7 @@ use self::{
     scale::{Factor, exponent_of},
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Arithmetic {
     Sum,
     /// Their sum divided by the number of workers; integers are rounded half to even.

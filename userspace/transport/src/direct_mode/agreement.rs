@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use sumac_job::DType;
 use sumac_wire::header::ELEMENT_LEN;
 
@@ -13,7 +14,7 @@ use sumac_wire::header::ELEMENT_LEN;
 pub(super) const WORDS: u16 = 5;
 
 /// A transfer as one of its sides means it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
     /// The operation's signature.
     pub signature: u32,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::{Header, header::flag, stream::is_later};
 
 use super::{
@@ -26,7 +27,7 @@ use crate::{
 const MOST_KEPT: usize = 1024;
 
 /// A packet that goes before data.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Control {
     /// The answer to a probe of the handshake, with as many elements.
     Answer(Header),
@@ -42,6 +43,7 @@ pub(super) enum Control {
     Report { id: TransferId, probe: u32, echo: u32, first: u32 },
 }
 
+#[derive(Serialize, Deserialize)]
 pub(super) struct Flow {
     /// Until the peer has answered a probe of full size.
     pub handshake: Option<Handshake>,

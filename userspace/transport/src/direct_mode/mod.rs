@@ -30,6 +30,7 @@ mod values;
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use sumac_job::{DType, NonFinitePolicy};
 use sumac_wire::{
     Header, Reason,
@@ -55,7 +56,7 @@ use crate::{
     engine_core::{Core, CoreParams, Phase},
     error::{JobError, OpError, ParamError},
     in_flight::InFlight,
-    mode::{CheckedPath, ModeProtocol},
+    mode::{CheckedPath, ModeProtocol, ModeRef},
     operation::Operation,
     packet::Packet,
     params::{JobParams, Tuning},
@@ -67,6 +68,7 @@ use crate::{
 };
 
 /// The direct mode of one lane. Peers have their ranks as ids.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct DirectMode {
     rank: u16,
     /// By rank; this worker's own has no traffic.
@@ -338,6 +340,10 @@ fn words(codec: Codec, dtype: DType) -> Words {
 }
 
 impl ModeProtocol for DirectMode {
+    fn state(&self) -> ModeRef<'_> {
+        ModeRef::Direct(self)
+    }
+
     fn on_submit(&mut self, core: &mut Core, number: u64) {
         if core.has_failed() {
             return;

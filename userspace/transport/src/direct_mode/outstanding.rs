@@ -15,6 +15,7 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::header::ELEMENT_LEN;
 
 use crate::{params::Tuning, paths::Paths, rtt::RttEstimator, stats::PathStats, time::Time};
@@ -27,7 +28,7 @@ const WORD: u32 = u32::BITS;
 const MOST_SENT: usize = 2 * MOST as usize;
 
 /// The packets that have arrived, among the last ones.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Arrived {
     /// A bit each, the word of a packet's number at that modulo the length, which is a power of two. The last word has zeros for
     /// packets that have not come.
@@ -78,7 +79,7 @@ impl Arrived {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     InFlight,
     /// A packet that was sent well after it has arrived before it.
@@ -87,7 +88,7 @@ enum State {
     Decided,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct SentPacket {
     path: u16,
     sent: Time,
@@ -95,7 +96,7 @@ struct SentPacket {
 }
 
 /// The packets with data towards one peer of which it is not known whether they have arrived, and their paths.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Outstanding {
     paths: Paths,
     /// In the order of their numbers, which are consecutive.

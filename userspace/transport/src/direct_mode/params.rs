@@ -1,9 +1,11 @@
 //! A worker's parameters of a direct job.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{error::ParamError, limits::MAX_WINDOW};
 
 /// The direct mode's part of a lane's parameters.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectParams {
     /// Packets in flight to one peer at most; what its receive queue can hold.
     pub window: u32,

@@ -3,6 +3,8 @@
 //! The paper's thresholds fit a path of 12.5 us. On a longer one they grow with its shortest round trip: otherwise a path that
 //! is merely long, or a host that takes its time, would count as congested for ever.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     budget::{MaySend, SendingBudget},
     rtt::RttSample,
@@ -23,7 +25,7 @@ const LEAST: u64 = 10_000_000;
 const BURST_NS: u64 = 100_000;
 
 /// The rate of one flow, as a budget of the packets that go to its peer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct DelayRate {
     /// Bits per second.
     rate: u64,

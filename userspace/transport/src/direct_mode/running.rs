@@ -2,17 +2,19 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::schedule::Step;
 use crate::bounded_loss::{Loss, joined};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Waiting,
     Begun,
     Ended,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Running {
     /// The exchange's number.
     pub number: u32,

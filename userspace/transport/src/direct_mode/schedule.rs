@@ -6,11 +6,13 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 /// The step of a transfer between two workers, which no collective has: the numbers of the two are independent.
 pub(super) const TRANSFER: u16 = u16::MAX;
 
 /// A worker's part in an operation of a direct job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     /// The operation's number: the same on all of its workers, and no other's meanwhile. Collectives are numbered by themselves,
     /// and so are the transfers from one worker to another.
@@ -18,7 +20,7 @@ pub struct Exchange {
     pub pattern: Pattern,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pattern {
     Collective {
         /// Whether the workers' values are reduced at the owners.
@@ -40,7 +42,7 @@ pub enum Pattern {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Action {
     Send,
     /// Receives, and adds to the values that are here.
@@ -55,7 +57,7 @@ pub(super) enum Action {
     Finish,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Step {
     pub action: Action,
     /// The other side's rank; of no meaning in [`Action::Finish`].

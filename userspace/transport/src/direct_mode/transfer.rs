@@ -15,12 +15,13 @@
 
 use std::{collections::VecDeque, ops::Range};
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::header::ELEMENT_LEN;
 
 use crate::{chunk::Span, time::Time};
 
 /// Names a transfer between two workers, in one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) struct TransferId {
     /// The exchange's number.
     pub exchange: u32,
@@ -28,7 +29,7 @@ pub(super) struct TransferId {
 }
 
 /// The place of a transfer in its operation, and its division into chunks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Part {
     /// The operation's number in the stream, and the index of its step.
     pub operation: u64,
@@ -52,7 +53,7 @@ impl Part {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 enum Phase {
     /// The receiver has not said that it is ready.
     Waiting,
@@ -65,7 +66,7 @@ enum Phase {
 }
 
 /// The sending end.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sender {
     pub part: Part,
     pub priority: u8,
@@ -192,7 +193,7 @@ impl Sender {
 }
 
 /// The receiving end.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Receiver {
     pub part: Part,
     pub loss_bound: f32,

@@ -20,6 +20,7 @@ mod transmit;
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::{
     Header, Reason,
     admit::payload_len,
@@ -37,7 +38,7 @@ use crate::{
     handshake::{Handshake, Outcome},
     in_flight::{ChunkState, InFlight},
     lane::shard_of,
-    mode::{CheckedPath, ModeProtocol},
+    mode::{CheckedPath, ModeProtocol, ModeRef},
     packet::Packet,
     params::{JobParams, Tuning},
     peer::{PeerId, PeerTable},
@@ -53,7 +54,7 @@ use crate::{
 const HOST_PROBES: u32 = 1 << 31;
 
 /// The dynamic mode's part of the state of a chunk in the window.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct WindowEntry {
     /// The exponent that all workers scale the chunk by; `UNKNOWN` requires raw floats.
     exponent: i8,
@@ -64,6 +65,7 @@ struct WindowEntry {
 }
 
 /// The dynamic mode of one lane. Its chunks in flight are a ring: the next chunk with the same index is one window later.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct DynamicMode {
     params: DynamicParams,
     handshake: Handshake,
@@ -262,6 +264,10 @@ fn on_direct(core: &mut Core) {
 }
 
 impl ModeProtocol for DynamicMode {
+    fn state(&self) -> ModeRef<'_> {
+        ModeRef::Dynamic(self)
+    }
+
     fn on_result(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason> {
         self.receive(core, packet)
     }

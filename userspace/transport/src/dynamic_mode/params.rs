@@ -1,5 +1,6 @@
 //! The parameters of a dynamic job.
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::admit::rank;
 
 use crate::{
@@ -16,7 +17,7 @@ const PLENTY: u32 = 4;
 /// A worker's parameters of a dynamic job; the same on all workers but for the bitmap of the second level.
 ///
 /// `rack_rank` and `rack_world` of [`JobParams`](crate::JobParams) are the worker's position below its first aggregator.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DynamicParams {
     /// The slots that jobs share, on each aggregator of the job; 0: it has no aggregator, and all packets go to the parameter
     /// host.

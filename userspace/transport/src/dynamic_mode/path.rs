@@ -10,6 +10,8 @@
 //!      └──────── unanswered probes, parameter host answers ──────────────^
 //! ```
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::Time;
 
 /// Consecutive unanswered probes after which an aggregator counts as gone, once [`AGGREGATOR_TIMEOUT`] has passed.
@@ -21,7 +23,7 @@ const JOIN_PROBE_INTERVAL: u64 = 40_000_000;
 /// Nanoseconds between probes of an aggregator that packets bypass.
 const BYPASS_PROBE_INTERVAL: u64 = 100_000_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum PathState {
     None,
     /// No probe of full size was answered yet.
@@ -32,7 +34,7 @@ enum PathState {
 }
 
 /// The path of a lane's packets, and its probes.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Path {
     state: PathState,
     /// Whether a probe of full size was answered.

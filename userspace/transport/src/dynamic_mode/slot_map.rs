@@ -14,6 +14,7 @@
 //! on a worker sends the chunks up to one window after it past the slots. At the end of that time all workers agree on
 //! the last of them; at its beginning they may not, which costs nothing, since these chunks would not complete anyway.
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::{dynamic::hash, header::NO_SLOT};
 
 use super::params::DynamicParams;
@@ -25,7 +26,7 @@ const MAX_CREDIT: u8 = 8;
 const COLLISION_COST: u8 = 4;
 
 /// The feedback of a chunk's result on its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum CollisionFeedback {
     /// None that all workers know.
     Unknown,
@@ -34,7 +35,7 @@ pub(super) enum CollisionFeedback {
     Busy(u32),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Assignment {
     slot: u32,
     /// The feedback of its result, until the chunk one window later is sent.
@@ -44,7 +45,7 @@ struct Assignment {
 const UNASSIGNED: Assignment = Assignment { slot: NO_SLOT, feedback: CollisionFeedback::Unknown };
 
 /// The slots of the positions, and of the chunks within the window.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SlotMap {
     job: u16,
     lane: u16,

@@ -6,6 +6,7 @@ mod exponents;
 
 pub(crate) use self::acknowledge::{Acknowledged, Lost};
 
+use serde::{Deserialize, Serialize};
 use sumac_job::{NonFinitePolicy, result_token};
 use sumac_wire::{
     Header, Kind, MAX_WORKERS, Reason,
@@ -41,7 +42,7 @@ use crate::{
 };
 
 /// The state of the job on this lane.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Phase {
     /// No chunk may be sent before the peers have answered probes.
     Probing,
@@ -49,7 +50,8 @@ pub(crate) enum Phase {
     Measured(PathMeasure),
     /// Chunks may be sent.
     Ready,
-    /// The job has ended.
+    /// The job has ended, and is not handed over.
+    #[serde(skip)]
     Failed(JobError),
 }
 
@@ -64,12 +66,15 @@ pub(crate) struct CoreParams {
 }
 
 /// The state that all modes work on.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Core {
     pub params: JobParams,
     /// The token of packets to this worker.
     answer_token: u64,
     pub tuning: Tuning,
     pub phase: Phase,
+    /// The codec that the parameters require.
+    #[serde(skip, default = "ChunkCodec::unset")]
     pub codec: ChunkCodec,
     pub stream: Stream,
     pub in_flight: InFlight,
@@ -79,6 +84,7 @@ pub(crate) struct Core {
     pub paths: Paths,
     pub probe_timeout: ProbeTimeout,
     pub path_check: PathCheck,
+    #[serde(with = "budget_state")]
     pub budget: Box<dyn SendingBudget>,
     /// Whether the latest result was one without some workers.
     latest_is_partial: bool,
@@ -100,6 +106,28 @@ pub(crate) struct Core {
     /// The time of the caller's last call.
     pub now: Time,
     pub stats: EngineStats,
+}
+
+/// A budget as its state.
+mod budget_state {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, ser::Error as _};
+
+    use crate::budget::{BudgetState, SendingBudget};
+
+    #[expect(clippy::borrowed_box, reason = "serde passes a reference to the field")]
+    pub fn serialize<S: Serializer>(
+        budget: &Box<dyn SendingBudget>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let state = budget.state().ok_or_else(|| S::Error::custom("a budget without a state"))?;
+        state.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Box<dyn SendingBudget>, D::Error> {
+        BudgetState::deserialize(deserializer).map(BudgetState::budget)
+    }
 }
 
 impl Core {
@@ -135,6 +163,12 @@ impl Core {
             now: Time(0),
             params,
         }
+    }
+
+    /// Continues with what follows from the parameters, after another process has handed the rest over.
+    pub fn resume(&mut self) {
+        self.codec = ChunkCodec::new(&self.params);
+        self.refresh_gauges();
     }
 
     /// Queues an operation and returns its number. After the job has failed it completes at once, with the job's error.

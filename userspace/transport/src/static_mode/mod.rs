@@ -16,6 +16,7 @@ mod slots;
 mod transmit;
 mod window;
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::{Header, Reason};
 
 pub use self::probe_train::PathMeasure;
@@ -25,7 +26,7 @@ use crate::{
     error::ParamError,
     handshake::{Handshake, Outcome},
     in_flight::InFlight,
-    mode::{CheckedPath, ModeProtocol},
+    mode::{CheckedPath, ModeProtocol, ModeRef},
     packet::Packet,
     params::{JobParams, Tuning, check_slots},
     peer::{PeerId, PeerTable},
@@ -36,12 +37,13 @@ use crate::{
 };
 
 /// The probes before the first chunk.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 enum Probing {
     Handshake(Handshake),
     Train(ProbeTrain),
 }
 
+#[derive(Serialize, Deserialize)]
 pub(crate) struct StaticMode {
     slots: Slots,
     first: u64,
@@ -149,6 +151,10 @@ fn expire_timers(core: &mut Core) {
 }
 
 impl ModeProtocol for StaticMode {
+    fn state(&self) -> ModeRef<'_> {
+        ModeRef::Static(self)
+    }
+
     fn on_submit(&mut self, core: &mut Core, operation: u64) {
         self.wake(core, operation);
     }

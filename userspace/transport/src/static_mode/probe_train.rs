@@ -40,13 +40,13 @@ const PROBES: u32 = 32_768;
 const FIRST: u32 = 1 << 31;
 const MAX_TIMEOUTS: u32 = 3;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Best {
     window: u32,
     bytes_per_s: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ProbeTrain {
     /// Bytes of UDP payload of one probe.
     bytes: u64,

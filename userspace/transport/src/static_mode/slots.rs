@@ -2,12 +2,13 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::header::exponent;
 
 use super::pool::SlotPool;
 
 /// The static mode's part of a slot's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Slot {
     /// The slot's next chunk, which is known while the current one is in flight.
     pub after: u64,
@@ -23,7 +24,7 @@ pub(super) struct Slot {
     pub is_wanted: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Slots {
     pool: SlotPool,
     table: Box<[Slot]>,

@@ -10,6 +10,7 @@
 //! | No worker halves its window before a result carries an echo. | all windows follow the same results, and stay alike |
 //! | A worker whose contribution is missing at the aggregator sets the echo in its next new one, as after a mark on the last hop. | only that worker knows that it was its packet, or its copy of the result, that was lost; the others' queries show no loss of their own |
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::admit::payload_len;
 
 use super::StaticMode;
@@ -22,6 +23,7 @@ use crate::{
 };
 
 /// The position in the stream of the chunks that are held back.
+#[derive(Serialize, Deserialize)]
 pub(super) struct HeldBack {
     /// The chunk after the latest that was let go.
     pub next: u64,

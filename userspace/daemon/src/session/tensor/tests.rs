@@ -2,12 +2,12 @@ use super::*;
 use crate::config::Config;
 use crate::quotas::Quotas;
 use sumac_api::DType;
-use sumac_memory::SharedRegion;
+use sumac_memory::{FurtherMappings, SharedRegion};
 
 fn region() -> Arc<Region> {
     let config = Config::parse("memory_mib = 1", "test.toml".as_ref()).unwrap();
     let (_trainers, fd) = SharedRegion::create(4096).unwrap();
-    Region::register(&Quotas::new(&config), 0, &fd, 4096).unwrap()
+    Region::register(&Quotas::new(&config), 0, fd, 4096, FurtherMappings::Allowed).unwrap()
 }
 
 fn request(offset: u64, out_offset: Option<u64>) -> Collective {

@@ -1,0 +1,223 @@
+//! The handover of lanes to another daemon: their state between two packets.
+//!
+//! Frozen threads execute commands, and neither send nor receive. Packets that arrive meanwhile wait in the sockets, or are
+//! lost and sent again.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use ciborium::de::from_reader;
+use ciborium::ser::into_writer;
+use serde::{Deserialize, Serialize};
+use sumac_transport::{Buffer, CompletionQueue, EngineState, OpId, SuspendedEngine, Time};
+
+use super::frame_io::{Build, FrameIo, IoReport, Received, Transmitted, wait};
+use super::handle::Datapath;
+use super::job::{InstallError, OperationKey, WorkerJob};
+use super::lane::Lane;
+use super::thread::DatapathThread;
+use crate::session::{BufferPlace, LeasedBuffer};
+
+/// The longest wait for sent frames to complete before their socket is closed.
+const QUIESCE_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// An operation in an engine: its key, when its first packets have left, and its memory unless the engine has ended it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct OperationState {
+    pub(super) number: OpId,
+    pub(super) key: OperationKey,
+    pub(super) sent: Time,
+    pub(super) memory: Option<BufferPlace>,
+}
+
+#[derive(Serialize)]
+struct LaneRef<'a> {
+    engine: EngineState<'a>,
+    operations: Vec<OperationState>,
+    ended: Option<&'a CompletionQueue>,
+}
+
+#[derive(Deserialize)]
+struct LaneState {
+    engine: SuspendedEngine,
+    operations: Vec<OperationState>,
+    ended: Option<CompletionQueue>,
+}
+
+/// A lane of a job, as text of the handover's format (CBOR).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LaneSnapshot {
+    pub(crate) job: u16,
+    pub(crate) lane: u16,
+    state: Vec<u8>,
+}
+
+/// A lane that another daemon has handed over.
+pub(crate) struct ResumedLane(Lane);
+
+fn place(buffer: &dyn Buffer) -> Option<BufferPlace> {
+    let buffer: &dyn std::any::Any = buffer;
+    buffer.downcast_ref::<LeasedBuffer>().map(LeasedBuffer::place)
+}
+
+impl Lane {
+    fn snapshot(&self) -> Result<LaneSnapshot, String> {
+        let (job, lane) = (self.engine.params().job, self.number());
+        let failed = |problem: String| format!("lane {lane} of job number {job}: {problem}");
+        let engine = self.engine.state_for_handover();
+        let engine = engine.ok_or_else(|| failed("the job has just ended, or does not run yet".into()))?;
+        let mut memory: Vec<_> =
+            self.engine.buffers().map(|(number, buffer)| (number, place(buffer))).collect();
+        let operations = self.ids.iter().map(|(number, submitted)| {
+            let at = memory.iter().position(|(other, _)| other == number);
+            let memory = at.and_then(|at| memory.swap_remove(at).1);
+            OperationState { number: *number, key: submitted.key, sent: submitted.sent, memory }
+        });
+        let state = LaneRef { engine, operations: operations.collect(), ended: self.ended.as_ref() };
+        let mut bytes = Vec::new();
+        into_writer(&state, &mut bytes).map_err(|error| failed(error.to_string()))?;
+        Ok(LaneSnapshot { job, lane, state: bytes })
+    }
+}
+
+impl LaneSnapshot {
+    /// Continues a lane. `lease` leases the memory of an operation.
+    pub(crate) fn resume(
+        &self,
+        mut lease: impl FnMut(&BufferPlace) -> Result<LeasedBuffer, String>,
+    ) -> Result<ResumedLane, String> {
+        let LaneState { engine, operations, ended } =
+            from_reader(self.state.as_slice()).map_err(|error| format!("the state of a lane: {error}"))?;
+        let mut buffers = Vec::new();
+        for OperationState { number, memory, .. } in &operations {
+            if let Some(place) = memory {
+                buffers.push((*number, Box::new(lease(place)?) as Box<dyn Buffer>));
+            }
+        }
+        let buffer = |number| {
+            let at = buffers.iter().position(|(other, _)| *other == number)?;
+            Some(buffers.swap_remove(at).1)
+        };
+        let engine = engine.resume(buffer).map_err(|error| error.to_string())?;
+        Ok(ResumedLane(Lane::resumed(engine, operations, ended)))
+    }
+}
+
+impl Datapath {
+    /// Stops all threads between two packets. Returns `false` when one has ended.
+    pub(crate) fn freeze(&self) -> bool {
+        self.on_all(DatapathThread::freeze).is_some()
+    }
+
+    pub(crate) fn thaw(&self) -> bool {
+        self.on_all(|thread| thread.is_frozen = false).is_some()
+    }
+
+    /// Returns the lanes of all jobs; the threads are frozen.
+    pub(crate) fn snapshot(&self) -> Result<Vec<LaneSnapshot>, String> {
+        let threads =
+            self.on_all(|thread| thread.engines.lanes().map(Lane::snapshot).collect::<Result<Vec<_>, _>>());
+        let threads = threads.ok_or("a thread of the data path has ended")?;
+        Ok(threads.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+    }
+
+    /// Returns the sockets that another daemon can continue to use, thread by thread.
+    pub(crate) fn sockets(&self) -> Result<Vec<Vec<OwnedFd>>, String> {
+        let sockets = self.on_all(|thread| {
+            thread.io.sockets().iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<Vec<_>>>()
+        });
+        let sockets = sockets.ok_or("a thread of the data path has ended")?;
+        sockets.into_iter().collect::<io::Result<_>>().map_err(|error| format!("a socket: {error}"))
+    }
+
+    /// Closes the sockets, after the frames on their way out. Returns whether every frame is accounted for.
+    pub(crate) fn close_io(&self) -> bool {
+        self.on_all(DatapathThread::close_io).is_some_and(|conserved| conserved.into_iter().all(|is| is))
+    }
+
+    /// Forgets all jobs, which go on elsewhere, and ends the threads.
+    pub(crate) fn hand_over(&self) {
+        let _ = self.on_all(|thread| thread.engines.forget());
+        self.shutdown();
+    }
+
+    /// Continues a job; the threads are frozen.
+    pub(crate) fn resume_job(&self, plan: WorkerJob, lanes: Vec<ResumedLane>) -> Result<(), InstallError> {
+        let (job, shards) = self.check(&plan)?;
+        if lanes.len() != plan.lanes.len() {
+            return Err(InstallError::Lanes { job, given: lanes.len() });
+        }
+        if !self.open_job(job, shards) {
+            return Err(InstallError::InUse { job });
+        }
+        let lanes = lanes.into_iter().map(|ResumedLane(lane)| lane).collect();
+        self.try_on_each(lanes, shards, move |thread, lanes| {
+            thread.engines.resume(plan.clone(), lanes, &*thread.io)
+        })
+    }
+}
+
+impl DatapathThread {
+    /// Reports what has ended, and stops.
+    fn freeze(&mut self) {
+        self.engines.report();
+        self.is_frozen = true;
+    }
+
+    fn close_io(&mut self) -> bool {
+        self.io.quiesce(Instant::now() + QUIESCE_TIMEOUT);
+        let stats = self.stats();
+        let is_conserved = stats.frames_are_conserved();
+        if !is_conserved {
+            tracing::error!(datapath = stats.name, frames = ?stats.port.frames, "frames are missing; please report it");
+        }
+        self.io =
+            Box::new(ClosedIo { capacity: self.io.capacity(), report: stats.port, paths: self.io.paths() });
+        is_conserved
+    }
+}
+
+/// The place of a socket that was closed while another daemon opens its own.
+struct ClosedIo {
+    capacity: usize,
+    paths: u16,
+    /// The last report.
+    report: IoReport,
+}
+
+impl FrameIo for ClosedIo {
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn shards(&self) -> u16 {
+        1
+    }
+
+    fn paths(&self) -> u16 {
+        self.paths
+    }
+
+    fn receive(&mut self, _each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn transmit(&mut self, _build: Build<'_>) -> io::Result<Transmitted> {
+        Ok(Transmitted::Full)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
+        wait(&[(wake, nix::poll::PollFlags::POLLIN)], deadline)
+    }
+
+    fn quiesce(&mut self, _deadline: Instant) {}
+
+    fn report(&self) -> IoReport {
+        self.report.clone()
+    }
+}

@@ -1,0 +1,388 @@
+//! The running daemon's part: it offers itself to successors, freezes, and ends or goes on.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use sd_notify::NotifyState;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::channel::{HandoverChannel, MAX_DESCRIPTORS};
+use super::state::{Answer, HandoverState, Offer, Request};
+use super::versions::{Versions, different_setting, settings};
+use crate::daemon::DaemonState;
+use crate::job::{Freeze, HandedOver, JobEvent, JobState};
+use crate::operations::JobOperations;
+use crate::parameter::ParameterHostTask;
+use crate::server::{ServeError, Server, system};
+use crate::session::{Notification, SessionState};
+use crate::sync::Event;
+use crate::watch;
+
+/// The time that a successor may take before it asks for the freeze: it touches nothing meanwhile.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time that it may take while this daemon stands still.
+const FROZEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time for jobs that open, or leave, and for errors that are about to be reported.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+/// The time for each part of the daemon to stand still.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The parts of a running daemon that a handover ends.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) state: Arc<DaemonState>,
+    pub(crate) server: Mutex<Option<Server>>,
+    pub(crate) role: Mutex<Option<ParameterHostTask>>,
+    /// The socket that metrics are scraped at.
+    pub(crate) metrics: Option<TcpListener>,
+    pub(crate) versions: Versions,
+    /// Whether a successor has taken over.
+    pub(crate) is_handed_over: tokio::sync::watch::Sender<bool>,
+}
+
+impl Parts {
+    fn server(&self) -> MutexGuard<'_, Option<Server>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Creates the socket at which successors ask; that of a dead daemon is replaced. The trainers' socket is this daemon's.
+pub(crate) fn listen(path: &Path) -> Result<OwnedFd, ServeError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(system("remove the stale", path)(error));
+        }
+        _ => {}
+    }
+    let address = SocketAddrUnix::new(path).map_err(system("listen at", path))?;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket =
+        rustix::net::socket_with(family, kind, flags, None).map_err(system("create the socket", path))?;
+    rustix::net::bind(&socket, &address).map_err(system("bind", path))?;
+    rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(system("set the permissions of", path))?;
+    rustix::net::listen(&socket, 1).map_err(system("listen at", path))?;
+    Ok(socket)
+}
+
+/// The thread that hands over. Dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Predecessor {
+    parts: Arc<Parts>,
+    stop: Arc<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Predecessor {
+    pub(crate) fn start(parts: Arc<Parts>, listener: OwnedFd) -> io::Result<Predecessor> {
+        let stop = Arc::new(Event::new()?);
+        let (parts_of, stop_of) = (parts.clone(), stop.clone());
+        let thread = std::thread::Builder::new()
+            .name("sumac-handover".into())
+            .spawn(move || serve(&parts_of, &listener, &stop_of))?;
+        Ok(Predecessor { parts, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Predecessor {
+    fn drop(&mut self) {
+        self.stop.signal();
+        if let Some(thread) = self.thread.take() {
+            // A panic has been printed.
+            let _ = thread.join();
+        }
+        if !*self.parts.is_handed_over.borrow() {
+            let _ = std::fs::remove_file(super::path(&self.parts.state.config.socket));
+        }
+    }
+}
+
+fn serve(parts: &Parts, listener: &OwnedFd, stop: &Event) {
+    loop {
+        let mut poll = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut poll, None);
+        if !poll[1].revents().is_empty() {
+            return;
+        }
+        let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {
+            std::thread::sleep(SETTLE_PAUSE);
+            continue;
+        };
+        match hand_over(parts, socket) {
+            Ok(()) => {
+                parts.is_handed_over.send_replace(true);
+                tracing::info!("a new daemon has taken over");
+                return;
+            }
+            Err(reason) => tracing::warn!(reason, "a new daemon has not taken over; going on"),
+        }
+    }
+}
+
+/// Answers a successor. An error says why it has not taken over, in which case this daemon goes on.
+fn hand_over(parts: &Parts, socket: OwnedFd) -> Result<(), String> {
+    let peer = getsockopt(&socket, PeerCredentials).map_err(|error| error.desc().to_owned())?;
+    if peer.uid() != 0 && peer.uid() != rustix::process::geteuid().as_raw() {
+        return Err(format!("user {} may not take over", peer.uid()));
+    }
+    let channel = HandoverChannel::new(socket);
+    let failed = |error: io::Error| format!("the new daemon does not go on: {error}");
+    channel.set_timeout(OFFER_TIMEOUT).map_err(failed)?;
+    let (offer, _) = channel.receive::<Offer>().map_err(failed)?;
+    if let Err(reason) = examine(parts, &offer) {
+        let _ = channel.send(&Answer::Refused(reason.clone()));
+        return Err(reason);
+    }
+    channel.send(&Answer::Compatible).map_err(failed)?;
+    let (Request::Freeze, _) = channel.receive::<Request>().map_err(failed)? else {
+        return Err("the new daemon does not keep to the protocol".into());
+    };
+    channel.set_timeout(FROZEN_TIMEOUT).map_err(failed)?;
+    tracing::info!(peer = peer.pid(), "standing still for a new daemon");
+    let started = Instant::now();
+    let mut frozen = Frozen { parts, jobs: Vec::new(), is_closed: false, is_handed_over: false };
+    let state = frozen.freeze();
+    let (state, descriptors) = match state {
+        Ok(state) => state,
+        Err(reason) => {
+            let _ = channel.send(&Answer::Refused(reason.clone()));
+            return Err(reason);
+        }
+    };
+    send_state(&channel, &state, &descriptors).map_err(failed)?;
+    drop(descriptors);
+    loop {
+        match channel.receive::<Request>().map_err(failed)?.0 {
+            Request::CloseInterface => {
+                frozen.close_interface();
+                channel.send(&Answer::InterfaceClosed).map_err(failed)?;
+            }
+            Request::Ready => break,
+            Request::Freeze => return Err("the new daemon does not keep to the protocol".into()),
+        }
+    }
+    let jobs = state.jobs.len();
+    frozen.hand_over();
+    tracing::info!(stood_still = ?started.elapsed(), jobs, "handing over");
+    // From here on the jobs are the successor's, whatever becomes of it.
+    let _ = channel.send(&Answer::Go);
+    // Before this process ends: systemd would take that for the end of the service.
+    watch::notify(NotifyState::MainPid(peer.pid().unsigned_abs()));
+    Ok(())
+}
+
+/// Refuses a successor before anything is touched.
+fn examine(parts: &Parts, offer: &Offer) -> Result<(), String> {
+    let state = &parts.state;
+    let is_xdp = state.backend.interface().is_some();
+    let difference = parts.versions.difference(&offer.versions, is_xdp);
+    let difference = difference.or_else(|| different_setting(&settings(&state.config), &offer.settings));
+    if let Some(difference) = difference {
+        return Err(difference);
+    }
+    if !state.config.live_upgrade {
+        return Err(
+            "`live_upgrade` is false in this daemon's configuration: its trainers' memory is sealed \
+                    against further mappings; stop it, and start the new one"
+                .into(),
+        );
+    }
+    settle(parts)
+}
+
+/// Waits until no job opens or leaves. Names those that do, and what cannot be handed over.
+fn settle(parts: &Parts) -> Result<(), String> {
+    let state = &parts.state;
+    let deadline = Instant::now() + SETTLE_TIMEOUT;
+    loop {
+        let hosted = state.parameter_jobs.numbers();
+        if !hosted.is_empty() {
+            return Err(format!(
+                "it is the parameter host of jobs number {hosted:?}, whose sums cannot be handed over; wait until these \
+                 jobs have ended"
+            ));
+        }
+        let unsettled = state.jobs.unsettled();
+        if unsettled.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(format!("jobs {unsettled:?} are being opened or closed; try again later"));
+        }
+        std::thread::sleep(SETTLE_PAUSE);
+    }
+}
+
+fn send_state(channel: &HandoverChannel, state: &HandoverState, descriptors: &[OwnedFd]) -> io::Result<()> {
+    let file = state.to_file()?;
+    channel.send_with(&Answer::State { descriptors: descriptors.len() }, &[file.as_fd()])?;
+    for some in descriptors.chunks(MAX_DESCRIPTORS) {
+        let some: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
+        channel.send_with(&Answer::Descriptors, &some)?;
+    }
+    Ok(())
+}
+
+/// A daemon that stands still. Dropped, it goes on, unless it was handed over.
+struct Frozen<'a> {
+    parts: &'a Parts,
+    /// The jobs' operations, and the senders by which their tasks end.
+    jobs: Vec<(Arc<JobOperations>, oneshot::Sender<HandedOver>)>,
+    /// Whether the sockets of AF_XDP are closed.
+    is_closed: bool,
+    is_handed_over: bool,
+}
+
+impl Frozen<'_> {
+    /// Stops everything, from the trainers to the network. Returns the state and the descriptors.
+    fn freeze(&mut self) -> Result<(HandoverState, Vec<OwnedFd>), String> {
+        let Parts { state, metrics, .. } = self.parts;
+        let listener = match self.parts.server().as_ref() {
+            Some(server) => {
+                server.freeze();
+                duplicate(&*server.listener)?
+            }
+            None => return Err("this daemon is stopping".into()),
+        };
+        let sessions = freeze_sessions(state)?;
+        if !state.backend.datapath.freeze() {
+            return Err("a thread of the data path has ended".into());
+        }
+        let jobs = self.freeze_jobs()?;
+        let hosted = state.parameter_jobs.numbers();
+        if !hosted.is_empty() {
+            return Err(format!("it has become the parameter host of jobs number {hosted:?}"));
+        }
+        let lanes = state.backend.datapath.snapshot()?;
+        let sockets = state.backend.datapath.sockets()?;
+        let mut descriptors = vec![listener];
+        descriptors.extend(metrics.as_ref().map(duplicate).transpose()?);
+        let counts = sockets.iter().map(Vec::len).collect();
+        descriptors.extend(sockets.into_iter().flatten());
+        let mut session_states = Vec::new();
+        for notes in sessions {
+            let (answer, answered) = channel();
+            let asked = notes.push(Notification::Snapshot(answer));
+            let snapshot = asked.ok().and_then(|()| answered.recv_timeout(FREEZE_TIMEOUT).ok());
+            let (session, fds): (SessionState, _) =
+                snapshot.ok_or_else(|| "a trainer's connection has ended".to_owned())??;
+            session_states.push(session);
+            descriptors.extend(fds);
+        }
+        let handed = HandoverState {
+            is_xdp: state.backend.interface().is_some(),
+            fallback: state.backend.fallback.clone(),
+            has_metrics: metrics.is_some(),
+            watchdog_ns: state.watchdog.and_then(|timeout| u64::try_from(timeout.as_nanos()).ok()),
+            sockets: counts,
+            sessions: session_states,
+            jobs,
+            lanes,
+        };
+        Ok((handed, descriptors))
+    }
+
+    fn freeze_jobs(&mut self) -> Result<Vec<JobState>, String> {
+        let state = &self.parts.state;
+        let mut asked = Vec::new();
+        for (name, events, operations, reply) in state.jobs.open_jobs() {
+            let (frozen, answered) = oneshot::channel();
+            let (release, released) = oneshot::channel();
+            let freeze = Freeze { frozen, release: released };
+            events.send(JobEvent::Freeze(freeze)).map_err(|_| format!("job {name:?} is ending"))?;
+            self.jobs.push((operations.clone(), release));
+            asked.push((name, answered, operations, reply));
+        }
+        let mut jobs = Vec::new();
+        for (name, answered, operations, reply) in asked {
+            let answered = state.runtime.block_on(async { timeout(FREEZE_TIMEOUT, answered).await });
+            let frozen = match answered {
+                Ok(Ok(frozen)) => frozen.map_err(|problem| format!("job {name:?}: {problem}"))?,
+                Ok(Err(_)) | Err(_) => return Err(format!("job {name:?} is ending")),
+            };
+            let operations = operations.snapshot().map_err(|problem| format!("job {name:?} {problem}"))?;
+            let (open, opener, member) = (frozen.open, frozen.opener, frozen.member);
+            jobs.push(JobState { open, opener, member, reply, operations });
+        }
+        Ok(jobs)
+    }
+
+    fn close_interface(&mut self) {
+        self.is_closed = true;
+        self.parts.state.backend.close_interface();
+    }
+
+    /// Ends all parts, and leaves trainers and jobs alone.
+    fn hand_over(mut self) {
+        self.is_handed_over = true;
+        let Parts { state, role, .. } = self.parts;
+        for (operations, release) in self.jobs.drain(..) {
+            operations.hand_over();
+            // Fails when the job has ended meanwhile, which it cannot.
+            let _ = release.send(HandedOver);
+        }
+        for (_, notes) in state.sessions.all() {
+            let _ = notes.push(Notification::HandedOver);
+        }
+        state.backend.datapath.hand_over();
+        if let Some(server) = self.parts.server().take() {
+            server.hand_over();
+        }
+        drop(role.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if self.is_handed_over {
+            return;
+        }
+        let state = &self.parts.state;
+        if self.is_closed
+            && let Err(error) = state.backend.open_interface(&state.config)
+        {
+            tracing::error!(%error, "cannot open the interface again; its jobs end");
+        }
+        self.jobs.clear();
+        state.backend.datapath.thaw();
+        for (_, notes) in state.sessions.all() {
+            let _ = notes.push(Notification::Thaw);
+        }
+        if let Some(server) = self.parts.server().as_ref() {
+            server.thaw();
+        }
+    }
+}
+
+/// Stops the sessions. Returns their notification queues.
+fn freeze_sessions(
+    state: &DaemonState,
+) -> Result<Vec<Arc<crate::wake_queue::WakeQueue<Notification>>>, String> {
+    let ended = || "a trainer's connection is ending".to_owned();
+    let (answer, answered) = channel();
+    let sessions = state.sessions.all();
+    for (_, notes) in &sessions {
+        notes.push(Notification::Freeze(answer.clone())).map_err(|_| ended())?;
+    }
+    for _ in &sessions {
+        answered.recv_timeout(FREEZE_TIMEOUT).map_err(|_| ended())?;
+    }
+    Ok(sessions.into_iter().map(|(_, notes)| notes).collect())
+}
+
+fn duplicate(file: &impl AsFd) -> Result<OwnedFd, String> {
+    file.as_fd().try_clone_to_owned().map_err(|error| format!("cannot duplicate a descriptor: {error}"))
+}

@@ -1,0 +1,80 @@
+//! The state that a daemon hands over, and the messages around it.
+
+use std::fs::File;
+use std::io::{self, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
+
+use ciborium::de::from_reader;
+use ciborium::ser::into_writer;
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+
+use super::versions::{Settings, Versions};
+use crate::datapath::LaneSnapshot;
+use crate::job::JobState;
+use crate::session::SessionState;
+
+/// The successor's first message.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Offer {
+    pub(super) versions: Versions,
+    pub(super) settings: Settings,
+}
+
+/// The successor's further messages.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    Freeze,
+    /// Close the sockets of AF_XDP.
+    CloseInterface,
+    /// The successor has all it needs.
+    Ready,
+}
+
+/// The predecessor's messages.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Compatible,
+    Refused(String),
+    /// With the file of the state, and so many descriptors in the next messages.
+    State {
+        descriptors: usize,
+    },
+    Descriptors,
+    InterfaceClosed,
+    Go,
+}
+
+/// All that a daemon hands over but the descriptors, which are in this order: the trainers' socket, that of metrics if there
+/// is one, the data path's UDP sockets, and those of each session.
+#[derive(Serialize, Deserialize)]
+pub(super) struct HandoverState {
+    pub(super) is_xdp: bool,
+    /// The reason for UDP in place of AF_XDP.
+    pub(super) fallback: String,
+    pub(super) has_metrics: bool,
+    /// The interval of systemd's watchdog, in nanoseconds.
+    pub(super) watchdog_ns: Option<u64>,
+    /// The number of UDP sockets of each shard.
+    pub(super) sockets: Vec<usize>,
+    pub(super) sessions: Vec<SessionState>,
+    pub(super) jobs: Vec<JobState>,
+    pub(super) lanes: Vec<LaneSnapshot>,
+}
+
+impl HandoverState {
+    /// Writes the state to a file in memory.
+    pub(super) fn to_file(&self) -> io::Result<OwnedFd> {
+        let mut file = File::from(memfd_create("sumac-handover", MemfdFlags::CLOEXEC)?);
+        let mut bytes = Vec::new();
+        into_writer(self, &mut bytes).map_err(io::Error::other)?;
+        file.write_all(&bytes)?;
+        Ok(file.into())
+    }
+
+    pub(super) fn of_file(file: OwnedFd) -> io::Result<HandoverState> {
+        let mut file = File::from(file);
+        file.rewind()?;
+        from_reader(io::BufReader::new(file)).map_err(io::Error::other)
+    }
+}
