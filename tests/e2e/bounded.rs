@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use sumac_client::{Client, Job, Loss, OpOptions};
+use sumac_lab::capture::CaptureOptions;
 use sumac_lab::deployment::{Backend, DynamicOptions, SumacOptions};
 use sumac_lab::run::{Operation, Report, RunOptions, run};
 use sumac_lab::units::Probability;
@@ -44,6 +45,7 @@ fn lossy(backend: Backend, dynamic: Option<DynamicOptions>) -> Report {
         seed: 11,
         limit: Duration::from_secs(60),
         trace: false,
+        captures: CaptureOptions::default(),
     })
     .unwrap_or_else(|error| panic!("{error:#}"))
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 use sumac_client::{MissingValues, Pending, RecvOptions, Reduction, SendOptions};
+use sumac_lab::capture::CaptureOptions;
 use sumac_lab::deployment::{Backend, DirectCollective, DirectOptions, SumacOptions};
 
 use sumac_lab::run::{Operation, Report, RunOptions, run};
@@ -59,6 +60,7 @@ fn measured(backend: Backend, collective: DirectCollective, loss_bound: f32) -> 
         seed: 5,
         limit: Duration::from_secs(60),
         trace: false,
+        captures: CaptureOptions::default(),
     };
     let report = run(&options).unwrap();
     println!("{report}");

@@ -13,6 +13,7 @@ use sumac_figures::compare::{
     offloads::TcpOffloads,
 };
 use sumac_lab::LabSpec;
+use sumac_lab::capture::CaptureOptions;
 use sumac_lab::deployment::SumacOptions;
 use sumac_lab::run::{Operation, RunOptions};
 
@@ -34,6 +35,7 @@ fn all_libraries_sum_in_one_lab() {
         seed: 1,
         limit: Duration::from_secs(60),
         trace: true,
+        captures: CaptureOptions::default(),
     };
     let comparison = compare(&options, Contender::value_variants(), TcpOffloads::default(), |_| ()).unwrap();
     println!("{comparison}");

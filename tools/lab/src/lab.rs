@@ -1,5 +1,6 @@
 //! A lab that stands, and what can be done in it.
 
+use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,11 +10,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::cable::{Cable, CableCounters};
+use crate::capture::Tap;
 use crate::fabric::Fabric;
 use crate::interrupt;
 use crate::marking;
 use crate::namespace::Namespace;
-use crate::process::Process;
+use crate::process::{Output, Process};
 use crate::record::{ProcessRecord, Record};
 use crate::spec::{LabSpec, Topology};
 use crate::wiring::{Hosts, UPLINK, WORKER_PORT};
@@ -136,12 +138,28 @@ impl Lab {
 
     /// Starts a program in a host; it is ended with the lab or when its value is dropped.
     pub fn start(&self, host: &Namespace, what: &str, program: &mut Command) -> Result<Process> {
-        Process::start(inside(host, program), what, &self.record, false)
+        Process::start(inside(host, program), what, &self.record, Output::Log)
     }
 
     /// As [`Lab::start`], with the standard output to be read from the value.
     pub fn start_piped(&self, host: &Namespace, what: &str, program: &mut Command) -> Result<Process> {
-        Process::start(inside(host, program), what, &self.record, true)
+        Process::start(inside(host, program), what, &self.record, Output::Pipe)
+    }
+
+    /// As [`Lab::start`], with the standard output written to a file.
+    pub(crate) fn start_into(
+        &self,
+        host: &Namespace,
+        what: &str,
+        program: &mut Command,
+        file: File,
+    ) -> Result<Process> {
+        Process::start(inside(host, program), what, &self.record, Output::File(file))
+    }
+
+    /// The places where all of its frames can be captured.
+    pub(crate) fn taps(&self) -> Vec<Tap<'_>> {
+        self.hosts.taps(&self.spec)
     }
 
     /// Leaves the lab standing when the value is dropped; `sumac-lab down` removes it.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cable;
+pub mod capture;
 pub mod chaos;
 pub mod checkout;
 pub mod clock;

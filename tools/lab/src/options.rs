@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::capture::CaptureOptions;
 use crate::deployment::{Backend, DirectOptions, DynamicOptions, SumacOptions};
 use crate::marking::DEFAULT_THRESHOLD_KB;
 use crate::run::{Operation, RunOptions};
@@ -83,7 +84,7 @@ impl LabOptions {
 }
 
 /// Ends the program, as clap does for arguments that do not go together.
-fn refuse(why: &str) -> ! {
+pub fn refuse(why: &str) -> ! {
     clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")).exit()
 }
 
@@ -216,6 +217,7 @@ impl MeasureArguments {
             seed: 1,
             limit: Duration::from_secs(self.timeout),
             trace: self.trace,
+            captures: CaptureOptions::default(),
         }
     }
 }

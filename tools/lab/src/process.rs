@@ -24,6 +24,16 @@ pub struct Process {
     record: Arc<Mutex<Record>>,
 }
 
+/// The place of a program's standard output.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// Its log, with the standard error.
+    Log,
+    /// A pipe, read by [`Process::take_stdout`].
+    Pipe,
+    File(File),
+}
+
 /// CPU time of a process, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct CpuTime {
@@ -50,19 +60,23 @@ impl std::ops::Sub for CpuTime {
 }
 
 impl Process {
-    /// Starts `command` with its standard error, and its standard output unless `piped`, appended to `<folder>/<what>.log`.
+    /// Starts `command` with its standard error appended to `<folder>/<what>.log`.
     pub(crate) fn start(
         mut command: Command,
         what: &str,
         record: &Arc<Mutex<Record>>,
-        piped: bool,
+        output: Output,
     ) -> Result<Process> {
         let line = command::line(&command);
         let start = |source| anyhow!("starting `{line}`: {source}");
         let mut kept = record.lock().unwrap_or_else(PoisonError::into_inner);
         let log = Record::folder(&kept.spec.name).join(format!("{what}.log"));
         let file = File::options().create(true).append(true).open(&log).map_err(start)?;
-        let stdout = if piped { Stdio::piped() } else { file.try_clone().map_err(start)?.into() };
+        let stdout = match output {
+            Output::Log => file.try_clone().map_err(start)?.into(),
+            Output::Pipe => Stdio::piped(),
+            Output::File(file) => file.into(),
+        };
         // A group of its own: the terminal's Ctrl-C comes to the lab alone, which then ends things in order.
         command.stdin(Stdio::null()).stdout(stdout).stderr(file).process_group(0);
         let child = command.spawn().map_err(start)?;

@@ -2,8 +2,10 @@
 
 use clap::{Args, value_parser};
 use sumac_client::{DType, Reduction};
+use sumac_lab::Topology;
+use sumac_lab::capture::CaptureOptions;
 use sumac_lab::deployment::Backend;
-use sumac_lab::options::{MeasureArguments, by_name};
+use sumac_lab::options::{MeasureArguments, by_name, refuse};
 use sumac_lab::run::run;
 
 /// Jobs of one run: each has trainers' threads and tensors for all workers in this one process.
@@ -21,6 +23,7 @@ Examples:
   sumac-lab run --workers 4 --mode dynamic --jobs 4 --slots 512
   sumac-lab run --workers 4 --mode direct --collective ring --loss 1% --loss-bound 0.1
   sumac-lab run --workers 4 --mode direct --collective reduce-scatter --elements 4000000
+  sumac-lab run --workers 2 --elements 20000 --loss 1% --pcap captures
   sumac-lab run --mode dynamic --racks 2 --workers-per-rack 2 --beside-root 2
 
 Values come from --seed and are the same in every run; which frames the cables lose is not, as nftables takes no seed.
@@ -50,6 +53,8 @@ pub struct Run {
     /// The seed of the tensors' values
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    #[command(flatten)]
+    captures: CaptureOptions,
 }
 
 impl Run {
@@ -59,6 +64,12 @@ impl Run {
         (options.operation.dtype, options.operation.reduction) = (self.dtype, self.reduction);
         (options.jobs, options.seed) = (self.jobs, self.seed);
         options.operation.loss_bound = self.loss_bound;
+        options.captures = self.captures.clone();
+        if options.captures.folder.is_some() && options.lab.topology == Topology::Loopback {
+            refuse(
+                "--pcap: a lab over loopback has no cables; capture on lo instead, as root: dumpcap -i lo",
+            );
+        }
         let report = run(&options)?;
         if self.measure.json {
             println!("{}", serde_json::to_string(&report)?);

@@ -135,6 +135,10 @@ pub struct LabSpec {
     pub rate: Option<Rate>,
     #[command(flatten)]
     pub faults: Faults,
+    /// Whether workers hang on cables for the sake of captures.
+    #[arg(skip)]
+    #[serde(default)]
+    pub captured: bool,
     /// Mark congestion (ECN) above this backlog of a cable with a rate, in KB of 1024 bytes; 0: never; by default 64
     /// where jobs yield: with --mode dynamic and --congestion-control
     #[arg(long = "ecn-threshold", value_name = "KB", requires = "rate")]
@@ -163,6 +167,7 @@ impl LabSpec {
             napi: Napi::default(),
             rate: None,
             faults: Faults::default(),
+            captured: false,
             ecn_threshold_kb: None,
         }
     }
@@ -192,7 +197,7 @@ impl LabSpec {
         let is_plain = parameter_hosts == 0 && queues == 1 && !self.has_cables();
         ensure!(
             self.topology != Topology::Loopback || is_plain,
-            "over loopback there are no cables, queues and hosts; leave out --rate, faults, --queues and --mode dynamic"
+            "over loopback there are no cables, queues and hosts; leave out --rate, faults, --pcap, --queues and --mode dynamic"
         );
         if racks == 0 {
             ensure!(
@@ -215,7 +220,7 @@ impl LabSpec {
 
     /// Whether workers hang on cables (bridges with shaping and faults) instead of straight veths.
     pub fn has_cables(&self) -> bool {
-        self.rate.is_some() || !self.faults.is_none()
+        self.rate.is_some() || !self.faults.is_none() || self.captured
     }
 
     /// The leaf of a fabric that a worker hangs on.

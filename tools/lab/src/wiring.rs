@@ -45,6 +45,7 @@ use std::net::Ipv4Addr;
 use anyhow::Result;
 
 use crate::cable::{Cable, FAR, NEAR};
+use crate::capture::Tap;
 use crate::fabric::{FAR_LEAF, Fabric};
 use crate::namespace::{self, Link, Namespace};
 use crate::spec::{LabSpec, Topology};
@@ -219,6 +220,34 @@ impl Hosts {
             }
         }
         leaf.address(spec)
+    }
+
+    /// Both ends of every cable, and the aggregator's port of a switch.
+    pub(crate) fn taps(&self, spec: &LabSpec) -> Vec<Tap<'_>> {
+        let agg = self.aggregator.name();
+        let on_switch = |port: String| self.switch.as_ref().map(|switch| format!("{}-{port}", switch.name()));
+        let workers = (0..spec.workers).map(|rank| {
+            let far = self
+                .fabric
+                .as_ref()
+                .map(|fabric| format!("{}-w{rank}", fabric.leaf(spec.leaf_of(rank)).name()));
+            let far = far.or_else(|| on_switch(format!("w{rank}")));
+            let port = || format!("{}-{}", self.aggregator_of(rank, spec).name(), spec.port_of(rank));
+            (self.workers[usize::from(rank)].name().to_owned(), far.unwrap_or_else(port))
+        });
+        let racks = (0..).zip(&self.racks);
+        let racks =
+            racks.map(|(rack, host)| (format!("{}-{UPLINK}", host.name()), format!("{agg}-port{rack}")));
+        let hosts = (0..).zip(&self.parameter).map(|(host, place)| {
+            let port = || format!("{agg}-{}", spec.host_port(host));
+            (place.name().to_owned(), on_switch(format!("ph{host}")).unwrap_or_else(port))
+        });
+        let tap = |namespace, interface: &str, name| Tap { namespace, interface: interface.to_owned(), name };
+        let names = workers.chain(racks).chain(hosts);
+        let ends = self.cables.iter().map(Cable::namespace).zip(names);
+        let ends = ends.flat_map(|(cable, (near, far))| [tap(cable, NEAR, near), tap(cable, FAR, far)]);
+        let switch = self.switch.iter().map(|switch| tap(switch, "agg", format!("{agg}-port0")));
+        ends.chain(switch).collect()
     }
 
     /// The aggregator that a worker hangs on: its rack's, or the only one.

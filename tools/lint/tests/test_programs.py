@@ -23,6 +23,8 @@ PACKAGES = {
     "pkg-config": "pkg-config",
     "readelf": "build-essential",
     "cp": ESSENTIAL,
+    # Of wireshark-common, which tshark depends on.
+    "dumpcap": "tshark",
     "ethtool": "ethtool",
     "ip": "iproute2",
     "iperf3": "iperf3",

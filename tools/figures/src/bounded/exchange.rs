@@ -11,6 +11,7 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 use sumac_client::Reduction;
+use sumac_lab::capture::CaptureOptions;
 use sumac_lab::clock::Times;
 use sumac_lab::deployment::{Deployment, SumacOptions};
 use sumac_lab::run::contents::Contents;
@@ -137,6 +138,7 @@ impl Exchange {
                 seed: 1,
                 limit: LIMIT,
                 trace: false,
+                captures: CaptureOptions::default(),
             };
             interrupt::check()?;
             match Library::Gloo.run(lab, &options)? {

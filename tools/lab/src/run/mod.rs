@@ -23,6 +23,7 @@ pub use report::Report;
 pub use trainers::Trainers;
 
 use crate::cable::CableCounters;
+use crate::capture::{Capture, CaptureOptions};
 use crate::clock::{self, Span, Times};
 use crate::cpu::MachineTime;
 use crate::deployment::{Deployment, SumacOptions};
@@ -51,6 +52,8 @@ pub struct RunOptions {
     pub limit: Duration,
     /// Whether to count what worker 0 sends in each 10 ms.
     pub trace: bool,
+    /// The captures of its frames.
+    pub captures: CaptureOptions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
@@ -111,13 +114,16 @@ pub fn run(options: &RunOptions) -> Result<Report> {
     ensure!(!is_empty, "a run needs at least one element, one iteration and one job");
     let bar = progress(options);
     bar.set_message("building the lab");
-    let lab = Lab::up(options.lab.clone())?;
+    let captured = options.captures.folder.is_some();
+    let lab = Lab::up(LabSpec { captured, ..options.lab.clone() })?;
+    let capture = Capture::start(&lab, &options.captures)?;
     bar.set_message("starting Sumac");
     let deployment = Deployment::start(&lab, &options.sumac)?;
     let report = run_in(&deployment, options, &bar);
     bar.finish_and_clear();
     drop(deployment);
-    let report = report?;
+    let mut report = report?;
+    report.captured = capture.finish()?;
     lab.down()?;
     Ok(report)
 }

@@ -14,6 +14,7 @@ use super::loss::LossReport;
 use super::reference_sum::ReferenceSum;
 use super::{Counted, Measured, Operation, RunOptions};
 use crate::cable::{BURST_BYTES, CableCounters};
+use crate::capture::Captured;
 use crate::clock::Times;
 use crate::cpu::MachineTime;
 use crate::deployment::Deployment;
@@ -99,6 +100,9 @@ pub struct Report {
     /// The frames that worker 0 sent in each 10 ms, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
+    /// The files of captured frames, if requested.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub captured: Vec<Captured>,
 }
 
 impl Report {
@@ -154,6 +158,7 @@ impl Report {
             loss: LossReport::of(&measured.losses),
             dynamic: Dynamic::of(opened, options.sumac.dynamic, stats, parameter_hosts),
             trace: measured.trace.clone(),
+            captured: Vec::new(),
         }
     }
 }
@@ -211,6 +216,12 @@ impl fmt::Display for Report {
         }
         if let Some(RoundTrips { p50, p99 }) = self.rtt_s {
             writeln!(f, "  round trips   {:.3} ms median, {:.3} ms of 99 %", p50 * 1e3, p99 * 1e3)?;
+        }
+        if !self.captured.is_empty() {
+            let sum = |count: fn(&Captured) -> u64| self.captured.iter().map(count).sum::<u64>();
+            let (packets, dropped) = (sum(|file| file.packets), sum(|file| file.dropped));
+            let files = self.captured.len();
+            writeln!(f, "  captured      {packets} packets in {files} files; {dropped} not")?;
         }
         let CpuTime { user, system } = self.cpu_s;
         let machine = self.machine_cpu_s.total();
