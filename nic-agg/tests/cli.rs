@@ -311,6 +311,9 @@ fn help_shows_examples_and_generated_files_are_whole() {
     assert_eq!(run(&["attach"]).status.code(), Some(2), "a line without an interface");
     let script = String::from_utf8(run(&["completions", "bash"]).stdout).unwrap();
     assert!(script.contains("complete -F _sumac__agg"), "{script}");
+    let line = "COMP_WORDS=(sumac-agg attach --sl); COMP_CWORD=2; _sumac__agg sumac-agg --sl attach; echo ${COMPREPLY[*]}";
+    let completed = Command::new("bash").args(["-c", &format!("{script}\n{line}")]).output().unwrap();
+    assert_eq!(String::from_utf8(completed.stdout).unwrap().trim(), "--slots --slot-timeout");
     let directory = std::env::temp_dir().join(format!("sumac-agg-man-{}", std::process::id()));
     assert!(run(&["man", directory.to_str().unwrap()]).status.success());
     let page = std::fs::read_to_string(directory.join("sumac-agg.1")).unwrap();

@@ -37,5 +37,10 @@ pub fn man(args: &ManArgs, command: Command) -> anyhow::Result<()> {
 pub fn completions(args: &CompletionsArgs, mut command: Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "sumac-agg", &mut script);
-    Ok(std::io::stdout().lock().write_all(&script)?)
+    let mut script = String::from_utf8(script).context("reading the generated script")?;
+    // clap_complete 4.6 writes a hyphen in a program's name in two ways, so that bash finds no option of a verb.
+    if args.shell == Shell::Bash {
+        script = script.replace("sumac__subcmd__agg", "sumac__agg");
+    }
+    Ok(std::io::stdout().lock().write_all(script.as_bytes())?)
 }
