@@ -321,10 +321,7 @@ impl Daemon {
         let server = self.parts.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(server) = server else {
             // Trainers and jobs go on in another daemon.
-            if let Some(runtime) = self.runtime.take() {
-                runtime.shutdown_timeout(Duration::from_secs(1));
-            }
-            return;
+            return self.stop_runtime();
         };
         server.stop();
         let deadline = Instant::now() + STOP_TIMEOUT;
@@ -334,12 +331,16 @@ impl Daemon {
         // After its own jobs, which it may be summing.
         drop(self.parts.role.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.state.backend.stop();
-        if let Some(runtime) = self.runtime.take() {
-            if let Some(spans) = self.spans.take() {
-                spans.close(&runtime);
-            }
-            runtime.shutdown_timeout(Duration::from_secs(1));
+        self.stop_runtime();
+    }
+
+    /// Stops the asynchronous part, after the spans of the last operations were sent.
+    fn stop_runtime(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        if let Some(spans) = self.spans.take() {
+            spans.close(&runtime);
         }
+        runtime.shutdown_timeout(Duration::from_secs(1));
     }
 }
 
