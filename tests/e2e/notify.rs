@@ -117,11 +117,8 @@ fn an_upgrade_names_the_new_main_process_before_the_old_one_ends() {
             manager.start(Programs::find().unwrap().sumac().args(["daemon", "--config"]).arg(&config));
         manager.expect("READY=1");
         let mut upgrade = Programs::find().unwrap().sumac();
-        // As systemd runs an ExecReload: without the watchdog's interval for the new process.
-        upgrade
-            .args(["upgrade", "--config"])
-            .arg(&config)
-            .env("NOTIFY_SOCKET", manager.folder.join("notify"));
+        // As systemd runs an ExecReload: without its socket, and without the watchdog's interval.
+        upgrade.args(["upgrade", "--config"]).arg(&config);
         let mut upgrade = Running(upgrade.spawn().unwrap());
         let main = eventually("the new main process", || {
             manager.next()?.strip_prefix("MAINPID=").map(|pid| pid.parse::<i32>().unwrap())

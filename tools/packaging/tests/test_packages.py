@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 from .debian import Debian
@@ -71,6 +72,26 @@ with sumac.Client(socket) as client, client.open(job, rank=rank, world=2) as job
     job.allreduce(gradients)
     print(sumac.__file__, set(gradients.tolist()))
 """
+
+LASTING = """\
+import pathlib
+import sys
+import sumac
+rank, job, socket, reloaded = int(sys.argv[1]), sys.argv[2], sys.argv[3], pathlib.Path(sys.argv[4])
+with sumac.Client(socket) as client, client.open(job, rank=rank, world=2) as job:
+    values, last = job.buffer(100_000, "float32"), job.buffer(1, "int32")
+    rounds = after = 0
+    while after < 20:
+        values[:], last[:] = rounds + rank, reloaded.exists()
+        job.allreduce(values)
+        job.allreduce(last)
+        assert set(values.tolist()) == {2.0 * rounds + 1}, (rounds, set(values.tolist()))
+        rounds, after = rounds + 1, after + (last[0] == 2)
+        if rounds == 20:
+            pathlib.Path(f"{reloaded}.{rank}").touch()
+    print("exact over the reload")
+"""
+"""A trainer that sums before, during and after a reload."""
 
 
 def documented(heading: str) -> list[str]:
@@ -230,6 +251,33 @@ class Packages(unittest.TestCase):
         self.assertIn("Failed with result 'watchdog'", journal)
         self.assertIn("listening for trainers", journal)
         self.assert_sums("after-watchdog")
+
+    def test_5_reload_takes_the_running_jobs_over(self) -> None:
+        inside = self.debian.inside
+        before, privileges = self.main_pid("sumac"), self.privileges("sumac")
+        self.debian.write("/built/lasting.py", LASTING)
+        inside("install", "-d", "-o", "alice", "/run/reload")
+        trainer = "setpriv --reuid=alice --regid=alice --init-groups python3 /built/lasting.py"
+        printed = inside("sh", "-ec", f"""
+            {trainer} 0 alice-reload /run/sumac/sumac.sock /run/reload/done & first=$!
+            PYTHONPATH=/opt/wheel {trainer} 1 alice-reload /run/other/sumac.sock /run/reload/done & second=$!
+            timeout 60 sh -c 'until [ -e /run/reload/done.0 ] && [ -e /run/reload/done.1 ]; do sleep 0.1; done'
+            systemctl reload sumac
+            touch /run/reload/done
+            wait $first
+            wait $second
+        """)
+        self.assertEqual(printed.count("exact over the reload"), 2, printed)
+        self.assertEqual(self.active("sumac"), "active")
+        main = self.main_pid("sumac")
+        self.assertNotIn(main, (0, before), "the unit follows the new daemon")
+        after = self.privileges("sumac")
+        for field in ("CapPrm", "CapEff", "CapInh", "CapAmb", "NoNewPrivs", "Seccomp", "Uid"):
+            self.assertEqual(after[field], privileges[field], field)
+        self.assert_sums("reloaded")
+        # Longer than WatchdogSec=2 of these tests: the new daemon feeds it.
+        time.sleep(4)
+        self.assertEqual((self.active("sumac"), self.main_pid("sumac")), ("active", main))
 
     def test_6_an_upgrade_keeps_configuration_and_restarts(self) -> None:
         before = {unit: self.main_pid(unit) for unit in ("sumac", "sumac-agg")}

@@ -33,7 +33,7 @@ use crate::quotas::{Quotas, Reservation};
 use crate::sandbox;
 use crate::server::{Permissions, ServeError, Server, Sessions, listen};
 use crate::spans::{Collector, Spans, SpansError, SpansTask};
-use crate::watch;
+use crate::watch::{self, Service};
 
 /// The time for jobs to leave their coordinators at shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -177,7 +177,7 @@ impl PreparedDaemon {
             opens: Opens::default(),
             spans: Arc::new(spans),
             sandbox,
-            watchdog: takeover.as_ref().map_or_else(sd_notify::watchdog_enabled, Takeover::watchdog),
+            service: takeover.as_ref().map_or_else(Service::of_environment, Takeover::service),
             runtime: runtime.handle().clone(),
         });
         let kept = metrics.as_ref().map(TcpListener::try_clone).transpose().map_err(DaemonError::Runtime)?;
@@ -297,13 +297,13 @@ impl Daemon {
                 thread = self.state.backend.datapath.died() => Err(DaemonError::Datapath(thread)),
             }
         };
-        watch::notify(NotifyState::Ready);
+        self.state.service.notify(&NotifyState::Ready);
         let ended = runtime.block_on(ended);
         if *self.parts.is_handed_over.borrow() {
             self.stop();
             return ended;
         }
-        watch::notify(NotifyState::Stopping);
+        self.state.service.notify(&NotifyState::Stopping);
         tracing::info!("stopping");
         self.stop();
         ended
@@ -364,8 +364,7 @@ pub(crate) struct DaemonState {
     pub(crate) opens: Opens,
     pub(crate) spans: Arc<Spans>,
     sandbox: Option<SandboxReply>,
-    /// The interval of systemd's watchdog.
-    pub(crate) watchdog: Option<Duration>,
+    pub(crate) service: Service,
     pub(crate) runtime: tokio::runtime::Handle,
 }
 

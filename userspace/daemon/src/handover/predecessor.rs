@@ -28,7 +28,6 @@ use crate::parameter::ParameterHostTask;
 use crate::server::{ServeError, Server, system};
 use crate::session::{Notification, SessionState};
 use crate::sync::Event;
-use crate::watch;
 
 /// The time that a successor may take before it asks for the freeze: it touches nothing meanwhile.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -180,7 +179,7 @@ fn hand_over(parts: &Parts, socket: OwnedFd) -> Result<(), String> {
     // From here on the jobs are the successor's, whatever becomes of it.
     let _ = channel.send(&Answer::Go);
     // Before this process ends: systemd would take that for the end of the service.
-    watch::notify(NotifyState::MainPid(peer.pid().unsigned_abs()));
+    parts.state.service.notify(&NotifyState::MainPid(peer.pid().unsigned_abs()));
     Ok(())
 }
 
@@ -286,7 +285,7 @@ impl Frozen<'_> {
             is_xdp: state.backend.interface().is_some(),
             fallback: state.backend.fallback.clone(),
             has_metrics: metrics.is_some(),
-            watchdog_ns: state.watchdog.and_then(|timeout| u64::try_from(timeout.as_nanos()).ok()),
+            service: state.service.clone(),
             sockets: counts,
             sessions: session_states,
             jobs,

@@ -13,6 +13,7 @@ use super::versions::{Settings, Versions};
 use crate::datapath::LaneSnapshot;
 use crate::job::JobState;
 use crate::session::SessionState;
+use crate::watch::Service;
 
 /// The successor's first message.
 #[derive(Serialize, Deserialize)]
@@ -53,8 +54,7 @@ pub(super) struct HandoverState {
     /// The reason for UDP in place of AF_XDP.
     pub(super) fallback: String,
     pub(super) has_metrics: bool,
-    /// The interval of systemd's watchdog, in nanoseconds.
-    pub(super) watchdog_ns: Option<u64>,
+    pub(super) service: Service,
     /// The number of UDP sockets of each shard.
     pub(super) sockets: Vec<usize>,
     pub(super) sessions: Vec<SessionState>,

@@ -25,6 +25,7 @@ use crate::operations::{Client, Restored};
 use crate::server::SessionThread;
 use crate::session::{Region, Session, SessionDescriptors, SessionState};
 use crate::wake_queue::WakeQueue;
+use crate::watch::Service;
 
 /// The longest wait for an answer: the other daemon waits for jobs that are being opened.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -136,9 +137,9 @@ impl Takeover {
         self.state.sessions.iter().map(|session| session.connection).max().unwrap_or(0)
     }
 
-    /// Returns the interval of systemd's watchdog, which is told to the first process of a service only.
-    pub(crate) fn watchdog(&self) -> Option<Duration> {
-        self.state.watchdog_ns.map(Duration::from_nanos)
+    /// Returns the connection to systemd.
+    pub(crate) fn service(&self) -> Service {
+        self.state.service.clone()
     }
 
     /// Returns the trainers' socket.
