@@ -82,6 +82,12 @@ fn upgrade_under_traffic(sumac: &mut Deployment<'_>) {
         training.join().unwrap()
     });
     println!("{} rounds over 4 handovers", rounds.load(SeqCst));
+    for rank in [0, 1] {
+        let log = std::fs::read_to_string(sumac.daemon(rank).unwrap().log()).unwrap();
+        log.lines()
+            .filter(|line| line.contains("stood_still"))
+            .for_each(|line| println!("rank {rank}: {line}"));
+    }
     for trainer in &crew.trainers {
         stats::assert_bound(&trainer.client, sumac.options().backend);
     }

@@ -152,6 +152,12 @@ impl Worker {
         }
     }
 
+    /// The states of its engines as they would be handed over.
+    pub fn states(&self) -> impl Iterator<Item = ciborium::Value> {
+        let states = self.engines.iter().filter_map(Engine::state_for_handover);
+        states.filter_map(|state| ciborium::Value::serialized(&state).ok())
+    }
+
     /// Continues with engines that were written and read between two packets, as another process would. Returns whether all were:
     /// those before the end of their handshakes are not.
     pub fn hand_over(&mut self) -> bool {

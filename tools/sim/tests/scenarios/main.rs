@@ -21,6 +21,7 @@
 mod bounded;
 mod direct;
 mod draw;
+mod handover;
 mod large;
 mod ledger;
 mod replacement;
@@ -74,25 +75,6 @@ fn two_levels_give_the_bits_of_one() {
         run::run(&one);
         run::run(&two);
     }
-}
-
-/// A worker that is handed over to another process between two packets goes on as if it had not been: every sum ends at the same
-/// time.
-#[test]
-fn handed_over_workers_go_on_as_before() {
-    let mut handed_over = 0;
-    for draw in [draw::mixed as Draw, draw::alone] {
-        for seed in 0..20 {
-            let scenario = draw(seed);
-            let interval = 50_000 + 7_919 * (seed % 31);
-            let upgraded = Scenario { handovers: Some(interval), ..scenario.clone() };
-            let (ends, totals) = run::ends_with_totals(&upgraded);
-            assert_eq!(ends, run::ends(&scenario), "seed {seed}");
-            handed_over += totals.handed_over;
-        }
-    }
-    println!("{handed_over} workers handed over");
-    assert!(handed_over > 1000);
 }
 
 /// Runs `scenarios` scenarios, of which every `rarest`-th must contain each count.

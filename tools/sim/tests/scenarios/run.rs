@@ -78,7 +78,7 @@ struct Running<'a> {
     newcomer: Rc<RefCell<Option<Newcomer>>>,
 }
 
-struct Simulation<'a> {
+pub struct Simulation<'a> {
     scenario: &'a Scenario,
     world: World,
     /// Racks first, the root or the only one last.
@@ -93,7 +93,7 @@ struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(scenario: &'a Scenario) -> Simulation<'a> {
+    pub fn new(scenario: &'a Scenario) -> Simulation<'a> {
         let mut simulation = Simulation {
             scenario,
             world: World::new(scenario.framing, scenario.seed),
@@ -317,7 +317,12 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn go(&mut self) {
+    /// Runs a script at a time.
+    pub fn at(&mut self, time: Nanos, script: impl FnOnce(&mut World) + 'static) {
+        self.world.at(time, script);
+    }
+
+    pub fn go(&mut self) {
         let truths: Vec<_> = self.jobs.iter().map(|job| job.truth.clone()).collect();
         let is_done = move |_: &World| truths.iter().all(|truth| truth.borrow().open == 0);
         self.world.run_until(TIMEOUT, &is_done);
