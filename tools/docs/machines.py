@@ -28,12 +28,13 @@ sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6
 # Files go to the machine that they are for.
 SCP = """#!/bin/sh
 case "$2" in {cases} esac
-nsenter --target "$pid" --mount install -m 600 /dev/stdin "${{2#*:}}" < "$1"
+nsenter --target "$pid" --mount --root install -m 600 /dev/stdin "${{2#*:}}" < "$1"
 """
 
 
 class Machine:
-    """A process that holds the namespaces, and a shell in them."""
+    """A process that holds the namespaces, and a shell in them. `--root`: these tests may themselves run in a chroot, which entering
+    a mount namespace leaves."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         # The bpffs stays as long as this process.
@@ -49,7 +50,7 @@ class Machine:
         }
         work = folder / str(self.pid)
         work.mkdir()
-        self.shell = Shell(["nsenter", "--target", str(self.pid), "--net", "--mount", f"--wd={work}"], work, environment)
+        self.shell = Shell(["nsenter", "--target", str(self.pid), "--net", "--mount", "--root", f"--wd={work}"], work, environment)
 
     def _wait_for_namespaces(self) -> None:
         own, name = pathlib.Path("/proc/self/ns/mnt"), pathlib.Path(f"/proc/{self.pid}/ns/mnt")
@@ -59,7 +60,7 @@ class Machine:
 
     def root(self, script: str) -> None:
         """Runs commands in the machine, before the guide's."""
-        command = ["nsenter", "--target", str(self.pid), "--net", "--mount", "sh", "-c", script]
+        command = ["nsenter", "--target", str(self.pid), "--net", "--mount", "--root", "sh", "-c", script]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
     def stop(self) -> None:

@@ -46,7 +46,7 @@ s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(socket.SOL_SOCKE
 s.setsockopt(socket.IPPROTO_IP,socket.IP_TOS,{ecn})
 for i in range({count}):
   s.sendto({send},('{}',9))
-  if i%20==19: time.sleep(0.004)",
+  if i%20==19: time.sleep(0.006)",
         lab.spec().worker_ip(1)
     );
     let python = |script: &str| {

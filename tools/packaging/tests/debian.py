@@ -51,7 +51,8 @@ class Debian:
         """Runs a command in the machine, and returns what it prints."""
         settings = [f"{name}={value}" for name, value in environment.items()]
         path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
-        command = ["nsenter", "--target", str(self._init), "--all", "--", "env", "-i", path, "LANG=C.UTF-8", *settings, *argv]
+        # Root and folder are systemd's: entering a mount namespace has those of the namespace, which differ in a chroot.
+        command = ["nsenter", "--target", str(self._init), "--all", "--root", "--wd", "--", "env", "-i", path, "LANG=C.UTF-8", *settings, *argv]
         return self._checked(command, 2 * TIMEOUT, check=check)
 
     def write(self, path: str, text: str) -> None:

@@ -377,6 +377,7 @@ static void threads(void)
 static void cancelled(void)
 {
     sumac_job *job = join("cancelled", SUMAC_MODE_DIRECT, SUMAC_ORDER_DEFAULT);
+    OK(sumac_barrier(job)); /* A job that is cancelled while the other rank opens it cannot be opened. */
     float *values = allocate(64);
     sumac_request *request = NULL;
     OK(sumac_post_recv(job, values, 1, SUMAC_FLOAT32, 1 - rank, NULL, &request));
