@@ -1,0 +1,8 @@
+//! The control plane of an aggregator that is a P4 program on a switch.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | [`target`] | the interface to a switch, which P4Runtime and BFRuntime implement |
+#![forbid(unsafe_code)]
+
+pub mod target;
