@@ -47,6 +47,11 @@ test: ## everything: units, simulation, model checking, eBPF programs, packages,
 	@tools/setup.sh --test
 	@tools/test.sh
 
+.PHONY: p4
+p4: ## compile the P4 programs into target/p4 and print what they take of a Tofino (docs/p4.md: how to get the compilers)
+	@p4=$$(tools/p4.sh); PATH="$$p4$${p4:+:}$$PATH" tools/p4/build.py --json docs/results/p4.json
+	@tools/bench/chips.py
+
 KILLS ?= 500
 SEED ?= $(shell date +%s)
 

@@ -17,11 +17,16 @@ step() {
     printf '== %s: %d s\n' "$name" $((SECONDS - begin))
 }
 
+# The P4 compilers and the behavioural model: packed beside the checkout, else on PATH, else tests that need them are skipped.
+p4=$(tools/p4.sh) || broken_steps=1
+export PATH=$p4${p4:+:}$PATH
+if command -v p4c-bm2-ss >/dev/null; then step "P4 programs" tools/p4/build.py --model; fi
+
 # The programs with overflow checks and debug assertions; cargo builds them with the tests of their packages.
 export SUMAC_BIN_DIR=$PWD/target/debug
 step "units, simulation, model checking, eBPF programs" \
     cargo test --workspace --locked --no-fail-fast -- --nocapture --test-threads 2
-for folder in userspace/python userspace/c tools/demo tools/figures/compare tools/bench tools/docs tools/launchers tools/monitoring tools/torch-tests tools/packaging tools/lint; do
+for folder in userspace/python userspace/c tools/demo tools/figures/compare tools/bench tools/docs tools/launchers tools/monitoring tools/torch-tests tools/packaging tools/p4 tools/lint; do
     step "Python: $folder" /usr/bin/python3 -m unittest discover -v -t "$folder" -s "$folder/tests"
 done
 # One at a time: each test has its lab on the same two cores.

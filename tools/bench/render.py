@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Iterable, Optional
 
 import bounded
+import chips
 import dynamic
 import mlt
 import simulated
@@ -188,6 +189,7 @@ def main() -> int:
         simulated.page(results, folder, table),
         mlt.page(results, folder, table),
         bounded.page(results, folder, table),
+        chips.page(results, table),
         comparisons(results),
     ]
     if wrong := results.wrong():

@@ -1,0 +1,133 @@
+#!/usr/bin/python3
+"""Compiles the P4 programs, and prints what they take of a chip.
+
+    tools/p4/build.py               for the behavioural model and for both chips, into target/p4
+    tools/p4/build.py --model       for the behavioural model only (seconds), which the lab and the tests run
+    tools/p4/build.py --json FILE   writes the resources as JSON too
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import branches
+from resources import Json, Resources, resources
+from toolchain import BUILT, CHIPS, ROOT, SOURCES, Chip, CompilerFailed, compile_for_chip, compile_for_model, missing, programs
+
+HEAD = ("program", "chip", "stages", "PHV containers", "PHV bits", "SRAM blocks", "TCAM blocks", "stateful ALUs", "logical tables")
+
+
+# Its time is that of the last whole build.
+COMPLETE = ".complete"
+
+
+class BranchesMissing(CompilerFailed):
+    """The assembly lacks branches of a parser."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Compiles the P4 programs, and prints the resources that they take of a chip.")
+    parser.add_argument("--model", action="store_true", help="for the behavioural model only")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the resources to a file, as JSON")
+    options = parser.parse_args()
+    if why := missing():
+        print(f"p4: {why}", file=sys.stderr)
+        return 1
+    try:
+        build_model()
+        if options.model:
+            return 0
+        build_chips()
+    except CompilerFailed as error:
+        print(f"p4: {error}", file=sys.stderr)
+        return 1
+    print(text(report()))
+    if options.json is not None:
+        options.json.write_text(json.dumps(report(), indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def build_model() -> None:
+    """Compiles what the behavioural model runs."""
+    for source in programs("bmv2"):
+        compile_for_model(source, BUILT / "bmv2")
+        print(f"p4: {(BUILT / 'bmv2' / source.stem).relative_to(ROOT)}.json and .p4info.txtpb", file=sys.stderr)
+
+
+def pairs() -> list[tuple[pathlib.Path, Chip]]:
+    """Returns each program with each chip that it is for."""
+    return [(source, chip) for source in programs("tofino") for chip in CHIPS]
+
+
+def build_chips() -> None:
+    """Compiles each program for each chip."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda pair: build_chip(*pair), pairs()))
+
+
+def ensure_built() -> None:
+    """Compiles the programs for the chips that were not compiled since their sources changed."""
+    changed = max((path.stat().st_mtime for path in SOURCES.rglob("*.p4")), default=0.0)
+    for source, chip in pairs():
+        complete = folder_of(source, chip) / COMPLETE
+        if not complete.exists() or complete.stat().st_mtime < changed:
+            build_chip(source, chip)
+
+
+def report() -> Json:
+    """Returns the resources of the built programs."""
+    return {"programs": [entry(source, chip, resources(folder_of(source, chip))) for source, chip in pairs()]}
+
+
+def folder_of(source: pathlib.Path, chip: Chip) -> pathlib.Path:
+    """Returns where a program for a chip is built."""
+    return BUILT / chip.target / source.stem
+
+
+def build_chip(source: pathlib.Path, chip: Chip) -> None:
+    """Compiles a program for a chip, and checks that its parsers are whole."""
+    folder = folder_of(source, chip)
+    compile_for_chip(source, chip, folder)
+    if lost := branches.missing(folder):
+        raise BranchesMissing(f"{source} for {chip.title}: the compiler dropped branches of a parser:\n" + "\n".join(lost))
+    (folder / COMPLETE).touch()
+
+
+def entry(source: pathlib.Path, chip: Chip, found: Resources) -> Json:
+    """Returns a program's part of the report."""
+    return {"program": source.stem, "chip": chip.title, **found.json()}
+
+
+def cells(program: Json) -> tuple[str, ...]:
+    """Returns the row of a program in the table."""
+    kinds = ("stages", "phv_containers", "phv_bits", "sram", "tcam", "salus", "tables")
+    shares = (f"{program[kind]['used']} of {program[kind]['all']}" for kind in kinds)
+    return (program["program"], program["chip"], *shares)
+
+
+def stage_cells(stage: Json) -> tuple[str, ...]:
+    """Returns the row of a stage in a program's table of stages."""
+    return tuple(str(stage[kind]) for kind in ("number", "sram", "tcam", "salus")) + (", ".join(stage["tables"]),)
+
+
+def text(report: Json) -> str:
+    """Returns the report as tables for a terminal."""
+    tables = [columns([HEAD, *map(cells, report["programs"])])]
+    for program in report["programs"]:
+        rows = [("stage", "SRAM", "TCAM", "SALU", "tables"), *map(stage_cells, program["by_stage"])]
+        tables.append(f"{program['program']} on {program['chip']}\n" + columns(rows))
+    return "\n\n".join(tables)
+
+
+def columns(rows: list[tuple[str, ...]]) -> str:
+    """Returns rows with columns of one width; the last one is as wide as it is."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
+    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]) for row in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""The table of resources is what the compiler's logs say, and the committed one is the programs' today."""
+
+from __future__ import annotations
+
+import unittest
+
+import build
+from resources import Share, load, resources
+from tests.small import PROGRAM, small_program
+from toolchain import CHIPS, ROOT, missing, programs
+
+COMMITTED = ROOT / "docs" / "results" / "p4.json"
+
+
+@unittest.skipIf(missing(), missing())
+class Table(unittest.TestCase):
+    def test_a_small_program(self) -> None:
+        for chip, stages in zip(CHIPS, (12, 20)):
+            with self.subTest(chip.title):
+                folder = small_program(chip)
+                found = resources(folder)
+                self.assertEqual((found.stages, found.salus), (Share(2, stages), Share(1, 4 * stages)))
+                self.assertEqual(found.sram.all, 80 * stages)
+                self.assertGreater(found.sram.used, 0)
+                self.assertGreater(found.tcam.used, 0)
+                self.assertLess(found.phv_bits.used, found.phv_bits.all)
+                self.assertIn("Ingress.hosts", found.by_stage[0].tables)
+                report = {"programs": [build.entry(PROGRAM, chip, found)]}
+                self.assertIn(f"2 of {stages}", build.text(report))
+                for file in ("bf-rt.json", "pipe/context.json", f"pipe/{chip.target}.bin"):
+                    self.assertGreater((folder / file).stat().st_size, 1000, file)
+
+    def test_the_committed_numbers_are_those_of_the_programs(self) -> None:
+        build.ensure_built()
+        self.assertEqual(load(COMMITTED), build.report(), "make p4")
+
+    def test_every_program_fits(self) -> None:
+        fitting = {(program["program"], program["chip"]) for program in load(COMMITTED)["programs"]}
+        self.assertEqual(fitting, {(source.stem, chip.title) for source in programs("tofino") for chip in CHIPS})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,75 @@
+"""The P4 compilers, found on PATH, and what they are called with."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "p4"
+BUILT = ROOT / "target" / "p4"
+
+MODEL_COMPILER = "p4c-bm2-ss"
+CHIP_COMPILER = "p4c-barefoot"
+ASSEMBLER = "bfas"
+
+
+class CompilerFailed(Exception):
+    """A compiler or the assembler did not accept a program."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A chip that programs are compiled for."""
+
+    title: str
+    target: str
+    arch: str
+
+
+CHIPS = (Chip("Tofino 1", "tofino", "tna"), Chip("Tofino 2", "tofino2", "t2na"))
+
+
+def missing() -> str:
+    """Returns why nothing can be compiled; empty if all compilers are there."""
+    absent = [name for name in (MODEL_COMPILER, CHIP_COMPILER, ASSEMBLER) if shutil.which(name) is None]
+    return f"{', '.join(absent)}: not on PATH; docs/p4.md says how to get them" if absent else ""
+
+
+def programs(folder: str) -> list[pathlib.Path]:
+    """Returns the programs in a folder of p4/: its files with a `main`."""
+    sources = sorted((SOURCES / folder).glob("*.p4"))
+    return [source for source in sources if " main;" in source.read_text(encoding="utf-8")]
+
+
+def compile_for_model(source: pathlib.Path, folder: pathlib.Path) -> None:
+    """Compiles a program for the behavioural model: into NAME.json and NAME.p4info.txtpb."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / source.stem
+    information = ["--p4runtime-files", f"{out}.p4info.txtpb"]
+    run([MODEL_COMPILER, "--arch", "v1model", "-o", f"{out}.json", *information, str(source)], source)
+
+
+def compile_for_chip(source: pathlib.Path, chip: Chip, folder: pathlib.Path) -> None:
+    """Compiles and assembles a program for a chip, into the folder that bf_switchd loads: bf-rt.json, pipe/context.json and
+    pipe/tofino.bin. The compiler's logs are in pipe/logs."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "pipe" / "logs").mkdir(parents=True)
+    # With -g and --verbose it writes its logs.
+    logs = ["-g", "--verbose", "-Ttable_summary:1"]
+    schema = ["--bf-rt-schema", str(folder / "bf-rt.json")]
+    run([CHIP_COMPILER, "--target", chip.target, "--arch", chip.arch, *logs, *schema, "-o", str(folder), str(source)], source)
+    for assembly in (folder / "pipe").glob("*.bfa"):
+        run([ASSEMBLER, "--target", chip.target, "-o", str(folder / "pipe"), str(assembly)], assembly)
+
+
+def run(command: Sequence[str], source: pathlib.Path) -> None:
+    """Runs a compiler; its warnings are shown only if it fails."""
+    # The program's own folder is its include path.
+    finished = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        told = (finished.stderr + finished.stdout).strip()
+        raise CompilerFailed(f"{source}: {command[0]} ended with {finished.returncode}:\n{told[-6000:]}")
