@@ -75,6 +75,7 @@ fn admission(c: &mut Criterion) {
         version: 0,
         worker: 2,
         all: 15,
+        awaited: 15,
         slots: 64,
         tensor: 9,
         elements: 256,

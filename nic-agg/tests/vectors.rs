@@ -6,7 +6,8 @@ mod support;
 use sumac_agg_host::NewJob;
 use sumac_loader::Variant;
 use sumac_vectors::{
-    cases, packets, random,
+    cases, packets,
+    random::{self, Profile, SWITCH_SEED},
     record::{self, Setup, Step, To},
 };
 use sumac_wire::Reason;
@@ -79,10 +80,13 @@ fn the_table_of_cases() {
 #[test]
 fn random_packets() {
     needs_privileges!("random_packets");
-    for (variant, seed, checksum) in
-        [(Variant::Plain, 14, false), (Variant::Plain, 15, true), (Variant::Jumbo, 16, true)]
-    {
-        let setup = packets::setup("random", Some(seed), random::jobs(checksum));
+    for (variant, seed, profile, checksum) in [
+        (Variant::Plain, 14, Profile::Host, false),
+        (Variant::Plain, 15, Profile::Host, true),
+        (Variant::Jumbo, 16, Profile::Host, true),
+        (Variant::Plain, SWITCH_SEED, Profile::Switch, false),
+    ] {
+        let setup = packets::setup("random", Some(seed), random::jobs(profile, checksum));
         run(variant, &setup, &random::steps(&setup, seed, 10_000));
     }
 }

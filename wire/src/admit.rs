@@ -167,6 +167,7 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
     let place = place(header, job, shard)?;
     elements(header, job)?;
     let is_root = job.flags & job_flag::ROOT != 0;
+    let is_whole = job.flags & job_flag::WHOLE != 0;
     Ok(Some(Contribution {
         owner: owner(header.job, header.epoch),
         seq: header.seq,
@@ -175,6 +176,7 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
         version: header.pool_version(),
         worker: if is_root { header.bitmap_1 } else { header.bitmap_0 },
         all: job.all(),
+        awaited: if is_whole { 0 } else { job.all() },
         slots: job.lane_slots(),
         tensor: header.tensor,
         elements: header.elements,
@@ -188,7 +190,7 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
 }
 
 /// The limit that a flush carries; zero of any other contribution. Where a sum has two levels, a flush is a contribution like
-/// others: no aggregator there knows all workers of a chunk.
+/// others: no aggregator there knows all workers of a chunk. So it is where all sums are whole.
 #[inline(always)]
 fn flush_limit(header: &Header, job: &JobEntry) -> Result<u32, Reason> {
     if !header.has(flag::PARTIAL) {
@@ -201,8 +203,8 @@ fn flush_limit(header: &Header, job: &JobEntry) -> Result<u32, Reason> {
     if is_later(header.next_seq, header.seq) {
         return Err(Reason::OutOfTurn);
     }
-    let has_levels = job.flags & (job_flag::CHILD | job_flag::ROOT) != 0;
-    Ok(if has_levels { 0 } else { header.contributors as u32 })
+    let is_like_others = job.flags & (job_flag::CHILD | job_flag::ROOT | job_flag::WHOLE) != 0;
+    Ok(if is_like_others { 0 } else { header.contributors as u32 })
 }
 
 /// Checks a packet from the parent of a [`job_flag::CHILD`]: gives what [`crate::slot::conclude`] needs, and `None`

@@ -66,6 +66,7 @@ fn contribution(sizes: Sizes, worker: u32, seq: u32, version: u8) -> Contributio
         version,
         worker: 1 << worker,
         all: all_workers(sizes.workers as u16),
+        awaited: all_workers(sizes.workers as u16),
         slots: sizes.slots,
         tensor: 0,
         elements: 1,

@@ -5,7 +5,8 @@ use std::net::Ipv4Addr;
 
 use sumac_agg_host::{Answer, HostAggregator, NewJob};
 use sumac_vectors::{
-    cases, packets, random,
+    cases, packets,
+    random::{self, Profile, SWITCH_SEED},
     record::{Job, Setup, Step, To},
 };
 use sumac_wire::{
@@ -20,8 +21,8 @@ fn installed(job: &Job) -> NewJob {
 
 fn run(setup: &Setup, steps: &[Step]) -> usize {
     let of_shard = |shard| {
-        let aggregator =
-            HostAggregator::of_shard(shard, setup.shards, setup.slots, random::ELEMENTS).unwrap();
+        let elements = setup.jobs.iter().map(|job| job.elements).max().unwrap();
+        let aggregator = HostAggregator::of_shard(shard, setup.shards, setup.slots, elements).unwrap();
         let mut aggregator = aggregator.with_dynamic(setup.dynamic_slots).unwrap();
         setup.jobs.iter().for_each(|job| aggregator.install(&installed(job)).unwrap());
         aggregator
@@ -81,8 +82,10 @@ fn the_table_of_cases() {
 
 #[test]
 fn random_packets() {
-    for (seed, checksum) in [(14, false), (15, true)] {
-        let setup = packets::setup("random", Some(seed), random::jobs(checksum));
+    for (seed, profile, checksum) in
+        [(14, Profile::Host, false), (15, Profile::Host, true), (SWITCH_SEED, Profile::Switch, false)]
+    {
+        let setup = packets::setup("random", Some(seed), random::jobs(profile, checksum));
         let taken = run(&setup, &random::steps(&setup, seed, 10_000));
         assert!(taken > 8_000, "only {taken} packets reach an aggregator");
     }

@@ -13,7 +13,8 @@
 //! next.
 //!
 //! A version's chunk is given up only when every sender is known to have its result ([`Version::received`]), by the
-//! header's `received` field. That a chunk is complete shows it only while every sum holds every worker.
+//! header's `received` field. That a chunk is complete shows it only while every sum holds every worker, as in jobs that are
+//! [`job_flag::WHOLE`](crate::tables::job_flag::WHOLE).
 //!
 //! Added to the paper are the *question* ([`flag::QUERY`]): a contribution without its elements, which asks whether they
 //! are missing, and changes nothing; and the *flush* ([`flag::PARTIAL`]), after which a slot may complete without some
@@ -83,7 +84,7 @@ impl Version {
     #[inline(always)]
     pub const fn note(&mut self, c: &Contribution) {
         if self.is_used() && is_later(c.received, self.seq) {
-            self.received |= c.worker;
+            self.received |= c.worker & c.awaited;
         }
     }
 
@@ -129,6 +130,9 @@ pub struct Contribution {
     pub worker: u32,
     /// The bits of all senders.
     pub all: u32,
+    /// The bits of the senders that must be known to have a version's result before another chunk takes the version: all of them,
+    /// or none, where every sum holds every worker.
+    pub awaited: u32,
     /// Slots of the lane: a power of two.
     pub slots: u32,
     /// The operation's signature.
@@ -275,7 +279,7 @@ pub fn decide_version(active: Version, shadow: &Version, c: &Contribution) -> (V
     if !in_turn {
         return (active, Action::Ignore(Reason::OutOfTurn));
     }
-    if active.is_used() && active.received != c.all {
+    if active.is_used() && active.received != c.awaited {
         return (active, Action::Postpone);
     }
     if c.flags & flag::QUERY != 0 {

@@ -25,6 +25,7 @@ fn contribution(seq: u32, v: u8, worker: u32) -> Contribution {
         version: v,
         worker,
         all: ALL,
+        awaited: ALL,
         slots: 8,
         tensor: 0,
         elements: 4,
@@ -144,7 +145,7 @@ fn another_owner_finds_the_slot_empty() {
 
 #[test]
 fn one_worker_completes_alone() {
-    let c = Contribution { all: 1, ..contribution(3, 0, 1) };
+    let c = Contribution { all: 1, awaited: 1, ..contribution(3, 0, 1) };
     let (after, action) = decide(&SlotMeta::default(), &c);
     assert_eq!(action, Action::Store(Then::Complete));
     assert_eq!(decide(&after, &c).1, Action::Reply);

@@ -40,6 +40,7 @@ const PLAIN: System = System {
     questions: false,
     limit: 0,
     infers: false,
+    whole: false,
 };
 
 const FLUSHES: System = System { limit: 1, ..PLAIN };
@@ -154,4 +155,16 @@ fn without_received_a_result_is_given_up_too_early() {
 #[test]
 fn without_partial_sums_inference_is_enough() {
     hold("2 workers, 1 slot, inferring", System { infers: true, ..PLAIN });
+}
+
+/// The profile of a switch: flushes are contributions like others, and `received` is neither kept nor asked for.
+#[test]
+fn whole_sums_need_no_received() {
+    const WHOLE: System = System { whole: true, ..FLUSHES };
+    hold("2 workers, 1 slot, whole sums", WHOLE);
+    hold(
+        "3 workers, 1 slot, whole sums, work stealing",
+        System { workers: 3, chunks: 3, stealing: true, limit: 0, ..WHOLE },
+    );
+    hold("2 racks of 1 worker, 1 slot, whole sums", System { racks: 2, workers: 1, chunks: 2, ..WHOLE });
 }

@@ -40,6 +40,8 @@ pub struct System {
     pub limit: u16,
     /// Whether aggregators ignore `received`.
     pub infers: bool,
+    /// Whether the job is one whose sums hold all workers, which flushes do not change.
+    pub whole: bool,
 }
 
 /// A worker's slot: Algorithm 4.
@@ -123,6 +125,7 @@ impl System {
 
     fn job(&self, flags: u16, world: u32, rack: u32) -> JobEntry {
         let stealing = if self.stealing { job_flag::STEALING } else { 0 };
+        let whole = if self.whole { job_flag::WHOLE } else { 0 };
         JobEntry {
             slots: 1 << self.slots_log2,
             lane_slots_log2: self.slots_log2 as u16,
@@ -133,7 +136,7 @@ impl System {
             contributors: self.all_workers() as u16,
             rack: rack as u16,
             racks: self.racks as u16,
-            flags: flags | stealing | job_flag::ACTIVE,
+            flags: flags | stealing | whole | job_flag::ACTIVE,
             ..JobEntry::default()
         }
     }

@@ -4,7 +4,11 @@
 use std::io::{self, BufWriter, Write as _};
 
 use clap::{Parser, ValueEnum};
-use sumac_vectors::{cases, packets, random, record};
+use sumac_vectors::{
+    cases, packets,
+    random::{self, Profile},
+    record,
+};
 
 /// Writes conformance vectors of aggregators: a line of JSON for the jobs, then one for each packet, with the slot before and
 /// after it and the answer.
@@ -13,7 +17,8 @@ use sumac_vectors::{cases, packets, random, record};
     version,
     after_help = "Examples:\n  sumac-vectors cases > cases.jsonl\n  \
     sumac-vectors random --seed 7 --steps 10000 > random.jsonl\n  \
-    sumac-vectors random --seed 7 --steps 10000 --checksum > checksums.jsonl"
+    sumac-vectors random --seed 7 --steps 10000 --checksum > checksums.jsonl\n  \
+    sumac-vectors random --seed 7 --steps 10000 --profile switch > switch.jsonl"
 )]
 struct Options {
     /// `cases`: the table of a slot's cases, each with its own first line. `random`: packets drawn from a seed.
@@ -25,8 +30,11 @@ struct Options {
     #[arg(long, default_value_t = 1000)]
     steps: usize,
     /// Packets carry a UDP checksum over header and elements, which is verified.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "profile")]
     checksum: bool,
+    /// The aggregators that random packets are for: `switch` keeps to what a switch's program can do.
+    #[arg(long, value_enum, default_value_t)]
+    profile: Profile,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -45,7 +53,7 @@ fn main() -> io::Result<()> {
             }
         }
         VectorKind::Random => {
-            let jobs = random::jobs(options.checksum);
+            let jobs = random::jobs(options.profile, options.checksum);
             let setup = packets::setup("random packets", Some(options.seed), jobs);
             record::write(&mut out, &setup, &random::steps(&setup, options.seed, options.steps))?;
         }

@@ -16,14 +16,33 @@ use crate::{
     reference::Reference,
 };
 
-/// Elements of the longest chunk: three times what a switch's pass of 4 words takes, and one more.
+/// Elements of the longest chunk of jobs on hosts: three times what a switch's pass of 4 words takes, and one more.
 pub const ELEMENTS: u16 = 13;
+/// The same of a switch: what its program takes in one pass.
+pub const SWITCH_ELEMENTS: u16 = 64;
 
-/// Returns jobs of each mode and level. `checksum`: whether their packets carry one.
-pub fn jobs(checksum: bool) -> Vec<Job> {
+/// The seed of the switch's packets in all tests: on every plane the same.
+pub const SWITCH_SEED: u64 = 17;
+
+/// The aggregators that the packets are for (docs/protocol.md, "Profile of a switch").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Profile {
+    /// All that the protocol has.
+    #[default]
+    Host,
+    /// All sums hold all workers, no checksums, chunks of at most 64 elements, and no sum of a dynamic job overflows.
+    Switch,
+}
+
+/// Returns jobs of each mode and level. `checksum`: whether their packets carry one; those of a switch have none.
+pub fn jobs(profile: Profile, checksum: bool) -> Vec<Job> {
     let two_lanes = |job: Job| Job { slots: 8, shards: SHARDS, ..job };
-    let static_job = |number, world| packets::static_job(number, world, ELEMENTS);
-    let dynamic_job = |number, world| packets::dynamic_job(number, world, ELEMENTS);
+    let is_switch = profile == Profile::Switch;
+    // Chunks that fill a switch's pass, and such that do not.
+    let elements =
+        |number: u16| if is_switch && number.is_multiple_of(2) { SWITCH_ELEMENTS } else { ELEMENTS };
+    let static_job = |number, world| packets::static_job(number, world, elements(number));
+    let dynamic_job = |number, world| packets::dynamic_job(number, world, elements(number));
     let two_hosts = vec![packets::parent(0), packets::parent(1)];
     let jobs = [
         static_job(1, 3),
@@ -36,7 +55,7 @@ pub fn jobs(checksum: bool) -> Vec<Job> {
         Job { parents: two_hosts, ..packets::at_root(dynamic_job(8, 2)) },
         dynamic_job(9, 1),
     ];
-    jobs.map(|job| Job { checksum, ..job }).to_vec()
+    jobs.map(|job| Job { checksum: checksum && !is_switch, whole: is_switch, ..job }).to_vec()
 }
 
 /// Returns so many steps of an aggregator that begins empty.
@@ -88,6 +107,8 @@ impl Draw {
             self.forge(job, &mut header, &mut from, &mut shard);
         }
         let shift = self.one_of(&[0, 8, 8, 24]);
+        // A switch's sums are clamped without the flag.
+        let shift = if job.whole && job.mode == Mode::Dynamic { shift.max(8) } else { shift };
         let values: Vec<i32> = (0..header.elements).map(|_| self.rng.random::<i32>() >> shift).collect();
         let tos = self.one_of(&[TOS, TOS, TOS, TOS, TOS, TOS | tos::ECT_0, TOS | tos::CE]);
         let mut bytes = packets::frame(job, &from, &header, &values, shard, tos);
@@ -116,7 +137,7 @@ impl Draw {
         // Mostly slots of the job's own, and chunks of one kind, so that they meet.
         header.slot = if self.once_in(6) { 0 } else { (u32::from(job.job) * 3 + seq) % (job.slots / 2) };
         header.lane = self.one_of(&[0, 0, 0, 1, 1, 2]);
-        header.elements = if self.once_in(25) { self.one_of(&[1, 4, ELEMENTS]) } else { 9 };
+        header.elements = if self.once_in(25) { self.one_of(&[1, 4, job.elements]) } else { 9 };
         header.tensor = if self.once_in(25) { 8 } else { 7 };
         header.exponent = if self.once_in(25) { 3 } else { 0 };
         header.next_exponent = self.one_of(&[-5, 2, 7]);
@@ -161,8 +182,8 @@ impl Draw {
         let mut header = Header { slot, flags, ..header };
         header.received = self.one_of(&[seq, seq, seq, seq, seq.wrapping_add(1), 0]);
         header.tensor = self.one_of(&[7, 7, 7, 7, 7, 7, 7, 8]);
-        header.elements =
-            self.one_of(&[ELEMENTS, ELEMENTS, ELEMENTS, ELEMENTS, ELEMENTS, ELEMENTS, ELEMENTS, 4]);
+        let most = job.elements;
+        header.elements = self.one_of(&[most, most, most, most, most, most, most, 4]);
         header.exponent = self.one_of(&[exponent::NONE, -5, 7]);
         header.next_exponent = self.one_of(&[exponent::NONE, exponent::UNKNOWN, -5, 2, 7]);
         let merged = [flag::OVERFLOW, flag::NOT_FINITE, flag::ECN_ECHO, flag::RESEND];
@@ -222,7 +243,7 @@ impl Draw {
             5 => header.fan_in_1 ^= 1 << self.rng.random_range(0..8),
             6 => header.slot = self.one_of(&[job.slots - 1, job.slots, job.slots + 4, NO_SLOT - 1, NO_SLOT]),
             7 => header.flags ^= 1 << self.rng.random_range(0..16),
-            8 => header.elements = self.one_of(&[0, 1, ELEMENTS + 1]),
+            8 => header.elements = self.one_of(&[0, 1, job.elements + 1]),
             9 => header.kind = self.rng.random_range(0..16),
             10 => header.job = self.one_of(&[0, 10, 63, 64, u16::MAX]),
             11 => header.format = self.rng.random_range(0..5),

@@ -71,6 +71,9 @@ pub struct Job {
     pub checksum: bool,
     /// Whether a completed slot takes the lane's next chunk, and not the one after two rounds.
     pub reassigns: bool,
+    /// Whether all sums hold all workers: no flushes, and `received` is not kept.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub whole: bool,
     pub level: Level,
     pub workers: Vec<Host>,
     pub parents: Vec<Host>,
@@ -128,6 +131,7 @@ impl Job {
         let given = [
             (job_flag::CHECKSUM, self.checksum),
             (job_flag::STEALING, self.reassigns),
+            (job_flag::WHOLE, self.whole),
             (job_flag::DYNAMIC, self.mode == Mode::Dynamic),
         ];
         let flags = given.iter().filter(|(_, is_set)| *is_set).fold(level, |flags, (flag, _)| flags | flag);
@@ -425,6 +429,11 @@ pub fn read(file: impl BufRead) -> Result<Vec<(Setup, Vec<Step>)>, RecordError> 
         }
     }
     if parts.is_empty() { Err(RecordError::NoJobs) } else { Ok(parts) }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 mod hex_bytes {

@@ -3,23 +3,30 @@
 
 use std::{collections::BTreeMap, fs::File, io::BufReader, path::Path};
 
-use sumac_vectors::{cases, packets, random, record, reference::Reference};
+use sumac_vectors::{
+    cases, packets,
+    random::{self, Profile, SWITCH_SEED},
+    record,
+    reference::Reference,
+};
 use sumac_wire::Reason;
 
 const SEED: u64 = 14;
 
 #[test]
 fn each_step_follows_from_its_slot_alone() {
-    for checksum in [false, true] {
-        let setup = packets::setup("random", Some(SEED), random::jobs(checksum));
-        let steps = random::steps(&setup, SEED, 10_000);
+    for (seed, profile, checksum) in
+        [(SEED, Profile::Host, false), (SEED, Profile::Host, true), (SWITCH_SEED, Profile::Switch, false)]
+    {
+        let setup = packets::setup("random", Some(seed), random::jobs(profile, checksum));
+        let steps = random::steps(&setup, seed, 10_000);
         for (at, step) in steps.iter().enumerate() {
             let mut reference = Reference::new(setup.clone());
             reference.begin(step);
             assert_eq!(
                 &reference.receive(step.interface, step.frame.clone()),
                 step,
-                "seed {SEED}, step {at}"
+                "{profile:?}, seed {seed}, step {at}"
             );
         }
     }
@@ -65,22 +72,33 @@ fn random_packets_meet_every_reason() {
         WrongSource,
         WrongWorker,
     ];
-    let setup = packets::setup("random", Some(SEED), random::jobs(true));
-    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-    for step in random::steps(&setup, SEED, 10_000) {
-        *counts.entry(step.reason).or_default() += 1;
-    }
-    println!("seed {SEED}: {counts:?}");
-    for reason in reasons {
-        assert!(counts.contains_key(reason.name()), "no packet was counted as {}", reason.name());
+    for (seed, profile, unmet) in
+        [(SEED, Profile::Host, None), (SWITCH_SEED, Profile::Switch, Some(BadChecksum))]
+    {
+        let setup = packets::setup("random", Some(seed), random::jobs(profile, true));
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+        for step in random::steps(&setup, seed, 10_000) {
+            *counts.entry(step.reason).or_default() += 1;
+        }
+        println!("{profile:?}, seed {seed}: {counts:?}");
+        for reason in reasons {
+            let is_met = counts.contains_key(reason.name());
+            assert_eq!(is_met, Some(reason) != unmet, "{profile:?}: {}", reason.name());
+        }
     }
 }
 
 #[test]
 fn the_files_in_the_repository_are_as_generated() {
-    let random = packets::setup("random packets", Some(1), random::jobs(false));
-    let random = vec![(random.clone(), random::steps(&random, 1, 200))];
-    for (name, parts) in [("cases", cases::all(false)), ("random", random)] {
+    let random = |profile, count| {
+        let setup = packets::setup("random packets", Some(1), random::jobs(profile, false));
+        vec![(setup.clone(), random::steps(&setup, 1, count))]
+    };
+    for (name, parts) in [
+        ("cases", cases::all(false)),
+        ("random", random(Profile::Host, 200)),
+        ("switch", random(Profile::Switch, 100)),
+    ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name).with_extension("jsonl");
         let file = BufReader::new(File::open(path).unwrap());
         assert_eq!(record::read(file).unwrap(), parts, "generate it anew: see README.md");
