@@ -60,6 +60,8 @@ impl DataPlane for EbpfPlane {
             base_port: state.base_port,
             shards: state.shards,
             dynamic_slots: state.dynamic_slots,
+            verifies_checksums: true,
+            marks_overflow: true,
             socket_bytes: None,
             address: None,
             kept: Vec::new(),

@@ -251,6 +251,8 @@ impl DataPlane for HostDataPlane {
             base_port: sizes.base_port,
             shards: sizes.shards,
             dynamic_slots: sizes.dynamic_slots,
+            verifies_checksums: true,
+            marks_overflow: true,
             socket_bytes: self.socket_bytes(),
             address: None,
             kept: Vec::new(),

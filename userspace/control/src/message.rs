@@ -19,7 +19,7 @@ use crate::{
 const MAX_JOIN_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// The version of the control protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 
 /// The first message of each stream. Its form never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

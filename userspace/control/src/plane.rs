@@ -1,4 +1,4 @@
-//! The interface to an aggregator's data plane, be it eBPF or a host process, and to a parameter host.
+//! The interface to an aggregator's data plane, be it eBPF, a host process or a P4 switch, and to a parameter host.
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -26,6 +26,11 @@ pub struct PlaneInfo {
     pub shards: u16,
     /// Slots of each shard that dynamic jobs share; 0: none.
     pub dynamic_slots: u32,
+    /// Whether it verifies UDP checksums. Jobs of one that does not have none.
+    pub verifies_checksums: bool,
+    /// Whether it marks the sums of dynamic jobs that it clamps. To one that does not, workers send values whose sum cannot
+    /// leave 32 bits.
+    pub marks_overflow: bool,
     /// Bytes of packets that a shard's socket holds until they are read; none without sockets.
     pub socket_bytes: Option<u64>,
     /// Parameter host: the address that workers and aggregators send to, when that is not the source of its control
@@ -205,6 +210,8 @@ impl DataPlane for NoDataPlane {
             base_port: DEFAULT_BASE_PORT,
             shards: MAX_LANES as u16 / CLASSES,
             dynamic_slots: 0,
+            verifies_checksums: true,
+            marks_overflow: true,
             socket_bytes: None,
             address: None,
             kept: Vec::new(),

@@ -37,6 +37,9 @@ pub struct JobTerms {
     pub is_measured: bool,
     /// Whether packets carry UDP checksums.
     pub checksum: bool,
+    /// Dynamic mode: whether each worker's values leave room for the sum of all, since an aggregator of the job does not mark
+    /// the sums that it clamps.
+    pub headroom: bool,
     /// The factor for floats.
     pub scale: Scale,
     /// The format of floats in packets.
@@ -81,6 +84,7 @@ impl JobTerms {
             slots_reason: String::new(),
             is_measured: true,
             checksum: true,
+            headroom: false,
             scale: Scale::Block,
             wire: WireFormat::Int32,
             not_finite: NonFinitePolicy::Error,
@@ -159,6 +163,8 @@ pub enum AggregatorKind {
     Ebpf,
     /// A host process with UDP sockets.
     Host,
+    /// A P4 program on a switch.
+    P4,
     /// No aggregator: workers of dynamic jobs send to their parameter hosts.
     None,
     /// A parameter host of dynamic jobs.
@@ -166,12 +172,13 @@ pub enum AggregatorKind {
 }
 
 impl AggregatorKind {
-    /// `ebpf`, `host`, `none` or `parameter`.
+    /// `ebpf`, `host`, `p4`, `none` or `parameter`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             AggregatorKind::Ebpf => "ebpf",
             AggregatorKind::Host => "host",
+            AggregatorKind::P4 => "p4",
             AggregatorKind::None => "none",
             AggregatorKind::Parameter => "parameter",
         }

@@ -127,7 +127,9 @@ impl JobParams {
 
     pub(crate) fn codec(&self) -> Codec {
         let codec = Codec::new(self.world, self.wire, self.scaling);
-        if self.dynamic.is_some() { codec.clamped_sums() } else { codec }
+        // Where a clamped sum would not be marked, none may be clamped.
+        let is_marked = self.dynamic.as_ref().is_some_and(|dynamic| !dynamic.headroom);
+        if is_marked { codec.clamped_sums() } else { codec }
     }
 }
 

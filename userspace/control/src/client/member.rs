@@ -141,7 +141,7 @@ impl Member {
             endpoint,
             reconnect_timeout: match grant.placement.aggregator {
                 PlaneKind::Host => HOST_RECONNECT_TIMEOUT,
-                PlaneKind::Ebpf | PlaneKind::None | PlaneKind::Parameter => RECONNECT_TIMEOUT,
+                PlaneKind::Ebpf | PlaneKind::P4 | PlaneKind::None | PlaneKind::Parameter => RECONNECT_TIMEOUT,
             },
             outlives_control: grant.terms.mode != Mode::Static
                 && grant.terms.order == OperationOrder::Submission,

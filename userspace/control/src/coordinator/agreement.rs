@@ -165,15 +165,19 @@ impl JoinRequest {
 pub(super) type Limits = PlaneInfo;
 
 impl PlaneInfo {
-    pub(super) fn limits(&self) -> Limits {
+    pub(super) fn limits(&self, mode: Mode) -> Limits {
         let dynamic_slots = match self.kind {
-            PlaneKind::Ebpf | PlaneKind::Host => self.dynamic_slots,
+            PlaneKind::Ebpf | PlaneKind::Host | PlaneKind::P4 => self.dynamic_slots,
             // A plane without slots of any kind limits none.
             PlaneKind::None | PlaneKind::Parameter => u32::MAX,
         };
-        let max_elements = self.max_elements.min(MAX_ELEMENTS as u16);
+        // What a switch's program cannot do it does not do to the packets that it only forwards.
+        let is_forwarded = mode == Mode::Direct && self.kind == PlaneKind::P4;
+        let max_elements =
+            if is_forwarded { MAX_ELEMENTS as u16 } else { self.max_elements.min(MAX_ELEMENTS as u16) };
+        let verifies_checksums = is_forwarded || self.verifies_checksums;
         let shards = self.shards.min(MAX_LANES as u16 / CLASSES);
-        Limits { max_elements, shards, dynamic_slots, ..self.clone() }
+        Limits { max_elements, shards, dynamic_slots, verifies_checksums, ..self.clone() }
     }
 
     pub(super) fn at(self, title: &str) -> Limits {
@@ -203,6 +207,8 @@ impl PlaneInfo {
             narrowest,
             shards: self.shards.min(other.shards),
             dynamic_slots: self.dynamic_slots.min(other.dynamic_slots),
+            verifies_checksums: self.verifies_checksums && other.verifies_checksums,
+            marks_overflow: self.marks_overflow && other.marks_overflow,
             ..self
         }
     }
@@ -233,7 +239,8 @@ pub(super) fn agree<'a>(
         mode: first.mode(),
         elements,
         shards,
-        checksum: all().any(|asked| asked.host.checksum),
+        checksum: limits.verifies_checksums && all().any(|asked| asked.host.checksum),
+        headroom: first.is_dynamic() && !limits.marks_overflow,
         scale: first.scale(),
         wire: first.spec.wire.unwrap_or_default(),
         not_finite: first.spec.not_finite.unwrap_or_default(),

@@ -261,7 +261,7 @@ impl Coordinator {
         if spec.rank >= world {
             return invalid(format!("rank {} in a world of {world}: ranks count from 0", spec.rank));
         }
-        request.asked.check(&self.plane.limits())?;
+        request.asked.check(&self.plane.limits(request.asked.mode()))?;
         if let Some(slots) = request.asked.lane_slots()
             && slots.saturating_mul(CLASSES.into()) > self.plane.slots
         {

@@ -4,7 +4,7 @@
 use std::{collections::HashMap, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
-use sumac_job::JobTerms;
+use sumac_job::{JobTerms, Mode};
 use sumac_wire::{MAX_WORKERS, PAGE_ELEMENTS};
 
 use super::{
@@ -227,12 +227,13 @@ impl Coordinator {
     pub(super) fn limits(&self, run: &Run, hosts: &[RackId]) -> Result<Limits, Refusal> {
         let mut below: HashMap<Option<RackId>, (u16, usize)> = HashMap::new();
         let is_dynamic = run.is_dynamic();
-        let mut limits = self.plane.limits();
+        let mode = run.members.values().next().map_or(Mode::default(), |member| member.asked.mode());
+        let mut limits = self.plane.limits(mode);
         if is_dynamic {
             limits.max_elements = limits.max_elements.min(PAGE_ELEMENTS as u16);
         }
         for host in hosts.iter().filter_map(|host| self.racks.get(host)) {
-            limits = limits.and(host.plane.limits().at(&host.title()));
+            limits = limits.and(host.plane.limits(mode).at(&host.title()));
         }
         for (rank, member) in &run.members {
             below.entry(member.rack).or_insert((*rank, 0)).1 += 1;
@@ -240,7 +241,7 @@ impl Coordinator {
                 let gone =
                     || Refusal::plane(&format!("rank {rank} is below a rack whose aggregator is gone"));
                 let rack = self.racks.get(&id).ok_or_else(gone)?;
-                limits = limits.and(rack.plane.limits().at(&rack.title()));
+                limits = limits.and(rack.plane.limits(mode).at(&rack.title()));
             }
         }
         self.check_tree(&below, is_dynamic)?;

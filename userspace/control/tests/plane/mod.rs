@@ -95,6 +95,8 @@ impl DataPlane for FakePlane {
             base_port: 48700,
             shards: 2,
             dynamic_slots: if inner.kind == PlaneKind::Host { 64 } else { 0 },
+            verifies_checksums: true,
+            marks_overflow: true,
             socket_bytes: None,
             address: None,
             kept: Vec::new(),

@@ -49,7 +49,8 @@ fn dynamic(Grant { terms, placement }: &Grant) -> DynamicParams {
     let usual = DynamicParams::new(slots).with_window(terms.window);
     let usual = if terms.congestion_control { usual } else { usual.without_congestion_control() };
     let (bitmap_1, beside_root) = (placement.bitmap_1, placement.beside_root);
-    DynamicParams { fan_in_1: terms.fan_in_1, bitmap_1, beside_root, ..usual }
+    let headroom = terms.headroom;
+    DynamicParams { fan_in_1: terms.fan_in_1, bitmap_1, beside_root, headroom, ..usual }
 }
 
 pub(super) fn worker_entry(Grant { terms, placement }: &Grant, local: Ipv4Addr) -> HostJobEntry {

@@ -252,8 +252,9 @@ impl Job {
 
     fn reply(&self, Grant { terms, placement }: &Grant, point: &ResumePoint) -> OpenReply {
         let is_dynamic = terms.is_dynamic();
-        // A dynamic job detects overflow of sums, and needs no headroom.
-        let max_int = i32::MAX / if is_dynamic { 1 } else { i32::from(terms.world) };
+        // A dynamic job detects overflow of sums, and mostly needs no headroom.
+        let has_headroom = !is_dynamic || terms.headroom;
+        let max_int = i32::MAX / if has_headroom { i32::from(terms.world) } else { 1 };
         let max_float = match terms.scale {
             // In a dynamic job values that do not fit travel as floats.
             Scale::Fixed(scale) if !is_dynamic => Some(f64::from(max_int) / f64::from(scale)),

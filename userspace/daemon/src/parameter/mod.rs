@@ -131,6 +131,8 @@ impl DataPlane for ParameterHostDataPlane {
             base_port: local.port,
             shards: self.daemon.backend.datapath.shards,
             dynamic_slots: 0,
+            verifies_checksums: true,
+            marks_overflow: true,
             socket_bytes: None,
             address: (!local.ip.is_unspecified()).then_some(local.ip),
             kept: self.daemon.parameter_jobs.orphans(),

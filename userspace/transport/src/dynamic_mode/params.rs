@@ -40,6 +40,9 @@ pub struct DynamicParams {
     pub bitmap_1: u32,
     /// Whether the worker's packets go to the second aggregator directly.
     pub beside_root: bool,
+    /// Whether a worker's values leave room for the sum of all, since an aggregator does not mark the sums that it clamps;
+    /// larger ones travel as floats.
+    pub headroom: bool,
 }
 
 impl DynamicParams {
@@ -54,6 +57,7 @@ impl DynamicParams {
             fan_in_1: 0,
             bitmap_1: 0,
             beside_root: false,
+            headroom: false,
         }
     }
 

@@ -328,6 +328,19 @@ fn tampered_results_are_refused_by_reason() {
     assert_eq!(lone.engine.stats().results, 1);
 }
 
+/// Two values of 1.5 * 2^30 and one of the negative: an aggregator that clamps without a mark would sum them to another number.
+#[test]
+fn values_without_headroom_say_so_where_clamped_sums_are_not_marked() {
+    let flags = |headroom, value: f32| {
+        let mut lone = Lone::ready(with(|dynamic| dynamic.headroom = headroom), RTT);
+        lone.submit_floats(&[value; 8]);
+        lone.send_all()[0].header.flags
+    };
+    let (fits, exceeds) = (1073.7, 1610.0);
+    assert_eq!((flags(false, fits), flags(false, exceeds)), (0, 0), "scaled by 10^6, both fit 32 bits");
+    assert_eq!((flags(true, fits), flags(true, exceeds)), (0, flag::OVERFLOW));
+}
+
 #[test]
 fn short_answers_are_refused_by_reason() {
     let table: [(&str, Change, Reason); 6] = [

@@ -17,6 +17,8 @@ const fn sharing(dynamic_slots: u32, max_elements: u16) -> PlaneInfo {
         base_port: 48700,
         shards: 8,
         dynamic_slots,
+        verifies_checksums: true,
+        marks_overflow: true,
         socket_bytes: None,
         address: None,
         kept: Vec::new(),

@@ -13,6 +13,7 @@ mod random_dynamic;
 mod replacement;
 mod restart;
 mod standstill;
+mod switch;
 
 use std::net::Ipv4Addr;
 
@@ -49,6 +50,8 @@ const fn plane(slots: u32, max_elements: u16) -> PlaneInfo {
         base_port: 48700,
         shards: 2,
         dynamic_slots: 0,
+        verifies_checksums: true,
+        marks_overflow: true,
         socket_bytes: None,
         address: None,
         kept: Vec::new(),

@@ -1,0 +1,75 @@
+//! Jobs whose aggregators are P4 switches: the terms leave out what a switch cannot do.
+
+use sumac_job::Mode;
+
+use super::{
+    dynamic::{SHARING, below, host, plain, rack},
+    *,
+};
+
+fn switch() -> PlaneInfo {
+    PlaneInfo {
+        kind: PlaneKind::P4,
+        max_elements: 64,
+        verifies_checksums: false,
+        marks_overflow: false,
+        ..SHARING
+    }
+}
+
+fn open(mode: Mode, job: &str, rank: u16, world: u16) -> Join {
+    wanting(job, rank, world, |asked| {
+        (asked.spec.mode, asked.spec.elements, asked.spec.slots) = (Some(mode), None, None);
+    })
+}
+
+#[test]
+fn a_static_job_has_short_chunks_without_checksums() {
+    let mut world = World::with(switch());
+    let members = world.all((0..2).map(|rank| open(Mode::Static, "a", rank, 2)));
+    let terms = world.terms(members[0]);
+    assert_eq!((terms.elements, terms.checksum, terms.headroom), (64, false, false));
+    let refusal = world.join(&request("b", 0, 1)).unwrap_err();
+    assert_eq!(refusal.kind, RefusalKind::TooManyElements);
+    assert!(
+        refusal.message.contains("256 elements are too large: the aggregator takes at most 64"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_dynamic_job_keeps_headroom() {
+    let mut world = World::with(switch());
+    world.enter(host(0));
+    let members = world.all((0..2).map(|rank| plain("a", rank, 2)));
+    let terms = world.terms(members[1]);
+    assert_eq!((terms.elements, terms.checksum, terms.headroom), (64, false, true));
+    let mut world = World::sharing(&[0]);
+    let members = world.all((0..2).map(|rank| plain("a", rank, 2)));
+    let terms = world.terms(members[1]);
+    assert!(terms.checksum && !terms.headroom, "another aggregator marks sums that it clamps");
+}
+
+#[test]
+fn one_switch_among_the_racks_counts_for_all() {
+    let mut world = World::sharing(&[0]);
+    world.enter(rack(0));
+    world.enter(RackEntry { plane: switch(), ..rack(1) });
+    let members = world.all((0..2).map(|rank| below(2, plain("plain", rank, 2))));
+    assert!(!world.terms(members[0]).headroom, "below the rack that is no switch");
+    let members = world.all((0..2).map(|rank| below(2 + u64::from(rank), plain("mixed", rank, 2))));
+    let terms = world.terms(members[0]);
+    assert_eq!((terms.elements, terms.checksum, terms.headroom), (64, false, true));
+}
+
+#[test]
+fn a_direct_job_passes_a_switch_as_any_packets() {
+    let mut world = World::with(switch());
+    for rank in 0..2 {
+        world.coordinator.join(world.now, &open(Mode::Direct, "a", rank, 2)).unwrap();
+    }
+    let Some(Action::Install(_, JobOrder { terms, .. })) = world.coordinator.poll_action() else {
+        panic!("no order")
+    };
+    assert_eq!((terms.elements, terms.checksum, terms.headroom), (352, true, false));
+}
