@@ -3,6 +3,8 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`target`] | the interface to a switch, which P4Runtime and BFRuntime implement |
+//! | `proto` | the protocols' messages and clients, generated from their published definitions |
 #![forbid(unsafe_code)]
 
+mod proto;
 pub mod target;
