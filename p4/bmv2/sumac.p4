@@ -1,0 +1,128 @@
+// The aggregator for the behavioural model (v1model): headers, parser and controls are those of the Tofino program.
+
+#include <core.p4>
+#include <v1model.p4>
+#include "arch.p4"
+#include "../common/sizes.p4"
+#include "../common/headers.p4"
+#include "../common/metadata.p4"
+#include "../common/parser.p4"
+#include "../common/ingress.p4"
+#include "../common/egress.p4"
+
+// Not a port: packets that are to recirculate are queued for it, one after another, and never leave.
+const bit<9> RECIRCULATION_PORT = 510;
+// standard_metadata.instance_type of a packet that has recirculated.
+const bit<32> IS_RECIRCULATED = 4;
+
+parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    Headers() headers;
+    Payload() payload;
+
+    state start {
+        transition select(standard_metadata.instance_type) {
+            IS_RECIRCULATED : again;
+            default : arrival;
+        }
+    }
+    state again {
+        packet.extract(hdr.bridge);
+        transition frame;
+    }
+    state arrival {
+        hdr.bridge.setValid();
+        hdr.bridge.pass = PASS_NONE;
+        hdr.bridge.operation = OPERATION_NONE;
+        hdr.bridge.place = 0;
+        hdr.bridge.destination = 0;
+        transition frame;
+    }
+    state frame {
+        headers.apply(packet, hdr, meta);
+        transition select(hdr.sumac.isValid()) {
+            true : elements;
+            default : accept;
+        }
+    }
+    state elements {
+        payload.apply(packet, hdr);
+        transition accept;
+    }
+}
+
+control Verify(inout headers_t hdr, inout metadata_t meta) {
+    apply {}
+}
+
+control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    Aggregator() aggregator;
+
+    apply {
+        meta.ingress_port = standard_metadata.ingress_port;
+        meta.now = standard_metadata.ingress_global_timestamp[37:6];
+        if (standard_metadata.parser_error != error.NoError) {
+            meta.is_truncated = 1;
+        }
+        aggregator.apply(hdr, meta);
+        if (meta.has_port == 1) {
+            standard_metadata.egress_spec = meta.port;
+        } else if (hdr.bridge.pass != PASS_NONE && (hdr.bridge.pass != PASS_END || hdr.bridge.operation != OPERATION_NONE)) {
+            standard_metadata.egress_spec = RECIRCULATION_PORT;
+        } else if (meta.group != 0) {
+            standard_metadata.mcast_grp = meta.group;
+        } else {
+            mark_to_drop(standard_metadata);
+        }
+    }
+}
+
+control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    Values() values;
+    Leaving() leaving;
+    bit<16> destination;
+    bit<1> is_dropped = 0;
+
+    apply {
+        if (standard_metadata.egress_port == RECIRCULATION_PORT) {
+            values.apply(hdr);
+            if (hdr.bridge.pass == PASS_END) {
+                mark_to_drop(standard_metadata);
+            } else {
+                recirculate_preserving_field_list(0);
+            }
+        } else {
+            if (hdr.bridge.pass == PASS_NONE && meta.is_ours == 1) {
+                destination = hdr.bridge.destination;
+                if (destination == DEST_ALL) {
+                    destination = standard_metadata.egress_rid;
+                }
+                leaving.apply(hdr, destination, is_dropped);
+                if (is_dropped == 1) {
+                    mark_to_drop(standard_metadata);
+                }
+            }
+            hdr.bridge.setInvalid();
+        }
+    }
+}
+
+control Compute(inout headers_t hdr, inout metadata_t meta) {
+    apply {
+        update_checksum(
+            hdr.ipv4.isValid() && meta.is_ours == 1,
+            {
+                hdr.ipv4.version_ihl, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_len, hdr.ipv4.id, hdr.ipv4.fragment,
+                hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src, hdr.ipv4.dst
+            },
+            hdr.ipv4.checksum,
+            HashAlgorithm.csum16);
+    }
+}
+
+control Deparse(packet_out packet, in headers_t hdr) {
+    apply {
+        packet.emit(hdr);
+    }
+}
+
+V1Switch(Parse(), Verify(), SwitchIngress(), SwitchEgress(), Compute(), Deparse()) main;

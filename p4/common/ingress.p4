@@ -1,0 +1,135 @@
+// The aggregator's ingress: what a packet is, what it does to its slot, and where it goes.
+
+#include "reasons.p4"
+#include "lookup.p4"
+#include "admission.p4"
+#include "drops.p4"
+#include "own.p4"
+#include "ways.p4"
+#include "answer.p4"
+#ifndef DYNAMIC_ONLY
+#include "static.p4"
+#endif
+#ifndef STATIC_ONLY
+#include "dynamic.p4"
+#endif
+
+control Aggregator(inout headers_t hdr, inout metadata_t meta) {
+    bit<16> job = 0;
+
+    Lookup() lookup;
+    Admission() admission;
+    Drops() drops;
+    Own() own;
+    Ways() ways;
+    Hosts() hosts;
+    Envelope() envelope;
+    Content() content;
+#ifndef DYNAMIC_ONLY
+    Static() static_;
+#endif
+#ifndef STATIC_ONLY
+    Dynamic() dynamic;
+#endif
+    // By job and reason.
+    COUNTER(reasons, JOBS * 64)
+    // By job, worker and EVENT_*.
+    COUNTER(worker_events, JOBS * 128)
+
+    // The packet's form, before any table is asked.
+    action measure() {
+        meta.shard = hdr.udp.dst_port - BASE_PORT;
+        meta.ip_excess = hdr.ipv4.total_len - hdr.udp.len - 20;
+        meta.too_short = 72 |-| hdr.udp.len;
+        meta.payload_excess = hdr.udp.len - 72 - (hdr.sumac.elements << 2);
+        meta.ahead = hdr.sumac.seq - hdr.sumac.next_seq;
+    }
+
+    apply {
+        if (meta.is_ours == 0) {
+            meta.reason = REASON_FOREIGN;
+            own.apply(hdr, meta);
+            meta.is_first_pass = 1;
+            meta.is_for_others = ~meta.has_port;
+        } else {
+            measure();
+            lookup.apply(hdr, meta);
+            if (meta.has_no_slot == 0) {
+                meta.slot = meta.first + meta.slot_in_lane[15:0];
+            }
+            if (hdr.bridge.pass == PASS_NONE) {
+                admission.apply(hdr, meta);
+                meta.is_first_pass = 1;
+                if (meta.is_admitted == 1) {
+                    drops.apply(hdr, meta);
+                }
+            }
+            if (meta.is_injected == 1) {
+                meta.reason = REASON_INJECTED_DROP;
+                hdr.bridge.pass = PASS_END;
+            } else if (meta.is_told == 1) {
+                meta.answer = ANSWER_UNKNOWN_JOB;
+                hdr.bridge.destination = meta.sender;
+            } else if (meta.is_first_pass == 1 && meta.is_admitted == 0) {
+                hdr.bridge.pass = PASS_END;
+                if (meta.reason == REASON_FOREIGN || meta.reason == REASON_TRUNCATED || meta.reason == REASON_BAD_LENGTH
+                    || meta.reason == REASON_FRAGMENT || meta.reason == REASON_BAD_VERSION || meta.reason == REASON_BAD_TYPE
+                    || meta.reason == REASON_BAD_FORMAT || meta.reason == REASON_UNKNOWN_JOB) {
+                    meta.is_for_others = 1;
+                }
+            } else if (hdr.bridge.pass == PASS_SEND) {
+                hdr.bridge.pass = PASS_NONE;
+                hdr.bridge.operation = OPERATION_NONE;
+#ifndef DYNAMIC_ONLY
+            } else if (meta.is_dynamic == 0) {
+                if (hdr.sumac.kind == KIND_PROBE) {
+                    meta.reason = REASON_PROBED;
+                    meta.answer = ANSWER_REPORT;
+                    hdr.bridge.destination = meta.sender;
+                } else {
+                    if (meta.is_first_pass == 1 && hdr.ipv4.ecn == ECN_MARKED) {
+                        hdr.sumac.ecn_echo = 1;
+                        hdr.ipv4.ecn = ECN_CAPABLE;
+                    }
+                    meta.place = meta.slot[14:0] ++ hdr.sumac.pool_version;
+                    hdr.bridge.place = meta.place;
+                    static_.apply(hdr, meta);
+                    if (meta.is_parents == 1) {
+                        meta.flags = hdr.sumac.overflow ++ hdr.sumac.ecn_echo ++ hdr.sumac.not_finite ++ hdr.sumac.maximum;
+                        meta.exponent = hdr.sumac.exponent;
+                        meta.next_exponent = hdr.sumac.next_exponent;
+                        meta.next_seq = hdr.sumac.next_seq;
+                        meta.tensor = hdr.sumac.tensor;
+                    }
+                }
+#endif
+#ifndef STATIC_ONLY
+            } else {
+                if (meta.is_first_pass == 1 && hdr.ipv4.ecn == ECN_MARKED) {
+                    hdr.sumac.ecn_echo = 1;
+                    hdr.ipv4.ecn = ECN_CAPABLE;
+                }
+                meta.place = meta.slot + VERSIONS;
+                hdr.bridge.place = meta.place;
+                dynamic.apply(hdr, meta);
+#endif
+            }
+            envelope.apply(hdr, meta);
+            content.apply(hdr, meta);
+            if (meta.has_event == 1 && meta.is_first_pass == 1) {
+                COUNT(worker_events, hdr.sumac.job[8:0] ++ (meta.sender - 1)[4:0] ++ meta.event);
+            }
+        }
+        if (meta.is_for_others == 1) {
+            hosts.apply(hdr, meta);
+        } else if (meta.is_ours == 1 && hdr.bridge.pass == PASS_NONE) {
+            ways.apply(hdr, meta);
+        }
+        if (meta.is_first_pass == 1) {
+            if (meta.is_known == 1) {
+                job = hdr.sumac.job;
+            }
+            COUNT(reasons, job[9:0] ++ meta.reason);
+        }
+    }
+}

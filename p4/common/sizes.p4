@@ -1,0 +1,47 @@
+// Sizes of the program. Each can be set on the compiler's command line.
+#ifndef SIZES_P4
+#define SIZES_P4
+
+// UDP port of shard 0, a multiple of SHARDS.
+#ifndef BASE_PORT
+#define BASE_PORT 48700
+#endif
+// Shards, each with a port of its own: 1, 2 or 4.
+#ifndef SHARDS
+#define SHARDS 2
+#endif
+// What the ports of all shards have in common.
+#define PORT_MASK (0x10000 - SHARDS)
+// Slots of static jobs, all together.
+#ifndef STATIC_SLOTS
+#define STATIC_SLOTS 4096
+#endif
+// Slots of each shard that dynamic jobs share.
+#ifndef DYNAMIC_SLOTS
+#define DYNAMIC_SLOTS 2048
+#endif
+
+// Versions of static slots: the first part of every register that is indexed by slots. Slots of dynamic jobs follow.
+#define VERSIONS (STATIC_SLOTS * 2)
+#define SHARED_SLOTS (DYNAMIC_SLOTS * SHARDS)
+#define PLACES (VERSIONS + SHARED_SLOTS)
+// Ticks (arch.p4) after which others may take the slot of a dynamic job that adds nothing to it.
+#ifndef SLOT_TIMEOUT
+#define SLOT_TIMEOUT TICKS_OF_SECOND
+#endif
+// Entries of tables. Jobs are numbered from 1 to 63; members are workers and racks.
+#define JOBS 64
+#define TOKENS (JOBS * 2)
+#define MEMBERS 1024
+#define SENDERS (MEMBERS * 2)
+#define UPLINKS (JOBS * SHARDS)
+#define PLACED 1024
+#define WAYS (MEMBERS + UPLINKS)
+#define OWN_ADDRESSES 64
+#define HOSTS 1024
+#define LANES (JOBS * 64)
+
+// Elements of a chunk.
+#define ELEMENTS 64
+
+#endif
