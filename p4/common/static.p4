@@ -71,7 +71,8 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
         }
         seen.apply(hdr, meta, slot);
         slot.is_added = slot.is_taken & ~slot.is_in;
-        slot.is_first = slot.is_new | slot.is_empty;
+        // In an exponent round there are no elements yet.
+        slot.is_first = slot.is_new | (slot.is_empty & ~hdr.sumac.exponent_round);
         merged.apply(hdr, meta, slot);
         if (hdr.bridge.pass == PASS_NONE) {
             meta.next_seq = slot.next;
