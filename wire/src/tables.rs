@@ -25,8 +25,8 @@ pub mod job_flag {
     pub const PARAMETER: u16 = 1 << 7;
     /// At a host: the job's workers send to each other (MLT).
     pub const DIRECT: u16 = 1 << 8;
-    /// All sums hold all workers: a flush is a contribution like others, and nothing depends on how far workers have received. A
-    /// switch's program has no room for either.
+    /// All sums hold all workers: a flush is a contribution like others, and static slots do not note how far workers have
+    /// received. A switch's program has no room for either.
     pub const WHOLE: u16 = 1 << 9;
 }
 

@@ -80,7 +80,7 @@ impl SharedPool {
             Action::Store | Action::Add => return Ok(Taken::In(Reason::Added)),
             Action::Drop => return Err(Reason::Duplicate),
             Action::Complete => (dynamic::sum(header, &after), Reason::Forwarded),
-            Action::Flush { .. } => (dynamic::flushed(header, &before, c), Reason::Flushed),
+            Action::Flush { .. } => (dynamic::flushed(header, &before), Reason::Flushed),
             Action::Pass => (dynamic::passed(header), Reason::Passed),
             Action::Collide => (dynamic::collided(header), Reason::Collided),
         };

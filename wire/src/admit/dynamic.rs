@@ -73,7 +73,7 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
     if job.flags & job_flag::ROOT != 0 && header.bitmap_0 == 0 {
         return Err(Reason::WrongWorker);
     }
-    Ok(Some(Contribution { whole: job.flags & job_flag::WHOLE != 0, ..Contribution::of(header) }))
+    Ok(Some(Contribution::of(header)))
 }
 
 /// The destination of a packet from above.

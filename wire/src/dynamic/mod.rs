@@ -47,8 +47,7 @@ pub struct SlotMeta {
     pub next_exponent: i8,
     /// Zero.
     pub reserved: u16,
-    /// The prefix of the lane that all contributors of the sum have received, at least; that the last one has, where all sums hold all
-    /// workers.
+    /// The prefix of the lane that all contributors of the sum have received, at least.
     pub received: u32,
     /// [`owner`] of the lane whose chunk the slot refused last; zero: none. It stays when the slot becomes free.
     pub refused_owner: u32,
@@ -116,8 +115,6 @@ pub struct Contribution {
     pub next_exponent: i8,
     /// The sender has the results of all chunks of this lane before this one.
     pub received: u32,
-    /// Whether the job's sums hold all workers, so that a sum's `received` may be that of its last packet.
-    pub whole: bool,
 }
 
 impl Contribution {
@@ -136,7 +133,6 @@ impl Contribution {
             exponent: header.exponent,
             next_exponent: header.next_exponent,
             received: header.received,
-            whole: false,
         }
     }
 
@@ -238,7 +234,7 @@ impl SlotMeta {
             } else {
                 self.next_exponent
             },
-            received: if c.whole | is_later(self.received, c.received) { c.received } else { self.received },
+            received: if is_later(self.received, c.received) { c.received } else { self.received },
             stamp: now,
             ..self
         }
@@ -326,10 +322,10 @@ pub fn sum(request: &Header, slot: &SlotMeta) -> Header {
     }
 }
 
-/// The header of what a slot held when a packet that was sent again, `c`, had it flushed. `slot` is the metadata of before.
+/// The header of what a slot held when a packet that was sent again had it flushed. `slot` is the metadata of before.
 #[inline(always)]
-pub fn flushed(request: &Header, slot: &SlotMeta, c: &Contribution) -> Header {
-    let both = slot.with(c, slot.stamp);
+pub fn flushed(request: &Header, slot: &SlotMeta) -> Header {
+    let both = slot.with(&Contribution::of(request), slot.stamp);
     let header = sum(request, &both);
     Header { flags: header.flags | flag::RESEND, ..header }
 }

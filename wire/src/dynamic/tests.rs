@@ -127,11 +127,11 @@ fn what_is_sent_again_flushes_the_first_level() {
     let again = Header { flags: flag::RESEND, ..packet(1, 5) };
     let before = slot(0b101, 5);
     assert_eq!(at(&before, &again, NOW), (SlotMeta::default(), Action::Flush { adds: true }));
-    let header = flushed(&again, &before, &Contribution::of(&again));
+    let header = flushed(&again, &before);
     assert_eq!((header.bitmap_0, header.flags), (0b111, flag::LEVEL | flag::RESEND));
     let mine = Header { flags: flag::RESEND, ..packet(2, 5) };
     assert_eq!(at(&before, &mine, NOW), (SlotMeta::default(), Action::Flush { adds: false }));
-    assert_eq!(flushed(&mine, &before, &Contribution::of(&mine)).bitmap_0, 0b101);
+    assert_eq!(flushed(&mine, &before).bitmap_0, 0b101);
     assert_eq!(at(&SlotMeta::default(), &mine, NOW), (SlotMeta::default(), Action::Pass), "takes no slot");
     assert_eq!(at(&slot(1, 4), &mine, NOW), (slot(1, 4), Action::Pass), "nor another's");
 }

@@ -215,8 +215,7 @@ impl System {
             return None;
         }
         let (meta, value) = &mut at.slots[header.slot as usize];
-        let contribution = Contribution::of(header);
-        let (mut after, action) = decide(meta, &contribution, 0, u32::MAX);
+        let (mut after, action) = decide(meta, &Contribution::of(header), 0, u32::MAX);
         let before = *meta;
         let adds = matches!(action, Action::Add | Action::Complete | Action::Flush { adds: true });
         let overflow = if adds && self.overflow == Overflow::Sum { flag::OVERFLOW } else { 0 };
@@ -231,7 +230,7 @@ impl System {
         *meta = after;
         let sent = match action {
             Action::Complete => Some((dynamic::sum(header, &after), *value)),
-            Action::Flush { .. } => Some((dynamic::flushed(header, &before, &contribution), *value)),
+            Action::Flush { .. } => Some((dynamic::flushed(header, &before), *value)),
             Action::Pass => Some((dynamic::passed(header), packet.sum)),
             Action::Collide => Some((dynamic::collided(header), packet.sum)),
             Action::Store | Action::Add | Action::Drop => None,

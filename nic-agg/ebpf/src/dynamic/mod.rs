@@ -257,7 +257,7 @@ fn write(headers: Headers, work: &Work) -> Result<(), Reason> {
     let is = |bits: u32| work.plan & bits != 0;
     let header = match () {
         () if is(plan::SUM) => wire::sum(&request, &work.chunk.sum),
-        () if is(plan::FLUSHED) => wire::flushed(&request, &work.chunk.sum, &work.chunk.contribution),
+        () if is(plan::FLUSHED) => wire::flushed(&request, &work.chunk.sum),
         () if is(plan::COLLIDED) => wire::collided(&request),
         () => wire::passed(&request),
     };

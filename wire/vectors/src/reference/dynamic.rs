@@ -63,7 +63,7 @@ impl Reference {
         let outcome = match action {
             Action::Store | Action::Add => (Reason::Added, None),
             Action::Complete => (Reason::Forwarded, on(sum(header, &held), &values)),
-            Action::Flush { .. } => (Reason::Flushed, on(flushed(header, &held, &contribution), &values)),
+            Action::Flush { .. } => (Reason::Flushed, on(flushed(header, &held), &values)),
             Action::Pass => (Reason::Passed, on(passed(header), &sent.values)),
             Action::Collide => (Reason::Collided, on(collided(header), &sent.values)),
             Action::Drop => (Reason::Duplicate, None),
