@@ -6,5 +6,6 @@
 //! | `proto` | the protocols' messages and clients, generated from their published definitions |
 #![forbid(unsafe_code)]
 
+pub mod p4runtime;
 mod proto;
 pub mod target;

@@ -1,0 +1,161 @@
+//! The program of the switch: its P4Info, which has the names, and its compiled form.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use prost::Message as _;
+use prost_reflect::{DescriptorPool, DynamicMessage};
+
+use crate::{
+    proto::p4::config::v1::{self as config, P4Info, match_field},
+    target::SwitchError,
+};
+
+const DEFINITIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/definitions.bin"));
+
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub info: P4Info,
+    /// The compiled program in the target's own form.
+    pub compiled: Vec<u8>,
+    /// The file of the compiled program, for messages.
+    pub file: String,
+    tables: Vec<Table>,
+    actions: Vec<Action>,
+    /// Ids and sizes of indexed counters, by name.
+    counters: BTreeMap<String, u32>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub id: u32,
+    name: String,
+    pub fields: Vec<Field>,
+}
+
+impl Table {
+    /// Whether its entries need a priority.
+    pub fn has_priority(&self) -> bool {
+        self.fields.iter().any(|field| field.is_ternary)
+    }
+
+    pub fn field(&self, name: &str) -> Result<&Field, SwitchError> {
+        let found = self.fields.iter().find(|field| field.name == name);
+        found.ok_or_else(|| unknown("key field", &format!("{name}` of table `{}", self.name)))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Field {
+    pub id: u32,
+    pub name: String,
+    pub is_ternary: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Action {
+    pub id: u32,
+    pub name: String,
+    /// Ids by name.
+    pub parameters: BTreeMap<String, u32>,
+}
+
+impl Program {
+    /// Reads the compiled program, and its P4Info in text or binary form.
+    pub fn read(compiled: &Path, info: &Path) -> Result<Program, SwitchError> {
+        let read = |path: &Path| fs::read(path).map_err(|error| file_error(path, &error.to_string()));
+        let (compiled, file) = (read(compiled)?, compiled.display().to_string());
+        let parsed = parse_info(&read(info)?).map_err(|error| {
+            file_error(info, &format!("{error}; give the P4Info that the compiler wrote (--p4runtime-files)"))
+        })?;
+        Ok(Program::new(parsed, compiled, file))
+    }
+
+    fn new(info: P4Info, compiled: Vec<u8>, file: String) -> Program {
+        let tables = info.tables.iter().map(|table| Table {
+            id: id(table.preamble.as_ref()),
+            name: last_name(table.preamble.as_ref()),
+            fields: table.match_fields.iter().map(field).collect(),
+        });
+        let actions = info.actions.iter().map(|action| Action {
+            id: id(action.preamble.as_ref()),
+            name: last_name(action.preamble.as_ref()),
+            parameters: action.params.iter().map(|param| (param.name.clone(), param.id)).collect(),
+        });
+        let counters = info.counters.iter();
+        let counters =
+            counters.map(|counter| (last_name(counter.preamble.as_ref()), id(counter.preamble.as_ref())));
+        Program {
+            tables: tables.collect(),
+            actions: actions.collect(),
+            counters: counters.collect(),
+            compiled,
+            file,
+            info,
+        }
+    }
+
+    pub fn table(&self, name: &str) -> Result<&Table, SwitchError> {
+        self.tables.iter().find(|table| table.name == name).ok_or_else(|| unknown("table", name))
+    }
+
+    pub fn action(&self, name: &str) -> Result<&Action, SwitchError> {
+        self.actions.iter().find(|action| action.name == name).ok_or_else(|| unknown("action", name))
+    }
+
+    pub fn action_of(&self, id: u32) -> Result<&Action, SwitchError> {
+        let found = self.actions.iter().find(|action| action.id == id);
+        found.ok_or_else(|| unknown("action", &format!("of id {id:#x}")))
+    }
+
+    /// Returns the id of an indexed counter.
+    pub fn counter(&self, name: &str) -> Result<u32, SwitchError> {
+        self.counters.get(name).copied().ok_or_else(|| unknown("counter", name))
+    }
+
+    /// Whether any register has this number of cells; nothing is known of a program without registers in its P4Info.
+    pub fn has_register_of(&self, cells: u32) -> bool {
+        let mut registers = self.info.registers.iter();
+        registers.len() == 0 || registers.any(|register| u32::try_from(register.size) == Ok(cells))
+    }
+
+    /// Returns a number that another program most likely does not have.
+    pub fn fingerprint(&self) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&self.info.encode_to_vec());
+        hasher.update(&self.compiled);
+        hasher.finalize()
+    }
+}
+
+fn parse_info(bytes: &[u8]) -> Result<P4Info, String> {
+    let Ok(text) = str::from_utf8(bytes) else {
+        return P4Info::decode(bytes).map_err(|error| error.to_string());
+    };
+    let pool = DescriptorPool::decode(DEFINITIONS).map_err(|error| error.to_string())?;
+    let descriptor = pool.get_message_by_name("p4.config.v1.P4Info").ok_or("P4Info is not defined")?;
+    let message = DynamicMessage::parse_text_format(descriptor, text).map_err(|error| error.to_string())?;
+    message.transcode_to().map_err(|error| error.to_string())
+}
+
+fn field(field: &config::MatchField) -> Field {
+    let ternary = match_field::MatchType::Ternary as i32;
+    let is_ternary = field.r#match == Some(match_field::Match::MatchType(ternary));
+    Field { id: field.id, name: field.name.clone(), is_ternary }
+}
+
+fn id(preamble: Option<&config::Preamble>) -> u32 {
+    preamble.map_or(0, |preamble| preamble.id)
+}
+
+fn last_name(preamble: Option<&config::Preamble>) -> String {
+    let name = preamble.map_or("", |preamble| preamble.name.as_str());
+    name.rsplit('.').next().unwrap_or(name).to_owned()
+}
+
+fn unknown(kind: &'static str, name: &str) -> SwitchError {
+    SwitchError::Unknown { kind, name: name.to_owned() }
+}
+
+fn file_error(path: &Path, what: &str) -> SwitchError {
+    SwitchError::File { path: path.display().to_string(), what: what.to_owned() }
+}
