@@ -3,6 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`target`] | the interface to a switch, which P4Runtime and BFRuntime implement |
+//! | [`p4runtime`] | a switch behind a P4Runtime server: session, program, entries, counters |
 //! | `proto` | the protocols' messages and clients, generated from their published definitions |
 #![forbid(unsafe_code)]
 

@@ -101,7 +101,17 @@ impl Entry {
 pub struct Group {
     /// Not 0.
     pub id: u32,
+    /// In order.
     pub replicas: Vec<Replica>,
+}
+
+impl Group {
+    #[must_use]
+    pub fn new(id: u32, replicas: impl IntoIterator<Item = Replica>) -> Group {
+        let mut replicas: Vec<_> = replicas.into_iter().collect();
+        replicas.sort_unstable();
+        Group { id, replicas }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

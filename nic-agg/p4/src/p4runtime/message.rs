@@ -48,7 +48,7 @@ pub fn all_groups() -> Entity {
 
 fn table_entry(program: &Program, entry: &Entry) -> Result<TableEntry, SwitchError> {
     let table = program.table(entry.table)?;
-    let action = program.action(&entry.action)?;
+    let action = program.action(table, &entry.action)?;
     let field = |(name, value): (&String, &Match)| {
         let field = table.field(name)?;
         let value = match *value {
@@ -146,9 +146,8 @@ pub fn group(entity: &Entity) -> Option<Group> {
         None => 0,
     };
     let replicas = read.replicas.iter();
-    let replicas =
-        replicas.map(|replica| Replica { port: port(replica), instance: replica.instance }).collect();
-    Some(Group { id: read.multicast_group_id, replicas })
+    let replicas = replicas.map(|replica| Replica { port: port(replica), instance: replica.instance });
+    Some(Group::new(read.multicast_group_id, replicas))
 }
 
 /// Returns the cell and packets of a counter that was read.

@@ -19,7 +19,7 @@ use crate::{
         google::rpc,
         p4::v1::{self as p4, Entity, ReadRequest, WriteRequest},
     },
-    target::{Entry, Group, SwitchError, Target, Update},
+    target::{Change, Entry, Group, SwitchError, Target, Update},
 };
 
 /// The time that a server may take for a call.
@@ -96,6 +96,11 @@ impl P4Runtime {
         wait.recv().map_err(stopped)
     }
 
+    fn is_full(&self, table: &'static str) -> bool {
+        let size = self.program.table(table).map_or(0, |table| table.size);
+        self.entries(table).is_ok_and(|entries| entries.len() >= size)
+    }
+
     fn read(&self, doing: &str, entities: Vec<Entity>) -> Result<Vec<Entity>, SwitchError> {
         let request = ReadRequest { device_id: self.server.device, entities, ..ReadRequest::default() };
         let read = self.call(|mut client| async move {
@@ -129,6 +134,11 @@ impl P4Runtime {
         match (code, update) {
             (Code::ResourceExhausted, Update::Entry(_, entry)) => {
                 SwitchError::TableFull { table: entry.table.to_owned(), what: error.message }
+            }
+            // The model does not say why.
+            (Code::Unknown, Update::Entry(Change::Insert, entry)) if self.is_full(entry.table) => {
+                let what = "as many as P4Info says".to_owned();
+                SwitchError::TableFull { table: entry.table.to_owned(), what }
             }
             (Code::ResourceExhausted, Update::Group(..)) => {
                 SwitchError::TableFull { table: "multicast groups".into(), what: error.message }

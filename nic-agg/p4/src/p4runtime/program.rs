@@ -1,6 +1,6 @@
 //! The program of the switch: its P4Info, which has the names, and its compiled form.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fmt, fs, path::Path};
 
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage};
@@ -12,7 +12,7 @@ use crate::{
 
 const DEFINITIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/definitions.bin"));
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Program {
     pub info: P4Info,
     /// The compiled program in the target's own form.
@@ -29,7 +29,11 @@ pub struct Program {
 pub struct Table {
     pub id: u32,
     name: String,
+    /// The most entries.
+    pub size: usize,
     pub fields: Vec<Field>,
+    /// Ids of its actions.
+    actions: Vec<u32>,
 }
 
 impl Table {
@@ -74,7 +78,9 @@ impl Program {
         let tables = info.tables.iter().map(|table| Table {
             id: id(table.preamble.as_ref()),
             name: last_name(table.preamble.as_ref()),
+            size: usize::try_from(table.size).unwrap_or(0),
             fields: table.match_fields.iter().map(field).collect(),
+            actions: table.action_refs.iter().map(|action| action.id).collect(),
         });
         let actions = info.actions.iter().map(|action| Action {
             id: id(action.preamble.as_ref()),
@@ -98,8 +104,11 @@ impl Program {
         self.tables.iter().find(|table| table.name == name).ok_or_else(|| unknown("table", name))
     }
 
-    pub fn action(&self, name: &str) -> Result<&Action, SwitchError> {
-        self.actions.iter().find(|action| action.name == name).ok_or_else(|| unknown("action", name))
+    /// Returns the action of a table that has this name; other tables' may have it too.
+    pub fn action(&self, table: &Table, name: &str) -> Result<&Action, SwitchError> {
+        let mut actions = self.actions.iter().filter(|action| table.actions.contains(&action.id));
+        let found = actions.find(|action| action.name == name);
+        found.ok_or_else(|| unknown("action", &format!("{name}` of table `{}", table.name)))
     }
 
     pub fn action_of(&self, id: u32) -> Result<&Action, SwitchError> {
@@ -124,6 +133,12 @@ impl Program {
         hasher.update(&self.info.encode_to_vec());
         hasher.update(&self.compiled);
         hasher.finalize()
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Program({}, {:#x})", self.file, self.fingerprint())
     }
 }
 
