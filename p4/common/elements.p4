@@ -1,32 +1,65 @@
 // Static slots: how many elements a version's chunk has, and whether they are summed or the largest is kept. 0: no elements yet.
 
 control Elements(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
-    bit<16> mine;
-    bit<16> held = 0;
-
     REGISTER(bit<16>, sizes, VERSIONS)
     REGISTER_ACTION(bit<16>, bit<16>, sizes, look_size, result = value;)
-    REGISTER_ACTION(bit<16>, bit<16>, sizes, set_size, result = value; value = mine;)
-    REGISTER_ACTION(bit<16>, bit<16>, sizes, begin_size, result = value; if (value == 0) { value = mine; })
+    REGISTER_ACTION(bit<16>, bit<16>, sizes, set_size, result = value; value = slot.mine;)
+    REGISTER_ACTION(bit<16>, bit<16>, sizes, begin_size, result = value; if (value == 0) { value = slot.mine; })
+
+    action look() {
+        EXECUTE(look_size, meta.place, slot.size);
+    }
+    action set() {
+        EXECUTE(set_size, meta.place, slot.size);
+    }
+    action begin() {
+        EXECUTE(begin_size, meta.place, slot.size);
+    }
+    table size_orders {
+        key = {
+            hdr.bridge.pass : ternary;
+            slot.takes : ternary;
+            slot.is_new : ternary;
+            slot.is_same : ternary;
+            slot.is_alike : ternary;
+            slot.state : ternary;
+            hdr.sumac.exponent_round : ternary;
+        }
+        actions = { look; set; begin; }
+        const default_action = look;
+        const entries = {
+            (PASS_AGREE, _, _, _, _, _, _) : set();
+            (_, 1, 1, _, _, _, _) : set();
+            (_, 1, _, 1, 1, 0 &&& STATE_ROUND, 0) : begin();
+        }
+    }
+
+    action compare() {
+        slot.size_difference = slot.size ^ slot.mine;
+    }
+    action empty() {
+        slot.is_empty = 1;
+    }
+    action same_size() {
+        slot.is_same_size = 1;
+    }
+    action other_kind() {
+        slot.is_other_kind = 1;
+    }
+    table size_verdicts {
+        key = { slot.size : ternary; slot.size_difference : ternary; }
+        actions = { empty; same_size; other_kind; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            (0, _) : empty();
+            (_, 0) : same_size();
+            (_, 0x8000 &&& 0x8000) : other_kind();
+        }
+    }
 
     apply {
-        mine = hdr.sumac.maximum ++ hdr.sumac.elements[14:0];
-        if (slot.is_agreeing == 1 || (slot.is_new == 1 && slot.takes == 1)) {
-            if (slot.is_agreeing == 1 || hdr.sumac.exponent_round == 1) {
-                mine = 0;
-            }
-            EXECUTE(set_size, meta.place, held);
-            slot.is_empty = 1;
-        } else if (slot.takes == 1 && slot.is_same == 1 && slot.is_alike == 1 && slot.is_round == 0 && hdr.sumac.exponent_round == 0) {
-            EXECUTE(begin_size, meta.place, held);
-            if (held == 0) { slot.is_empty = 1; }
-        } else {
-            EXECUTE(look_size, meta.place, held);
-            if (held == 0) { slot.is_empty = 1; }
-        }
-        slot.is_other_kind = held[15:15] ^ hdr.sumac.maximum;
-        if (held[14:0] == hdr.sumac.elements[14:0]) {
-            slot.is_same_size = 1;
-        }
+        size_orders.apply();
+        compare();
+        size_verdicts.apply();
     }
 }

@@ -7,6 +7,7 @@
 #include "own.p4"
 #include "ways.p4"
 #include "answer.p4"
+#include "place.p4"
 #ifndef DYNAMIC_ONLY
 #include "static.p4"
 #endif
@@ -26,6 +27,7 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
     Envelope() envelope;
     Content() content;
 #ifndef DYNAMIC_ONLY
+    Place() place;
     Static() static_;
 #endif
 #ifndef STATIC_ONLY
@@ -91,16 +93,9 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
                         hdr.sumac.ecn_echo = 1;
                         hdr.ipv4.ecn = ECN_CAPABLE;
                     }
-                    meta.place = meta.slot[14:0] ++ hdr.sumac.pool_version;
+                    place.apply(hdr, meta);
                     hdr.bridge.place = meta.place;
                     static_.apply(hdr, meta);
-                    if (meta.is_parents == 1) {
-                        meta.flags = hdr.sumac.overflow ++ hdr.sumac.ecn_echo ++ hdr.sumac.not_finite ++ hdr.sumac.maximum;
-                        meta.exponent = hdr.sumac.exponent;
-                        meta.next_exponent = hdr.sumac.next_exponent;
-                        meta.next_seq = hdr.sumac.next_seq;
-                        meta.tensor = hdr.sumac.tensor;
-                    }
                 }
 #endif
 #ifndef STATIC_ONLY

@@ -1,14 +1,11 @@
 // Static slots: what a result has from all contributions: flags, the chunk's exponent and the largest of the slot's next chunk.
 
 control Merged(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
-    bit<8> mine;
-    bit<8> merged = 0;
-
-    // Overflow, ECN echo, not finite.
+    // Overflow, ECN echo, not finite, as in metadata_t.
     REGISTER(bit<8>, merged_flags, VERSIONS)
     REGISTER_ACTION(bit<8>, bit<8>, merged_flags, look_flags, result = value;)
-    REGISTER_ACTION(bit<8>, bit<8>, merged_flags, set_flags, value = mine; result = value;)
-    REGISTER_ACTION(bit<8>, bit<8>, merged_flags, merge_flags, value = value | mine; result = value;)
+    REGISTER_ACTION(bit<8>, bit<8>, merged_flags, set_flags, value = slot.flags; result = value;)
+    REGISTER_ACTION(bit<8>, bit<8>, merged_flags, merge_flags, value = value | slot.flags; result = value;)
 
     SIGNED_REGISTER(8, exponents, VERSIONS)
     SIGNED_ACTION(8, exponents, look_exponent, result = value;)
@@ -22,39 +19,99 @@ control Merged(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
         if (value < hdr.sumac.next_exponent) { value = hdr.sumac.next_exponent; }
         result = value;)
 
+    action look_at_flags() {
+        EXECUTE(look_flags, meta.place, meta.flags);
+    }
+    action begin_flags() {
+        EXECUTE(set_flags, meta.place, meta.flags);
+    }
+    action add_flags() {
+        EXECUTE(merge_flags, meta.place, meta.flags);
+    }
+    table flag_orders {
+        key = {
+            hdr.bridge.pass : ternary;
+            slot.is_taken : ternary;
+            slot.present : ternary;
+            slot.is_new : ternary;
+            slot.size : ternary;
+            hdr.sumac.exponent_round : ternary;
+        }
+        actions = { look_at_flags; begin_flags; add_flags; }
+        const default_action = look_at_flags;
+        const entries = {
+            (PASS_AGREE, _, _, _, _, _) : begin_flags();
+            (PASS_CONCLUDE, _, _, _, _, _) : begin_flags();
+            (PASS_CONCLUDE_ROOTS, _, _, _, _, _) : begin_flags();
+            (_, 1, 0, _, _, _) : look_at_flags();
+            (_, 1, _, 1, _, _) : begin_flags();
+            // The first elements after an exponent round.
+            (_, 1, _, _, 0, 0) : begin_flags();
+            (_, 1, _, _, _, _) : add_flags();
+        }
+    }
+
+    action look_at_exponent() {
+        EXECUTE(look_exponent, meta.place, meta.exponent);
+    }
+    action begin_exponent() {
+        EXECUTE(set_exponent, meta.place, meta.exponent);
+    }
+    action add_exponent() {
+        EXECUTE(merge_exponent, meta.place, meta.exponent);
+    }
+    table exponent_orders {
+        key = {
+            hdr.bridge.pass : ternary;
+            slot.is_taken : ternary;
+            slot.present : ternary;
+            slot.is_new : ternary;
+            hdr.sumac.exponent_round : ternary;
+        }
+        actions = { look_at_exponent; begin_exponent; add_exponent; }
+        const default_action = look_at_exponent;
+        const entries = {
+            // The root's; without a root it is the version's own.
+            (PASS_AGREE, _, _, _, _) : begin_exponent();
+            (_, 1, 0, _, _) : look_at_exponent();
+            (_, 1, _, 1, 1) : begin_exponent();
+            (_, 1, _, _, 1) : add_exponent();
+        }
+    }
+
+    action look_at_next() {
+        EXECUTE(look_next_exponent, meta.place, meta.next_exponent);
+    }
+    action begin_next() {
+        EXECUTE(set_next_exponent, meta.place, meta.next_exponent);
+    }
+    action add_next() {
+        EXECUTE(merge_next_exponent, meta.place, meta.next_exponent);
+    }
+    table next_exponent_orders {
+        key = {
+            hdr.bridge.pass : ternary;
+            slot.is_taken : ternary;
+            slot.present : ternary;
+            slot.is_new : ternary;
+            slot.size : ternary;
+            hdr.sumac.exponent_round : ternary;
+        }
+        actions = { look_at_next; begin_next; add_next; }
+        const default_action = look_at_next;
+        const entries = {
+            (PASS_CONCLUDE, _, _, _, _, _) : begin_next();
+            (PASS_CONCLUDE_ROOTS, _, _, _, _, _) : begin_next();
+            (_, 1, 0, _, _, _) : look_at_next();
+            (_, 1, _, 1, _, 0) : begin_next();
+            (_, 1, _, _, 0, 0) : begin_next();
+            (_, 1, _, _, _, 0) : add_next();
+        }
+    }
+
     apply {
-        mine = 5w0 ++ hdr.sumac.overflow ++ hdr.sumac.ecn_echo ++ hdr.sumac.not_finite;
-        slot.exponent = hdr.sumac.next_exponent;
-        if (hdr.sumac.exponent_round == 1) {
-            mine = mine & 2;
-        }
-        if (slot.is_agreeing == 1) {
-            // The root's exponent; without a root it is the version's own.
-            slot.exponent = hdr.sumac.exponent;
-            EXECUTE(set_flags, meta.place, merged);
-            EXECUTE(set_exponent, meta.place, meta.exponent);
-        } else if (slot.is_concluding == 1) {
-            EXECUTE(set_flags, meta.place, merged);
-            EXECUTE(set_next_exponent, meta.place, meta.next_exponent);
-        } else if (slot.is_added == 1 && slot.is_first == 1) {
-            EXECUTE(set_flags, meta.place, merged);
-            if (hdr.sumac.exponent_round == 1) {
-                EXECUTE(set_exponent, meta.place, meta.exponent);
-            } else {
-                EXECUTE(set_next_exponent, meta.place, meta.next_exponent);
-            }
-        } else if (slot.is_added == 1) {
-            EXECUTE(merge_flags, meta.place, merged);
-            if (hdr.sumac.exponent_round == 1) {
-                EXECUTE(merge_exponent, meta.place, meta.exponent);
-            } else {
-                EXECUTE(merge_next_exponent, meta.place, meta.next_exponent);
-            }
-        } else {
-            EXECUTE(look_flags, meta.place, merged);
-            EXECUTE(look_exponent, meta.place, meta.exponent);
-            EXECUTE(look_next_exponent, meta.place, meta.next_exponent);
-        }
-        meta.flags = merged[2:0] ++ hdr.sumac.maximum;
+        flag_orders.apply();
+        exponent_orders.apply();
+        next_exponent_orders.apply();
     }
 }

@@ -67,6 +67,9 @@ struct metadata_t {
     bit<32> slot_in_lane;
     bit<16> slot;
     bit<16> place;
+    // The chunk is the first of its version; the chunk that the pass is about.
+    bit<1> is_first_chunk;
+    bit<32> number;
     // Chunks from its own to the first of its operation, of a flush.
     bit<32> ahead;
     // The job and its epoch; of a dynamic job the lane too.
@@ -76,8 +79,8 @@ struct metadata_t {
     bit<8> answer;
     bit<2> event;
     bit<1> has_event;
-    // Merged flags of the slot: overflow, ECN echo, not finite; and maximum.
-    bit<4> flags;
+    // Merged flags of the slot: overflow 8, ECN echo 4, not finite 2.
+    bit<8> flags;
     int<8> exponent;
     int<8> next_exponent;
     bit<32> next_seq;

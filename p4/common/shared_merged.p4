@@ -38,7 +38,7 @@ control SharedMerged(inout headers_t hdr, inout metadata_t meta, inout shared_sl
         } else if (slot.merges == 1) {
             EXECUTE(merge_shared_flags, meta.slot, merged);
         }
-        meta.flags = merged[2:0] ++ 1w0;
+        meta.flags = merged << 1;
         meta.received = (bit<32>) received;
     }
 }

@@ -1,4 +1,4 @@
-// What the ingress finds out about a static slot.
+// What is found out about a static slot.
 #ifndef SLOT_P4
 #define SLOT_P4
 
@@ -8,44 +8,50 @@ const bit<8> STATE_AGREED = 2;
 const bit<8> STATE_ROUND = 4;
 
 struct slot_t {
-    // What this pass does: note a result, or the exponent of a round; or take a contribution in, if the slot lets it.
-    bit<1> is_concluding;
-    bit<1> is_agreeing;
-    bit<1> takes;
+    // The packet is a contribution, which the slot may take in.
+    bit<8> takes;
+    // What it writes: STATE_*, elements and operation, exponent, flags, and the senders that are missing with it.
+    bit<8> mark;
+    bit<16> mine;
+    int<8> exponent;
+    bit<8> flags;
+    bit<32> others;
 
-    // The packet's chunk is the first that its version ever has.
-    bit<1> is_first_chunk;
-    // The version whose turn it is to take a new chunk, and the chunk that the packet's version takes next.
-    bit<32> turn;
+    // It is the turn of the packet's version, and of its chunk in that version.
+    bit<8> is_turn;
+    bit<8> is_next;
+    // The chunk that takes the version next.
     bit<32> next;
-    // The packet's chunk; in the second pass the one that takes the version next.
-    bit<32> number;
-    bit<1> in_turn;
+    // The version is the job's; the chunks from its own to the packet's.
+    bit<8> is_owner;
+    bit<32> held;
+    bit<32> behind;
 
     // The packet's chunk against the version's: the same, a new one in turn, or an older one.
     bit<1> is_same;
     bit<1> is_new;
     bit<1> is_stale;
 
-    // STATE_*.
+    // STATE_*; and the signature is the version's.
     bit<8> state;
-    bit<1> is_round;
-    // Signature, number of elements and operation are the version's.
-    bit<1> is_alike;
+    bit<8> is_alike;
+    // Elements and operation of the version, 0: none yet; and their difference from the packet's.
+    bit<16> size;
+    bit<16> size_difference;
     bit<1> is_same_size;
     bit<1> is_other_kind;
-    // The version had no elements.
     bit<1> is_empty;
 
-    // The packet's values or exponent go into the version, if they are not in it; all others are in; so they are complete.
+    // The packet's values or exponent go into the version, if they are not in it.
     bit<1> is_taken;
+    // Senders that were missing; the packet's among them; and all but the packet's.
+    bit<32> missing;
+    bit<32> present;
+    bit<32> left;
     bit<1> is_in;
-    bit<1> completes;
-    // Nobody's were missing before.
+    // Nobody's were missing; only the packet's were.
     bit<1> is_complete;
-    bit<1> is_added;
-    bit<1> is_first;
-    int<8> exponent;
+    bit<1> completes;
 }
 
 #endif

@@ -1,9 +1,8 @@
 // Static jobs (SwitchML): what a packet does to its slot. wire/src/slot has the same as one function; here it is cut into what a
-// switch can do in one pass, each step on a register of its own, and what takes a second pass.
+// switch can do in one pass, each step on a register of its own, and what takes a second pass. place.p4 comes before.
 
 #include "slot.p4"
 #include "turn.p4"
-#include "lane.p4"
 #include "chunk.p4"
 #include "version.p4"
 #include "elements.p4"
@@ -13,10 +12,8 @@
 
 control Static(inout headers_t hdr, inout metadata_t meta) {
     slot_t slot;
-    bit<32> first_chunk;
 
     Turn() turn;
-    Lane() lane;
     Chunk() chunk;
     VersionState() version;
     Elements() elements;
@@ -24,76 +21,153 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
     Merged() merged;
     StaticDecision() decision;
 
+    action take_sum(bit<8> takes) {
+        slot.takes = takes;
+        slot.mine = hdr.sumac.elements;
+        slot.exponent = hdr.sumac.next_exponent;
+    }
+    action take_maximum(bit<8> takes) {
+        slot.takes = takes;
+        slot.mine = hdr.sumac.elements | 0x8000;
+        slot.exponent = hdr.sumac.next_exponent;
+    }
+    action take_round(bit<8> takes) {
+        slot.takes = takes;
+        slot.mark = STATE_ROUND;
+        slot.mine = 0;
+        slot.exponent = hdr.sumac.next_exponent;
+    }
+    action conclude() {
+        slot.mark = STATE_FINAL;
+    }
+    action agree() {
+        slot.mark = STATE_AGREED;
+        slot.mine = 0;
+        slot.exponent = hdr.sumac.exponent;
+    }
+    // What the packet writes into the slot, if anything.
+    table steps {
+        key = {
+            hdr.bridge.pass : ternary;
+            meta.is_parents : ternary;
+            hdr.sumac.query : ternary;
+            hdr.sumac.exponent_round : ternary;
+            hdr.sumac.maximum : ternary;
+        }
+        actions = { take_sum; take_maximum; take_round; conclude; agree; }
+        const default_action = conclude;
+        const entries = {
+            (PASS_NONE, 0, 0, 1, _) : take_round(1);
+            (PASS_NONE, 0, 0, _, 1) : take_maximum(1);
+            (PASS_NONE, 0, 0, _, _) : take_sum(1);
+            (PASS_NONE, _, _, 1, _) : take_round(0);
+            (PASS_NONE, _, _, _, 1) : take_maximum(0);
+            (PASS_NONE, _, _, _, _) : take_sum(0);
+            (PASS_AGREE, _, _, _, _) : agree();
+        }
+    }
+    action set_flags(bit<8> flags) {
+        slot.flags = flags;
+    }
+    // The bits of metadata_t.flags. An exponent round has only the ECN echo.
+    table flag_bits {
+        key = { hdr.sumac.exponent_round : exact; hdr.sumac.overflow : exact; hdr.sumac.ecn_echo : exact; hdr.sumac.not_finite : exact; }
+        actions = { set_flags; }
+        const default_action = set_flags(0);
+        const entries = {
+            (0, 0, 0, 1) : set_flags(2);
+            (0, 0, 1, 0) : set_flags(4);
+            (0, 0, 1, 1) : set_flags(6);
+            (0, 1, 0, 0) : set_flags(8);
+            (0, 1, 0, 1) : set_flags(10);
+            (0, 1, 1, 0) : set_flags(12);
+            (0, 1, 1, 1) : set_flags(14);
+            (1, 0, 1, 0) : set_flags(4);
+            (1, 0, 1, 1) : set_flags(4);
+            (1, 1, 1, 0) : set_flags(4);
+            (1, 1, 1, 1) : set_flags(4);
+        }
+    }
+    action prepare() {
+        slot.others = meta.all ^ meta.bit_;
+    }
+
+    action send() {
+        hdr.bridge.pass = PASS_NONE;
+    }
+    action end() {
+        hdr.bridge.operation = OPERATION_NONE;
+        hdr.bridge.pass = PASS_END;
+    }
+    action concluded_maximum() {
+        hdr.sumac.next_seq = meta.number;
+        hdr.bridge.operation = OPERATION_READ_FIRST;
+        hdr.bridge.pass = PASS_FETCH;
+    }
+    action concluded() {
+        hdr.sumac.next_seq = meta.number;
+        hdr.bridge.operation = OPERATION_READ_SECOND;
+        hdr.bridge.pass = PASS_SEND;
+    }
+    action fetched_maximum() {
+        hdr.bridge.operation = OPERATION_READ_FIRST;
+        hdr.bridge.pass = PASS_FETCH;
+    }
+    action fetched() {
+        hdr.bridge.operation = OPERATION_READ_SECOND;
+        hdr.bridge.pass = PASS_SEND;
+    }
+    // Of a result.
+    action fetched_result() {
+        hdr.sumac.next_seq = slot.next;
+        hdr.bridge.operation = OPERATION_READ_SECOND;
+        hdr.bridge.pass = PASS_SEND;
+    }
+    // What follows a pass after the first.
+    table later_passes {
+        key = { hdr.bridge.pass : ternary; slot.is_same : ternary; hdr.bridge.operation : ternary; hdr.sumac.kind : ternary; }
+        actions = { send; end; concluded; concluded_maximum; fetched; fetched_maximum; fetched_result; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            (PASS_AGREE, _, _, _) : send();
+            (PASS_CONCLUDE, _, OPERATION_MAXIMUM, _) : concluded_maximum();
+            (PASS_CONCLUDE, _, _, _) : concluded();
+            (PASS_CONCLUDE_ROOTS, _, _, _) : concluded();
+            // The version has another chunk by now.
+            (PASS_FETCH, 0, _, _) : end();
+            (PASS_FETCH, _, OPERATION_MAXIMUM, _) : fetched_maximum();
+            (PASS_FETCH, _, OPERATION_READ_FIRST, KIND_RESULT) : fetched_result();
+            (PASS_FETCH, _, _, _) : fetched();
+        }
+    }
+
+    // A root's result stays as it is.
+    action roots() {
+        meta.flags = slot.flags;
+        meta.exponent = hdr.sumac.exponent;
+        meta.next_exponent = hdr.sumac.next_exponent;
+        meta.next_seq = hdr.sumac.next_seq;
+        meta.tensor = hdr.sumac.tensor;
+    }
+
     apply {
-        slot = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-        meta.owner = hdr.sumac.job ++ hdr.sumac.epoch;
-        slot.number = hdr.sumac.seq;
-        if (hdr.bridge.pass == PASS_NONE) {
-            slot.takes = ~meta.is_parents & ~hdr.sumac.query;
-        } else if (hdr.bridge.pass == PASS_CONCLUDE || hdr.bridge.pass == PASS_CONCLUDE_ROOTS) {
-            slot.is_concluding = 1;
-            slot.state = STATE_FINAL;
-            slot.turn = 31w0 ++ ~hdr.sumac.pool_version;
-        } else if (hdr.bridge.pass == PASS_AGREE) {
-            slot.is_agreeing = 1;
-            slot.state = STATE_AGREED;
-        }
-        first_chunk = meta.slot_in_lane;
-        if (hdr.sumac.pool_version == 1) {
-            first_chunk = meta.slot_in_lane + meta.lane_slots;
-        }
-        if (first_chunk == hdr.sumac.seq) {
-            slot.is_first_chunk = 1;
-        }
-        if (hdr.bridge.pass == PASS_CONCLUDE) {
-            lane.apply(hdr, meta, slot);
-        } else if (hdr.bridge.pass == PASS_CONCLUDE_ROOTS) {
-            slot.number = hdr.sumac.next_seq;
-        }
+        slot = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+        steps.apply();
+        flag_bits.apply();
+        prepare();
         turn.apply(hdr, meta, slot);
-        if (slot.turn == 31w0 ++ hdr.sumac.pool_version && slot.next == hdr.sumac.seq) {
-            slot.in_turn = 1;
-        }
         chunk.apply(hdr, meta, slot);
         version.apply(hdr, meta, slot);
-        slot.is_round = slot.state[2:2];
         elements.apply(hdr, meta, slot);
-        if (slot.takes == 1) {
-            if (slot.is_new == 1) {
-                slot.is_taken = 1;
-            } else if (slot.is_same == 1 && slot.is_alike == 1) {
-                if (hdr.sumac.exponent_round == 1) {
-                    slot.is_taken = slot.is_round;
-                } else if (slot.is_round == 0 && (slot.is_empty == 1 || (slot.is_same_size == 1 && slot.is_other_kind == 0))) {
-                    slot.is_taken = 1;
-                }
-            }
-        }
         seen.apply(hdr, meta, slot);
-        slot.is_added = slot.is_taken & ~slot.is_in;
-        // In an exponent round there are no elements yet.
-        slot.is_first = slot.is_new | (slot.is_empty & ~hdr.sumac.exponent_round);
         merged.apply(hdr, meta, slot);
         if (hdr.bridge.pass == PASS_NONE) {
-            meta.next_seq = slot.next;
             decision.apply(hdr, meta, slot);
-        } else if (hdr.bridge.pass == PASS_AGREE) {
-            hdr.bridge.pass = PASS_NONE;
+            if (meta.is_parents == 1) {
+                roots();
+            }
         } else {
-            if (slot.is_concluding == 1) {
-                hdr.sumac.next_seq = slot.number;
-            }
-            if (hdr.bridge.pass == PASS_FETCH && slot.is_same == 0) {
-                // The version has another chunk by now.
-                hdr.bridge.operation = OPERATION_NONE;
-                hdr.bridge.pass = PASS_END;
-            } else if (hdr.bridge.operation == OPERATION_MAXIMUM) {
-                hdr.bridge.operation = OPERATION_READ_FIRST;
-                hdr.bridge.pass = PASS_FETCH;
-            } else {
-                hdr.bridge.operation = OPERATION_READ_SECOND;
-                hdr.bridge.pass = PASS_SEND;
-            }
+            later_passes.apply();
         }
     }
 }
