@@ -1,4 +1,4 @@
-//! The messages and clients of P4Runtime, generated from its published definitions.
+//! The messages and clients of P4Runtime and BFRuntime, generated from its published definitions.
 #![allow(
     clippy::all,
     clippy::pedantic,
@@ -25,4 +25,8 @@ pub mod p4 {
             include!(concat!(env!("OUT_DIR"), "/p4.config.v1.rs"));
         }
     }
+}
+
+pub mod bfrt_proto {
+    include!(concat!(env!("OUT_DIR"), "/bfrt_proto.rs"));
 }

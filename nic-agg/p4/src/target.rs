@@ -159,6 +159,10 @@ pub enum SwitchError {
          another --device-id"
     )]
     NotPrimary { address: String, device: u64 },
+    #[error(
+        "another control plane is bound to program `{program}` of the switch at {address} ({what}): stop that one first"
+    )]
+    Bound { address: String, program: String, what: String },
     #[error("the switch at {address} is not ready: {what}")]
     Away { address: String, what: String },
     #[error(
@@ -173,6 +177,10 @@ pub enum SwitchError {
         "the switch's program has no {kind} `{name}`: load the program of this release (p4/ of the same version)"
     )]
     Unknown { kind: &'static str, name: String },
+    #[error(
+        "field `{field}` of table `{table}`: {what}; load the program of this release (p4/ of the same version)"
+    )]
+    Field { table: String, field: String, what: String },
     #[error("{doing}: the switch answers {what}")]
     Refused { doing: String, what: String },
     #[error("{path}: {what}")]

@@ -1,0 +1,171 @@
+//! A Tofino switch, through BFRuntime: tables, multicast groups and counters by the names of its bf-rt.json.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | [`session`] | the connection: subscription, loading of the program, binding, calls |
+//! | [`pipeline`] | the files of a compiled program |
+//! | [`schema`] | names, numbers and types of tables |
+//! | [`entry`] | entries of tables |
+//! | [`groups`] | multicast groups |
+//! | [`counters`] | counters |
+//! | [`mark`] | the number of the switch's memory |
+//! | [`status`] | the errors of calls |
+//!
+//! Ports, their speeds and the recirculation are the operator's business, and the program mirrors nothing: no table of ports
+//! or mirror sessions is written.
+
+mod counters;
+mod entry;
+mod groups;
+mod mark;
+mod pipeline;
+#[cfg(any(test, feature = "played"))]
+pub mod played;
+mod schema;
+mod session;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, ops::Range};
+
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
+
+pub use self::pipeline::Pipeline;
+use self::session::Session;
+use crate::{
+    blocking::Blocking,
+    proto::bfrt_proto::{Entity, TableEntry, Update as Message, entity, update::Type},
+    target::{Change, Entry, Group, SwitchError, Target, Update},
+};
+
+/// The TCP port on which bf_switchd serves BFRuntime unless told otherwise.
+pub const DEFAULT_PORT: u16 = 50052;
+
+/// The program's name on the switch, unless told otherwise.
+pub const DEFAULT_PROGRAM: &str = "sumac";
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Of the switch's BFRuntime: host and port.
+    pub address: String,
+    pub device: u32,
+    /// The name under which the switch runs the program.
+    pub program: String,
+    /// The program to load where the switch does not run it; none: it must be there.
+    pub pipeline: Option<Pipeline>,
+}
+
+/// A Tofino switch whose program this process is bound to. It connects when it is used, and again after the switch was gone.
+pub struct BfRuntime {
+    options: Options,
+    session: Mutex<Option<Session>>,
+    runtime: Blocking,
+}
+
+impl BfRuntime {
+    /// Connects to a switch, and binds to its program.
+    ///
+    /// # Errors
+    /// When there is no connection, the program is not there, or another client is bound to it.
+    pub fn connect(options: Options) -> Result<BfRuntime, SwitchError> {
+        let runtime = Blocking::start("bfruntime").map_err(|error| {
+            let what = format!("its thread does not start: {error}");
+            SwitchError::Connect { address: options.address.clone(), what }
+        })?;
+        let switch = BfRuntime { options, session: Mutex::new(None), runtime };
+        switch.instance()?;
+        Ok(switch)
+    }
+
+    /// Returns the session, a new one where the last has ended.
+    async fn session(&self) -> Result<MappedMutexGuard<'_, Session>, SwitchError> {
+        let mut session = self.session.lock().await;
+        if !session.as_ref().is_some_and(Session::is_open) {
+            // Before the next: a program has one client.
+            *session = None;
+            *session = Some(Session::open(&self.options).await?);
+            tracing::info!(
+                switch = self.options.address,
+                program = self.options.program,
+                "bound to the program"
+            );
+        }
+        let session = MutexGuard::try_map(session, Option::as_mut);
+        let ended =
+            |_| SwitchError::Away { address: self.options.address.clone(), what: "no session".into() };
+        session.map_err(ended)
+    }
+
+    /// Runs a call on the session.
+    fn call<T: Send>(
+        &self,
+        call: impl AsyncFnOnce(&mut Session) -> Result<T, SwitchError> + Send,
+    ) -> Result<T, SwitchError> {
+        self.runtime.run(async || call(&mut *self.session().await?).await)
+    }
+}
+
+impl Target for BfRuntime {
+    fn instance(&self) -> Result<u64, SwitchError> {
+        self.call(mark::instance)
+    }
+
+    fn write(&self, updates: &[Update]) -> Result<(), SwitchError> {
+        self.call(async |session| {
+            let schema = session.schema.clone();
+            let mut messages = Vec::new();
+            let mut of = Vec::new();
+            for update in updates {
+                match update {
+                    Update::Entry(change, entry) => {
+                        let table = schema.table(entry.table)?;
+                        messages.push(match change {
+                            Change::Insert => of_entry(Type::Insert, entry::encode(table, entry)?),
+                            Change::Modify => of_entry(Type::Modify, entry::encode(table, entry)?),
+                            Change::Delete => of_entry(Type::Delete, entry::with_key(table, &entry.key)?),
+                        });
+                    }
+                    Update::Group(change, group) => {
+                        // Those of an insertion that was cut short are there, too.
+                        let present: BTreeSet<u32> = groups::nodes_of(session, group.id).await?;
+                        messages.extend(groups::updates(&schema, *change, group, &present)?);
+                    }
+                }
+                of.resize(messages.len(), update);
+            }
+            session.write(messages, |at| of.get(at).map_or_else(String::new, ToString::to_string)).await
+        })
+    }
+
+    fn entries(&self, name: &'static str) -> Result<Vec<Entry>, SwitchError> {
+        self.call(async |session| {
+            let schema = session.schema.clone();
+            let table = schema.table(name)?;
+            let all = TableEntry { table_id: table.id, ..TableEntry::default() };
+            let entries = session.read(vec![all], &format!("reading table `{name}`")).await?;
+            let entries = entries.iter().map(|entry| entry::decode(name, table, entry));
+            let entries = entries.filter(|entry| !entry.as_ref().is_ok_and(mark::is_mark));
+            entries.collect()
+        })
+    }
+
+    fn groups(&self) -> Result<Vec<Group>, SwitchError> {
+        self.call(groups::read)
+    }
+
+    fn counters(&self, counter: &'static str, cells: Range<u32>) -> Result<Vec<u64>, SwitchError> {
+        self.call(async |session| counters::read(session, counter, cells).await)
+    }
+
+    fn clear_counters(&self, counter: &'static str, cells: Range<u32>) -> Result<(), SwitchError> {
+        self.call(async |session| counters::clear(session, counter, cells).await)
+    }
+}
+
+fn of_entry(change: Type, entry: TableEntry) -> Message {
+    Message {
+        r#type: change.into(),
+        entity: Some(Entity { entity: Some(entity::Entity::TableEntry(entry)) }),
+    }
+}

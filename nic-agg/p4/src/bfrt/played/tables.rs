@@ -1,0 +1,425 @@
+//! The tables of a played switch, which take what their bf-rt.json allows and nothing else.
+//!
+//! They are read from the file apart from the client's reading of it, so that a mistake of the one shows at the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use tonic::Code;
+
+use crate::proto::bfrt_proto::{
+    DataField, Error, KeyField, TableData, TableEntry, TableKey, data_field::Value, key_field::MatchType,
+    table_entry, update::Type,
+};
+
+#[derive(Clone, Default, Deserialize)]
+struct File {
+    tables: Vec<Definition>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Definition {
+    name: String,
+    id: u32,
+    table_type: String,
+    #[serde(default)]
+    size: usize,
+    #[serde(default)]
+    key: Vec<Field>,
+    #[serde(default)]
+    action_specs: Vec<Action>,
+    #[serde(default)]
+    data: Vec<Data>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Action {
+    id: u32,
+    name: String,
+    #[serde(default)]
+    action_scope: String,
+    #[serde(default)]
+    data: Vec<Field>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Data {
+    singleton: Option<Field>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Field {
+    id: u32,
+    name: String,
+    #[serde(default)]
+    match_type: String,
+    #[serde(default)]
+    repeated: bool,
+    #[serde(rename = "type")]
+    kind: Kind,
+}
+
+#[derive(Clone, Deserialize)]
+struct Kind {
+    #[serde(rename = "type")]
+    name: String,
+    #[serde(default)]
+    width: usize,
+}
+
+/// The fields of a key by number: value and mask.
+type Stored = BTreeMap<u32, (Vec<u8>, Vec<u8>)>;
+
+/// Definitions and contents of all tables.
+#[derive(Default)]
+pub struct Tables {
+    definitions: BTreeMap<u32, Definition>,
+    entries: BTreeMap<u32, BTreeMap<Stored, TableData>>,
+    /// Counters on the chip, by table and index.
+    chip: BTreeMap<(u32, u32), u64>,
+    /// The server's copies of them.
+    copies: BTreeMap<(u32, u32), u64>,
+}
+
+/// An entry by names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// Value, and mask of a ternary field.
+    pub key: BTreeMap<String, (u64, Option<u64>)>,
+    pub action: String,
+    pub data: BTreeMap<String, Vec<u64>>,
+}
+
+type Answer<T> = Result<T, Error>;
+
+impl Tables {
+    /// Adds the tables of a bf-rt.json.
+    pub fn add(&mut self, json: &[u8]) -> Result<(), serde_json::Error> {
+        let file: File = serde_json::from_slice(json)?;
+        self.definitions.extend(file.tables.into_iter().map(|table| (table.id, table)));
+        Ok(())
+    }
+
+    pub fn change(&mut self, change: Type, entry: &TableEntry) -> Answer<()> {
+        let table = self.definition(entry.table_id)?.clone();
+        let key = stored(&table, entry)?;
+        if table.table_type == "Counter" {
+            return self.set_counter(&table, change, &key, entry);
+        }
+        if change != Type::Delete {
+            check_data(&table, entry.data.as_ref())?;
+            self.check_references(&table, entry.data.as_ref())?;
+        }
+        let is_listed = change == Type::Delete && self.is_listed(&table, &key);
+        let entries = self.entries.entry(table.id).or_default();
+        let data = entry.data.clone().unwrap_or_default();
+        match (change, entries.contains_key(&key)) {
+            (Type::Insert, true) => Err(error(Code::AlreadyExists, &table, "Already exists")),
+            (Type::Insert, false) if entries.len() >= table.size => {
+                Err(error(Code::ResourceExhausted, &table, "Not enough space"))
+            }
+            (Type::Modify | Type::Delete, false) => Err(error(Code::NotFound, &table, "Object not found")),
+            (Type::Delete, true) if is_listed => {
+                Err(error(Code::AlreadyExists, &table, "Entry References Exist"))
+            }
+            (Type::Insert, false) | (Type::Modify, true) => {
+                entries.insert(key, data);
+                Ok(())
+            }
+            (Type::Delete, true) => {
+                entries.remove(&key);
+                Ok(())
+            }
+            _ => Err(error(
+                Code::Unimplemented,
+                &table,
+                "this played server does not take that type of update",
+            )),
+        }
+    }
+
+    /// Copies a counter from the chip.
+    pub fn operate(&mut self, table: u32, operation: &str) -> Answer<()> {
+        let table = self.definition(table)?;
+        let is_sync = table.table_type == "Counter" && ["Sync", "SyncCounters"].contains(&operation);
+        if !is_sync {
+            return Err(error(Code::InvalidArgument, table, "Operation not supported"));
+        }
+        let id = table.id;
+        let counts =
+            self.chip.iter().filter(|((table, _), _)| *table == id).map(|(cell, count)| (*cell, *count));
+        self.copies.extend(counts);
+        Ok(())
+    }
+
+    pub fn read(&self, entry: &TableEntry) -> Answer<Vec<TableEntry>> {
+        let table = self.definition(entry.table_id)?;
+        if table.table_type == "Counter" {
+            let index = index(table, &stored(table, entry)?)?;
+            return Ok(vec![counter(
+                table,
+                index,
+                self.copies.get(&(table.id, index)).copied().unwrap_or(0),
+            )]);
+        }
+        let entries = self.entries.get(&table.id);
+        if entry.value.is_none() {
+            return Ok(entries.into_iter().flatten().map(|(key, data)| message(table, key, data)).collect());
+        }
+        let key = stored(table, entry)?;
+        let data = entries.and_then(|entries| entries.get(&key));
+        data.map(|data| vec![message(table, &key, data)])
+            .ok_or_else(|| error(Code::NotFound, table, "Object not found"))
+    }
+
+    /// The entries of a table, by the last component of its name.
+    pub fn rows(&self, name: &str) -> Vec<Row> {
+        let Some(table) = self.by_name(name) else { return Vec::new() };
+        let entries = self.entries.get(&table.id).into_iter().flatten();
+        entries.map(|(key, data)| row(table, key, data)).collect()
+    }
+
+    /// Counts packets on the chip.
+    pub fn count(&mut self, counter: &str, index: u32, packets: u64) {
+        if let Some(id) = self.by_name(counter).map(|table| table.id) {
+            *self.chip.entry((id, index)).or_default() += packets;
+        }
+    }
+
+    fn by_name(&self, name: &str) -> Option<&Definition> {
+        let is_named = |table: &&Definition| table.name == name || table.name.ends_with(&format!(".{name}"));
+        self.definitions.values().find(is_named)
+    }
+
+    fn definition(&self, id: u32) -> Answer<&Definition> {
+        self.definitions.get(&id).ok_or_else(|| Error {
+            canonical_code: Code::NotFound.into(),
+            message: format!("Table not found for id {id}"),
+            ..Error::default()
+        })
+    }
+
+    fn set_counter(
+        &mut self,
+        table: &Definition,
+        change: Type,
+        key: &Stored,
+        entry: &TableEntry,
+    ) -> Answer<()> {
+        let index = index(table, key)?;
+        let fields = entry.data.as_ref().map_or(&[][..], |data| &data.fields);
+        match (change, fields) {
+            (Type::Modify, [DataField { field_id, value: Some(Value::Stream(count)) }])
+                if *field_id == packets(table) && count.len() == 8 =>
+            {
+                self.chip.insert((table.id, index), number(count));
+                self.copies.insert((table.id, index), number(count));
+                Ok(())
+            }
+            (Type::Modify, _) => Err(error(Code::InvalidArgument, table, "SetValue failed")),
+            _ => Err(error(Code::Unimplemented, table, "Operation not supported")),
+        }
+    }
+
+    /// A group lists nodes that are there.
+    fn check_references(&self, table: &Definition, data: Option<&TableData>) -> Answer<()> {
+        if table.name != "$pre.mgid" {
+            return Ok(());
+        }
+        let nodes: BTreeSet<u64> = match self
+            .by_name("$pre.node")
+            .and_then(|table| self.entries.get(&table.id))
+        {
+            Some(nodes) => nodes.keys().flat_map(|key| key.values().map(|(node, _)| number(node))).collect(),
+            None => BTreeSet::new(),
+        };
+        let fields = data.map_or(&[][..], |data| &data.fields);
+        let lists = fields.iter().filter_map(|field| match &field.value {
+            Some(Value::IntArrVal(list)) if Some(field.field_id) == data_id(table, "$MULTICAST_NODE_ID") => {
+                Some(list)
+            }
+            _ => None,
+        });
+        if lists.flat_map(|list| &list.val).any(|node| !nodes.contains(&u64::from(*node))) {
+            return Err(error(Code::NotFound, table, "a listed node is not there"));
+        }
+        Ok(())
+    }
+
+    /// Whether the key is that of a node in a group.
+    fn is_listed(&self, table: &Definition, key: &Stored) -> bool {
+        let nodes: Vec<u64> = key.values().map(|(node, _)| number(node)).collect();
+        let listed =
+            |row: &Row| row.data.get("$MULTICAST_NODE_ID").is_some_and(|list| list.contains(&nodes[0]));
+        table.name == "$pre.node" && self.rows("$pre.mgid").iter().any(listed)
+    }
+}
+
+impl Field {
+    fn bits(&self) -> usize {
+        match self.kind.name.as_str() {
+            "uint32" => 32,
+            "uint64" => 64,
+            _ => self.kind.width,
+        }
+    }
+
+    /// Whether bytes are a value of its width.
+    fn fits(&self, bytes: &[u8]) -> bool {
+        let spare = bytes.len() * 8 - self.bits().min(bytes.len() * 8);
+        bytes.len() == self.bits().div_ceil(8) && (spare == 0 || bytes[0] >> (8 - spare) == 0)
+    }
+}
+
+/// Returns the key of an entry, if it has just the fields of the table, each as long and matched as the table says. A server
+/// of the SDE takes 0 for a field that is missing; this one takes that for a mistake.
+fn stored(table: &Definition, entry: &TableEntry) -> Answer<Stored> {
+    let wrong = |what: String| error(Code::InvalidArgument, table, &what);
+    let Some(table_entry::Value::Key(key)) = &entry.value else { return Err(wrong("no key".into())) };
+    let mut stored = Stored::new();
+    for KeyField { field_id, match_type } in &key.fields {
+        let field = table.key.iter().find(|field| field.id == *field_id);
+        let field = field.ok_or_else(|| wrong(format!("no field {field_id} in the key")))?;
+        let value = match match_type {
+            Some(MatchType::Exact(exact)) if field.match_type == "Exact" => (exact.value.clone(), Vec::new()),
+            Some(MatchType::Ternary(ternary)) if field.match_type == "Ternary" => {
+                if !field.fits(&ternary.mask) {
+                    return Err(wrong(format!("the mask of {} has another width", field.name)));
+                }
+                (ternary.value.clone(), ternary.mask.clone())
+            }
+            _ => return Err(wrong(format!("{} is matched {}", field.name, field.match_type))),
+        };
+        if !field.fits(&value.0) {
+            return Err(wrong(format!("the value of {} has another width", field.name)));
+        }
+        if stored.insert(*field_id, value).is_some() {
+            return Err(wrong(format!("{} is there twice", field.name)));
+        }
+    }
+    match table.key.iter().find(|field| !stored.contains_key(&field.id)) {
+        Some(missing) => Err(wrong(format!("no value of {}", missing.name))),
+        None => Ok(stored),
+    }
+}
+
+fn check_data(table: &Definition, data: Option<&TableData>) -> Answer<()> {
+    let wrong = |what: String| error(Code::InvalidArgument, table, &what);
+    let data = data.ok_or_else(|| wrong("no data".into()))?;
+    let fields: Vec<&Field> = if table.action_specs.is_empty() && data.action_id == 0 {
+        data_fields(table).collect()
+    } else {
+        let action = table.action_specs.iter().find(|action| action.id == data.action_id);
+        let action = action.filter(|action| action.action_scope != "DefaultOnly");
+        action.ok_or_else(|| wrong(format!("no action {}", data.action_id)))?.data.iter().collect()
+    };
+    for DataField { field_id, value } in &data.fields {
+        let field = fields.iter().find(|field| field.id == *field_id);
+        let field = field.ok_or_else(|| wrong(format!("no field {field_id} of the action")))?;
+        let is_right = match (value, field.kind.name.as_str(), field.repeated) {
+            (Some(Value::Stream(bytes)), "bytes" | "uint32" | "uint64", false) => field.fits(bytes),
+            (Some(Value::IntArrVal(_)), "uint32", true) | (Some(Value::BoolArrVal(_)), "bool", true) => true,
+            _ => false,
+        };
+        if !is_right {
+            return Err(wrong(format!("SetValue failed for {}", field.name)));
+        }
+    }
+    let given: BTreeSet<u32> = data.fields.iter().map(|field| field.field_id).collect();
+    if given.len() != data.fields.len() || given.len() != fields.len() {
+        return Err(wrong(format!("{} fields in place of {}", data.fields.len(), fields.len())));
+    }
+    Ok(())
+}
+
+fn data_fields(table: &Definition) -> impl Iterator<Item = &Field> {
+    table.data.iter().filter_map(|data| data.singleton.as_ref())
+}
+
+fn data_id(table: &Definition, name: &str) -> Option<u32> {
+    data_fields(table).find(|field| field.name == name).map(|field| field.id)
+}
+
+fn packets(table: &Definition) -> u32 {
+    data_id(table, "$COUNTER_SPEC_PKTS").unwrap_or_default()
+}
+
+fn index(table: &Definition, key: &Stored) -> Answer<u32> {
+    let index = key.values().next().map_or(0, |(index, _)| number(index));
+    if index as usize >= table.size {
+        return Err(error(Code::InvalidArgument, table, "the index is beyond the table's size"));
+    }
+    Ok(index as u32)
+}
+
+fn counter(table: &Definition, index: u32, count: u64) -> TableEntry {
+    let field = table.key.first().map_or(0, |field| field.id);
+    let key = Stored::from([(field, (index.to_be_bytes().to_vec(), Vec::new()))]);
+    let value = Some(Value::Stream(count.to_be_bytes().to_vec()));
+    let fields = vec![DataField { field_id: packets(table), value }];
+    message(table, &key, &TableData { action_id: 0, fields })
+}
+
+fn message(table: &Definition, key: &Stored, data: &TableData) -> TableEntry {
+    use crate::proto::bfrt_proto::key_field::{Exact, Ternary};
+    let fields = key.iter().map(|(id, (value, mask))| {
+        let (value, mask) = (value.clone(), mask.clone());
+        let match_type = match mask.is_empty() {
+            true => MatchType::Exact(Exact { value }),
+            false => MatchType::Ternary(Ternary { value, mask }),
+        };
+        KeyField { field_id: *id, match_type: Some(match_type) }
+    });
+    TableEntry {
+        table_id: table.id,
+        value: Some(table_entry::Value::Key(TableKey { fields: fields.collect() })),
+        data: Some(data.clone()),
+        ..TableEntry::default()
+    }
+}
+
+fn row(table: &Definition, key: &Stored, data: &TableData) -> Row {
+    let action = table.action_specs.iter().find(|action| action.id == data.action_id);
+    let fields: Vec<&Field> = match action {
+        Some(action) => action.data.iter().collect(),
+        None => data_fields(table).collect(),
+    };
+    let name = |fields: &[&Field], id: u32| {
+        fields.iter().find(|field| field.id == id).map(|field| field.name.clone()).unwrap_or_default()
+    };
+    let keys: Vec<&Field> = table.key.iter().collect();
+    Row {
+        key: key
+            .iter()
+            .map(|(id, (value, mask))| {
+                let mask = (!mask.is_empty()).then(|| number(mask));
+                (name(&keys, *id), (number(value), mask))
+            })
+            .collect(),
+        action: action
+            .map(|action| action.name.rsplit('.').next().unwrap_or_default().to_owned())
+            .unwrap_or_default(),
+        data: data.fields.iter().map(|field| (name(&fields, field.field_id), numbers(field))).collect(),
+    }
+}
+
+fn numbers(field: &DataField) -> Vec<u64> {
+    match &field.value {
+        Some(Value::Stream(bytes)) => vec![number(bytes)],
+        Some(Value::IntArrVal(list)) => list.val.iter().map(|value| u64::from(*value)).collect(),
+        Some(Value::BoolArrVal(list)) => list.val.iter().map(|value| u64::from(*value)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn error(code: Code, table: &Definition, what: &str) -> Error {
+    Error {
+        canonical_code: code.into(),
+        message: format!("table: {} {what}", table.name),
+        ..Error::default()
+    }
+}
