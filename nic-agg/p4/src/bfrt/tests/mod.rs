@@ -1,5 +1,7 @@
 //! The client against a played server: what a switch holds after each call, and after either side was restarted.
 
+mod published;
+
 use std::{fs, net::SocketAddr, path::PathBuf};
 
 use super::{
@@ -8,8 +10,8 @@ use super::{
 };
 use crate::target::{Change, Entry, Group, Replica, SwitchError, Target as _, Update};
 
-/// The tables of `p4/tofino`, as its compiler lists them.
-const PROGRAM: &[u8] = include_bytes!("played/program.json");
+/// The tables of the program (p4/) that the control plane writes, as p4c-barefoot lists them.
+const PROGRAM: &[u8] = include_bytes!("../played/program.json");
 const NAME: &str = "sumac";
 
 fn switch() -> PlayedSwitch {
