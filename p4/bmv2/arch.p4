@@ -78,8 +78,13 @@ struct signed_pair_t {
 #define RANDOM(TYPE, NAME)
 #define DRAW(TYPE, NAME, RESULT) random<TYPE>(RESULT, (TYPE) 0, ~((TYPE) 0))
 
-// RESULT: a number that stands for A and B.
-#define DIGEST(RESULT, A, B) hash(RESULT, HashAlgorithm.crc32, (bit<32>) 0, {A, B}, (bit<64>) 1 << 32)
+// RESULT: a signed number that stands for A and B.
+#define DIGEST(RESULT, A, B) \
+    { \
+        bit<32> digest; \
+        hash(digest, HashAlgorithm.crc32, (bit<32>) 0, {A, B}, (bit<64>) 1 << 32); \
+        RESULT = (int<32>) digest; \
+    }
 
 // The clock counts ticks of 64 microseconds.
 #define TICKS_OF_SECOND 15625

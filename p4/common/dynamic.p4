@@ -15,79 +15,140 @@
 
 control Dynamic(inout headers_t hdr, inout metadata_t meta) {
     shared_slot_t slot;
-    bit<1> notes = 0;
-    bit<1> is_contribution = 0;
 
-    Tenancy() tenancy;
     Refused() refused;
+    Tenancy() tenancy;
     Likeness() likeness;
     Bitmap() bitmap;
     SharedMerged() merged;
     DynamicDecision() decision;
 
-    apply {
-        slot = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    action prepare() {
         meta.owner = hdr.sumac.lane[5:0] ++ hdr.sumac.job[9:0] ++ hdr.sumac.epoch;
-        DIGEST(slot.digest, meta.owner, hdr.sumac.seq);
-        slot.is_second = hdr.sumac.level;
+        slot.now = (int<32>) meta.now;
+        slot.kind = (bit<8>) hdr.sumac.exponent ++ 6w0 ++ hdr.sumac.maximum ++ hdr.sumac.level ++ hdr.sumac.elements;
         meta.is_second = hdr.sumac.level;
-        slot.collided_below = hdr.sumac.level & hdr.sumac.collision;
-        if ((hdr.sumac.level == 0 && hdr.sumac.fan_in_0[7:1] == 0) || (hdr.sumac.level == 1 && hdr.sumac.fan_in_1[7:1] == 0)) {
-            slot.is_alone = 1;
+    }
+
+    action role(bit<8> number) {
+        slot.role = number;
+    }
+    table roles {
+        key = {
+            hdr.bridge.pass : ternary;
+            hdr.bridge.operation : ternary;
+            hdr.sumac.kind : ternary;
+            meta.has_no_slot : ternary;
+            hdr.sumac.resend : ternary;
+            hdr.sumac.level : ternary;
+            hdr.sumac.fan_in_0 : ternary;
+            hdr.sumac.fan_in_1 : ternary;
         }
-        if (meta.is_first_pass == 1 && hdr.sumac.kind == KIND_CONTRIBUTION) {
-            is_contribution = 1;
+        actions = { role; }
+        const default_action = role(ROLE_NONE);
+        const entries = {
+            (PASS_NONE, _, _, 1, _, _, _, _) : role(ROLE_NONE);
+            (PASS_NONE, _, KIND_CONTRIBUTION, _, 1, _, _, _) : role(ROLE_AGAIN);
+            (PASS_NONE, _, KIND_CONTRIBUTION, _, _, 0, 0 &&& 0xfe, _) : role(ROLE_ALONE);
+            (PASS_NONE, _, KIND_CONTRIBUTION, _, _, 1, _, 0 &&& 0xfe) : role(ROLE_ALONE);
+            (PASS_NONE, _, KIND_CONTRIBUTION, _, _, _, _, _) : role(ROLE_OFFER);
+            (PASS_NONE, _, KIND_RESULT, _, _, _, _, _) : role(ROLE_FREE);
+            (PASS_SUM, _, _, _, _, _, _, _) : role(ROLE_LOOK);
+            // It is freed when its second half is read.
+            (PASS_FLUSH, OPERATION_MAXIMUM, _, _, _, _, _, _) : role(ROLE_LOOK);
+            (PASS_FLUSH, _, _, _, _, _, _, _) : role(ROLE_FREE);
+            (PASS_RELEASE, _, _, _, _, _, _, _) : role(ROLE_FREE);
+            (PASS_REFUSE, _, _, _, _, _, _, _) : role(ROLE_REFUSE);
+            (PASS_RELEASE_REFUSE, _, _, _, _, _, _, _) : role(ROLE_FREE_REFUSE);
         }
-        // What this pass does to the slot.
-        if (hdr.bridge.pass == PASS_REFUSE || hdr.bridge.pass == PASS_RELEASE_REFUSE) {
-            notes = 1;
+    }
+
+    action set_flags(bit<8> flags) {
+        slot.flags = flags;
+    }
+    // The bits of metadata_t.flags.
+    table flag_bits {
+        key = { hdr.sumac.overflow : exact; hdr.sumac.ecn_echo : exact; hdr.sumac.not_finite : exact; }
+        actions = { set_flags; }
+        const default_action = set_flags(0);
+        const entries = {
+            (0, 0, 1) : set_flags(2);
+            (0, 1, 0) : set_flags(4);
+            (0, 1, 1) : set_flags(6);
+            (1, 0, 0) : set_flags(8);
+            (1, 0, 1) : set_flags(10);
+            (1, 1, 0) : set_flags(12);
+            (1, 1, 1) : set_flags(14);
         }
-        if (hdr.bridge.pass == PASS_RELEASE || hdr.bridge.pass == PASS_RELEASE_REFUSE || hdr.sumac.kind == KIND_RESULT) {
-            slot.frees = 1;
-        } else if (hdr.bridge.pass == PASS_FLUSH && hdr.bridge.operation != OPERATION_MAXIMUM) {
-            slot.frees = 1;
+    }
+
+    action probe() {
+        meta.reason = REASON_PASSED;
+        meta.answer = ANSWER_PASSED;
+        hdr.bridge.destination = meta.parent;
+    }
+    action report() {
+        meta.reason = REASON_PROBED;
+        meta.answer = ANSWER_REPORT;
+        hdr.bridge.destination = meta.receiver;
+    }
+    action result() {
+        meta.reason = REASON_CONCLUDED;
+        hdr.bridge.destination = DEST_ALL;
+    }
+    action end() {
+        hdr.bridge.operation = OPERATION_NONE;
+        hdr.bridge.pass = PASS_END;
+    }
+    action read_first() {
+        hdr.bridge.operation = OPERATION_READ_FIRST;
+    }
+    action read_second() {
+        hdr.bridge.operation = OPERATION_READ_SECOND;
+        hdr.bridge.pass = PASS_SEND;
+    }
+    action send() {
+        hdr.bridge.pass = PASS_NONE;
+    }
+    // What is no contribution, and what follows a pass after the first.
+    table others {
+        key = {
+            hdr.bridge.pass : ternary;
+            hdr.bridge.operation : ternary;
+            hdr.sumac.kind : ternary;
+            slot.holds : ternary;
+            slot.changed : ternary;
         }
-        if (meta.has_no_slot == 0 && hdr.sumac.kind != KIND_PROBE && hdr.sumac.kind != KIND_REPORT) {
-            refused.apply(hdr, meta, slot, notes);
-            if (is_contribution == 1 && hdr.sumac.resend == 0) {
-                slot.touches = 1;
-                slot.may_take = ~slot.has_refused & ~slot.is_alone;
-            }
-            tenancy.apply(hdr, meta, slot);
-            likeness.apply(hdr, meta, slot);
-            if (is_contribution == 1 && slot.holds == 1 && slot.is_alike == 1 && hdr.sumac.raw_float == 0
-                && (hdr.sumac.resend == 0 || hdr.sumac.level == 0)) {
-                slot.merges = 1;
-            }
-            bitmap.apply(hdr, meta, slot);
-            merged.apply(hdr, meta, slot);
+        actions = { probe; report; result; end; read_first; read_second; send; }
+        const default_action = send;
+        const entries = {
+            (PASS_NONE, _, KIND_PROBE, _, _) : probe();
+            (PASS_NONE, _, KIND_REPORT, _, _) : report();
+            (PASS_NONE, _, _, _, _) : result();
+            (PASS_SUM, OPERATION_MAXIMUM, _, 1, 0) : read_first();
+            (PASS_FLUSH, OPERATION_MAXIMUM, _, 1, 0) : read_first();
+            (PASS_SUM, _, _, 1, 0) : read_second();
+            (PASS_FLUSH, _, _, 1, 0) : read_second();
+            (PASS_SUM, _, _, _, _) : end();
+            (PASS_FLUSH, _, _, _, _) : end();
         }
-        if (is_contribution == 1) {
+    }
+
+    apply {
+        slot = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+        prepare();
+        roles.apply();
+        flag_bits.apply();
+        DIGEST(slot.digest, meta.owner, hdr.sumac.seq);
+        refused.apply(hdr, meta, slot);
+        tenancy.apply(hdr, meta, slot);
+        likeness.apply(hdr, meta, slot);
+        bitmap.apply(hdr, meta, slot);
+        merged.apply(hdr, meta, slot);
+        if (hdr.bridge.pass == PASS_NONE && hdr.sumac.kind == KIND_CONTRIBUTION) {
             decision.apply(hdr, meta, slot);
-        } else if (meta.is_first_pass == 1 && hdr.sumac.kind == KIND_PROBE) {
-            meta.reason = REASON_PASSED;
-            meta.answer = ANSWER_PASSED;
-            hdr.bridge.destination = meta.parent;
-        } else if (meta.is_first_pass == 1 && hdr.sumac.kind == KIND_REPORT) {
-            meta.reason = REASON_PROBED;
-            meta.answer = ANSWER_REPORT;
-            hdr.bridge.destination = meta.receiver;
-        } else if (meta.is_first_pass == 1) {
-            meta.reason = REASON_CONCLUDED;
-            hdr.bridge.destination = DEST_ALL;
-        } else if (hdr.bridge.pass == PASS_SUM || hdr.bridge.pass == PASS_FLUSH) {
-            if (slot.holds == 0 || (meta.is_root == 1 && meta.bitmap != hdr.sumac.bitmap_1)
-                || (meta.is_root == 0 && meta.bitmap != hdr.sumac.bitmap_0)) {
-                hdr.bridge.operation = OPERATION_NONE;
-                hdr.bridge.pass = PASS_END;
-            } else if (hdr.bridge.operation == OPERATION_MAXIMUM) {
-                hdr.bridge.operation = OPERATION_READ_FIRST;
-            } else {
-                hdr.bridge.operation = OPERATION_READ_SECOND;
-                hdr.bridge.pass = PASS_SEND;
-            }
         } else {
-            hdr.bridge.pass = PASS_NONE;
+            others.apply();
         }
     }
 }

@@ -39,39 +39,41 @@ control DynamicDecision(inout headers_t hdr, inout metadata_t meta, inout shared
 
     table shared_contributions {
         key = {
+            slot.role : ternary;
             slot.holds : ternary;
             slot.is_taken : ternary;
             hdr.sumac.raw_float : ternary;
-            hdr.sumac.resend : ternary;
+            slot.is_kind : ternary;
             slot.is_alike : ternary;
-            slot.is_second : ternary;
-            slot.is_in : ternary;
-            slot.completes : ternary;
-            slot.is_alone : ternary;
-            slot.collided_below : ternary;
+            hdr.sumac.level : ternary;
+            hdr.sumac.collision : ternary;
+            slot.present : ternary;
+            slot.missing : ternary;
             slot.has_refused : ternary;
             slot.was_free : ternary;
         }
         actions = { drop_; store; add; up; complete; flush; flush_added; }
         const default_action = up(REASON_PASSED, ANSWER_PASSED, PASS_NONE);
         const entries = {
-            // holds taken raw resend alike second in completes alone below refused free
-            (1, _, 1, _, _, _, _, _, _, _, _, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_RELEASE);
-            (1, _, _, _, 0, _, _, _, _, _, _, _) : up(REASON_COLLIDED, ANSWER_COLLIDED, PASS_NONE);
-            (1, _, _, 1, _, 1, _, _, _, 1, 0, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_RELEASE_REFUSE);
-            (1, _, _, 1, _, 1, _, _, _, _, _, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_RELEASE);
-            (1, _, _, 1, _, _, 0, _, _, _, _, _) : flush_added();
-            (1, _, _, 1, _, _, _, _, _, _, _, _) : flush(OPERATION_READ_FIRST);
-            (1, _, _, _, _, _, 1, _, _, _, _, _) : drop_(REASON_DUPLICATE, EVENT_DUPLICATE);
-            (1, _, _, _, _, _, _, 1, _, _, _, _) : complete();
-            (1, _, _, _, _, _, _, _, _, _, _, _) : add();
-            // What is sent again, or alone at its level, is not aggregated.
-            (_, _, _, 1, _, _, _, _, _, 1, 0, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_REFUSE);
-            (_, _, _, _, _, _, _, _, 1, 1, 0, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_REFUSE);
-            (_, _, _, 1, _, _, _, _, _, _, _, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_NONE);
-            (_, _, _, _, _, _, _, _, 1, _, _, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_NONE);
-            (_, 1, _, _, _, _, _, _, _, _, _, 1) : store(REASON_ADDED);
-            (_, 1, _, _, _, _, _, _, _, _, _, _) : store(REASON_RECLAIMED);
+            // role holds taken raw kind alike level collision present missing refused free
+            (_, 1, _, 1, _, _, _, _, _, _, _, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_RELEASE);
+            (_, 1, _, _, 0, _, _, _, _, _, _, _) : up(REASON_COLLIDED, ANSWER_COLLIDED, PASS_NONE);
+            (_, 1, _, _, _, 0, _, _, _, _, _, _) : up(REASON_COLLIDED, ANSWER_COLLIDED, PASS_NONE);
+            (ROLE_AGAIN, 1, _, _, _, _, 1, 1, _, _, 0, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_RELEASE_REFUSE);
+            (ROLE_AGAIN, 1, _, _, _, _, 1, _, _, _, _, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_RELEASE);
+            (ROLE_AGAIN, 1, _, _, _, _, _, _, 0, _, _, _) : flush_added();
+            (ROLE_AGAIN, 1, _, _, _, _, _, _, _, _, _, _) : flush(OPERATION_READ_FIRST);
+            (_, 1, _, _, _, _, _, _, 0, 0, _, _) : complete();
+            (_, 1, _, _, _, _, _, _, 0, _, _, _) : add();
+            (_, 1, _, _, _, _, _, _, _, _, _, _) : drop_(REASON_DUPLICATE, EVENT_DUPLICATE);
+            // What is sent again, or alone at its level, is not aggregated. One that a slot below has refused is refused here too.
+            (ROLE_AGAIN, _, _, _, _, _, 1, 1, _, _, 0, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_REFUSE);
+            (ROLE_ALONE, _, _, _, _, _, 1, 1, _, _, 0, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_REFUSE);
+            (ROLE_AGAIN, _, _, _, _, _, _, _, _, _, _, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_NONE);
+            (ROLE_ALONE, _, _, _, _, _, _, _, _, _, _, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_NONE);
+            (ROLE_NONE, _, _, _, _, _, _, _, _, _, _, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_NONE);
+            (_, _, 1, _, _, _, _, _, _, _, _, 1) : store(REASON_ADDED);
+            (_, _, 1, _, _, _, _, _, _, _, _, _) : store(REASON_RECLAIMED);
             (_, _, _, _, _, _, _, _, _, _, 1, _) : up(REASON_COLLIDED, ANSWER_COLLIDED, PASS_NONE);
             (_, _, _, _, _, _, _, _, _, _, _, _) : up(REASON_COLLIDED, ANSWER_COLLIDED, PASS_REFUSE);
         }

@@ -1,65 +1,129 @@
-// Shared slots: who has a slot, and since when nobody has added to it (ATP, section 3.5 and 3.7).
+// Shared slots: who has a slot, and since when nobody has added to it (ATP, sections 3.5 and 3.7).
 
 control Tenancy(inout headers_t hdr, inout metadata_t meta, inout shared_slot_t slot) {
-    bit<32> last = 0;
-    bit<32> tenant = 0;
-    bit<32> age;
-    bit<32> holder;
-    bit<32> held;
-    bit<32> owner;
-    bit<32> chunk;
-
-    // By slot: the tick of the last contribution, and the digest of the chunk.
-    PAIR_REGISTER(stamps, SHARED_SLOTS)
-    PAIR_ACTION(bit<32>, stamps, take_stamp,
-        result = value.lo;
-        if (value.hi == slot.digest || (int<32>) (value.lo - meta.now + SLOT_TIMEOUT) <= 0) { value.lo = meta.now; value.hi = slot.digest; })
-    PAIR_ACTION(bit<32>, stamps, touch_stamp,
-        result = value.lo;
-        if (value.hi == slot.digest) { value.lo = meta.now; })
-    PAIR_ACTION(bit<32>, stamps, look_stamp, result = value.lo;)
-    // Frees it of this chunk. One that is free already gets a new stamp, before ticks wrap.
-    PAIR_ACTION(bit<32>, stamps, free_stamp,
-        result = value.hi;
-        if (value.hi == slot.digest || value.hi == 0) { value.lo = meta.now - SLOT_TIMEOUT; value.hi = 0; })
+    // By slot: the tick of the last contribution, and the digest of the chunk; 0: it is free.
+    SIGNED_PAIR_REGISTER(stamps, SHARED_SLOTS)
+    SIGNED_PAIR_ACTION(bit<8>, stamps, take_stamp,
+        if (value.lo - slot.now + SLOT_TIMEOUT < 0) { result = 1; } else { result = 0; }
+        if (value.hi == slot.digest || value.lo - slot.now + SLOT_TIMEOUT < 0) { value.lo = slot.now; value.hi = slot.digest; })
+    SIGNED_PAIR_UPDATE(stamps, touch_stamp, if (value.hi == slot.digest) { value.lo = slot.now; })
+    // Frees it of this chunk. One that is free already gets a new stamp, so that ticks may wrap.
+    SIGNED_PAIR_ACTION(bit<8>, stamps, free_stamp,
+        if (value.hi == slot.digest) { result = 1; } else { result = 0; }
+        if (value.hi == slot.digest || value.hi == 0) { value.lo = slot.now - SLOT_TIMEOUT - 1; value.hi = 0; })
 
     REGISTER(bit<32>, shared_holders, SHARED_SLOTS)
     REGISTER_ACTION(bit<32>, bit<32>, shared_holders, look_shared_holder, result = value;)
-    REGISTER_ACTION(bit<32>, bit<32>, shared_holders, set_shared_holder, result = value; value = owner;)
+    REGISTER_ACTION(bit<32>, bit<32>, shared_holders, set_shared_holder, result = value; value = meta.owner;)
+    REGISTER_ACTION(bit<32>, bit<32>, shared_holders, clear_shared_holder, result = value; value = 0;)
     REGISTER(bit<32>, shared_chunks, SHARED_SLOTS)
     REGISTER_ACTION(bit<32>, bit<32>, shared_chunks, look_shared_chunk, result = value;)
-    REGISTER_ACTION(bit<32>, bit<32>, shared_chunks, set_shared_chunk, result = value; value = chunk;)
+    REGISTER_ACTION(bit<32>, bit<32>, shared_chunks, set_shared_chunk, result = value; value = hdr.sumac.seq;)
+
+    action take() {
+        EXECUTE(take_stamp, meta.slot, slot.is_stamped);
+        slot.may_take = 1;
+    }
+    action touch() {
+        EXECUTE_UPDATE(touch_stamp, meta.slot);
+        slot.has_refused = 1;
+    }
+    action free() {
+        EXECUTE(free_stamp, meta.slot, slot.is_stamped);
+    }
+    action refused_again() {
+        slot.has_refused = 1;
+    }
+    // wire's REFUSED_CHUNKS is 2^14.
+    table stamp_orders {
+        key = { slot.role : ternary; slot.is_refused_lane : ternary; slot.refused_behind : ternary; }
+        actions = { take; touch; free; refused_again; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            (ROLE_OFFER, 1, 0 &&& 0xffffc000) : touch();
+            (ROLE_OFFER, _, _) : take();
+            (ROLE_ALONE, 1, 0 &&& 0xffffc000) : refused_again();
+            (ROLE_AGAIN, 1, 0 &&& 0xffffc000) : refused_again();
+            (ROLE_FREE, _, _) : free();
+            (ROLE_FREE_REFUSE, _, _) : free();
+        }
+    }
+
+    action look_at_holder() {
+        EXECUTE(look_shared_holder, meta.slot, slot.holder);
+    }
+    action begin_holder() {
+        EXECUTE(set_shared_holder, meta.slot, slot.holder);
+    }
+    action end_holder() {
+        EXECUTE(clear_shared_holder, meta.slot, slot.holder);
+    }
+    table holder_orders {
+        key = { slot.role : ternary; slot.may_take : ternary; slot.is_stamped : ternary; }
+        actions = { look_at_holder; begin_holder; end_holder; NoAction; }
+        const default_action = look_at_holder;
+        const entries = {
+            (ROLE_NONE, _, _) : NoAction();
+            (_, 1, 1) : begin_holder();
+            (ROLE_FREE, _, 1) : end_holder();
+            (ROLE_FREE_REFUSE, _, 1) : end_holder();
+        }
+    }
+
+    action look_at_chunk() {
+        EXECUTE(look_shared_chunk, meta.slot, slot.chunk);
+    }
+    action begin_chunk() {
+        EXECUTE(set_shared_chunk, meta.slot, slot.chunk);
+    }
+    table chunk_orders {
+        key = { slot.role : ternary; slot.may_take : ternary; slot.is_stamped : ternary; }
+        actions = { look_at_chunk; begin_chunk; NoAction; }
+        const default_action = look_at_chunk;
+        const entries = {
+            (ROLE_NONE, _, _) : NoAction();
+            (_, 1, 1) : begin_chunk();
+        }
+    }
+
+    action compare() {
+        slot.other_holder = slot.holder ^ meta.owner;
+        slot.other_chunk = slot.chunk ^ hdr.sumac.seq;
+    }
+    action holds() {
+        slot.holds = 1;
+    }
+    action taken() {
+        slot.is_taken = 1;
+    }
+    action taken_free() {
+        slot.is_taken = 1;
+        slot.was_free = 1;
+    }
+    table tenants {
+        key = {
+            slot.role : ternary;
+            slot.other_holder : ternary;
+            slot.other_chunk : ternary;
+            slot.holder : ternary;
+            slot.may_take : ternary;
+            slot.is_stamped : ternary;
+        }
+        actions = { holds; taken; taken_free; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            (ROLE_NONE, _, _, _, _, _) : NoAction();
+            (_, 0, 0, _, _, _) : holds();
+            (_, _, _, 0, 1, 1) : taken_free();
+            (_, _, _, _, 1, 1) : taken();
+        }
+    }
 
     apply {
-        owner = meta.owner;
-        chunk = hdr.sumac.seq;
-        if (slot.frees == 1) {
-            EXECUTE(free_stamp, meta.slot, tenant);
-            owner = 0;
-            chunk = 0;
-        } else if (slot.may_take == 1) {
-            EXECUTE(take_stamp, meta.slot, last);
-        } else if (slot.touches == 1) {
-            EXECUTE(touch_stamp, meta.slot, last);
-        } else {
-            EXECUTE(look_stamp, meta.slot, last);
-        }
-        age = last - meta.now + SLOT_TIMEOUT;
-        if (slot.frees == 0 && (age == 0 || age[31:31] == 1)) {
-            slot.is_aged = 1;
-        }
-        if ((slot.frees == 1 && tenant == slot.digest) || (slot.may_take == 1 && slot.is_aged == 1)) {
-            EXECUTE(set_shared_holder, meta.slot, holder);
-            EXECUTE(set_shared_chunk, meta.slot, held);
-        } else {
-            EXECUTE(look_shared_holder, meta.slot, holder);
-            EXECUTE(look_shared_chunk, meta.slot, held);
-        }
-        if (holder == 0) {
-            slot.was_free = 1;
-        } else if (holder == meta.owner && held == hdr.sumac.seq) {
-            slot.holds = 1;
-        }
-        slot.is_taken = slot.may_take & slot.is_aged & ~slot.holds;
+        stamp_orders.apply();
+        holder_orders.apply();
+        chunk_orders.apply();
+        compare();
+        tenants.apply();
     }
 }
