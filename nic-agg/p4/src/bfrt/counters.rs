@@ -30,7 +30,8 @@ pub async fn read(session: &mut Session, counter: &str, cells: Range<u32>) -> Re
         r#type: Type::Insert.into(),
         entity: Some(Entity { entity: Some(entity::Entity::TableOperation(operation)) }),
     };
-    session.write(vec![sync], |_| format!("synchronizing counter `{counter}`")).await?;
+    let synchronized = session.write(vec![sync]).await;
+    synchronized.map_err(|error| error.of_all(&format!("synchronizing counter `{counter}`")))?;
     let keys = cells.clone().map(|index| with_key(table, &cell(index))).collect::<Result<_, _>>()?;
     let (index, packets) = (table.key_field(INDEX)?, table.data_field(PACKETS)?);
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
@@ -62,7 +63,8 @@ pub async fn clear(session: &mut Session, counter: &str, cells: Range<u32>) -> R
         Ok(of_entry(Type::Modify, TableEntry { data, ..with_key(table, &cell(index))? }))
     });
     let updates = updates.collect::<Result<Vec<_>, SwitchError>>()?;
-    session.write(updates, |_| format!("clearing counter `{counter}`")).await
+    let cleared = session.write(updates).await;
+    cleared.map_err(|error| error.of_all(&format!("clearing counter `{counter}`")))
 }
 
 fn cell(index: u32) -> Key {

@@ -40,6 +40,7 @@ pub async fn instance(session: &mut Session) -> Result<u64, SwitchError> {
     mark.parameters =
         table.action(ACTION)?.data.iter().map(|field| (field.name.clone(), number.into())).collect();
     let insert = of_entry(Type::Insert, encode(table, &mark)?);
-    session.write(vec![insert], |_| "numbering the switch's memory".to_owned()).await?;
+    let written = session.write(vec![insert]).await;
+    written.map_err(|error| error.of_all("numbering the switch's memory"))?;
     Ok(number.into())
 }

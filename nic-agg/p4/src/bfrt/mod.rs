@@ -32,7 +32,7 @@ use std::{collections::BTreeSet, ops::Range};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 pub use self::pipeline::Pipeline;
-use self::session::Session;
+use self::session::{Session, WriteError};
 use crate::{
     blocking::Blocking,
     proto::bfrt_proto::{Entity, TableEntry, Update as Message, entity, update::Type},
@@ -134,7 +134,13 @@ impl Target for BfRuntime {
                 }
                 of.resize(messages.len(), update);
             }
-            session.write(messages, |at| of.get(at).map_or_else(String::new, ToString::to_string)).await
+            session.write(messages).await.map_err(|error| match error {
+                WriteError::Update(at, error) => match of.get(at) {
+                    Some(update) => status::refused_update(update, &error),
+                    None => status::refused("writing to the switch", &error),
+                },
+                WriteError::Call(error) => error,
+            })
         })
     }
 

@@ -18,7 +18,7 @@ use tonic::{Code, Request, Status, Streaming, transport::Channel};
 
 use crate::{
     proto::bfrt_proto::{
-        Entity, ForwardingPipelineConfig, GetForwardingPipelineConfigRequest,
+        Entity, Error, ForwardingPipelineConfig, GetForwardingPipelineConfigRequest,
         GetForwardingPipelineConfigResponse, ReadRequest, SetForwardingPipelineConfigRequest,
         StreamMessageRequest, StreamMessageResponse, Subscribe, TableEntry, TargetDevice, Update,
         WriteRequest,
@@ -51,6 +51,23 @@ const CLIENT_IDS: std::ops::Range<u32> = 1..1 << 24;
 const PIPES: u32 = 0xffff;
 const DIRECTIONS: u32 = 0xff;
 const PARSERS: u32 = 0xff;
+
+/// The reason that updates were not all applied.
+pub enum WriteError {
+    /// The switch refuses the update of this index.
+    Update(usize, Error),
+    Call(SwitchError),
+}
+
+impl WriteError {
+    /// Returns the error of updates that are one to their caller.
+    pub fn of_all(self, doing: &str) -> SwitchError {
+        match self {
+            WriteError::Update(_, error) => status::refused(doing, &error),
+            WriteError::Call(error) => error,
+        }
+    }
+}
 
 pub struct Session {
     client: BfRuntimeClient<Channel>,
@@ -216,12 +233,7 @@ impl Session {
     }
 
     /// Applies updates in their order, and reports the first that the switch refuses; those behind it may be applied.
-    /// `describe` names an update.
-    pub async fn write(
-        &mut self,
-        updates: Vec<Update>,
-        describe: impl Fn(usize) -> String,
-    ) -> Result<(), SwitchError> {
+    pub async fn write(&mut self, updates: Vec<Update>) -> Result<(), WriteError> {
         let mut done = 0;
         let mut updates = updates.into_iter();
         loop {
@@ -236,11 +248,10 @@ impl Session {
                 updates: batch,
                 ..WriteRequest::default()
             };
-            let answer = self.client.write(timed(request, CALL_TIMEOUT)).await;
-            if let Err(status) = answer {
+            if let Err(status) = self.client.write(timed(request, CALL_TIMEOUT)).await {
                 return Err(match status::first_refused(&status) {
-                    Some((index, error)) => status::refused(describe(done + index), &error),
-                    None => self.failed(&describe(done), &status),
+                    Some((index, error)) => WriteError::Update(done + index, error),
+                    None => WriteError::Call(self.failed("writing to the switch", &status)),
                 });
             }
             done += length;
@@ -276,7 +287,7 @@ impl Session {
 
     fn refused_read(&self, doing: &str, status: &Status) -> SwitchError {
         match status::first_refused(status) {
-            Some((_, error)) => status::refused(doing.to_owned(), &error),
+            Some((_, error)) => status::refused(doing, &error),
             None => self.failed(doing, status),
         }
     }

@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 
 use crate::{
     proto::{bfrt_proto::Error, google::rpc},
-    target::SwitchError,
+    target::{SwitchError, Update},
 };
 
 /// Returns the first update of a call that was refused; none: the call failed as a whole.
@@ -17,13 +17,24 @@ pub fn first_refused(status: &Status) -> Option<(usize, Error)> {
     errors.enumerate().find(|(_, error)| error.canonical_code != 0)
 }
 
-pub fn refused(doing: String, error: &Error) -> SwitchError {
-    let code = Code::from_i32(error.canonical_code);
-    let what = format!("{} ({code:?})", error.message);
-    match code {
-        Code::ResourceExhausted => SwitchError::TableFull { table: doing, what },
-        _ => SwitchError::Refused { doing, what },
+pub fn refused(doing: &str, error: &Error) -> SwitchError {
+    SwitchError::Refused { doing: doing.to_owned(), what: what(error) }
+}
+
+/// Returns the error of an update.
+pub fn refused_update(update: &Update, error: &Error) -> SwitchError {
+    if Code::from_i32(error.canonical_code) != Code::ResourceExhausted {
+        return refused(&update.to_string(), error);
     }
+    let table = match update {
+        Update::Entry(_, entry) => entry.table,
+        Update::Group(..) => "multicast groups",
+    };
+    SwitchError::TableFull { table: table.to_owned(), what: what(error) }
+}
+
+fn what(error: &Error) -> String {
+    format!("{} ({:?})", error.message, Code::from_i32(error.canonical_code))
 }
 
 /// Returns a status's code and message, with the errors that led to it.

@@ -200,7 +200,7 @@ fn the_switch_s_refusals_name_the_entry() {
     assert_eq!(client.entries("ways").unwrap(), [way(1, 1), way(2, 1)]);
     let size = 1152 - 2;
     let full = refused(&(0..=size).map(|destination| insert(way(destination + 10, 1))).collect::<Vec<_>>());
-    assert!(matches!(full, SwitchError::TableFull { .. }), "{full}");
+    assert!(full.to_string().contains("table `ways` of the switch is full"), "{full}");
 }
 
 #[test]
