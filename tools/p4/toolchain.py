@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ BUILT = ROOT / "target" / "p4"
 MODEL_COMPILER = "p4c-bm2-ss"
 CHIP_COMPILER = "p4c-barefoot"
 ASSEMBLER = "bfas"
+# As configurations of the SDE list them, for chips with fewer as well.
+PIPES = 4
 
 
 class CompilerFailed(Exception):
@@ -54,7 +57,7 @@ def compile_for_model(source: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def compile_for_chip(source: pathlib.Path, chip: Chip, folder: pathlib.Path) -> None:
-    """Compiles and assembles a program for a chip, into the folder that bf_switchd loads: bf-rt.json, pipe/context.json and
+    """Compiles and assembles a program for a chip, into what bf_switchd loads: NAME.conf, bf-rt.json, pipe/context.json and
     pipe/tofino.bin. The compiler's logs are in pipe/logs."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "pipe" / "logs").mkdir(parents=True)
@@ -64,6 +67,19 @@ def compile_for_chip(source: pathlib.Path, chip: Chip, folder: pathlib.Path) -> 
     run([CHIP_COMPILER, "--target", chip.target, "--arch", chip.arch, *logs, *schema, "-o", str(folder), str(source)], source)
     for assembly in (folder / "pipe").glob("*.bfa"):
         run([ASSEMBLER, "--target", chip.target, "-o", str(folder / "pipe"), str(assembly)], assembly)
+    (folder / f"{source.stem}.conf").write_text(json.dumps(configuration(source, chip), indent=4) + "\n", encoding="utf-8")
+
+
+def configuration(source: pathlib.Path, chip: Chip) -> dict[str, object]:
+    """Returns the program's part of bf_switchd's configuration. Paths are relative to its file."""
+    pipe = {
+        "p4_pipeline_name": "pipe",
+        "context": "pipe/context.json",
+        "config": f"pipe/{chip.target}.bin",
+        "pipe_scope": list(range(PIPES)),
+    }
+    program = {"program-name": source.stem, "bfrt-config": "bf-rt.json", "p4_pipelines": [pipe]}
+    return {"p4_devices": [{"device-id": 0, "p4_programs": [program]}]}
 
 
 def run(command: Sequence[str], source: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unittest
 
 import build
@@ -27,7 +28,9 @@ class Table(unittest.TestCase):
                 self.assertIn("Ingress.hosts", found.by_stage[0].tables)
                 report = {"programs": [build.entry(PROGRAM, chip, found)]}
                 self.assertIn(f"2 of {stages}", build.text(report))
-                for file in ("bf-rt.json", "pipe/context.json", f"pipe/{chip.target}.bin"):
+                (program,) = json.loads((folder / "parser.conf").read_text())["p4_devices"][0]["p4_programs"]
+                (pipe,) = program["p4_pipelines"]
+                for file in (program["bfrt-config"], pipe["context"], pipe["config"]):
                     self.assertGreater((folder / file).stat().st_size, 1000, file)
 
     def test_the_committed_numbers_are_those_of_the_programs(self) -> None:
