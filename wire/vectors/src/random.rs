@@ -5,7 +5,7 @@ use rand::{Rng as _, SeedableRng as _, seq::IndexedRandom as _};
 use rand_chacha::ChaCha8Rng;
 use sumac_wire::{
     Header, Kind,
-    frame::OVERHEAD,
+    frame::{ETH_LEN, OVERHEAD},
     header::{HEADER_LEN, NO_SLOT, exponent, flag},
     tos,
 };
@@ -23,6 +23,9 @@ pub const SWITCH_ELEMENTS: u16 = 64;
 
 /// The seed of the switch's packets in all tests: on every plane the same.
 pub const SWITCH_SEED: u64 = 17;
+
+/// The shortest Ethernet frame, without its check sequence: no shorter one arrives at a switch.
+const SHORTEST_FRAME: usize = 60;
 
 /// The aggregators that the packets are for (docs/protocol.md, "Profile of a switch").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -113,7 +116,7 @@ impl Draw {
         let tos = self.one_of(&[TOS, TOS, TOS, TOS, TOS, TOS | tos::ECT_0, TOS | tos::CE]);
         let mut bytes = packets::frame(job, &from, &header, &values, shard, tos);
         if self.once_in(25) {
-            self.damage(&mut bytes);
+            self.damage(&mut bytes, if job.whole { SHORTEST_FRAME } else { ETH_LEN });
         }
         if self.once_in(8) {
             bytes.splice(12..12, [0x81, 0x00, 0x00, 0x07]);
@@ -145,7 +148,9 @@ impl Draw {
         header.flags |= if (seq == 2) ^ self.once_in(25) { flag::MAXIMUM } else { 0 };
         let merged = [flag::OVERFLOW, flag::NOT_FINITE, flag::ECN_ECHO, flag::COLLISION];
         header.flags |= if self.once_in(4) { self.one_of(&merged) } else { 0 };
-        match self.rng.random_range(0..23) {
+        // Results free slots for the chunks that follow.
+        let parents = if job.whole { 5 } else { 2 };
+        match self.rng.random_range(0..21 + parents) {
             0..12 => {}
             12..15 => header.flags |= flag::RESEND,
             15 => header.flags |= flag::RESEND | flag::RAW_FLOAT,
@@ -199,6 +204,9 @@ impl Draw {
             }
             7 => header.kind = self.one_of(&[3, 3, 4]),
             8 if is_parents => header.flags |= flag::MISMATCH,
+            9..16 if job.whole && reference.is_round(job, slot, version) => {
+                (header.elements, header.flags) = (0, header.flags | flag::EXPONENT);
+            }
             _ => {}
         }
         let from = if is_parents { &job.parents[0] } else { &job.workers[rank] };
@@ -234,6 +242,8 @@ impl Draw {
 
     /// Changes what shows that a packet is its sender's.
     fn forge(&mut self, job: &Job, header: &mut Header, from: &mut Host, shard: &mut u16) {
+        // Half of all numbers away is neither before nor after (RFC 1982), and a switch need not take it for the same.
+        let far = if job.whole { 9 << 28 } else { 1 << 31 };
         match self.rng.random_range(0..16) {
             0 => header.token ^= 1 << self.rng.random_range(0..64),
             1 => header.epoch ^= 1 << self.rng.random_range(0..16),
@@ -249,15 +259,15 @@ impl Draw {
             11 => header.format = self.rng.random_range(0..5),
             12 => *shard = self.one_of(&[0, 1]),
             13 => from.aggregator_ip = [10, 77, 99, 1].into(),
-            14 => (header.seq, header.lane) = self.one_of(&[(9, 33), (u32::MAX, 0), (1 << 31, 3)]),
+            14 => (header.seq, header.lane) = self.one_of(&[(9, 33), (u32::MAX, 0), (far, 3)]),
             _ => from.ip = self.one_of(&[[10, 77, 10, 2], [10, 77, 11, 2], [10, 77, 99, 9]]).into(),
         }
     }
 
     /// Cuts or corrupts a frame, or makes it somebody else's.
-    fn damage(&mut self, bytes: &mut Vec<u8>) {
+    fn damage(&mut self, bytes: &mut Vec<u8>, shortest: usize) {
         match self.rng.random_range(0..10) {
-            0 => bytes.truncate(self.rng.random_range(14..bytes.len())),
+            0 => bytes.truncate(self.rng.random_range(shortest..bytes.len())),
             1 => bytes[20] |= 0x20, // more fragments
             2 => bytes[21] = 1,     // a later fragment
             3 => bytes[23] = 6,     // TCP

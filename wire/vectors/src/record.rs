@@ -71,7 +71,7 @@ pub struct Job {
     pub checksum: bool,
     /// Whether a completed slot takes the lane's next chunk, and not the one after two rounds.
     pub reassigns: bool,
-    /// Whether all sums hold all workers: no flushes, and `received` is not kept.
+    /// Whether all sums of static jobs hold all workers: no flushes, and `received` is not kept.
     #[serde(default, skip_serializing_if = "is_false")]
     pub whole: bool,
     pub level: Level,

@@ -12,7 +12,7 @@ use sumac_wire::{
     dynamic::SlotMeta as SharedMeta,
     frame::{self, Frame, Parsed, Ports},
     header::{HEADER_LEN, flag, offset},
-    slot::SlotMeta,
+    slot::{SlotMeta, state},
     tables::{JobEntry, job_flag, lane_index},
     tos,
 };
@@ -78,6 +78,11 @@ impl Reference {
     /// Returns the metadata of a static job's slot, by the pool's index.
     pub fn slot(&self, index: u32) -> SlotMeta {
         self.slots.get(&index).map(|(meta, _)| *meta).unwrap_or_default()
+    }
+
+    /// Whether the exponent of the chunk in a version of a static job's slot is being agreed on.
+    pub fn is_round(&self, job: &Job, slot: u32, version: u8) -> bool {
+        self.slot(job.slot_base + slot).version(version).state & state::ROUND != 0
     }
 
     /// Puts the slots of a step into the state from which it begins.
