@@ -3,6 +3,10 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`target`] | the interface to a switch, which P4Runtime and BFRuntime implement |
+//! | [`tables`] | the entries of a job, by the control blocks of the program |
+//! | `contents`, [`counters`] | all that is in the tables, and what the program has counted |
+//! | [`wiring`] | the file of the switch's ports and the hosts behind them |
+//! | [`plane`] | a switch as a data plane of the control plane |
 //! | [`p4runtime`] | a switch behind a P4Runtime server: session, program, entries, counters |
 //! | [`bfrt`] | a Tofino switch, through BFRuntime |
 //! | `blocking` | a runtime for a switch's client |
@@ -11,6 +15,13 @@
 
 pub mod bfrt;
 mod blocking;
+mod contents;
+pub mod counters;
 pub mod p4runtime;
+pub mod plane;
 mod proto;
+pub mod tables;
 pub mod target;
+pub mod wiring;
+
+pub use plane::SwitchPlane;

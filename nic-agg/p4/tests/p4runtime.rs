@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends by panicking")]
 
+#[allow(dead_code, reason = "each test file uses a part")]
 mod support;
 
 use std::time::{Duration, Instant};

@@ -1,11 +1,13 @@
 //! The behavioural model as a switch: `simple_switch_grpc` with the program that `tools/p4/build.py --model` has compiled.
 
+pub mod memory;
+
 use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use sumac_agg_p4::p4runtime::{P4Runtime, Program, Server};
@@ -102,4 +104,12 @@ fn is_on_path(program: &str) -> bool {
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+pub fn until(is_done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_done() {
+        assert!(began.elapsed() < DEADLINE, "it takes too long");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

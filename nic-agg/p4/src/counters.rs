@@ -1,0 +1,75 @@
+//! The program's counters: packets by job and reason, and the events of workers.
+
+use sumac_agg_host::watch::{JobSeen, WorkerSeen};
+use sumac_agg_layout::Injected;
+use sumac_wire::{
+    MAX_JOBS, MAX_WORKERS, Reason,
+    reason::COUNTERS,
+    tables::{WorkerCounters, worker_index},
+};
+
+use crate::target::{SwitchError, Target};
+
+/// By job and [`Reason`].
+const REASONS: &str = "reasons";
+/// The same of copies of results, and of all that leaves.
+const EGRESS_REASONS: &str = "egress_reasons";
+/// By worker and event: added, last, duplicates, replies.
+const WORKER_EVENTS: &str = "worker_events";
+const REASONS_OF_JOB: u32 = 64;
+const EVENTS: u32 = 4;
+
+/// Returns what is counted of each job; job 0: of none.
+pub fn all(switch: &impl Target) -> Result<Vec<JobSeen>, SwitchError> {
+    let cells = 0..MAX_JOBS as u32 * REASONS_OF_JOB;
+    let [arrived, left] = [switch.counters(REASONS, cells.clone())?, switch.counters(EGRESS_REASONS, cells)?];
+    let by_job =
+        |counts: &[u64]| counts.chunks(REASONS_OF_JOB as usize).map(<[u64]>::to_vec).collect::<Vec<_>>();
+    Ok(by_job(&arrived).iter().zip(by_job(&left)).map(|(arrived, left)| seen(arrived, &left)).collect())
+}
+
+/// Returns what is counted of a job.
+pub fn of_job(switch: &impl Target, job: u16) -> Result<JobSeen, SwitchError> {
+    Ok(seen(&switch.counters(REASONS, reasons(job))?, &switch.counters(EGRESS_REASONS, reasons(job))?))
+}
+
+/// Returns what is counted of a job's workers, by rank.
+pub fn of_workers(switch: &impl Target, job: u16) -> Result<Vec<WorkerSeen>, SwitchError> {
+    let counts = switch.counters(WORKER_EVENTS, events(job))?;
+    let worker = |counts: &[u64]| {
+        let of = |event: usize| counts.get(event).copied().unwrap_or(0);
+        let counters = WorkerCounters { added: of(0), last: of(1), duplicates: of(2), replies: of(3) };
+        WorkerSeen { counters, ..WorkerSeen::default() }
+    };
+    Ok(counts.chunks(EVENTS as usize).map(worker).collect())
+}
+
+/// Begins anew with a job.
+pub fn clear(switch: &impl Target, job: u16) -> Result<(), SwitchError> {
+    switch.clear_counters(REASONS, reasons(job))?;
+    switch.clear_counters(EGRESS_REASONS, reasons(job))?;
+    switch.clear_counters(WORKER_EVENTS, events(job))
+}
+
+fn reasons(job: u16) -> std::ops::Range<u32> {
+    let first = u32::from(job) * REASONS_OF_JOB;
+    first..first + REASONS_OF_JOB
+}
+
+fn events(job: u16) -> std::ops::Range<u32> {
+    let first = worker_index(job, 0) * EVENTS;
+    first..first + MAX_WORKERS as u32 * EVENTS
+}
+
+fn seen(arrived: &[u64], left: &[u64]) -> JobSeen {
+    let injected = Reason::Injected as usize;
+    let of = |counts: &[u64], index: usize| counts.get(index).copied().unwrap_or(0);
+    let mut seen = JobSeen {
+        injected: Injected { up: of(arrived, injected), down: of(left, injected) },
+        ..JobSeen::default()
+    };
+    for index in 0..COUNTERS {
+        seen.counters[index] = of(arrived, index) + of(left, index);
+    }
+    seen
+}

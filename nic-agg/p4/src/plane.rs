@@ -1,0 +1,287 @@
+//! A P4 switch as a data plane of the control plane.
+
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use sumac_agg_host::{
+    JobError, NewJob,
+    job::{check_range, parents, resized},
+    plane::{SlotsReasons, failed, take_over},
+    watch::{JobSeen, WorkerSeen},
+};
+use sumac_agg_layout::{Drops, State};
+use sumac_control::plane::{
+    DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
+};
+use sumac_wire::tables::{JobEntry, WorkerEntry, job_flag};
+
+use crate::{
+    contents::Contents,
+    counters,
+    tables::{self, HeldJob, admission, drops},
+    target::{SwitchError, Target},
+    wiring::{Sizes, Wiring},
+};
+
+/// A switch that takes jobs from a control plane.
+pub struct SwitchPlane<T> {
+    switch: T,
+    wiring: Wiring,
+    held: Mutex<Held>,
+    pub reasons: SlotsReasons,
+}
+
+/// The contents that the switch is to have.
+struct Held {
+    contents: Contents,
+    /// The instance of the switch that has them; none when that is not certain.
+    instance: Option<u64>,
+}
+
+impl<T: Target> SwitchPlane<T> {
+    /// Takes up what is on the switch, of an earlier control plane, and writes its own addresses and hosts.
+    ///
+    /// # Errors
+    /// When the switch does not answer, or runs another program than the control plane knows.
+    pub fn start(switch: T, wiring: Wiring) -> Result<SwitchPlane<T>, SwitchError> {
+        let mut contents = Contents::read(&switch)?;
+        contents.remove_parts();
+        contents.remove_table("own");
+        contents.remove_table("hosts");
+        contents.add(wiring.entries());
+        let held = Mutex::new(Held { contents, instance: None });
+        let plane = SwitchPlane { switch, wiring, held, reasons: SlotsReasons::default() };
+        plane.settle(&mut plane.lock())?;
+        Ok(plane)
+    }
+
+    pub fn switch(&self) -> &T {
+        &self.switch
+    }
+
+    pub fn sizes(&self) -> Sizes {
+        self.wiring.program
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the switch the contents that it is to have, if it may have others: after a restart of it, or a call whose outcome
+    /// is not known. Returns its instance.
+    fn settle(&self, held: &mut Held) -> Result<u64, SwitchError> {
+        let instance = self.switch.instance()?;
+        if held.instance != Some(instance) {
+            let found = Contents::read(&self.switch)?;
+            for step in found.steps_to(&held.contents) {
+                self.switch.write(&step)?;
+            }
+            if let Some(before) = held.instance.replace(instance) {
+                tracing::warn!(
+                    before,
+                    instance,
+                    "the switch was restarted: its slots are lost, its tables are written again"
+                );
+            }
+        }
+        Ok(instance)
+    }
+
+    /// Changes the contents of the switch, or leaves them as they are.
+    fn change(&self, held: &mut Held, after: Contents) -> Result<(), SwitchError> {
+        self.settle(held)?;
+        for step in held.contents.steps_to(&after) {
+            if let Err(error) = self.switch.write(&step) {
+                held.instance = None;
+                if let Err(error) = self.settle(held) {
+                    tracing::warn!(%error, "the switch may hold a part of a job; it is removed when the switch answers");
+                }
+                return Err(error);
+            }
+        }
+        held.contents = after;
+        Ok(())
+    }
+
+    /// Installs a job's entries. Where a table is full, those of removed jobs go.
+    fn add(&self, held: &mut Held, new: &NewJob) -> Result<(), SwitchError> {
+        let with = |contents: &Contents| {
+            let mut after = contents.clone();
+            after.remove_job(new.job, true);
+            after.add(tables::entries(new, self.wiring.program.dynamic_slots));
+            after.add_group(tables::group(new));
+            after
+        };
+        let after = with(&held.contents);
+        let full = match self.change(held, after) {
+            Err(error @ SwitchError::TableFull { .. }) => error,
+            other => return other,
+        };
+        let mut without = held.contents.clone();
+        if !without.forget_former() {
+            return Err(full);
+        }
+        self.change(held, without)?;
+        let after = with(&held.contents);
+        self.change(held, after)
+    }
+
+    fn state(&self) -> State {
+        let Sizes { base_port, shards, static_slots, dynamic_slots, elements } = self.wiring.program;
+        State { slots: static_slots, elements, base_port, shards, dynamic_slots, ..State::default() }
+    }
+
+    /// Returns the ways to addresses; the error names the rank, or the number of a parent.
+    fn hops(&self, addresses: &[SocketAddrV4]) -> Result<Vec<WorkerEntry>, (usize, Ipv4Addr, String)> {
+        let hop = |(number, address): (usize, &SocketAddrV4)| {
+            self.wiring.hop(*address.ip(), address.port()).map_err(|what| (number, *address.ip(), what))
+        };
+        addresses.iter().enumerate().map(hop).collect()
+    }
+
+    /// Returns the jobs, present and former.
+    pub fn jobs(&self) -> Vec<(u16, HeldJob)> {
+        self.lock().contents.jobs().into_iter().collect()
+    }
+
+    pub fn entries(&self) -> Vec<(u16, JobEntry)> {
+        self.jobs().into_iter().map(|(job, known)| (job, known.entry())).collect()
+    }
+
+    /// Returns the counters of all jobs, by number; 0: of packets without one.
+    pub fn counters(&self) -> Result<Vec<JobSeen>, SwitchError> {
+        counters::all(&self.switch)
+    }
+
+    pub fn workers_seen(&self, job: u16) -> Result<Vec<WorkerSeen>, SwitchError> {
+        counters::of_workers(&self.switch, job)
+    }
+
+    pub fn drops(&self, job: u16) -> Drops {
+        drops::of_job(job, self.lock().contents.entries())
+    }
+
+    /// Sets the intentional drops of jobs, present or future.
+    pub fn set_drops(&self, jobs: impl Iterator<Item = u16>, parts: Drops) -> Result<(), SwitchError> {
+        let mut held = self.lock();
+        let mut after = held.contents.clone();
+        for job in jobs {
+            after.remove_drops(job);
+            after.add(drops::entries(job, parts));
+        }
+        self.change(&mut held, after)
+    }
+}
+
+impl<T: Target> DataPlane for SwitchPlane<T> {
+    fn info(&self) -> Result<PlaneInfo, PlaneError> {
+        let Sizes { base_port, shards, static_slots, dynamic_slots, elements } = self.wiring.program;
+        Ok(PlaneInfo {
+            kind: PlaneKind::P4,
+            slots: static_slots,
+            max_elements: elements,
+            narrowest: None,
+            base_port,
+            shards,
+            dynamic_slots,
+            verifies_checksums: false,
+            marks_overflow: false,
+            socket_bytes: None,
+            address: None,
+            kept: Vec::new(),
+        })
+    }
+
+    fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {
+        take_over(self.entries(), known, |job| self.remove(job))
+    }
+
+    fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
+        let workers: Vec<_> =
+            job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port)).collect();
+        let no_way = |(rank, ip, what)| PlaneError::NoWay { rank, ip, what };
+        let no_parent = |(_, ip, what)| PlaneError::Failed {
+            doing: "looking for the way to the root or a parameter host",
+            what: format!("{ip}: {what}"),
+        };
+        let workers = self.hops(&workers).map_err(no_way)?;
+        let parents = self.hops(parents(job)).map_err(no_parent)?;
+        let sides = |hops: &[WorkerEntry]| hops.iter().map(|hop| hop.aggregator_ip.into()).collect();
+        let aggregator_ips = sides(&workers);
+        let host_sides = match job.level {
+            Level::Rack { .. } => Vec::new(),
+            Level::Only | Level::Root { .. } => sides(&parents),
+        };
+        let installing = |error: &dyn std::error::Error| failed("installing a job", error);
+        let new = NewJob::of(job, workers, parents).map_err(|error| installing(&error))?;
+        let mut held = self.lock();
+        self.check(&held.contents, &new).map_err(|error| installing(&error))?;
+        self.settle(&mut held).map_err(unavailable)?;
+        counters::clear(&self.switch, new.job).map_err(unavailable)?;
+        self.add(&mut held, &new).map_err(|error| installing(&error))?;
+        self.reasons.set(new.job, Some(&job.terms.slots_reason));
+        Ok(Installed { aggregator_ips, result_group: None, host_sides })
+    }
+
+    fn resize(&self, job: u16, slots: u32, reason: &str) -> Result<(), PlaneError> {
+        let resizing = |error: &dyn std::error::Error| failed("changing a job's slots", error);
+        let mut held = self.lock();
+        let Some(HeldJob::Active(new)) = held.contents.jobs().remove(&job) else {
+            return Err(resizing(&JobError::Resize { job, lane_slots: slots, before: 0 }));
+        };
+        let entry = resized(job, &new.active_entry(), slots).map_err(|error| resizing(&error))?;
+        let workers = counters::of_workers(&self.switch, job).map_err(unavailable)?;
+        if workers.iter().any(|worker| worker.counters.added > 0) {
+            return Err(resizing(&JobError::Held(job)));
+        }
+        let entry = JobEntry { slots: entry.slots, lane_slots_log2: entry.lane_slots_log2, ..new.entry };
+        self.add(&mut held, &NewJob { entry, ..new }).map_err(|error| resizing(&error))?;
+        self.reasons.set(job, Some(reason));
+        Ok(())
+    }
+
+    fn remove(&self, job: u16) -> Result<(), PlaneError> {
+        self.reasons.set(job, None);
+        let mut held = self.lock();
+        let Some(HeldJob::Active(new)) = held.contents.jobs().remove(&job) else { return Ok(()) };
+        let mut after = held.contents.clone();
+        after.remove_job(job, false);
+        after.add([admission::former(job, &new.active_entry())]);
+        if let Err(error) = self.change(&mut held, after.clone()) {
+            tracing::warn!(job, %error, "the job is removed from the switch when that answers");
+            *held = Held { contents: after, instance: None };
+        }
+        Ok(())
+    }
+
+    fn instance(&self) -> Result<u64, PlaneError> {
+        self.settle(&mut self.lock()).map_err(unavailable)
+    }
+}
+
+impl<T: Target> SwitchPlane<T> {
+    /// Checks a job against the program's sizes, and against the other jobs.
+    fn check(&self, contents: &Contents, new: &NewJob) -> Result<(), JobError> {
+        let jobs = contents.jobs();
+        let before = jobs.get(&new.job).map(HeldJob::entry).unwrap_or_default();
+        new.check(&self.state(), &before)?;
+        if new.is_dynamic() {
+            return Ok(());
+        }
+        let JobEntry { slot_base, slots, .. } = new.entry;
+        let others: Vec<_> = jobs.iter().map(|(job, known)| (*job, known.entry())).collect();
+        let others = others.iter().map(|(job, entry)| (*job, entry));
+        check_range(slot_base, slots, self.wiring.program.static_slots, others)
+    }
+}
+
+/// Whether an entry is of a job that aggregates.
+pub fn is_active(entry: &JobEntry) -> bool {
+    entry.flags & job_flag::ACTIVE != 0
+}
+
+fn unavailable(error: SwitchError) -> PlaneError {
+    PlaneError::Unavailable { what: error.to_string() }
+}

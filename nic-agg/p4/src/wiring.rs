@@ -1,0 +1,256 @@
+//! The file that tells the switch's ports, its own addresses, and the hosts behind each port.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::Ipv4Addr,
+    path::Path,
+};
+
+use serde::{Deserialize, Deserializer, de::Error as _};
+use sumac_wire::tables::WorkerEntry;
+
+use crate::{
+    tables::{hosts, own},
+    target::{Entry, SwitchError},
+};
+
+/// Ports have 9 bits in the programs.
+const PORTS: u32 = 512;
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wiring {
+    #[serde(default)]
+    pub program: Sizes,
+    pub ports: Vec<SwitchPort>,
+    /// The path of the file, for messages.
+    #[serde(skip)]
+    path: String,
+}
+
+/// The sizes that the program was compiled with (p4/common/sizes.p4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sizes {
+    /// The UDP port of shard 0.
+    pub base_port: u16,
+    pub shards: u16,
+    /// Slots of static jobs, all together.
+    pub static_slots: u32,
+    /// Slots of each shard that dynamic jobs share.
+    pub dynamic_slots: u32,
+    /// Most elements in a chunk.
+    pub elements: u16,
+}
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes { base_port: 48700, shards: 2, static_slots: 4096, dynamic_slots: 2048, elements: 64 }
+    }
+}
+
+impl Sizes {
+    /// Cells of the registers of values: both versions of static slots, and slots of dynamic jobs.
+    #[must_use]
+    pub fn places(&self) -> u32 {
+        self.static_slots * 2 + self.dynamic_slots * u32::from(self.shards)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchPort {
+    pub number: u32,
+    /// The switch's own address on this side.
+    pub ip: Ipv4Addr,
+    #[serde(deserialize_with = "mac")]
+    pub mac: [u8; 6],
+    #[serde(default)]
+    pub hosts: Vec<Host>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    pub ip: Ipv4Addr,
+    /// Its own MAC address; behind a router the router's.
+    #[serde(deserialize_with = "mac")]
+    pub mac: [u8; 6],
+}
+
+impl Wiring {
+    pub fn read(path: &Path) -> Result<Wiring, SwitchError> {
+        let name = path.display().to_string();
+        let failed =
+            |error: std::io::Error| SwitchError::File { path: name.clone(), what: error.to_string() };
+        Wiring::parse(&fs::read_to_string(path).map_err(failed)?, &name)
+    }
+
+    /// Parses the text of a file; `path` is for messages.
+    pub fn parse(text: &str, path: &str) -> Result<Wiring, SwitchError> {
+        let failed = |what: String| SwitchError::File { path: path.to_owned(), what };
+        let wiring: Wiring = toml::from_str(text).map_err(|error| failed(error.to_string()))?;
+        wiring.check().map_err(failed)?;
+        Ok(Wiring { path: path.to_owned(), ..wiring })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let Sizes { base_port, shards, static_slots, dynamic_slots, elements } = self.program;
+        if ![1, 2, 4].contains(&shards) || !base_port.is_multiple_of(shards) || base_port == 0 {
+            return Err(format!(
+                "base_port {base_port} and shards {shards}: give 1, 2 or 4 shards, and a multiple of that"
+            ));
+        }
+        if elements == 0
+            || u64::from(static_slots) * 2 + u64::from(dynamic_slots) * u64::from(shards) > 1 << 16
+        {
+            return Err(
+                "the sizes of [program] are no program's: places of slots have 16 bits, chunks elements"
+                    .into(),
+            );
+        }
+        let (mut numbers, mut own, mut macs, mut ips) =
+            (BTreeSet::new(), BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        for port in &self.ports {
+            if port.number >= PORTS || !numbers.insert(port.number) {
+                return Err(format!("port {}: give each number below {PORTS} once", port.number));
+            }
+            if *own.entry(port.ip).or_insert(port.mac) != port.mac {
+                return Err(format!("the switch's own address {} has two MAC addresses", port.ip));
+            }
+            for host in &port.hosts {
+                if !ips.insert(host.ip) {
+                    return Err(format!("host {} is listed twice", host.ip));
+                }
+                if *macs.entry(host.mac).or_insert(port.number) != port.number {
+                    return Err(format!("the MAC address of host {} is behind two ports", host.ip));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the way to an address: its port, and the MAC addresses and own address there.
+    ///
+    /// # Errors
+    /// In words, when no port has it.
+    pub fn hop(&self, ip: Ipv4Addr, port: u16) -> Result<WorkerEntry, String> {
+        let host = |at: &SwitchPort| at.hosts.iter().find(|host| host.ip == ip).copied();
+        let found = self.ports.iter().find_map(|at| Some((at, host(at)?)));
+        let (at, host) = found.ok_or_else(|| {
+            format!("add it to the hosts of its port in {}: {{ ip = \"{ip}\", mac = \"...\" }}", self.path)
+        })?;
+        Ok(WorkerEntry {
+            ip: ip.to_bits(),
+            aggregator_ip: at.ip.to_bits(),
+            ifindex: at.number,
+            port,
+            mac: host.mac,
+            aggregator_mac: at.mac,
+            ..WorkerEntry::default()
+        })
+    }
+
+    /// Returns the entries that do not depend on jobs.
+    pub fn entries(&self) -> Vec<Entry> {
+        let of_port = |port: &SwitchPort| {
+            let hosts = port.hosts.iter().map(|host| hosts::entry(host.mac, port.number));
+            hosts.chain([own::entry(port.ip, port.mac)]).collect::<Vec<_>>()
+        };
+        self.ports.iter().flat_map(of_port).collect()
+    }
+}
+
+fn mac<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 6], D::Error> {
+    let text = String::deserialize(from)?;
+    let bytes: Option<Vec<u8>> = text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    let bytes = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
+    bytes.ok_or_else(|| D::Error::custom(format!("`{text}` is no MAC address, such as 02:00:00:00:00:01")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "
+        [[ports]]
+        number = 1
+        ip = '10.77.0.1'
+        mac = '02:00:00:00:00:01'
+        hosts = [{ ip = '10.77.0.2', mac = '02:00:00:00:00:02' }, { ip = '10.77.0.3', mac = '02:00:00:00:00:03' }]
+
+        [[ports]]
+        number = 2
+        ip = '10.77.1.1'
+        mac = '02:00:00:00:00:01'
+    ";
+
+    #[test]
+    fn a_host_is_found_behind_its_port() {
+        let wiring = Wiring::parse(FILE, "/etc/sumac/switch.toml").unwrap();
+        let hop = wiring.hop(Ipv4Addr::new(10, 77, 0, 3), 48700).unwrap();
+        assert_eq!(
+            (hop.ifindex, hop.port, hop.mac, hop.aggregator_mac),
+            (1, 48700, [2, 0, 0, 0, 0, 3], [2, 0, 0, 0, 0, 1])
+        );
+        assert_eq!(
+            (Ipv4Addr::from_bits(hop.ip), Ipv4Addr::from_bits(hop.aggregator_ip)),
+            ([10, 77, 0, 3].into(), [10, 77, 0, 1].into())
+        );
+        let missing = wiring.hop(Ipv4Addr::new(10, 77, 0, 4), 48700).unwrap_err();
+        let advice =
+            r#"add it to the hosts of its port in /etc/sumac/switch.toml: { ip = "10.77.0.4", mac = "..." }"#;
+        assert_eq!(missing, advice);
+        let tables: Vec<_> = wiring.entries().iter().map(|entry| entry.table).collect();
+        assert_eq!(tables, ["hosts", "hosts", "own", "own"]);
+        assert_eq!(wiring.program, Sizes::default());
+    }
+
+    /// p4/common/sizes.p4 is what is compiled unless its user says otherwise.
+    #[test]
+    fn the_default_sizes_are_those_of_the_program() {
+        let sizes = include_str!("../../../p4/common/sizes.p4");
+        let Sizes { base_port, shards, static_slots, dynamic_slots, elements } = Sizes::default();
+        let defaults = [
+            ("BASE_PORT", u32::from(base_port)),
+            ("SHARDS", shards.into()),
+            ("STATIC_SLOTS", static_slots),
+            ("DYNAMIC_SLOTS", dynamic_slots),
+            ("ELEMENTS", elements.into()),
+        ];
+        for (name, value) in defaults {
+            let line = format!("#define {name} {value}");
+            assert!(sizes.lines().any(|found| found == line), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_no_switch_has_is_refused() {
+        let table = [
+            ("number = 2", "number = 1", "port 1: give each number below 512 once"),
+            ("number = 2", "number = 512", "port 512"),
+            ("10.77.0.3", "10.77.0.2", "host 10.77.0.2 is listed twice"),
+            ("10.77.1.1", "10.77.0.1", ""),
+            ("mac = '02:00:00:00:00:03'", "mac = '02:00'", "`02:00` is no MAC address"),
+            ("number = 2", "nubmer = 2", "nubmer"),
+        ];
+        for (from, to, expected) in table {
+            let refused = Wiring::parse(&FILE.replace(from, to), "switch.toml");
+            match refused {
+                Err(error) => {
+                    assert!(!expected.is_empty() && error.to_string().contains(expected), "{to}: {error}");
+                }
+                Ok(_) => assert_eq!(expected, "", "{to}"),
+            }
+        }
+        for (sizes, expected) in [("shards = 3", "1, 2 or 4 shards"), ("static_slots = 40000", "16 bits")] {
+            let error = Wiring::parse(&format!("[program]\n{sizes}\n{FILE}"), "switch.toml").unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        let two =
+            FILE.replacen("10.77.1.1", "10.77.0.1", 1).replacen("00:00:01'\n    ", "00:00:09'\n    ", 1);
+        let error = Wiring::parse(&two, "switch.toml").unwrap_err();
+        assert!(error.to_string().contains("has two MAC addresses"), "{error}");
+    }
+}
