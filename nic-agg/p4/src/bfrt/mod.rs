@@ -19,7 +19,7 @@ mod entry;
 mod groups;
 mod mark;
 mod pipeline;
-#[cfg(any(test, feature = "played"))]
+#[cfg(feature = "played")]
 pub mod played;
 mod schema;
 mod session;
