@@ -39,6 +39,9 @@ use crate::proto::{
     google::rpc,
 };
 
+/// The tables of the aggregator's program (p4/) that the control plane writes and reads, as the compiler lists them.
+pub const PROGRAM: &[u8] = include_bytes!("program.json");
+
 /// The tables of a device that belong to no program: those of multicast.
 const DEVICE: &[u8] = include_bytes!("device.json");
 

@@ -164,7 +164,11 @@ impl Tables {
         }
         let entries = self.entries.get(&table.id);
         if entry.value.is_none() {
-            return Ok(entries.into_iter().flatten().map(|(key, data)| message(table, key, data)).collect());
+            let entries = entries.into_iter().flatten().map(|(key, data)| message(table, key, data));
+            // What happens to packets that match none is no entry that was written, and comes all the same.
+            let default = TableEntry { table_id: table.id, is_default_entry: true, ..TableEntry::default() };
+            let default = (!table.action_specs.is_empty()).then_some(default);
+            return Ok(entries.chain(default).collect());
         }
         let key = stored(table, entry)?;
         let data = entries.and_then(|entries| entries.get(&key));

@@ -6,12 +6,10 @@ use std::{fs, net::SocketAddr, path::PathBuf};
 
 use super::{
     BfRuntime, Options, Pipeline,
-    played::{PlayedServer, PlayedSwitch, Row},
+    played::{PROGRAM, PlayedServer, PlayedSwitch, Row},
 };
 use crate::target::{Change, Entry, Group, Replica, SwitchError, Target as _, Update};
 
-/// The tables of the program (p4/) that the control plane writes, as p4c-barefoot lists them.
-const PROGRAM: &[u8] = include_bytes!("../played/program.json");
 const NAME: &str = "sumac";
 
 fn switch() -> PlayedSwitch {
