@@ -46,13 +46,19 @@ control Elements(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) 
     action other_kind() {
         slot.is_other_kind = 1;
     }
+    action only_other_kind() {
+        slot.is_other_kind = 1;
+        slot.is_same_size = 1;
+    }
     table size_verdicts {
         key = { slot.size : ternary; slot.size_difference : ternary; }
-        actions = { empty; same_size; other_kind; NoAction; }
+        actions = { empty; same_size; only_other_kind; other_kind; NoAction; }
         const default_action = NoAction;
         const entries = {
             (0, _) : empty();
             (_, 0) : same_size();
+            // A root's result does not say whether it is a sum.
+            (_, 0x8000) : only_other_kind();
             (_, 0x8000 &&& 0x8000) : other_kind();
         }
     }
