@@ -218,7 +218,7 @@ impl Session {
         let found = config.config.iter().find(|config| config.p4_name == program).ok_or_else(|| {
             let names: Vec<&str> = config.config.iter().map(|config| config.p4_name.as_str()).collect();
             self.away(format!(
-                "it runs {names:?} and not `{program}`: start its bf_switchd with the program, or give its configuration with --p4-conf FILE"
+                "it runs {names:?} and not `{program}`: start its bf_switchd with the program, or give its configuration with --pipeline FILE"
             ))
         })?;
         let parse = |json: &[u8], of: &str| {
