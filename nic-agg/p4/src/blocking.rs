@@ -16,9 +16,14 @@ impl Blocking {
     }
 
     /// Runs a call to its end, on a thread of its own: the caller's may be one of another runtime.
-    pub fn run<T: Send, F: Future<Output = T>>(&self, call: impl FnOnce() -> F + Send) -> T {
-        let ended = thread::scope(|scope| scope.spawn(|| self.handle.block_on(call())).join());
-        ended.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub fn run<T: Send, F: Future<Output = T>>(&self, call: impl FnOnce() -> F + Send) -> io::Result<T> {
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().spawn_scoped(scope, || self.handle.block_on(call()))?;
+            Ok(thread.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked)))
+        })
     }
 }
 

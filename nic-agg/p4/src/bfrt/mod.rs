@@ -27,7 +27,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, ops::Range};
+use std::{collections::BTreeSet, io, ops::Range};
 
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
@@ -69,10 +69,7 @@ impl BfRuntime {
     /// # Errors
     /// When there is no connection, the program is not there, or another client is bound to it.
     pub fn connect(options: Options) -> Result<BfRuntime, SwitchError> {
-        let runtime = Blocking::start("bfruntime").map_err(|error| {
-            let what = format!("its thread does not start: {error}");
-            SwitchError::Connect { address: options.address.clone(), what }
-        })?;
+        let runtime = Blocking::start("bfruntime").map_err(|error| no_thread(&options, &error))?;
         let switch = BfRuntime { options, session: Mutex::new(None), runtime };
         switch.instance()?;
         Ok(switch)
@@ -102,7 +99,8 @@ impl BfRuntime {
         &self,
         call: impl AsyncFnOnce(&mut Session) -> Result<T, SwitchError> + Send,
     ) -> Result<T, SwitchError> {
-        self.runtime.run(async || call(&mut *self.session().await?).await)
+        let called = self.runtime.run(async || call(&mut *self.session().await?).await);
+        called.unwrap_or_else(|error| Err(no_thread(&self.options, &error)))
     }
 }
 
@@ -166,6 +164,13 @@ impl Target for BfRuntime {
 
     fn clear_counters(&self, counter: &'static str, cells: Range<u32>) -> Result<(), SwitchError> {
         self.call(async |session| counters::clear(session, counter, cells).await)
+    }
+}
+
+fn no_thread(options: &Options, error: &io::Error) -> SwitchError {
+    SwitchError::Connect {
+        address: options.address.clone(),
+        what: format!("no thread for its calls: {error}"),
     }
 }
 
