@@ -110,7 +110,7 @@ impl<T: Target> SwitchPlane<T> {
         let with = |contents: &Contents| {
             let mut after = contents.clone();
             after.remove_job(new.job, true);
-            after.add(tables::entries(new, self.wiring.program.dynamic_slots));
+            after.add(tables::entries(new, self.wiring.program));
             after.add_group(tables::group(new));
             after
         };

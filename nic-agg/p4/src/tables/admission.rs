@@ -8,16 +8,17 @@ use sumac_wire::{
 };
 
 use super::{JOBS, parent, worker};
-use crate::target::Entry;
+use crate::{target::Entry, wiring::Sizes};
 
 const ALL_32: u64 = u32::MAX as u64;
 const ALL_16: u64 = u16::MAX as u64;
 
 /// Returns a job's entries, that of [`JOBS`] last.
-pub fn entries(new: &NewJob, dynamic_slots: u32) -> Vec<Entry> {
+pub fn entries(new: &NewJob, program: Sizes) -> Vec<Entry> {
     let job = new.active_entry();
-    let mut entries = lanes(new.job, &job, dynamic_slots);
-    entries.extend((0..job.shards).flat_map(|shard| parent_of(new, &job, shard)));
+    let mut entries = lanes(new.job, &job, program.dynamic_slots);
+    // Also of shards that the job does not use: a packet there comes from the parent, and names a wrong slot.
+    entries.extend((0..program.shards).flat_map(|shard| parent_of(new, &job, shard)));
     for rank in 0..new.workers.len() {
         entries.extend(member(new, &job, rank));
     }

@@ -21,7 +21,10 @@ use sumac_agg_host::NewJob;
 
 pub use recall::{HeldJob, recall};
 
-use crate::target::{Entry, Group};
+use crate::{
+    target::{Entry, Group},
+    wiring::Sizes,
+};
 
 /// A job's table, written last: with its entry the job begins.
 pub const JOBS: &str = "jobs";
@@ -55,9 +58,9 @@ pub fn parent(number: usize) -> u64 {
     33 + number as u64
 }
 
-/// Returns all entries of a job.
-pub fn entries(new: &NewJob, dynamic_slots: u32) -> Vec<Entry> {
-    [ways::entries(new), admission::entries(new, dynamic_slots)].concat()
+/// Returns all entries of a job, for a program of these sizes.
+pub fn entries(new: &NewJob, program: Sizes) -> Vec<Entry> {
+    [ways::entries(new), admission::entries(new, program)].concat()
 }
 
 pub fn group(new: &NewJob) -> Group {

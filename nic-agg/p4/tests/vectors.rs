@@ -1,0 +1,52 @@
+//! The conformance vectors on the P4 program, run by the behavioural model: frames through its ports, and after each the counter, all that
+//! left, and the registers of the slot.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod model;
+mod run;
+
+use std::{env, time::Instant};
+
+use model::{Model, with_program};
+use run::{PORTS, Run};
+use sumac_vectors::{
+    cases, packets,
+    random::{self, Profile, SWITCH_SEED},
+};
+
+/// Returns a number from the environment.
+fn number(variable: &str, or: u64) -> u64 {
+    env::var(variable).map_or(or, |text| text.parse().expect(variable))
+}
+
+/// `SUMAC_VECTORS_SEED` and `SUMAC_VECTORS_STEPS` choose others, to show a difference again.
+#[test]
+fn random_packets() {
+    with_program("random_packets", |program| {
+        let seed = number("SUMAC_VECTORS_SEED", SWITCH_SEED);
+        let steps = number("SUMAC_VECTORS_STEPS", 2000) as usize;
+        let setup = packets::setup("random", Some(seed), random::jobs(Profile::Switch, false));
+        let mut model = Model::start(PORTS);
+        let begin = Instant::now();
+        let mut run = Run::new(&mut model, program, &setup);
+        run.steps(&random::steps(&setup, seed, steps));
+        run.finish();
+        println!("seed {seed}: {steps} steps in {:?}", begin.elapsed());
+    });
+}
+
+#[test]
+fn the_table_of_cases() {
+    with_program("the_table_of_cases", |program| {
+        let parts = cases::all(false);
+        let mut model = Model::start(PORTS);
+        // All have the same job.
+        let mut run = Run::new(&mut model, program, &parts[0].0);
+        for (setup, steps) in &parts {
+            assert_eq!(setup.jobs, parts[0].0.jobs);
+            run.empty();
+            run.steps(steps);
+        }
+        run.finish();
+    });
+}
