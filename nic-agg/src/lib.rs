@@ -45,3 +45,6 @@ pub use attach::{AttachError, AttachOptions, attach};
 pub use detach::{clean, detach};
 pub use job::AddJobError;
 pub use tables::OpenError;
+
+/// A P4 switch, by P4Runtime or BFRuntime.
+pub type SwitchPlane = sumac_agg_p4::SwitchPlane<Box<dyn sumac_agg_p4::target::Target>>;

@@ -32,6 +32,10 @@ pub fn host_name(base_port: u16) -> String {
     format!("sumac-agg/host/{base_port}")
 }
 
+pub fn switch_name(base_port: u16) -> String {
+    format!("sumac-agg/switch/{base_port}")
+}
+
 pub fn ebpf_name(pins: &AggregatorPins) -> String {
     format!("sumac-agg/ebpf{}", pins.path().display())
 }

@@ -129,7 +129,7 @@ impl<T: Target> SwitchPlane<T> {
     }
 
     fn state(&self) -> State {
-        let Sizes { base_port, shards, static_slots, dynamic_slots, elements } = self.wiring.program;
+        let Sizes { base_port, shards, static_slots, dynamic_slots, elements, .. } = self.wiring.program;
         State { slots: static_slots, elements, base_port, shards, dynamic_slots, ..State::default() }
     }
 
@@ -177,7 +177,7 @@ impl<T: Target> SwitchPlane<T> {
 
 impl<T: Target> DataPlane for SwitchPlane<T> {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
-        let Sizes { base_port, shards, static_slots, dynamic_slots, elements } = self.wiring.program;
+        let Sizes { base_port, shards, static_slots, dynamic_slots, elements, .. } = self.wiring.program;
         Ok(PlaneInfo {
             kind: PlaneKind::P4,
             slots: static_slots,

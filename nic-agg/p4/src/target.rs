@@ -34,6 +34,32 @@ pub trait Target: Send + Sync + 'static {
     fn clear_counters(&self, counter: &'static str, cells: Range<u32>) -> Result<(), SwitchError>;
 }
 
+impl<T: Target + ?Sized> Target for Box<T> {
+    fn instance(&self) -> Result<u64, SwitchError> {
+        (**self).instance()
+    }
+
+    fn write(&self, updates: &[Update]) -> Result<(), SwitchError> {
+        (**self).write(updates)
+    }
+
+    fn entries(&self, table: &'static str) -> Result<Vec<Entry>, SwitchError> {
+        (**self).entries(table)
+    }
+
+    fn groups(&self) -> Result<Vec<Group>, SwitchError> {
+        (**self).groups()
+    }
+
+    fn counters(&self, counter: &'static str, cells: Range<u32>) -> Result<Vec<u64>, SwitchError> {
+        (**self).counters(counter, cells)
+    }
+
+    fn clear_counters(&self, counter: &'static str, cells: Range<u32>) -> Result<(), SwitchError> {
+        (**self).clear_counters(counter, cells)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Match {
     Exact(u64),

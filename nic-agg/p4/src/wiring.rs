@@ -42,11 +42,20 @@ pub struct Sizes {
     pub dynamic_slots: u32,
     /// Most elements in a chunk.
     pub elements: u16,
+    /// Milliseconds after which a dynamic job that sends nothing loses its slots.
+    pub slot_timeout_ms: u32,
 }
 
 impl Default for Sizes {
     fn default() -> Sizes {
-        Sizes { base_port: 48700, shards: 2, static_slots: 4096, dynamic_slots: 2048, elements: 64 }
+        Sizes {
+            base_port: 48700,
+            shards: 2,
+            static_slots: 4096,
+            dynamic_slots: 2048,
+            elements: 64,
+            slot_timeout_ms: 1000,
+        }
     }
 }
 
@@ -96,7 +105,7 @@ impl Wiring {
     }
 
     fn check(&self) -> Result<(), String> {
-        let Sizes { base_port, shards, static_slots, dynamic_slots, elements } = self.program;
+        let Sizes { base_port, shards, static_slots, dynamic_slots, elements, .. } = self.program;
         if ![1, 2, 4].contains(&shards) || !base_port.is_multiple_of(shards) || base_port == 0 {
             return Err(format!(
                 "base_port {base_port} and shards {shards}: give 1, 2 or 4 shards, and a multiple of that"
@@ -211,7 +220,7 @@ mod tests {
     #[test]
     fn the_default_sizes_are_those_of_the_program() {
         let sizes = include_str!("../../../p4/common/sizes.p4");
-        let Sizes { base_port, shards, static_slots, dynamic_slots, elements } = Sizes::default();
+        let Sizes { base_port, shards, static_slots, dynamic_slots, elements, .. } = Sizes::default();
         let defaults = [
             ("BASE_PORT", u32::from(base_port)),
             ("SHARDS", shards.into()),

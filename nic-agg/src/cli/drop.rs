@@ -14,6 +14,7 @@ Examples:
   sumac-agg drop --up 0.1% --down 0 --job 7   only packets from job 7's workers
   sumac-agg drop --up 0 --down 0              stop dropping
   sumac-agg drop --up 1% --down 0 --host      at the aggregator of `sumac-agg serve --plane host`
+  sumac-agg drop --up 1% --down 0 --switch    at a P4 switch
   sumac-agg status                            the rates, and the numbers of dropped frames";
 
 /// Drop frames intentionally, to test the effect of loss
@@ -41,8 +42,8 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let drops = drops(args.up, args.down);
-    match args.target.host {
-        Some(port) => drop(local::ask(&local::host_name(port), &Question::drop(args.job, drops))?),
+    match args.target.process() {
+        Some(name) => drop(local::ask(&name, &Question::drop(args.job, drops))?),
         None => Aggregator::open(&args.target.pins.pin_root)?.set_drops(args.job, drops)?,
     }
     if args.json {

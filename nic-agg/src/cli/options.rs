@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde::Serialize;
+use sumac_agg::local;
 use sumac_loader::DEFAULT_PIN_ROOT;
 
 /// The option for the directory of pins.
@@ -24,6 +25,17 @@ pub struct Target {
     /// The aggregator of `sumac-agg serve --plane host` on this UDP port, in place of the attached one
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "48700", conflicts_with = "pin_root")]
     pub host: Option<u16>,
+    /// The switch of `sumac-agg serve --plane p4runtime` or bfrt with this UDP port, in place of the attached aggregator
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "48700", conflicts_with_all = ["pin_root", "host"])]
+    pub switch: Option<u16>,
+}
+
+impl Target {
+    /// Returns the name of the process that has the aggregator; none: it is attached.
+    pub fn process(&self) -> Option<String> {
+        let host = self.host.map(local::host_name);
+        host.or_else(|| self.switch.map(local::switch_name))
+    }
 }
 
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {

@@ -18,7 +18,8 @@ const EXAMPLES: &str = "\
 Examples:
   sumac-agg status
   sumac-agg status --json | jq .counters
-  sumac-agg status --host        of `sumac-agg serve --plane host`";
+  sumac-agg status --host        of `sumac-agg serve --plane host`
+  sumac-agg status --switch      of `sumac-agg serve --plane p4runtime` or bfrt";
 
 /// Show interfaces, jobs and counters
 #[derive(Debug, clap::Args)]
@@ -32,8 +33,8 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let text = match args.target.host {
-        Some(port) => local::ask(&local::host_name(port), &Question::Status { json: args.json })?,
+    let text = match args.target.process() {
+        Some(name) => local::ask(&name, &Question::Status { json: args.json })?,
         None => text(&ebpf_status(&args.target, true)?, args.json)?,
     };
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
@@ -41,9 +42,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Returns the status of a target, as `--json` prints it.
 pub fn status_json(target: &Target) -> anyhow::Result<Value> {
-    match target.host {
-        Some(port) => {
-            let status = local::ask(&local::host_name(port), &Question::Status { json: true })?;
+    match target.process() {
+        Some(name) => {
+            let status = local::ask(&name, &Question::Status { json: true })?;
             Ok(serde_json::from_str(&status)?)
         }
         None => Ok(serde_json::to_value(ebpf_status(target, false)?)?),

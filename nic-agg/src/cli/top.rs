@@ -17,6 +17,7 @@ const EXAMPLES: &str = concat!(
     "Examples:\n",
     "  sumac-agg top\n",
     "  sumac-agg top --host                                  of `sumac-agg serve --plane host`\n",
+    "  sumac-agg top --switch                                of a P4 switch\n",
     "  sumac-agg top --json | jq '.jobs[0].workers'          one sample, as JSON\n\n",
     keys!(),
     "\nA worker that is last far more often than the others is a straggler: they wait for it.",
@@ -139,7 +140,8 @@ fn facts(status: Pair<'_>) -> Vec<(&'static str, String)> {
     if status.now["dynamic"].is_object() {
         let pool = status.at("dynamic");
         let slots = pool.count("slots") * status.count("shards");
-        facts.push(("dynamic slots", format!("{} of {slots} used", pool.count("held"))));
+        let used = pool.now["held"].as_u64().map(|held| format!("{held} of {slots} used"));
+        facts.push(("dynamic slots", used.unwrap_or_else(|| slots.to_string())));
     }
     let dropping = status.now["drops"].as_array().is_some_and(|drops| !drops.is_empty());
     if dropping {

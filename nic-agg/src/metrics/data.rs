@@ -1,4 +1,4 @@
-//! The metrics of the data plane, eBPF or host, from its status.
+//! The metrics of the data plane, of any kind, from its status.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -29,20 +29,22 @@ const POOL: Group<Status> = Group {
 
 const DYNAMIC: Group<DynamicPool> = Group {
     labels: &[],
-    metrics: &[
-        Metric::gauge(
-            "sumac_aggregator_dynamic_slots",
-            Unit::None,
-            "Slots of each shard that dynamic jobs share",
-            |it| it.slots.into(),
-        ),
-        Metric::gauge(
-            "sumac_aggregator_dynamic_slots_used",
-            Unit::None,
-            "Slots of all shards that hold a chunk of a dynamic job",
-            |it| it.held.into(),
-        ),
-    ],
+    metrics: &[Metric::gauge(
+        "sumac_aggregator_dynamic_slots",
+        Unit::None,
+        "Slots of each shard that dynamic jobs share",
+        |it| it.slots.into(),
+    )],
+};
+
+const DYNAMIC_USED: Group<u32> = Group {
+    labels: &[],
+    metrics: &[Metric::gauge(
+        "sumac_aggregator_dynamic_slots_used",
+        Unit::None,
+        "Slots of all shards that hold a chunk of a dynamic job; a switch does not tell them",
+        |it| (*it).into(),
+    )],
 };
 
 const SHARDS: Group<u16> = Group {
@@ -196,6 +198,7 @@ const WORKERS: Group<WorkerStatus> = Group {
 pub(super) fn describe() -> impl Iterator<Item = Description> {
     POOL.describe()
         .chain(DYNAMIC.describe())
+        .chain(DYNAMIC_USED.describe())
         .chain(SHARDS.describe())
         .chain(FRAMES.describe())
         .chain(INTERFACES.describe())
@@ -215,6 +218,8 @@ pub(super) fn encode(
     POOL.encode(encoder, &[(Vec::new(), &status)])?;
     let dynamic: Vec<_> = status.dynamic.iter().map(|pool| (Vec::new(), pool)).collect();
     DYNAMIC.encode(encoder, &dynamic)?;
+    let used: Vec<_> = status.dynamic.iter().filter_map(|pool| Some((Vec::new(), pool.held?))).collect();
+    DYNAMIC_USED.encode(encoder, &used)?;
     SHARDS.encode(encoder, &[(Vec::new(), status.shards)])?;
     FRAMES.encode(encoder, &by_reason(&[], &status.counters))?;
     INTERFACES.encode(encoder, &status.ports.iter().map(interface).collect::<Vec<_>>())?;

@@ -14,7 +14,7 @@ const INFO: Group<()> = Group {
     labels: &["version", "plane"],
     metrics: &[Metric::info(
         "sumac_aggregator",
-        "The version and the data plane of `sumac-agg serve`: `ebpf`, `host` or `none`",
+        "The version and the data plane of `sumac-agg serve`: `ebpf`, `host`, `p4` or `none`",
     )],
 };
 

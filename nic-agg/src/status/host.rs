@@ -20,7 +20,7 @@ pub fn status(plane: &HostDataPlane) -> Result<Status, PlaneError> {
         jobs.map(|(number, entry, workers, parents)| job(plane, number, &entry, &workers, parents)).collect();
     let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(sizes.elements);
     let shared =
-        DynamicPool { slots: sizes.dynamic_slots, held: plane.held(), timeout_ms: sizes.slot_timeout };
+        DynamicPool { slots: sizes.dynamic_slots, held: Some(plane.held()), timeout_ms: sizes.slot_timeout };
     let of_dynamic = size_of::<dynamic::SlotMeta>() as u64 + 4 * PAGE_ELEMENTS as u64;
     let of_pool = u64::from(sizes.dynamic_slots) * of_dynamic;
     Ok(Status {

@@ -2,6 +2,7 @@
 
 pub mod host;
 pub mod job;
+pub mod switch;
 pub mod text;
 
 use std::{
@@ -35,6 +36,7 @@ use crate::{
 pub enum Plane {
     Ebpf,
     Host,
+    P4,
 }
 
 /// The state of an aggregator, without the slots' contents and the jobs' tokens.
@@ -94,8 +96,8 @@ pub fn with_rates<E>(mut look: impl FnMut() -> Result<Status, E>) -> Result<Stat
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DynamicPool {
     pub slots: u32,
-    /// Slots of all shards that hold a chunk.
-    pub held: u32,
+    /// Slots of all shards that hold a chunk; unknown of a switch.
+    pub held: Option<u32>,
     /// The time without packets after which a job loses its slots.
     pub timeout_ms: u32,
 }
@@ -119,9 +121,9 @@ pub struct InterfaceStatus {
 }
 
 impl Status {
-    /// Returns whether packets can come in: through an interface, or a host aggregator's sockets.
+    /// Returns whether packets can come in: through an interface, a host aggregator's sockets, or a switch's ports.
     pub fn is_attached(&self) -> bool {
-        self.plane == Plane::Host || self.ports.iter().any(|port| port.mode.is_some())
+        self.plane != Plane::Ebpf || self.ports.iter().any(|port| port.mode.is_some())
     }
 }
 
@@ -166,7 +168,7 @@ fn dynamic_pool(tables: &Tables, state: &State) -> Result<Option<DynamicPool>, T
     for index in 0..Pools::of(state).all_dynamic_slots() {
         held += u32::from(tables.dynamic_slots.get(index)?.meta.owner != 0);
     }
-    Ok(Some(DynamicPool { slots, held, timeout_ms }))
+    Ok(Some(DynamicPool { slots, held: Some(held), timeout_ms }))
 }
 
 fn interface(interface: String) -> InterfaceStatus {

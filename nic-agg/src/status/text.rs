@@ -40,7 +40,11 @@ pub fn text(status: &Status, json: bool) -> io::Result<String> {
 fn write_overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
     let last_port = u32::from(status.base_port) + u32::from(status.shards).saturating_sub(1);
     let mib = status.pool_bytes as f64 / f64::from(1 << 20);
-    let plane = if status.plane == Plane::Host { "host process, " } else { "" };
+    let plane = match status.plane {
+        Plane::Ebpf => "",
+        Plane::Host => "host process, ",
+        Plane::P4 => "P4 switch, ",
+    };
     writeln!(out, "{plane}instance {:016x}, UDP ports {} to {last_port}", status.instance, status.base_port)?;
     writeln!(
         out,
@@ -52,9 +56,10 @@ fn write_overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
     )?;
     if let Some(DynamicPool { slots, held, timeout_ms }) = status.dynamic {
         let all = u64::from(slots) * u64::from(status.shards);
+        let held = held.map_or_else(|| format!("{all} slots"), |held| format!("{held} of {all} slots held"));
         writeln!(
             out,
-            "dynamic  {held} of {all} slots held, {slots} in each shard; reclaimed after {timeout_ms} ms without packets"
+            "dynamic  {held}, {slots} in each shard; reclaimed after {timeout_ms} ms without packets"
         )?;
     }
     if let ChunkLimit { elements, port: Some(port) } = &status.chunk_limit {

@@ -195,5 +195,8 @@ async fn load(server: &Server, program: &Program, client: &mut Client) -> Result
 
 fn with_sources(error: &dyn std::error::Error) -> String {
     let sources = std::iter::successors(Some(error), |error| error.source());
-    sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    let mut texts: Vec<_> = sources.map(ToString::to_string).collect();
+    // The transport repeats itself.
+    texts.dedup();
+    texts.join(": ")
 }

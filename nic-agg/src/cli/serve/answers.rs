@@ -11,14 +11,15 @@ use std::{
 use anyhow::Context as _;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sumac_agg::{
-    Aggregator, control_status,
+    Aggregator, SwitchPlane, control_status,
+    drops::numbers,
     local::{self, Question},
     plane::EbpfPlane,
-    status::{host as host_status, text as status_text, with_rates},
+    status::{Status, host as host_status, switch as switch_status, text as status_text, with_rates},
 };
 use sumac_agg_host::HostDataPlane;
 use sumac_agg_layout::Drops;
-use sumac_control::server::Overseer;
+use sumac_control::{plane::PlaneError, server::Overseer};
 use sumac_loader::log::ProgramLog;
 use sumac_wire::Reason;
 
@@ -61,22 +62,43 @@ pub fn answer_for_ebpf(
 pub fn answer_for_host(
     plane: &HostDataPlane,
     deciding: &Deciding,
-    question: Question,
+    question: &Question,
 ) -> Result<String, String> {
-    match question {
+    let set = |job, drops| host_status::set_drops(plane, job, drops).map_err(|error| error.to_string());
+    answer_for_process(|| host_status::status(plane), set, deciding, question)
+}
+
+pub fn answer_for_switch(
+    plane: &SwitchPlane,
+    deciding: &Deciding,
+    question: &Question,
+) -> Result<String, String> {
+    let set = |job, drops| {
+        let jobs = numbers(job).map_err(|error| error.to_string())?;
+        plane.set_drops(jobs, drops).map_err(|error| error.to_string())
+    };
+    answer_for_process(|| switch_status::status(plane), set, deciding, question)
+}
+
+/// Answers for an aggregator that this process alone knows.
+fn answer_for_process(
+    status: impl FnMut() -> Result<Status, PlaneError>,
+    set_drops: impl FnOnce(Option<u16>, Drops) -> Result<(), String>,
+    deciding: &Deciding,
+    question: &Question,
+) -> Result<String, String> {
+    match *question {
         Question::Status { json } => {
-            let status = with_rates(|| host_status::status(plane));
-            let mut status = status.map_err(|error| error.to_string())?;
+            let mut status = with_rates(status).map_err(|error| error.to_string())?;
             let mut names = names(deciding);
             status.jobs.iter_mut().for_each(|job| job.name = names.remove(&job.job));
             status_text::text(&status, json).map_err(|error| error.to_string())
         }
         Question::Drop { job, up, down } => {
             tracing::warn!(job, up, down, "dropping packets on purpose: so many in 2^32");
-            let set = host_status::set_drops(plane, job, Drops { up, down });
-            set.map(|()| String::new()).map_err(|error| error.to_string())
+            set_drops(job, Drops { up, down }).map(|()| String::new())
         }
-        Question::SlotsReasons | Question::JobNames => Err("a host aggregator's status has them".into()),
+        Question::SlotsReasons | Question::JobNames => Err("its status has them".into()),
         Question::Control { .. } => Err("its control plane tells that, by its TCP port".into()),
     }
 }

@@ -3,7 +3,12 @@
 use std::{net::TcpListener, sync::Arc};
 
 use anyhow::Context as _;
-use sumac_agg::{metrics::AggregatorMetrics, plane::EbpfPlane, status::host as host_status};
+use sumac_agg::{
+    SwitchPlane,
+    metrics::AggregatorMetrics,
+    plane::EbpfPlane,
+    status::{host as host_status, switch as switch_status},
+};
 use sumac_agg_host::HostDataPlane;
 use sumac_control::server::Overseer;
 use tokio::runtime::Runtime;
@@ -30,6 +35,12 @@ pub fn for_host(plane: &Arc<HostDataPlane>, deciding: &Deciding) -> AggregatorMe
     let plane = plane.clone();
     let status = move || host_status::status(&plane).map_err(|error| error.to_string());
     AggregatorMetrics::new("host", Some(Box::new(status)), overview(deciding))
+}
+
+pub fn for_switch(plane: &Arc<SwitchPlane>, deciding: &Deciding) -> AggregatorMetrics {
+    let plane = plane.clone();
+    let status = move || switch_status::status(&plane).map_err(|error| error.to_string());
+    AggregatorMetrics::new("p4", Some(Box::new(status)), overview(deciding))
 }
 
 pub fn without_plane(deciding: &Deciding) -> AggregatorMetrics {

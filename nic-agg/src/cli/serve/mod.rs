@@ -1,11 +1,13 @@
 //! `sumac-agg serve`: the control plane that lets remote daemons open jobs on this aggregator.
 
 mod answers;
+mod host;
 mod metrics;
+mod switch;
 
 use std::{
     collections::HashMap,
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -13,12 +15,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use sd_notify::NotifyState;
-use sumac_agg::{
-    local,
-    plane::EbpfPlane,
-    pool::{DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS},
-};
-use sumac_agg_host::HostDataPlane;
+use sumac_agg::{local, plane::EbpfPlane};
 use sumac_control::{
     Credential, DataPlane, Endpoint, HostPort, Identity, NoDataPlane, Secret, Secrets, Trust,
     plane::PlaneInfo,
@@ -27,13 +24,14 @@ use sumac_control::{
 };
 use sumac_loader::DEFAULT_PIN_ROOT;
 use sumac_sandbox::{Capability, NETWORK, START, Sandbox};
-use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS};
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::answers::{
-    Deciding, answer_for_control, answer_for_ebpf, answer_for_host, answer_questions, follow_log, report,
+    Deciding, answer_for_control, answer_for_ebpf, answer_for_host, answer_for_switch, answer_questions,
+    follow_log, report,
 };
-use self::metrics::{for_ebpf, for_host, serve_metrics, without_plane};
+use self::metrics::{for_ebpf, for_host, for_switch, serve_metrics, without_plane};
+use self::switch::{Connect, SwitchArgs};
 use super::identity::{StateDir, TlsFiles};
 
 const EXAMPLES: &str = "\
@@ -49,6 +47,9 @@ Examples:
         at the root: what its racks and parameter hosts need, and no worker has
   sumac-agg serve --parent 10.77.100.1:48600 --rack-secret-file racks.token
         as the aggregator of a rack: its workers join here, the one at 10.77.100.1 adds up the racks' sums
+  sumac-agg serve --plane p4runtime --switch-address 127.0.0.1:9559 --switch switch.toml \
+      --pipeline target/p4/bmv2/sumac.json --p4info target/p4/bmv2/sumac.p4info.txtpb
+        program a P4 switch, here the behavioural model (docs/p4.md)
   sumac-agg serve --plane none
         without an aggregator: dynamic jobs, which parameter hosts (`sumac daemon --parameter-host`) sum for
   sumac-agg serve --metrics 127.0.0.1:9403
@@ -68,7 +69,7 @@ pub struct Args {
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:48600")]
     listen: SocketAddr,
 
-    /// Data path that aggregates: the attached XDP programs, this process, or none
+    /// Data path that aggregates: the attached XDP programs, this process, a switch, or none
     #[arg(long, default_value = "ebpf")]
     plane: Plane,
 
@@ -154,6 +155,9 @@ pub struct Args {
     /// Address for contributions (--plane host): all of this host's unless given
     #[arg(long, value_name = "IP")]
     data_ip: Option<Ipv4Addr>,
+
+    #[command(flatten)]
+    switch: SwitchArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -162,6 +166,10 @@ enum Plane {
     Ebpf,
     /// This process, over a UDP socket
     Host,
+    /// A P4 program on a switch with a P4Runtime server, such as the behavioural model's
+    P4runtime,
+    /// The same on a Tofino switch, by the server of its driver
+    Bfrt,
     /// No data path: dynamic jobs only, whose workers send to their parameter hosts
     None,
 }
@@ -187,6 +195,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let role = args.role()?;
     let deciding = Deciding::default();
     let metrics = args.metrics.map(sumac_metrics::listen).transpose()?;
+    if !matches!(args.plane, Plane::P4runtime | Plane::Bfrt) {
+        args.switch.refuse()?;
+    }
     match args.plane {
         Plane::Ebpf => {
             args.refuse_host_options()?;
@@ -211,12 +222,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             serve_metrics(metrics, &runtime, for_host(&plane, &deciding))?;
             answer_questions(&local::host_name(plane.local().port()), {
                 let (plane, deciding) = (plane.clone(), deciding.clone());
-                move |question| answer_for_host(&plane, &deciding, question)
+                move |question| answer_for_host(&plane, &deciding, &question)
             });
             let served = runtime.block_on(serve(args.listen, plane.clone(), role, &deciding));
             report(&plane);
             served?;
         }
+        Plane::P4runtime => args.serve_switch(args.switch.p4runtime()?, metrics, role, &deciding)?,
+        Plane::Bfrt => args.serve_switch(args.switch.bfrt()?, metrics, role, &deciding)?,
         Plane::None => {
             args.refuse_host_options()?;
             let runtime = args.confined_runtime(&[])?;
@@ -228,6 +241,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
+    fn serve_switch(
+        &self,
+        switch: Connect,
+        metrics: Option<TcpListener>,
+        role: Role,
+        deciding: &Deciding,
+    ) -> anyhow::Result<()> {
+        self.refuse_host_options()?;
+        let runtime = self.confined_runtime(&[])?;
+        let plane = Arc::new(switch.start(runtime.handle())?);
+        serve_metrics(metrics, &runtime, for_switch(&plane, deciding))?;
+        answer_questions(&local::switch_name(plane.sizes().base_port), {
+            let (plane, deciding) = (plane.clone(), deciding.clone());
+            move |question| answer_for_switch(&plane, &deciding, &question)
+        });
+        runtime.block_on(serve(self.listen, plane, role, deciding))
+    }
+
     /// Drops privileges except these capabilities, and starts the control plane's threads, which have no more.
     fn confined_runtime(&self, keep: &[Capability]) -> anyhow::Result<tokio::runtime::Runtime> {
         // The port of `--listen` may be below 1024.
@@ -313,40 +344,6 @@ impl Args {
         });
         let local = local.with_context(|| format!("there is no way to the aggregator above at {parent}"))?;
         Ok(local.ip().to_string())
-    }
-
-    fn refuse_host_options(&self) -> anyhow::Result<()> {
-        let given = [
-            ("--slots", self.slots.is_some()),
-            ("--dynamic-slots", self.dynamic_slots.is_some()),
-            ("--slot-timeout", self.slot_timeout.is_some()),
-            ("--elements", self.elements.is_some()),
-            ("--base-port", self.base_port.is_some()),
-            ("--shards", self.shards.is_some()),
-            ("--data-ip", self.data_ip.is_some()),
-        ];
-        match given.iter().find(|(_, given)| *given) {
-            Some((option, _)) => {
-                bail!("{option} is for --plane host; the eBPF aggregator is made by `sumac-agg attach`")
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn host_plane(&self) -> anyhow::Result<HostDataPlane> {
-        let elements = self.elements.unwrap_or(MAX_ELEMENTS as u16);
-        if elements == 0 || usize::from(elements) > MAX_ELEMENTS {
-            bail!("--elements {elements}: give 1 to {MAX_ELEMENTS}");
-        }
-        let ip = self.data_ip.unwrap_or(Ipv4Addr::UNSPECIFIED);
-        let slots = self.slots.unwrap_or(DEFAULT_SLOTS);
-        if slots == 0 {
-            bail!("--slots 0: no job could ever start; give at least 1");
-        }
-        let port = self.base_port.unwrap_or(DEFAULT_BASE_PORT);
-        let plane = HostDataPlane::start(slots, elements, self.shards.unwrap_or(1), ip, port)?;
-        let timeout = self.slot_timeout.map_or(DEFAULT_SLOT_TIMEOUT, |ms| Duration::from_millis(ms.into()));
-        Ok(plane.with_dynamic(self.dynamic_slots.unwrap_or(DEFAULT_DYNAMIC_SLOTS), timeout)?)
     }
 }
 
