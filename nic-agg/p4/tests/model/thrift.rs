@@ -42,6 +42,14 @@ impl Thrift {
         Ok(Thrift { input: BufReader::new(output.try_clone()?), output })
     }
 
+    /// Returns a register's cell. The program has none of more than 64 bits.
+    pub fn register(&mut self, name: &str, index: u32) -> u64 {
+        match self.call("bm_register_read", name, &[index]) {
+            Value::Number(value) => value as u64,
+            other => panic!("register {name}: {other:?}"),
+        }
+    }
+
     /// Sets all cells of a register to zero.
     pub fn reset_register(&mut self, name: &str) {
         self.call("bm_register_reset", name, &[]);

@@ -1,13 +1,16 @@
 //! A run of vectors on the model.
 
 mod frame;
+mod state;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fmt::Debug,
     time::{Duration, Instant},
 };
 
 use frame::{Left, expected};
+use state::Registers;
 use sumac_agg_host::NewJob;
 use sumac_agg_p4::{
     tables,
@@ -127,7 +130,25 @@ impl<'a> Run<'a> {
         if reason.as_deref() != Ok(&step.reason) {
             return Err(format!("counted as {reason:?} and not {}", step.reason));
         }
-        Ok(())
+        self.compare_slot(step, job.as_ref())
+    }
+
+    /// Compares the registers of the slot that a packet names. Passes that let nothing leave may still be on their way.
+    fn compare_slot(&mut self, step: &Step, job: Option<&Job>) -> Result<(), String> {
+        let mut registers = Registers { thrift: &mut self.model.thrift, program: self.program };
+        let deadline = Instant::now() + LIMIT / 10;
+        loop {
+            let difference = match (&step.slot, &step.shared, job) {
+                (Some(slot), _, Some(job)) => different(registers.slot(job, slot), &slot.after),
+                (_, Some(shared), _) => different(registers.shared_slot(shared), &shared.after),
+                _ => None,
+            };
+            match difference {
+                None => return Ok(()),
+                Some(both) if Instant::now() > deadline => return Err(both),
+                Some(_) => {}
+            }
+        }
     }
 
     /// Returns the job that a frame names, where it has that field.
@@ -206,6 +227,11 @@ fn updates(setup: &Setup) -> Vec<Update> {
     let entries = entries.chain([marker]).map(|entry| Update::Entry(Change::Insert, entry));
     let groups = jobs.iter().map(|job| Update::Group(Change::Insert, tables::group(job)));
     groups.chain(entries).collect()
+}
+
+/// Returns a slot that is not as expected, and the expected one.
+fn different<T: PartialEq + Debug>(slot: T, expected: &T) -> Option<String> {
+    (slot != *expected).then(|| format!("the registers hold\n{slot:?}\nand not\n{expected:?}"))
 }
 
 /// Returns the command that shows a difference again.
