@@ -50,6 +50,8 @@ Examples:
   sumac-agg serve --plane p4runtime --switch-address 127.0.0.1:9559 --switch switch.toml \
       --pipeline target/p4/bmv2/sumac.json --p4info target/p4/bmv2/sumac.p4info.txtpb
         program a P4 switch, here the behavioural model (docs/p4.md)
+  sumac-agg serve --plane bfrt --switch switch.toml
+        the same on a Tofino switch, on which this runs beside bf_switchd (docs/bfruntime.md)
   sumac-agg serve --plane none
         without an aggregator: dynamic jobs, which parameter hosts (`sumac daemon --parameter-host`) sum for
   sumac-agg serve --metrics 127.0.0.1:9403
@@ -168,7 +170,7 @@ enum Plane {
     Host,
     /// A P4 program on a switch with a P4Runtime server, such as the behavioural model's
     P4runtime,
-    /// The same on a Tofino switch, by the server of its driver
+    /// The same on a Tofino switch, through BFRuntime of its `bf_switchd`
     Bfrt,
     /// No data path: dynamic jobs only, whose workers send to their parameter hosts
     None,

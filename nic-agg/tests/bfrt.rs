@@ -1,0 +1,151 @@
+//! `sumac-agg serve --plane bfrt` as a process, against a played server of BFRuntime, which is no switch: needs no privilege.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+#[path = "support/serve.rs"]
+mod serve;
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::{Child, Command},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serve::{Serving, endpoint, request};
+use sumac_agg_p4::bfrt::{
+    DEFAULT_PROGRAM,
+    played::{PROGRAM, PlayedServer, PlayedSwitch, Row},
+};
+use sumac_control::{Grant, PlaneKind, tls::write_private};
+use sumac_job::JobSpec;
+use tokio::runtime::Runtime;
+
+const SECRET: &str = "the secret of all";
+
+/// The files of a control plane. Removed when dropped.
+struct Files(PathBuf);
+
+impl Files {
+    /// A switch whose port 7 leads to this machine's workers.
+    fn new(test: &str, base_port: u16) -> Files {
+        let directory = std::env::temp_dir().join(format!("sumac-bfrt-{test}-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        write_private(&directory.join("secret"), SECRET.as_bytes()).unwrap();
+        let switch = format!(
+            "[program]\nbase_port = {base_port}\n[[ports]]\nnumber = 7\nip = \"10.77.1.1\"\nmac = \"02:00:00:00:01:01\"\n\
+             hosts = [{{ ip = \"127.0.0.1\", mac = \"02:00:00:00:01:02\" }}]\n"
+        );
+        fs::write(directory.join("switch.toml"), switch).unwrap();
+        Files(directory)
+    }
+
+    /// The arguments behind `serve`.
+    fn arguments(&self, switch: SocketAddr, listen: SocketAddr) -> Vec<String> {
+        let file = |name: &str| self.0.join(name).display().to_string();
+        let (switch, listen) = (switch.to_string(), listen.to_string());
+        let arguments = [
+            ["--plane", "bfrt"],
+            ["--switch-address", &switch],
+            ["--switch", &file("switch.toml")],
+            ["--listen", &listen],
+            ["--state-dir", self.0.to_str().unwrap()],
+            ["--secret-file", &file("secret")],
+        ];
+        arguments.as_flattened().iter().map(|word| (*word).to_owned()).collect()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running control plane. Killed when dropped.
+struct Control(Child);
+
+impl Control {
+    fn end(&mut self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn local() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
+}
+
+fn actions(rows: &[Row]) -> Vec<&str> {
+    rows.iter().map(|row| row.action.as_str()).collect()
+}
+
+#[test]
+fn a_job_is_on_the_switch_until_it_ends() {
+    let played = PlayedSwitch::with_program(DEFAULT_PROGRAM, PROGRAM).unwrap();
+    let switch = PlayedServer::start(local(), &played).unwrap();
+    let files = Files::new("job", 40_002);
+    let serving = Serving::start(files.arguments(switch.address(), local()));
+    let address: SocketAddr = serving.field("control").parse().unwrap();
+    let mut control = Control(serving.child);
+    let runtime = Runtime::new().unwrap();
+    let spec = JobSpec { slots: Some(8), timeout_s: Some(60.0), ..JobSpec::new("any", 0, 1) };
+    let endpoint = endpoint(address, &files.0, SECRET);
+    let member = runtime.block_on(sumac_control::join(&endpoint, request(spec, 48700))).unwrap();
+    let Grant { terms, placement } = member.grant();
+    assert_eq!((placement.aggregator, placement.base_port), (PlaneKind::P4, 40_002));
+    assert_eq!(placement.aggregator_ip, Ipv4Addr::new(10, 77, 1, 1));
+    assert_eq!((terms.elements, terms.checksum), (64, false));
+
+    let (jobs, ways) = (played.rows("jobs"), played.rows("ways"));
+    assert_eq!(actions(&jobs), ["set_job"]);
+    assert_eq!((jobs[0].key["job"], &jobs[0].data["world"][..]), ((1, None), &[1][..]));
+    assert_eq!((ways.len(), &ways[0].data["port"][..]), (1, &[7][..]));
+    assert_eq!(played.rows("$pre.node")[0].data["$DEV_PORT"], [7]);
+
+    control.end(Signal::SIGKILL);
+    assert_eq!(played.rows("jobs"), jobs);
+    let mut control = Control(Serving::start(files.arguments(switch.address(), address)).child);
+    assert_eq!(played.rows("jobs"), jobs, "it is taken up");
+    control.end(Signal::SIGTERM);
+    assert_eq!(actions(&played.rows("jobs")), ["set_former_job"]);
+    assert_eq!(played.rows("$pre.mgid"), []);
+    drop(member);
+}
+
+#[test]
+fn what_is_wrong_with_the_switch_is_said() {
+    let played = PlayedSwitch::with_program(DEFAULT_PROGRAM, PROGRAM).unwrap();
+    played.bind_another(DEFAULT_PROGRAM);
+    let switch = PlayedServer::start(local(), &played).unwrap();
+    let files = Files::new("wrong", 40_004);
+    let given = |more: &[&str]| {
+        let more = more.iter().map(|word| (*word).to_owned());
+        files.arguments(switch.address(), local()).into_iter().chain(more).collect::<Vec<_>>()
+    };
+    let nobody = files.arguments(SocketAddr::from(([127, 0, 0, 1], 1)), local());
+    let table = [
+        ("a client", given(&[]), "another control plane is bound to program `sumac`"),
+        ("a program", given(&["--program", "another"]), "not `another`"),
+        ("a file", given(&["--pipeline", "/nonexistent/sumac.conf"]), "/nonexistent/sumac.conf"),
+        ("an option", given(&["--p4info", "sumac.p4info.txtpb"]), "--p4info is for --plane p4runtime"),
+        ("no server", nobody, "cannot connect to the switch at 127.0.0.1:1"),
+    ];
+    for (what, arguments, words) in table {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_sumac-agg")).arg("serve").args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{what}: {said}");
+        assert!(said.contains(words), "{what}: {said}");
+    }
+}
