@@ -82,6 +82,7 @@ impl<'a> Run<'a> {
         for (at, step) in steps.iter().enumerate() {
             if let Err(difference) = self.step(step) {
                 let Setup { name, seed, .. } = &self.setup;
+                let name = step.case.as_ref().unwrap_or(name);
                 let before = steps[..at].iter().rposition(|other| is_of_slot(other, step));
                 let before = before.map(|at| format!("before, step {at}: {}\n", described(&steps[at])));
                 let before = before.unwrap_or_default();

@@ -53,7 +53,8 @@ impl Registers<'_> {
         SlotVersion {
             seq: self.word("chunks", place),
             seen: all & !self.word("missing_senders", place),
-            received: 0,
+            // Of jobs whose sums hold all workers nobody keeps it.
+            received: if job.whole { 0 } else { expected.received },
             next: if state & state::FINAL != 0 { next } else { expected.next },
             tensor: self.word("signatures", place),
             flags: merged(self.word("merged_flags", place)) | if is_maximum { flag::MAXIMUM } else { 0 },
