@@ -16,8 +16,8 @@ BUILT = ROOT / "target" / "p4"
 MODEL_COMPILER = "p4c-bm2-ss"
 CHIP_COMPILER = "p4c-barefoot"
 ASSEMBLER = "bfas"
-# As configurations of the SDE list them, for chips with fewer as well.
-PIPES = 4
+# The chip's pipes that run a pipeline of a program. The configurations of the SDE list four, for chips with fewer as well.
+PIPES = {"pipe": [0, 1, 2, 3], "front": [0, 2, 3], "slots": [1]}
 
 
 class CompilerFailed(Exception):
@@ -57,28 +57,33 @@ def compile_for_model(source: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def compile_for_chip(source: pathlib.Path, chip: Chip, folder: pathlib.Path) -> None:
-    """Compiles and assembles a program for a chip, into what bf_switchd loads: NAME.conf, bf-rt.json, pipe/context.json and
-    pipe/tofino.bin. The compiler's logs are in pipe/logs."""
+    """Compiles and assembles a program for a chip, into what bf_switchd loads: NAME.conf, bf-rt.json, and of each pipeline
+    PIPELINE/context.json and PIPELINE/tofino.bin. The compiler's logs are in pipe/logs."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "pipe" / "logs").mkdir(parents=True)
     # With -g and --verbose it writes its logs.
     logs = ["-g", "--verbose", "-Ttable_summary:1"]
     schema = ["--bf-rt-schema", str(folder / "bf-rt.json")]
     run([CHIP_COMPILER, "--target", chip.target, "--arch", chip.arch, *logs, *schema, "-o", str(folder), str(source)], source)
-    for assembly in (folder / "pipe").glob("*.bfa"):
-        run([ASSEMBLER, "--target", chip.target, "-o", str(folder / "pipe"), str(assembly)], assembly)
-    (folder / f"{source.stem}.conf").write_text(json.dumps(configuration(source, chip), indent=4) + "\n", encoding="utf-8")
+    pipelines = sorted(folder.glob("*/*.bfa"))
+    for assembly in pipelines:
+        run([ASSEMBLER, "--target", chip.target, "-o", str(assembly.parent), str(assembly)], assembly)
+    configured = configuration(source, chip, [assembly.parent.name for assembly in pipelines])
+    (folder / f"{source.stem}.conf").write_text(json.dumps(configured, indent=4) + "\n", encoding="utf-8")
 
 
-def configuration(source: pathlib.Path, chip: Chip) -> dict[str, object]:
+def configuration(source: pathlib.Path, chip: Chip, pipelines: Sequence[str]) -> dict[str, object]:
     """Returns the program's part of bf_switchd's configuration. Paths are relative to its file."""
-    pipe = {
-        "p4_pipeline_name": "pipe",
-        "context": "pipe/context.json",
-        "config": f"pipe/{chip.target}.bin",
-        "pipe_scope": list(range(PIPES)),
-    }
-    program = {"program-name": source.stem, "bfrt-config": "bf-rt.json", "p4_pipelines": [pipe]}
+    pipes = [
+        {
+            "p4_pipeline_name": pipeline,
+            "context": f"{pipeline}/context.json",
+            "config": f"{pipeline}/{chip.target}.bin",
+            "pipe_scope": PIPES[pipeline],
+        }
+        for pipeline in pipelines
+    ]
+    program = {"program-name": source.stem, "bfrt-config": "bf-rt.json", "p4_pipelines": pipes}
     return {"p4_devices": [{"device-id": 0, "p4_programs": [program]}]}
 
 
