@@ -10,7 +10,7 @@
 #include "../common/ingress.p4"
 #include "../common/egress.p4"
 
-// Not a port: packets that are to recirculate are queued for it, one after another, and never leave.
+// Not a port: packets that are to recirculate are queued for it, and never leave.
 const bit<9> RECIRCULATION_PORT = 510;
 // standard_metadata.instance_type of a packet that has recirculated.
 const bit<32> IS_RECIRCULATED = 4;
@@ -56,6 +56,7 @@ control Verify(inout headers_t hdr, inout metadata_t meta) {
 
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Aggregator() aggregator;
+    Values() values;
 
     apply {
         meta.ingress_port = standard_metadata.ingress_port;
@@ -64,9 +65,13 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             meta.is_truncated = 1;
         }
         aggregator.apply(hdr, meta);
+        // No queue between the decision and the values: what one has counted the other must hold.
+        if (hdr.bridge.operation != OPERATION_NONE) {
+            values.apply(hdr);
+        }
         if (meta.has_port == 1) {
             standard_metadata.egress_spec = meta.port;
-        } else if (hdr.bridge.pass != PASS_NONE && (hdr.bridge.pass != PASS_END || hdr.bridge.operation != OPERATION_NONE)) {
+        } else if (hdr.bridge.pass != PASS_NONE && hdr.bridge.pass != PASS_END) {
             standard_metadata.egress_spec = RECIRCULATION_PORT;
         } else if (meta.group != 0) {
             standard_metadata.mcast_grp = meta.group;
@@ -77,19 +82,13 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 }
 
 control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    Values() values;
     Leaving() leaving;
     bit<16> destination;
     bit<1> is_dropped = 0;
 
     apply {
         if (standard_metadata.egress_port == RECIRCULATION_PORT) {
-            values.apply(hdr);
-            if (hdr.bridge.pass == PASS_END) {
-                mark_to_drop(standard_metadata);
-            } else {
-                recirculate_preserving_field_list(0);
-            }
+            recirculate_preserving_field_list(0);
         } else {
             if (hdr.bridge.pass == PASS_NONE && meta.is_ours == 1) {
                 destination = hdr.bridge.destination;
