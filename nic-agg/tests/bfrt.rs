@@ -16,10 +16,7 @@ use nix::{
     unistd::Pid,
 };
 use serve::{Serving, endpoint, request};
-use sumac_agg_p4::bfrt::{
-    DEFAULT_PROGRAM,
-    played::{PROGRAM, PlayedServer, PlayedSwitch, Row},
-};
+use sumac_agg_p4::bfrt::played::{PROGRAM, PlayedServer, PlayedSwitch, Row};
 use sumac_control::{Grant, PlaneKind, tls::write_private};
 use sumac_job::JobSpec;
 use tokio::runtime::Runtime;
@@ -92,7 +89,7 @@ fn actions(rows: &[Row]) -> Vec<&str> {
 
 #[test]
 fn a_job_is_on_the_switch_until_it_ends() {
-    let played = PlayedSwitch::with_program(DEFAULT_PROGRAM, PROGRAM).unwrap();
+    let played = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
     let switch = PlayedServer::start(local(), &played).unwrap();
     let files = Files::new("job", 40_002);
     let serving = Serving::start(files.arguments(switch.address(), local()));
@@ -125,8 +122,8 @@ fn a_job_is_on_the_switch_until_it_ends() {
 
 #[test]
 fn what_is_wrong_with_the_switch_is_said() {
-    let played = PlayedSwitch::with_program(DEFAULT_PROGRAM, PROGRAM).unwrap();
-    played.bind_another(DEFAULT_PROGRAM);
+    let played = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
+    played.bind_another("sumac");
     let switch = PlayedServer::start(local(), &played).unwrap();
     let files = Files::new("wrong", 40_004);
     let given = |more: &[&str]| {

@@ -13,7 +13,7 @@ use sumac_agg_layout::Drops;
 use sumac_agg_p4::{
     SwitchPlane,
     bfrt::{
-        BfRuntime, DEFAULT_PROGRAM, Options,
+        BfRuntime, Options,
         played::{PROGRAM, PlayedServer, PlayedSwitch, Row},
     },
     tables,
@@ -457,12 +457,11 @@ fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
 /// as well.
 #[test]
 fn jobs_on_a_played_server_of_bfruntime() {
-    let played = PlayedSwitch::with_program(DEFAULT_PROGRAM, PROGRAM).unwrap();
+    let played = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
     let server = PlayedServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), &played).unwrap();
     let address = server.address();
     let start = || {
-        let program = DEFAULT_PROGRAM.to_owned();
-        let options = Options { address: address.to_string(), device: 0, program, pipeline: None };
+        let options = Options { address: address.to_string(), device: 0, program: None, pipeline: None };
         SwitchPlane::start(BfRuntime::connect(options).unwrap(), wiring()).unwrap()
     };
     let (memory, expected) = plane();
@@ -507,7 +506,7 @@ fn jobs_on_a_played_server_of_bfruntime() {
 
     drop(server);
     assert!(plane.instance().is_err());
-    let fresh = PlayedSwitch::with_program(DEFAULT_PROGRAM, PROGRAM).unwrap();
+    let fresh = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
     let _server = PlayedServer::start(address, &fresh).unwrap();
     support::until(|| plane.instance().is_ok_and(|now| now != instance));
     is_as_expected(&fresh, &plane);

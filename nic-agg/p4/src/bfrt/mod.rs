@@ -42,16 +42,13 @@ use crate::{
 /// The TCP port on which bf_switchd serves BFRuntime unless told otherwise.
 pub const DEFAULT_PORT: u16 = 50052;
 
-/// The program's name on the switch, unless told otherwise.
-pub const DEFAULT_PROGRAM: &str = "sumac";
-
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Of the switch's BFRuntime: host and port.
     pub address: String,
     pub device: u32,
-    /// The name under which the switch runs the program.
-    pub program: String,
+    /// The name under which the switch runs the program; none: it runs no other.
+    pub program: Option<String>,
     /// The program to load where the switch does not run it; none: it must be there.
     pub pipeline: Option<Pipeline>,
 }
@@ -82,11 +79,6 @@ impl BfRuntime {
             // Before the next: a program has one client.
             *session = None;
             *session = Some(Session::open(&self.options).await?);
-            tracing::info!(
-                switch = self.options.address,
-                program = self.options.program,
-                "bound to the program"
-            );
         }
         let session = MutexGuard::try_map(session, Option::as_mut);
         let ended =

@@ -119,8 +119,10 @@ impl Session {
             }
             _ => config,
         };
-        session.schema = Arc::new(session.schema_of(&config, &options.program)?);
-        session.bind(&options.program).await?;
+        let program = session.program_of(&config, options.program.as_deref())?;
+        session.schema = Arc::new(session.schema_of(&config, program)?);
+        session.bind(&program.p4_name).await?;
+        tracing::info!(switch = session.address, program = program.p4_name, "bound to the program");
         Ok(session)
     }
 
@@ -209,23 +211,44 @@ impl Session {
         }
     }
 
+    /// Returns the program of this name, or the only one that the switch runs.
+    fn program_of<'a>(
+        &self,
+        config: &'a GetForwardingPipelineConfigResponse,
+        name: Option<&str>,
+    ) -> Result<&'a ForwardingPipelineConfig, SwitchError> {
+        // The server lists what belongs to no program under such a name, too.
+        let programs: Vec<_> =
+            config.config.iter().filter(|config| !config.p4_name.starts_with('$')).collect();
+        match (name, &programs[..]) {
+            (None, [only]) => return Ok(only),
+            (None, _) => {}
+            (Some(name), _) => {
+                if let Some(named) = programs.iter().find(|config| config.p4_name == name) {
+                    return Ok(named);
+                }
+            }
+        }
+        let names: Vec<&str> = programs.iter().map(|config| config.p4_name.as_str()).collect();
+        let what = match name {
+            Some(name) => format!("it runs {names:?} and not `{name}`"),
+            None => format!("it runs {names:?}: say which with --program"),
+        };
+        let load = "start its bf_switchd with the program, or give its configuration with --pipeline FILE";
+        Err(self.away(format!("{what}; {load}")))
+    }
+
     /// Returns the tables of the program and of the device.
     fn schema_of(
         &self,
         config: &GetForwardingPipelineConfigResponse,
-        program: &str,
+        program: &ForwardingPipelineConfig,
     ) -> Result<Schema, SwitchError> {
-        let found = config.config.iter().find(|config| config.p4_name == program).ok_or_else(|| {
-            let names: Vec<&str> = config.config.iter().map(|config| config.p4_name.as_str()).collect();
-            self.away(format!(
-                "it runs {names:?} and not `{program}`: start its bf_switchd with the program, or give its configuration with --pipeline FILE"
-            ))
-        })?;
         let parse = |json: &[u8], of: &str| {
             Schema::parse(json)
                 .map_err(|error| self.away(format!("its bf-rt.json of {of} cannot be read: {error}")))
         };
-        let mut schema = parse(&found.bfruntime_info, program)?;
+        let mut schema = parse(&program.bfruntime_info, &program.p4_name)?;
         if let Some(device) = &config.non_p4_config {
             schema.tables.extend(parse(&device.bfruntime_info, "the device")?.tables);
         }

@@ -49,7 +49,7 @@ pub struct SwitchArgs {
     #[arg(long, value_name = "N")]
     election_id: Option<u64>,
 
-    /// The name under which the switch runs the program [default: that of --pipeline, or `sumac`] (--plane bfrt)
+    /// The name under which the switch runs the program [default: that of --pipeline, or the only one there] (--plane bfrt)
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
 }
@@ -126,7 +126,7 @@ impl SwitchArgs {
         let options = bfrt::Options {
             address: self.address(bfrt::DEFAULT_PORT)?,
             device: self.device_id.unwrap_or(0),
-            program: self.program.clone().or(named).unwrap_or_else(|| bfrt::DEFAULT_PROGRAM.to_owned()),
+            program: self.program.clone().or(named),
             pipeline,
         };
         let connect =

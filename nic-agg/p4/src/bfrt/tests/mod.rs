@@ -21,7 +21,7 @@ fn serve(switch: &PlayedSwitch) -> PlayedServer {
 }
 
 fn options(server: &PlayedServer) -> Options {
-    Options { address: server.address().to_string(), device: 0, program: NAME.into(), pipeline: None }
+    Options { address: server.address().to_string(), device: 0, program: Some(NAME.into()), pipeline: None }
 }
 
 fn insert(entry: Entry) -> Update {
@@ -205,9 +205,11 @@ fn the_switch_s_refusals_name_the_entry() {
 fn a_program_has_one_control_plane_and_must_be_there() {
     let played = switch();
     let server = serve(&played);
-    let other = Options { program: "tna_counter".into(), ..options(&server) };
+    let other = Options { program: Some("tna_counter".into()), ..options(&server) };
     let absent = BfRuntime::connect(other).err().unwrap().to_string();
     assert!(absent.contains("[\"sumac\"]") && absent.contains("`tna_counter`"), "{absent}");
+    // Without a name it is the only one.
+    drop(BfRuntime::connect(Options { program: None, ..options(&server) }).unwrap());
     played.bind_another(NAME);
     let bound = BfRuntime::connect(options(&server)).err().unwrap();
     assert!(matches!(bound, SwitchError::Bound { .. }), "{bound}");
