@@ -1,5 +1,7 @@
 //! The program's counters: packets by job and reason, and the events of workers.
 
+use std::ops::Range;
+
 use sumac_agg_host::watch::{JobSeen, WorkerSeen};
 use sumac_agg_layout::Injected;
 use sumac_wire::{
@@ -12,6 +14,8 @@ use crate::target::{SwitchError, Target};
 
 /// By job and [`Reason`].
 const REASONS: &str = "reasons";
+/// The same where a program decides in another pipeline than it admits packets, as that for Tofino; others have none.
+const DECIDED_REASONS: &str = "decided_reasons";
 /// The same of copies of results, and of all that leaves.
 const EGRESS_REASONS: &str = "egress_reasons";
 /// By worker and event: added, last, duplicates, replies.
@@ -22,7 +26,7 @@ const EVENTS: u32 = 4;
 /// Returns what is counted of each job; job 0: of none.
 pub fn all(switch: &impl Target) -> Result<Vec<JobSeen>, SwitchError> {
     let cells = 0..MAX_JOBS as u32 * REASONS_OF_JOB;
-    let [arrived, left] = [switch.counters(REASONS, cells.clone())?, switch.counters(EGRESS_REASONS, cells)?];
+    let [arrived, left] = [arrived(switch, cells.clone())?, switch.counters(EGRESS_REASONS, cells)?];
     let by_job =
         |counts: &[u64]| counts.chunks(REASONS_OF_JOB as usize).map(<[u64]>::to_vec).collect::<Vec<_>>();
     Ok(by_job(&arrived).iter().zip(by_job(&left)).map(|(arrived, left)| seen(arrived, &left)).collect())
@@ -30,7 +34,7 @@ pub fn all(switch: &impl Target) -> Result<Vec<JobSeen>, SwitchError> {
 
 /// Returns what is counted of a job.
 pub fn of_job(switch: &impl Target, job: u16) -> Result<JobSeen, SwitchError> {
-    Ok(seen(&switch.counters(REASONS, reasons(job))?, &switch.counters(EGRESS_REASONS, reasons(job))?))
+    Ok(seen(&arrived(switch, reasons(job))?, &switch.counters(EGRESS_REASONS, reasons(job))?))
 }
 
 /// Returns what is counted of a job's workers, by rank.
@@ -47,16 +51,33 @@ pub fn of_workers(switch: &impl Target, job: u16) -> Result<Vec<WorkerSeen>, Swi
 /// Begins anew with a job.
 pub fn clear(switch: &impl Target, job: u16) -> Result<(), SwitchError> {
     switch.clear_counters(REASONS, reasons(job))?;
+    if_there(switch.clear_counters(DECIDED_REASONS, reasons(job)))?;
     switch.clear_counters(EGRESS_REASONS, reasons(job))?;
     switch.clear_counters(WORKER_EVENTS, events(job))
 }
 
-fn reasons(job: u16) -> std::ops::Range<u32> {
+/// Returns what is counted of arriving packets.
+fn arrived(switch: &impl Target, cells: Range<u32>) -> Result<Vec<u64>, SwitchError> {
+    let mut counts = switch.counters(REASONS, cells.clone())?;
+    let decided = if_there(switch.counters(DECIDED_REASONS, cells))?.unwrap_or_default();
+    counts.iter_mut().zip(decided).for_each(|(count, decided)| *count += decided);
+    Ok(counts)
+}
+
+/// Returns none where the program has no such counter.
+fn if_there<T>(outcome: Result<T, SwitchError>) -> Result<Option<T>, SwitchError> {
+    match outcome {
+        Err(SwitchError::Unknown { .. }) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+fn reasons(job: u16) -> Range<u32> {
     let first = u32::from(job) * REASONS_OF_JOB;
     first..first + REASONS_OF_JOB
 }
 
-fn events(job: u16) -> std::ops::Range<u32> {
+fn events(job: u16) -> Range<u32> {
     let first = worker_index(job, 0) * EVENTS;
     first..first + MAX_WORKERS as u32 * EVENTS
 }

@@ -367,7 +367,8 @@ fn what_the_switch_cannot_do_is_refused() {
 #[test]
 fn counters_are_of_the_job_that_has_the_number_now() {
     let (memory, plane) = plane();
-    memory.count("reasons", 64 + Reason::Added as u32, 5);
+    memory.count("reasons", 64 + Reason::Added as u32, 2);
+    memory.count("decided_reasons", 64 + Reason::Added as u32, 3);
     memory.count("egress_reasons", 64 + Reason::Sent as u32, 6);
     memory.count("egress_reasons", 64 + Reason::Injected as u32, 7);
     memory.count("reasons", Reason::UnknownJob as u32, 8);
