@@ -42,6 +42,10 @@ container: package ## container images of Sumac and of a trainer, some minutes (
 demo: build ## train on real data over a lab of 4 workers, without and with packet loss, and with PyTorch beside Gloo
 	$(BIN)/sumac-lab demo
 
+.PHONY: demo-p4
+demo-p4: build ## train through the P4 program on the behavioural model of a switch, and through the XDP programs (1 minute)
+	@p4=$$(tools/p4.sh); export PATH="$$p4$${p4:+:}$$PATH"; tools/p4/build.py --model && $(BIN)/sumac-lab demo --p4 --workers 2 --epochs 5
+
 .PHONY: test
 test: ## everything: units, simulation, model checking, eBPF programs, packages, end to end
 	@tools/setup.sh --test

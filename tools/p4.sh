@@ -7,6 +7,6 @@ cd "$(dirname "$0")/.."
 
 packed=../shared/p4
 [ -x "$packed/unpack" ] || exit 0
-printf 'p4: unpacking the P4 programs into target/p4-tools\n' >&2
+[ -d target/p4-tools ] || printf 'p4: unpacking the P4 programs into target/p4-tools\n' >&2
 "$packed/unpack" target/p4-tools >&2
 printf '%s\n' "$PWD/target/p4-tools/bin"

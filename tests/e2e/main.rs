@@ -26,6 +26,7 @@ mod lost;
 mod mismatch;
 mod notify;
 mod numbers;
+mod p4;
 mod paths;
 mod queues;
 mod racks;

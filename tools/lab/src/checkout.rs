@@ -1,8 +1,14 @@
-//! The paths of the lab's scripts, in the checkout that it was built from.
+//! The paths of the lab's scripts and of what the checkout's make built, in the checkout that the lab was built from.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+
+/// The checkout.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
+}
 
 /// A file of the folder `tools`, such as `demo/train.py`: in `SUMAC_TOOLS_DIR`, or in the checkout.
 pub fn script(name: &str) -> Result<PathBuf> {

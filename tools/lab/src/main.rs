@@ -39,6 +39,7 @@ const DEMO_EXAMPLES: &str = "\
 Examples:
   sumac-lab demo
   sumac-lab demo --workers 8 --epochs 5 --loss 0.1%
+  sumac-lab demo --p4 --workers 2 --epochs 5
 
 Exit codes: 0 all weights are bit-identical and nothing is left, 1 otherwise, 2 wrong usage, 130 interrupted.";
 

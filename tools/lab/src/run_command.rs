@@ -4,9 +4,9 @@ use clap::{Args, value_parser};
 use sumac_client::{DType, Reduction};
 use sumac_lab::Topology;
 use sumac_lab::capture::CaptureOptions;
-use sumac_lab::deployment::Backend;
+use sumac_lab::deployment::{Aggregator, Backend};
 use sumac_lab::options::{MeasureArguments, by_name, refuse};
-use sumac_lab::run::run;
+use sumac_lab::run::{RunOptions, run};
 
 /// Jobs of one run: each has trainers' threads and tensors for all workers in this one process.
 const MOST_JOBS: u16 = 16;
@@ -21,6 +21,7 @@ Examples:
   sumac-lab run --workers 8 --topology one-arm --elements 1000000 --backend udp
   sumac-lab run --workers 4 --mode dynamic --slots 256 --rate 100mbit
   sumac-lab run --workers 4 --mode dynamic --jobs 4 --slots 512
+  sumac-lab run --workers 2 --elements 20000 --aggregator bmv2
   sumac-lab run --workers 4 --mode direct --collective ring --loss 1% --loss-bound 0.1
   sumac-lab run --workers 4 --mode direct --collective reduce-scatter --elements 4000000
   sumac-lab run --workers 2 --elements 20000 --loss 1% --pcap captures
@@ -50,6 +51,9 @@ pub struct Run {
     /// The backend and the kind of aggregator
     #[arg(long, value_enum, default_value_t)]
     backend: Backend,
+    /// The kind of aggregator; by default the backend's
+    #[arg(long, value_enum)]
+    aggregator: Option<Aggregator>,
     /// The seed of the tensors' values
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -60,7 +64,11 @@ pub struct Run {
 impl Run {
     /// Runs, reports, and returns whether the sums were right.
     pub fn run(&self) -> anyhow::Result<bool> {
-        let mut options = self.measure.options(self.backend);
+        let mut options = self.measure.options(self.backend());
+        options.sumac.on_model = self.aggregator == Some(Aggregator::Bmv2);
+        if options.sumac.on_model {
+            self.refuse_without_model(&options);
+        }
         (options.operation.dtype, options.operation.reduction) = (self.dtype, self.reduction);
         (options.jobs, options.seed) = (self.jobs, self.seed);
         options.operation.loss_bound = self.loss_bound;
@@ -77,5 +85,26 @@ impl Run {
             println!("{report}");
         }
         Ok(report.verified)
+    }
+
+    /// The backend with the kind of aggregator that was asked for.
+    fn backend(&self) -> Backend {
+        match (self.backend, self.aggregator) {
+            (Backend::Udp, Some(Aggregator::Ebpf)) => Backend::Mixed,
+            (Backend::Xdp | Backend::Mixed, Some(Aggregator::Host)) => {
+                refuse("--aggregator host: the process takes packets of UDP sockets: add --backend udp")
+            }
+            (backend, _) => backend,
+        }
+    }
+
+    /// Refuses what the behavioural model does not have.
+    fn refuse_without_model(&self, options: &RunOptions) {
+        if !options.sumac.has_aggregator() {
+            refuse("--aggregator bmv2: jobs without an aggregator do not use one");
+        }
+        if options.lab.topology == Topology::Loopback {
+            refuse("--aggregator bmv2: a switch has ports, and a lab over loopback has none");
+        }
     }
 }

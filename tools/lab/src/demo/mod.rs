@@ -1,6 +1,7 @@
 //! The demo: a small network learns to read digits, every gradient summed by the aggregator, without and with loss, and
-//! with PyTorch.
+//! with PyTorch; or on the P4 program.
 
+mod p4;
 mod story;
 mod torch;
 mod training;
@@ -31,21 +32,28 @@ pub struct DemoOptions {
     /// Part of the frames lost in every direction of every cable, the second time
     #[arg(long, default_value = "1%", value_name = "PROBABILITY")]
     pub loss: Probability,
+    /// Train a smaller network through the P4 program on the behavioural model of a switch, and through the XDP programs
+    #[arg(long)]
+    pub p4: bool,
 }
 
 /// Runs the demo and tells what happens on standard output. Returns whether all of it is as it should be.
 /// Whatever was built is removed, after an error too.
 pub fn demo(options: &DemoOptions) -> Result<bool> {
+    if options.p4 {
+        return p4::demo(options);
+    }
     story::opening(options);
     training::check_python()?;
     check_torch()?;
     let scratch = Scratch::new()?;
-    let single = training::alone(&scratch.0, options, "--single")?;
-    let plain = training::alone(&scratch.0, options, "--plain")?;
+    let single = training::alone(&scratch.0, options, &["--single"])?;
+    let plain = training::alone(&scratch.0, options, &["--plain"])?;
 
     story::chapter("1. Clean cables: straight veths");
     let mut with_torch = Vec::new();
-    let (clean, clean_left) = in_lab(options, Faults::default(), &single, |deployment| {
+    let (sumac, none) = (SumacOptions::default(), Faults::default());
+    let (clean, clean_left) = in_lab(options, none, &sumac, &single, &[], |deployment| {
         story::chapter(
             "2. PyTorch's DistributedDataParallel under torchrun, one on each host of the same lab",
         );
@@ -57,7 +65,7 @@ pub fn demo(options: &DemoOptions) -> Result<bool> {
         options.loss
     ));
     let faults = Faults { loss: options.loss, ..Faults::default() };
-    let (lossy, lossy_left) = in_lab(options, faults, &single, |_| Ok(()))?;
+    let (lossy, lossy_left) = in_lab(options, faults, &sumac, &single, &[], |_| Ok(()))?;
 
     story::chapter("4. What came out");
     let same_weights = story::weights(&single, &plain, &clean, &lossy);
@@ -71,13 +79,15 @@ pub fn demo(options: &DemoOptions) -> Result<bool> {
 fn in_lab(
     options: &DemoOptions,
     faults: Faults,
+    sumac: &SumacOptions,
     single: &Trained,
+    arguments: &[&str],
     then: impl FnOnce(&Deployment<'_>) -> Result<()>,
 ) -> Result<(Vec<Trained>, Vec<String>)> {
     let spec = LabSpec { faults, ..LabSpec::new(options.workers) };
     let lab = Lab::up(spec)?;
-    let deployment = Deployment::start(&lab, &SumacOptions::default())?;
-    let trained = training::together(&deployment, options, single)?;
+    let deployment = Deployment::start(&lab, sumac)?;
+    let trained = training::together(&deployment, options, single, arguments)?;
     story::wire(&deployment, &trained)?;
     then(&deployment)?;
     let traces = Traces::of(&lab)?;

@@ -30,6 +30,16 @@ pub(super) fn opening(options: &DemoOptions) {
     );
 }
 
+/// The same of the demo on the P4 program.
+pub(super) fn opening_p4(options: &DemoOptions) {
+    let DemoOptions { workers, epochs, loss, .. } = options;
+    println!(
+        "{workers} trainers on {workers} hosts learn to read scikit-learn's digits, {epochs} epochs, in packets of 64 elements. Their gradients\n\
+         are summed by the XDP programs, then by the P4 program on the behavioural model of a switch, then there with {loss} of\n\
+         the frames lost. Beside each epoch stands the accuracy of the same training in one process."
+    );
+}
+
 pub(super) fn chapter(title: &str) {
     println!("\n{title}\n");
 }
@@ -54,7 +64,7 @@ pub(super) fn torch(deployment: &Deployment<'_>, trained: &[TorchTrained]) -> Re
         let daemon = deployment.client(rank)?.stats_json();
         stats.push(daemon.map_err(|error| anyhow!("the daemon of worker {rank}: {error}"))?);
     }
-    let modes = Modes::of(&stats, &[deployment.aggregator_status()?]);
+    let modes = Modes::of(deployment.options().aggregator(), &stats, &[deployment.aggregator_status()?]);
     println!();
     for TorchTrained { backend, torch, parameters, accuracy, steps, step_s, copies } in trained {
         let path = match copies {
@@ -102,7 +112,7 @@ pub(super) fn wire(deployment: &Deployment<'_>, trained: &[Trained]) -> Result<(
         );
     }
     let frames = Frames::of(&stats, &aggregators);
-    let modes = Modes::of(&stats, &aggregators);
+    let modes = Modes::of(deployment.options().aggregator(), &stats, &aggregators);
     let counter = |name: &str| frames.aggregator.get(name).copied().unwrap_or(0);
     let steered: u64 = stats.iter().filter_map(|stats| stats["host_program"]["steered"].as_u64()).sum();
 
@@ -116,7 +126,7 @@ pub(super) fn wire(deployment: &Deployment<'_>, trained: &[Trained]) -> Result<(
     );
     println!("    workers' path  {}; {steered} results steered to sockets", list(&modes.workers));
     println!(
-        "    aggregator     {}; {} contributions added in the kernel, {} results sent",
+        "    aggregator     {}; {} contributions added, {} results sent",
         list(&modes.aggregator),
         counter("added") + counter("completed"),
         counter("sent") + counter("replied")
@@ -143,28 +153,39 @@ pub(super) fn wire(deployment: &Deployment<'_>, trained: &[Trained]) -> Result<(
 
 /// Compares the weights of all trainings; returns whether those that must be the same are.
 pub(super) fn weights(single: &Trained, plain: &Trained, clean: &[Trained], lossy: &[Trained]) -> bool {
-    let hash = &single.weights_sha256;
-    let same = |results: &[Trained]| results.iter().all(|result| result.weights_sha256 == *hash);
-    let told = |what: &str, results: &[Trained]| {
-        let verdict = if same(results) { "bit-identical to one process" } else { "DIFFERENT" };
-        let accuracy = results.first().map_or(0.0, |result| result.accuracy * 100.0);
-        println!("  {what:<22} accuracy {accuracy:.2} %   weights {}  {verdict}", short(results));
-    };
-    println!(
-        "  {:<22} accuracy {:.2} %   weights {}",
-        "one process",
-        single.accuracy * 100.0,
-        hash.get(..16).unwrap_or_default()
-    );
-    told(&format!("{} hosts", clean.len()), clean);
-    told(&format!("{} hosts, with loss", lossy.len()), lossy);
+    let (hosts, with_loss) = (format!("{} hosts", clean.len()), format!("{} hosts, with loss", lossy.len()));
+    let same = same_weights(single, [(&*hosts, clean), (&*with_loss, lossy)]);
     println!(
         "  {:<22} accuracy {:.2} %   (floats all the way)",
         "one process, plain",
         plain.accuracy * 100.0
     );
     println!("{EXPLANATION}");
-    same(clean) && same(lossy)
+    same
+}
+
+/// Compares the weights of trainings with those of one process, and returns whether all are the same.
+pub(super) fn same_weights<'a, T: AsRef<[Trained]> + ?Sized + 'a>(
+    single: &Trained,
+    trainings: impl IntoIterator<Item = (&'a str, &'a T)>,
+) -> bool {
+    let hash = &single.weights_sha256;
+    println!(
+        "  {:<22} accuracy {:.2} %   weights {}",
+        "one process",
+        single.accuracy * 100.0,
+        hash.get(..16).unwrap_or_default()
+    );
+    let mut all_same = true;
+    for (what, results) in trainings {
+        let results = results.as_ref();
+        let same = results.iter().all(|result| result.weights_sha256 == *hash);
+        let verdict = if same { "bit-identical to one process" } else { "DIFFERENT" };
+        let accuracy = results.first().map_or(0.0, |result| result.accuracy * 100.0);
+        println!("  {what:<22} accuracy {accuracy:.2} %   weights {}  {verdict}", short(results));
+        all_same &= same;
+    }
+    all_same
 }
 
 /// Says what is left of the labs.

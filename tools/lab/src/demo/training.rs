@@ -72,11 +72,12 @@ pub fn check_python() -> Result<()> {
     })
 }
 
-/// Trains in one process, `how` being `--single` (with the integers of all workers) or `--plain` (with floats).
-pub(super) fn alone(folder: &Path, options: &DemoOptions, how: &str) -> Result<Trained> {
+/// Trains in one process, `how` being `--single` (with the integers of all workers) or `--plain` (with floats), and what else
+/// `train.py` is told.
+pub(super) fn alone(folder: &Path, options: &DemoOptions, how: &[&str]) -> Result<Trained> {
     let out = folder.join("alone.json");
     let mut train = trainer(options, &out)?;
-    command::output(train.arg(how))?;
+    command::output(train.args(how))?;
     read(&out)
 }
 
@@ -85,10 +86,11 @@ pub(super) fn together(
     deployment: &Deployment<'_>,
     options: &DemoOptions,
     single: &Trained,
+    arguments: &[&str],
 ) -> Result<Vec<Trained>> {
     let lab = deployment.lab();
     let (mut trainers, outs) = start(deployment, options, |rank, train| {
-        lab.start_piped(lab.worker(rank), &format!("trainer{rank}"), train)
+        lab.start_piped(lab.worker(rank), &format!("trainer{rank}"), train.args(arguments))
     })?;
     let speakers: Vec<_> = trainers
         .iter_mut()
@@ -112,7 +114,8 @@ pub(super) fn together(
 /// Trains with one trainer per worker, with these further arguments of `train.py`, and returns all results.
 pub fn train(deployment: &Deployment<'_>, epochs: u32, arguments: &[&str]) -> Result<Vec<Trained>> {
     let lab = deployment.lab();
-    let options = DemoOptions { workers: lab.spec().workers, epochs, loss: Probability::default() };
+    let options =
+        DemoOptions { workers: lab.spec().workers, epochs, loss: Probability::default(), p4: false };
     let (mut trainers, outs) = start(deployment, &options, |rank, train| {
         lab.start(lab.worker(rank), &format!("trainer{rank}"), train.args(arguments))
     })?;

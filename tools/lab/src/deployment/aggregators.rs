@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::config::AGGREGATOR_METRICS_PORT;
-use super::{Backend, Deployment, START_LIMIT};
+use super::{Aggregator, Deployment, START_LIMIT, switch};
 use crate::command;
 use crate::namespace::Namespace;
 use crate::process::Process;
@@ -59,16 +59,20 @@ impl<'lab> Deployment<'lab> {
     }
 
     fn with_ports(&self, host: &Namespace, verb: &[&str]) -> Result<()> {
-        let spec = self.lab.spec();
-        let ports = if host.name() == self.lab.aggregator().name() {
-            spec.aggregator_ports()
-        } else {
-            let mut ports = spec.rack_ports();
-            ports.push(self.lab.uplink().to_owned());
-            ports
-        };
+        let ports = self.ports_of(host);
         let arguments: Vec<&str> = verb.iter().copied().chain(ports.iter().map(String::as_str)).collect();
         self.sumac_agg_on(host, &arguments).map(|_| ())
+    }
+
+    /// The interfaces of an aggregator's host.
+    pub(super) fn ports_of(&self, host: &Namespace) -> Vec<String> {
+        let spec = self.lab.spec();
+        if host.name() == self.lab.aggregator().name() {
+            return spec.aggregator_ports();
+        }
+        let mut ports = spec.rack_ports();
+        ports.push(self.lab.uplink().to_owned());
+        ports
     }
 
     /// The hosts of all aggregators, the root's first.
@@ -88,11 +92,14 @@ impl<'lab> Deployment<'lab> {
 
     /// `sumac-agg` with these arguments of the aggregator of a host, be it a program or a process.
     fn ask(&self, host: &Namespace, arguments: &[&str]) -> Result<String> {
-        if self.options.backend.has_programs() {
-            return self.sumac_agg_on(host, arguments);
-        }
         let mut command = host.command(self.programs.sumac_agg().get_program());
-        command::output(command.args(arguments).args(["--host", &self.base_port.to_string()]))
+        match self.options.aggregator() {
+            Aggregator::Ebpf | Aggregator::None => self.sumac_agg_on(host, arguments),
+            Aggregator::Host => {
+                command::output(command.args(arguments).args(["--host", &self.base_port.to_string()]))
+            }
+            Aggregator::Bmv2 => command::output(command.args(arguments).args(switch::of_control_plane())),
+        }
     }
 
     /// Returns the status of the aggregator, or of the root; null without one.
@@ -161,20 +168,21 @@ impl<'lab> Deployment<'lab> {
         let address = self.own_address().unwrap_or(Ipv4Addr::UNSPECIFIED);
         serve.args(["serve", "--listen", &format!("{address}:{}", self.control_port), "--state-dir"]);
         serve.arg(self.state_dir(place));
-        match self.options.backend {
-            _ if !self.options.has_aggregator() => serve.args(["--plane", "none"]),
-            Backend::Xdp | Backend::Mixed => {
-                serve.args(["--plane", "ebpf", "--pin-root"]).arg(self.lab.pin_root())
+        match self.options.aggregator() {
+            Aggregator::None => {
+                serve.args(["--plane", "none"]);
             }
-            Backend::Udp => {
+            Aggregator::Ebpf => {
+                serve.args(["--plane", "ebpf", "--pin-root"]).arg(self.lab.pin_root());
+            }
+            Aggregator::Bmv2 => self.serve_switch(place, host, &mut serve)?,
+            Aggregator::Host => {
                 serve.args(["--plane", "host", "--shards", &self.lab.spec().queues.to_string()]);
-                serve.args(["--data-ip", &address.to_string(), "--base-port", &self.base_port.to_string()])
+                serve.args(["--data-ip", &address.to_string(), "--base-port", &self.base_port.to_string()]);
+                if let Some(dynamic) = self.options.dynamic {
+                    serve.args(["--dynamic-slots", &dynamic.slots.to_string()]);
+                }
             }
-        };
-        if let (Some(dynamic), Backend::Udp, true) =
-            (self.options.dynamic, self.options.backend, self.options.has_aggregator())
-        {
-            serve.args(["--dynamic-slots", &dynamic.slots.to_string()]);
         }
         // Racks and parameter hosts register with it.
         if self.lab.spec().racks > 0 || self.options.dynamic.is_some() {
@@ -240,7 +248,7 @@ impl<'lab> Deployment<'lab> {
 }
 
 /// Whether somebody listens at a TCP port of this host.
-fn listens(host: &Namespace, port: u16) -> bool {
+pub(super) fn listens(host: &Namespace, port: u16) -> bool {
     let mut list = host.command("ss");
     list.args(["-Hltn", &format!("sport = :{port}")]);
     command::output(&mut list).is_ok_and(|text| !text.trim().is_empty())

@@ -5,6 +5,7 @@ mod aggregators;
 mod config;
 mod daemons;
 mod options;
+mod switch;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -24,7 +25,10 @@ use crate::process::Process;
 use crate::programs::Programs;
 use crate::spec::Topology as LabTopology;
 
-pub use options::{Backend, DirectCollective, DirectOptions, DynamicOptions, FIRST_VLAN, SumacOptions};
+pub use options::{
+    Aggregator, Backend, DirectCollective, DirectOptions, DynamicOptions, FIRST_VLAN, SumacOptions,
+};
+pub use switch::Pipeline;
 
 /// TCP port of a control plane that has its host for itself, and the first UDP port of its aggregator.
 const CONTROL_PORT: u16 = 48600;
@@ -43,6 +47,8 @@ pub struct Deployment<'lab> {
     base_port: u16,
     /// Control planes: the only one's or the root's, then the racks'.
     aggregators: Vec<Option<Process>>,
+    /// The switches that they program, in the same order; none of another kind of aggregator.
+    switches: Vec<Option<Process>>,
     daemons: Vec<Option<Process>>,
     /// Daemons of parameter hosts that are no worker's too.
     parameter_hosts: Vec<Option<Process>>,
@@ -61,6 +67,7 @@ impl<'lab> Deployment<'lab> {
             control_port,
             base_port,
             aggregators: (0..=lab.spec().racks).map(|_| None).collect(),
+            switches: (0..=lab.spec().racks).map(|_| None).collect(),
             daemons: (0..lab.spec().workers).map(|_| None).collect(),
             parameter_hosts: lab.parameter_hosts().iter().map(|_| None).collect(),
         };
@@ -73,6 +80,7 @@ impl<'lab> Deployment<'lab> {
         );
         deployment.write_secrets()?;
         deployment.attach_all()?;
+        deployment.start_switches()?;
         deployment.start_aggregator()?;
         for host in 0..lab.spec().parameter_hosts {
             deployment.start_parameter_host(host)?;
@@ -84,11 +92,10 @@ impl<'lab> Deployment<'lab> {
     }
 
     fn attach_all(&self) -> Result<()> {
-        let backend = self.options.backend;
-        if backend.has_programs() && self.options.has_aggregator() {
+        if self.options.aggregator() == Aggregator::Ebpf {
             self.attach_aggregator()?;
         }
-        if backend != Backend::Xdp {
+        if self.options.backend != Backend::Xdp {
             return Ok(());
         }
         for rank in 0..self.lab.spec().workers {
@@ -145,7 +152,8 @@ impl<'lab> Deployment<'lab> {
 
     /// All of Sumac's processes that run.
     pub fn processes(&self) -> impl Iterator<Item = &Process> {
-        self.daemons.iter().chain(&self.parameter_hosts).chain(&self.aggregators).flatten()
+        let switches = self.switches.iter();
+        self.daemons.iter().chain(&self.parameter_hosts).chain(&self.aggregators).chain(switches).flatten()
     }
 
     /// `sumac` with these arguments on a worker; returns what it prints.

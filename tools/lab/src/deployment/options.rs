@@ -33,10 +33,32 @@ impl Backend {
     pub fn of_workers(self) -> &'static str {
         if self == Backend::Xdp { "xdp" } else { "udp" }
     }
+}
 
-    /// Whether the aggregators are XDP programs.
-    pub fn has_programs(self) -> bool {
-        self != Backend::Udp
+/// The kind of aggregator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Aggregator {
+    /// XDP programs
+    Ebpf,
+    /// A process, over UDP sockets
+    Host,
+    /// The P4 program on the behavioural model of a switch (simple_switch_grpc on PATH): its speed says nothing
+    Bmv2,
+    /// A control plane only
+    #[value(skip)]
+    None,
+}
+
+impl Aggregator {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Aggregator::Ebpf => "ebpf",
+            Aggregator::Host => "host",
+            Aggregator::Bmv2 => "bmv2",
+            Aggregator::None => "none",
+        }
     }
 }
 
@@ -46,6 +68,9 @@ pub struct SumacOptions {
     /// The backend and the kind of aggregator.
     #[arg(skip)]
     pub backend: Backend,
+    /// Whether the aggregators are the P4 program on the behavioural model, whatever the backend's are.
+    #[arg(skip)]
+    pub on_model: bool,
     /// 32-bit words per packet; by default what the MTU allows
     #[arg(long, value_parser = value_parser!(u16).range(1..=2224))]
     pub chunk: Option<u16>,
@@ -177,12 +202,23 @@ impl SumacOptions {
     pub fn has_aggregator(&self) -> bool {
         self.direct.is_none() && self.dynamic.is_none_or(|dynamic| dynamic.has_aggregator)
     }
+
+    /// The kind of the aggregators.
+    pub fn aggregator(&self) -> Aggregator {
+        match self.backend {
+            _ if !self.has_aggregator() => Aggregator::None,
+            _ if self.on_model => Aggregator::Bmv2,
+            Backend::Xdp | Backend::Mixed => Aggregator::Ebpf,
+            Backend::Udp => Aggregator::Host,
+        }
+    }
 }
 
 impl Default for SumacOptions {
     fn default() -> SumacOptions {
         SumacOptions {
             backend: Backend::Xdp,
+            on_model: false,
             chunk: None,
             slots: None,
             scale: None,

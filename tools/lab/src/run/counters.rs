@@ -6,12 +6,14 @@ use serde::Serialize;
 use serde_json::Value;
 use sumac_wire::Reason;
 
+use crate::deployment::Aggregator;
+
 /// The modes as bound.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Modes {
     /// Of the workers, such as `driver XDP, AF_XDP copy`; several when they differ.
     pub workers: BTreeSet<String>,
-    /// Of the aggregator's ports; `process` when there is no program, `none` when nobody aggregates.
+    /// Of the aggregator's ports; `process` when there is no program, `none` when nobody aggregates, or the behavioural model.
     pub aggregator: BTreeSet<String>,
 }
 
@@ -69,18 +71,23 @@ pub struct Drops {
 
 impl Modes {
     /// From the daemons' statistics and the aggregators' status.
-    pub(crate) fn of(stats: &[Value], aggregators: &[Value]) -> Modes {
+    pub(crate) fn of(kind: Aggregator, stats: &[Value], aggregators: &[Value]) -> Modes {
         let workers = stats.iter().flat_map(|stats| list(&stats["ports"])).map(port_mode).collect();
         let ports = aggregators.iter().flat_map(|aggregator| list(&aggregator["ports"]));
-        let mut aggregator: BTreeSet<_> =
-            ports.map(|port| format!("{} XDP", port["mode"].as_str().unwrap_or("no"))).collect();
-        if aggregator.is_empty() {
-            let is_none = aggregators.iter().all(Value::is_null);
-            aggregator.insert(if is_none { "none" } else { "process" }.to_owned());
-        }
+        let aggregator = match kind {
+            Aggregator::Ebpf => {
+                ports.map(|port| format!("{} XDP", port["mode"].as_str().unwrap_or("no"))).collect()
+            }
+            Aggregator::Host => BTreeSet::from(["process".to_owned()]),
+            Aggregator::Bmv2 => BTreeSet::from([ON_MODEL.to_owned()]),
+            Aggregator::None => BTreeSet::from(["none".to_owned()]),
+        };
         Modes { workers, aggregator }
     }
 }
+
+/// The name of the P4 program on BMv2.
+const ON_MODEL: &str = "P4 on the behavioural model, whose speed says nothing";
 
 fn port_mode(port: &Value) -> String {
     match port["xdp_mode"].as_str() {
@@ -242,11 +249,11 @@ mod tests {
         assert_eq!(drops.engine, BTreeMap::from([("duplicate".to_owned(), 4)]));
         assert_eq!(drops.host_program, BTreeMap::from([("bad_token".to_owned(), 6)]));
         assert_eq!(drops.aggregator, BTreeMap::from([("stale".to_owned(), 1)]));
-        let modes = Modes::of(&stats, &aggregator);
+        let modes = Modes::of(Aggregator::Ebpf, &stats, &aggregator);
         assert_eq!(modes.workers, BTreeSet::from(["driver XDP, AF_XDP copy".to_owned()]));
         assert_eq!(modes.aggregator, BTreeSet::from(["driver XDP".to_owned()]));
-        let aggregated_by = |status: Value| Modes::of(&stats, &[status]).aggregator.pop_first();
-        assert_eq!(aggregated_by(json!({"ports": []})).as_deref(), Some("process"));
-        assert_eq!(aggregated_by(Value::Null).as_deref(), Some("none"));
+        let aggregated_by = |kind| Modes::of(kind, &stats, &[Value::Null]).aggregator.pop_first();
+        assert_eq!(aggregated_by(Aggregator::Host).as_deref(), Some("process"));
+        assert_eq!(aggregated_by(Aggregator::None).as_deref(), Some("none"));
     }
 }

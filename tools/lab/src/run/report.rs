@@ -41,6 +41,8 @@ pub struct Report {
     pub chunk: u16,
     /// `xdp` or `udp`.
     pub backend: &'static str,
+    /// The kind of the aggregators: `ebpf`, `host`, `bmv2`, or `none`.
+    pub aggregator: &'static str,
     /// The modes as bound.
     pub modes: Modes,
     /// Of UDP sockets.
@@ -130,7 +132,8 @@ impl Report {
             scale: opened.scale,
             chunk: opened.elements,
             backend: options.sumac.backend.name(),
-            modes: Modes::of(stats, aggregators),
+            aggregator: options.sumac.aggregator().name(),
+            modes: Modes::of(options.sumac.aggregator(), stats, aggregators),
             packets_per_message: PacketsPerMessage::of(stats, aggregators),
             tat_s: times,
             ate_per_s: summed as f64 / times.median,

@@ -1,0 +1,105 @@
+//! The P4 program on the behavioural model of a switch (BMv2), programmed over P4Runtime, with the daemons as they are: its sums
+//! are those of the XDP programs, bit by bit.
+//!
+//! ```text
+//! w0 net0 --[cable]-- port0 +------------------+
+//! w1 net0 --[cable]-- port1 | agg              | host0 --[cable]-- net0 ph0
+//! w2 net0 --[cable]-- port2 | simple_switch_grpc|
+//!                           +------------------+
+//! ```
+//!
+//! The model moves some thousand packets a second, so tensors are small.
+
+use sumac_lab::deployment::{Backend, DynamicOptions, Pipeline, SumacOptions};
+use sumac_lab::units::Probability;
+use sumac_lab::{Faults, LabSpec};
+use sumac_tests::site::with_sumac;
+use sumac_tests::{Crew, exact, stats};
+
+/// Elements of a packet that the P4 program adds.
+const CHUNK: usize = 64;
+
+/// A hundred chunks and a part of one.
+const COUNT: usize = 100 * CHUNK + 3;
+
+const ROUNDS: u64 = 2;
+
+/// Chunks in flight. With more the model's queues take longer than timers wait, and nearly all is sent again.
+const IN_FLIGHT: u32 = 8;
+
+/// One in fifty.
+const LOSS: Probability = Probability(20_000);
+
+/// Whether the model and the compiled program are there; says so where they are not.
+fn is_there(test: &str) -> bool {
+    let found = Pipeline::find();
+    if let Err(why) = &found {
+        println!("SKIP {test}: {why}");
+    }
+    found.is_ok()
+}
+
+/// The sums that all workers get over the XDP programs or the P4 program, round by round.
+fn sums(what: &str, spec: LabSpec, options: SumacOptions) -> Vec<Vec<Vec<f32>>> {
+    let mut rounds = Vec::new();
+    let options = SumacOptions { chunk: Some(CHUNK as u16), ..options };
+    with_sumac(spec, &options, |sumac| {
+        let crew = Crew::join(sumac, "p4");
+        let opened = crew.trainers[0].job.opened();
+        assert_eq!(opened.plane, if options.on_model { "p4" } else { "ebpf" }, "{what}");
+        assert_eq!(usize::from(opened.elements), CHUNK, "{what}");
+        for seed in 0..ROUNDS {
+            let results = crew.allreduce(seed, COUNT);
+            exact::assert_sums(what, seed, &results);
+            rounds.push(results.by_rank);
+        }
+        let (sent_again, counters) = (crew.counter("resent"), stats::at_aggregator(sumac));
+        println!("{what}: {sent_again} chunks sent again, counters {counters:?}");
+        if !options.drop.is_zero() {
+            assert!(counters["injected_drop"] > 0 && sent_again > 0, "{what}: nothing was dropped");
+        }
+        if options.dynamic.is_some() {
+            let full = stats::at_parameter_host(sumac, 0, "full_sums");
+            println!("{what}: {full} sums of all workers came from the aggregator");
+            assert!(full > 10, "{what}: {full} sums of all workers");
+        }
+        crew.leave();
+    });
+    rounds
+}
+
+/// Asserts that the P4 program, whose lab loses frames and which drops some itself, gives the bits of the XDP programs.
+fn assert_same_bits(what: &str, spec: &LabSpec, options: &SumacOptions) {
+    let kernel = sums(&format!("{what}, XDP programs"), spec.clone(), options.clone());
+    let faults = Faults { loss: LOSS, duplicate: LOSS, reorder: LOSS };
+    let lossy = SumacOptions { on_model: true, drop: LOSS, ..options.clone() };
+    let model = sums(&format!("{what}, P4 program with loss"), LabSpec { faults, ..spec.clone() }, lossy);
+    assert_eq!(kernel, model, "{what}: the sums of the XDP programs and those of the P4 program differ");
+}
+
+#[test]
+fn static_sums_are_those_of_the_xdp_programs() {
+    if is_there("static_sums_are_those_of_the_xdp_programs") {
+        let options = SumacOptions { slots: Some(IN_FLIGHT), ..SumacOptions::default() };
+        assert_same_bits("static", &LabSpec::new(3), &options);
+    }
+}
+
+#[test]
+fn dynamic_sums_are_those_of_the_xdp_programs() {
+    if is_there("dynamic_sums_are_those_of_the_xdp_programs") {
+        let dynamic = DynamicOptions { window: Some(IN_FLIGHT), ..DynamicOptions::default() };
+        let options = SumacOptions { dynamic: Some(dynamic), ..SumacOptions::default() };
+        assert_same_bits("dynamic", &LabSpec { parameter_hosts: 1, ..LabSpec::new(3) }, &options);
+    }
+}
+
+#[test]
+fn workers_with_udp_sockets() {
+    if is_there("workers_with_udp_sockets") {
+        let slots = Some(IN_FLIGHT);
+        let options =
+            SumacOptions { backend: Backend::Udp, on_model: true, slots, ..SumacOptions::default() };
+        sums("UDP sockets", LabSpec::new(2), options);
+    }
+}
