@@ -100,8 +100,7 @@ control StaticDecision(inout headers_t hdr, inout metadata_t meta, inout slot_t 
             (_, _, _, _, 1, _, _, _, _, _, 0, _, 1, _) : complete(ANSWER_AGREED, OPERATION_NONE, PASS_AGREE);
             (_, _, _, _, 1, _, _, _, _, _, 0, _, _, _) : add(OPERATION_NONE);
             (_, _, _, _, 1, _, _, _, _, _, _, 1, _, 1) : to_parent(ANSWER_PART_OF_ROUND, OPERATION_NONE, PASS_NONE);
-            // The packet of the second pass was lost.
-            (_, _, _, _, 1, _, _, _, _, _, _, 1, _, _) : to_all(REASON_DUPLICATE, ANSWER_AGREED, OPERATION_NONE, PASS_AGREE);
+            // Complete, and not agreed yet: the packet that completed it is on its way to its second pass, which must be the only one.
             (_, _, _, _, 1, _, _, _, _, _, _, _, _, _) : count_of(REASON_DUPLICATE, EVENT_DUPLICATE);
             (_, _, _, _, _, _, 4 &&& 4, _, _, _, _, _, _, _) : count(REASON_OUT_OF_TURN);
             // The first elements after an exponent round.
@@ -122,7 +121,6 @@ control StaticDecision(inout headers_t hdr, inout metadata_t meta, inout slot_t 
             (_, _, _, _, _, _, _, _, _, _, 0, _, 1, _) : complete(ANSWER_RESULT, OPERATION_ADD, PASS_CONCLUDE);
             (_, _, _, _, _, _, _, _, _, _, 0, _, _, _) : add(OPERATION_ADD);
             (_, _, _, _, _, _, _, _, _, _, _, 1, _, 1) : to_parent(ANSWER_PART, OPERATION_READ_FIRST, PASS_FETCH);
-            (_, _, _, _, _, _, _, _, _, _, _, 1, _, _) : to_all(REASON_DUPLICATE, ANSWER_RESULT, OPERATION_READ_FIRST, PASS_CONCLUDE);
             (_, _, _, _, _, _, _, _, _, _, _, _, _, _) : count_of(REASON_DUPLICATE, EVENT_DUPLICATE);
         }
     }

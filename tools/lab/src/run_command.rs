@@ -67,7 +67,7 @@ impl Run {
         let mut options = self.measure.options(self.backend());
         options.sumac.on_model = self.aggregator == Some(Aggregator::Bmv2);
         if options.sumac.on_model {
-            self.refuse_without_model(&options);
+            refuse_without_model(&options);
         }
         (options.operation.dtype, options.operation.reduction) = (self.dtype, self.reduction);
         (options.jobs, options.seed) = (self.jobs, self.seed);
@@ -97,14 +97,14 @@ impl Run {
             (backend, _) => backend,
         }
     }
+}
 
-    /// Refuses what the behavioural model does not have.
-    fn refuse_without_model(&self, options: &RunOptions) {
-        if !options.sumac.has_aggregator() {
-            refuse("--aggregator bmv2: jobs without an aggregator do not use one");
-        }
-        if options.lab.topology == Topology::Loopback {
-            refuse("--aggregator bmv2: a switch has ports, and a lab over loopback has none");
-        }
+/// Refuses what the behavioural model does not have.
+fn refuse_without_model(options: &RunOptions) {
+    if !options.sumac.has_aggregator() {
+        refuse("--aggregator bmv2: jobs without an aggregator do not use one");
+    }
+    if options.lab.topology == Topology::Loopback {
+        refuse("--aggregator bmv2: a switch has ports, and a lab over loopback has none");
     }
 }

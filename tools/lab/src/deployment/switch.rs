@@ -24,8 +24,8 @@ const MODEL: &str = "simple_switch_grpc";
 const P4RUNTIME_PORT: u16 = 9559;
 const THRIFT_PORT: u16 = 9090;
 
-/// Packets that a queue of the model takes. By default it drops what is behind the 64th, also what has been decided about and
-/// waits for its pass over the values: a burst of workers would lose contributions that count as added.
+/// Packets that a queue of the model takes. By default it drops what is behind the 64th. A chunk whose last packet is dropped on
+/// its way to its second pass is never concluded.
 const QUEUE_DEPTH: u32 = 1 << 16;
 
 /// The compiled program, from `make p4`.
