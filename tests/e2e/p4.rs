@@ -10,7 +10,7 @@
 //!
 //! The model moves some thousand packets a second, so tensors are small.
 
-use sumac_lab::deployment::{Backend, DynamicOptions, Pipeline, SumacOptions};
+use sumac_lab::deployment::{Backend, Deployment, DynamicOptions, Pipeline, SumacOptions};
 use sumac_lab::units::Probability;
 use sumac_lab::{Faults, LabSpec};
 use sumac_tests::site::with_sumac;
@@ -63,9 +63,25 @@ fn sums(what: &str, spec: LabSpec, options: SumacOptions) -> Vec<Vec<Vec<f32>>> 
             println!("{what}: {full} sums of all workers came from the aggregator");
             assert!(full > 10, "{what}: {full} sums of all workers");
         }
+        if options.on_model {
+            assert_eq!(unreachables(sumac), 0, "{what}: the kernel answered the aggregator's packets");
+        }
         crew.leave();
     });
     rounds
+}
+
+/// Returns the number of ICMP messages of the aggregator's kernel that a destination, such as a UDP port, is unreachable.
+fn unreachables(sumac: &Deployment<'_>) -> u64 {
+    let mut snmp = sumac.lab().aggregator().command("cat");
+    let text = String::from_utf8(snmp.arg("/proc/net/snmp").output().unwrap().stdout).unwrap();
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.starts_with("Icmp: "))
+        .map(|line| line.split(' ').collect())
+        .collect();
+    let place = lines[0].iter().position(|name| *name == "OutDestUnreachs").unwrap();
+    lines[1][place].parse().unwrap()
 }
 
 /// Asserts that the P4 program, whose lab loses frames and which drops some itself, gives the bits of the XDP programs.
