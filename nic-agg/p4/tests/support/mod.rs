@@ -42,10 +42,16 @@ pub fn model(test: &str) -> Option<(Model, Program)> {
     Some((model, program))
 }
 
-pub fn program() -> Option<Program> {
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/p4/bmv2");
-    let [compiled, info] = ["sumac.json", "sumac.p4info.txtpb"].map(|name| built.join(name));
+fn program() -> Option<Program> {
+    let [compiled, info] = files();
     (compiled.exists() && info.exists()).then(|| Program::read(&compiled, &info).unwrap())
+}
+
+/// Returns the compiled program's files.
+pub fn files() -> [PathBuf; 2] {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let root = crates.into_iter().find(|folder| folder.join("Cargo.lock").exists()).unwrap();
+    ["sumac.json", "sumac.p4info.txtpb"].map(|name| root.join("target/p4/bmv2").join(name))
 }
 
 impl Model {
@@ -78,7 +84,11 @@ impl Model {
     }
 
     pub fn server(&self, election: u64) -> Server {
-        Server { address: format!("http://127.0.0.1:{}", self.port), device: self.device, election }
+        Server { address: format!("http://{}", self.address()), device: self.device, election }
+    }
+
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
     pub fn connect(&self, runtime: &Runtime, election: u64, program: &Program) -> P4Runtime {

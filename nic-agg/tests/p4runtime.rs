@@ -1,0 +1,129 @@
+//! `sumac-agg serve --plane p4runtime` as a process, and its verbs, on the behavioural model of a switch: needs no privilege.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+#[allow(dead_code, reason = "a part of it")]
+#[path = "../p4/tests/support/mod.rs"]
+mod model;
+#[path = "support/serve.rs"]
+mod serve;
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, Output},
+};
+
+use model::{Model, files, model, until};
+use serde_json::Value;
+use serve::{Serving, endpoint, request};
+use sumac_control::{FailureKind, tls::write_private};
+use sumac_job::JobSpec;
+use tokio::runtime::Runtime;
+
+const SECRET: &str = "the secret of all";
+const BASE_PORT: &str = "40006";
+
+/// A control plane's files, and the process. Removed and killed when dropped.
+struct Control {
+    directory: PathBuf,
+    child: Option<Child>,
+}
+
+impl Control {
+    fn new() -> Control {
+        let directory = std::env::temp_dir().join(format!("sumac-p4runtime-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        write_private(&directory.join("secret"), SECRET.as_bytes()).unwrap();
+        let switch = format!(
+            "[program]\nbase_port = {BASE_PORT}\n[[ports]]\nnumber = 7\nip = \"10.77.1.1\"\nmac = \"02:00:00:00:01:01\"\n\
+             hosts = [{{ ip = \"127.0.0.1\", mac = \"02:00:00:00:01:02\" }}]\n"
+        );
+        fs::write(directory.join("switch.toml"), switch).unwrap();
+        Control { directory, child: None }
+    }
+
+    /// The arguments behind `serve`.
+    fn arguments(&self, model: &Model, listen: &str) -> Vec<String> {
+        let file = |name: &str| self.directory.join(name).display().to_string();
+        let [pipeline, p4info] = files().map(|path| path.display().to_string());
+        let (address, device) = (model.address(), model.server(0).device.to_string());
+        let arguments = [
+            ["--plane", "p4runtime"],
+            ["--switch-address", &address],
+            ["--device-id", &device],
+            ["--switch", &file("switch.toml")],
+            ["--pipeline", &pipeline],
+            ["--p4info", &p4info],
+            ["--listen", listen],
+            ["--state-dir", self.directory.to_str().unwrap()],
+            ["--secret-file", &file("secret")],
+        ];
+        arguments.as_flattened().iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    fn start(&mut self, model: &Model, listen: &str) -> SocketAddr {
+        let serving = Serving::start(self.arguments(model, listen));
+        let address = serving.field("control").parse().unwrap();
+        self.child = Some(serving.child);
+        address
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn sumac_agg(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sumac-agg")).args(arguments).output().unwrap()
+}
+
+fn status() -> Option<Value> {
+    let output = sumac_agg(&["status", "--json", "--switch", BASE_PORT]);
+    output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+}
+
+#[test]
+fn a_job_on_the_model_outlives_its_control_plane() {
+    let Some((mut model, _)) = model("a_job_on_the_model_outlives_its_control_plane") else { return };
+    let mut control = Control::new();
+    let address = control.start(&model, "127.0.0.1:0");
+    let runtime = Runtime::new().unwrap();
+    let spec = JobSpec { slots: Some(8), timeout_s: Some(60.0), ..JobSpec::new("any", 0, 1) };
+    let endpoint = endpoint(address, &control.directory, SECRET);
+    let member = runtime.block_on(sumac_control::join(&endpoint, request(spec, 48700))).unwrap();
+    let first = status().unwrap();
+    assert_eq!((&first["plane"], &first["jobs"][0]["name"]), (&"p4".into(), &"any".into()), "{first}");
+    let worker = &first["jobs"][0]["workers"][0];
+    assert_eq!((&worker["ip"], &worker["ifindex"]), (&"127.0.0.1".into(), &7.into()), "{first}");
+
+    let dropped = sumac_agg(&["drop", "--up", "1%", "--down", "50%", "--job", "1", "--switch", BASE_PORT]);
+    assert!(dropped.status.success(), "{dropped:?}");
+    assert_eq!(status().unwrap()["jobs"][0]["drops"]["down_percent"], 50.0);
+    let text = sumac_agg(&["status", "--switch", BASE_PORT]);
+    assert!(String::from_utf8_lossy(&text.stdout).starts_with("P4 switch, instance"), "{text:?}");
+
+    control.kill();
+    control.start(&model, &address.to_string());
+    let second = status().unwrap();
+    assert_eq!(second["instance"], first["instance"]);
+    assert_eq!(second["jobs"][0]["epoch"], first["jobs"][0]["epoch"], "{second}");
+    assert_eq!(second["jobs"][0]["drops"]["down_percent"], 50.0, "{second}");
+
+    model.stop();
+    until(|| status().is_none());
+    model.start();
+    until(|| status().is_some_and(|status| status["instance"] != first["instance"]));
+    let failure = runtime.block_on(member.failed());
+    assert_eq!(failure.kind, FailureKind::StateLost);
+}
