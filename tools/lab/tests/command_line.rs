@@ -217,6 +217,10 @@ fn wrong_usage_is_told() {
         "run --collective ring",
         "run --mode direct --collective star",
         "run --mode direct --workers 3 --collective allgather --elements 1000",
+        "run --aggregator host",
+        "run --aggregator none",
+        "run --mode direct --aggregator bmv2",
+        "run --topology loopback --backend udp --aggregator bmv2",
         // Each of two options that want each other, and both ways to say how many workers.
         "up --racks 2",
         "up --workers-per-rack 2",
