@@ -78,8 +78,8 @@ struct signed_pair_t {
 #define RANDOM(TYPE, NAME)
 #define DRAW(TYPE, NAME, RESULT) random<TYPE>(RESULT, (TYPE) 0, ~((TYPE) 0))
 
-// RESULT: a signed number that stands for A and B.
-#define DIGEST(RESULT, A, B) \
+#define DIGESTS(NAME)
+#define DIGEST(NAME, RESULT, A, B) \
     { \
         bit<32> digest; \
         hash(digest, HashAlgorithm.crc32, (bit<32>) 0, {A, B}, (bit<64>) 1 << 32); \

@@ -8,6 +8,8 @@
 #include "../common/metadata.p4"
 #include "../common/parser.p4"
 #include "../common/ingress.p4"
+#include "../common/pair.p4"
+#include "../common/values.p4"
 #include "../common/egress.p4"
 
 // Not a port: packets that are to recirculate are queued for it, and never leave.
@@ -17,7 +19,6 @@ const bit<32> IS_RECIRCULATED = 4;
 
 parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Headers() headers;
-    Payload() payload;
 
     state start {
         transition select(standard_metadata.instance_type) {
@@ -39,13 +40,6 @@ parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout s
     }
     state frame {
         headers.apply(packet, hdr, meta);
-        transition select(hdr.sumac.isValid()) {
-            true : elements;
-            default : accept;
-        }
-    }
-    state elements {
-        payload.apply(packet, hdr);
         transition accept;
     }
 }
@@ -95,7 +89,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
                 if (destination == DEST_ALL) {
                     destination = standard_metadata.egress_rid;
                 }
-                leaving.apply(hdr, destination, is_dropped);
+                leaving.apply(hdr, meta.shard, destination, is_dropped);
                 if (is_dropped == 1) {
                     mark_to_drop(standard_metadata);
                 }

@@ -86,18 +86,18 @@ control Envelope(inout headers_t hdr, inout metadata_t meta) {
 
 // What it says.
 control Content(inout headers_t hdr, inout metadata_t meta) {
+    bit<1> has_flags = 0;
+
     action result() {
+        has_flags = 1;
         hdr.sumac.flag_reserved = 0;
         hdr.sumac.unknown_job = 0;
         hdr.sumac.query = 0;
-        hdr.sumac.not_finite = meta.flags[1:1];
         hdr.sumac.mismatch = 0;
         hdr.sumac.exponent_round = 0;
         hdr.sumac.maximum = 0;
-        hdr.sumac.ecn_echo = meta.flags[2:2];
         hdr.sumac.raw_float = 0;
         hdr.sumac.partial = 0;
-        hdr.sumac.overflow = meta.flags[3:3];
         hdr.sumac.collision = 0;
         hdr.sumac.resend = 0;
         hdr.sumac.next_seq = meta.next_seq;
@@ -116,11 +116,11 @@ control Content(inout headers_t hdr, inout metadata_t meta) {
         hdr.sumac.resend = 0;
     }
     action agreed() {
+        has_flags = 1;
         clear_flags();
         hdr.sumac.query = 0;
         hdr.sumac.mismatch = 0;
         hdr.sumac.exponent_round = 1;
-        hdr.sumac.ecn_echo = meta.flags[2:2];
         hdr.sumac.exponent = meta.exponent;
     }
     action refusal() {
@@ -154,20 +154,18 @@ control Content(inout headers_t hdr, inout metadata_t meta) {
         hdr.sumac.not_finite = 0;
     }
     action part() {
+        has_flags = 1;
         clear_flags_up();
         hdr.sumac.query = 0;
         hdr.sumac.exponent_round = 0;
-        hdr.sumac.overflow = meta.flags[3:3];
-        hdr.sumac.ecn_echo = meta.flags[2:2];
-        hdr.sumac.not_finite = meta.flags[1:1];
         hdr.sumac.next_exponent = meta.next_exponent;
     }
     action part_of_round() {
+        has_flags = 1;
         clear_flags_up();
         hdr.sumac.query = 0;
         hdr.sumac.exponent_round = 1;
         hdr.sumac.overflow = 0;
-        hdr.sumac.ecn_echo = meta.flags[2:2];
         hdr.sumac.not_finite = 0;
         hdr.sumac.next_exponent = meta.exponent;
     }
@@ -180,14 +178,13 @@ control Content(inout headers_t hdr, inout metadata_t meta) {
         hdr.sumac.pool_version = 0;
         hdr.sumac.unknown_job = 1;
     }
+#ifndef STATIC_ONLY
     action collided() {
         hdr.sumac.resend = 1;
         hdr.sumac.collision = 1;
     }
     action sum() {
-        hdr.sumac.overflow = meta.flags[3:3];
-        hdr.sumac.ecn_echo = meta.flags[2:2];
-        hdr.sumac.not_finite = meta.flags[1:1];
+        has_flags = 1;
         hdr.sumac.next_exponent = meta.next_exponent;
         hdr.sumac.received = meta.received;
     }
@@ -195,10 +192,14 @@ control Content(inout headers_t hdr, inout metadata_t meta) {
         sum();
         hdr.sumac.resend = 1;
     }
+#endif
     table contents {
         key = { meta.answer : exact; }
         actions = {
-            result; agreed; refusal; wanted; question; part; part_of_round; unknown_job; collided; sum; flushed; NoAction;
+            result; agreed; refusal; wanted; question; part; part_of_round; unknown_job; NoAction;
+#ifndef STATIC_ONLY
+            collided; sum; flushed;
+#endif
         }
         const default_action = NoAction;
         const entries = {
@@ -210,14 +211,41 @@ control Content(inout headers_t hdr, inout metadata_t meta) {
             ANSWER_PART : part();
             ANSWER_PART_OF_ROUND : part_of_round();
             ANSWER_UNKNOWN_JOB : unknown_job();
+#ifndef STATIC_ONLY
             ANSWER_COLLIDED : collided();
             ANSWER_SUM : sum();
             ANSWER_FLUSHED : flushed();
+#endif
+        }
+    }
+
+    action merge_flags(bit<1> overflow, bit<1> ecn_echo, bit<1> not_finite) {
+        hdr.sumac.overflow = overflow;
+        hdr.sumac.ecn_echo = ecn_echo;
+        hdr.sumac.not_finite = not_finite;
+    }
+    // The flags that a slot merges. A round has the ECN echo only.
+    table merged {
+        key = { meta.flags : exact; }
+        actions = { merge_flags; }
+        const default_action = merge_flags(0, 0, 0);
+        const entries = {
+            2 : merge_flags(0, 0, 1);
+            4 : merge_flags(0, 1, 0);
+            6 : merge_flags(0, 1, 1);
+            8 : merge_flags(1, 0, 0);
+            10 : merge_flags(1, 0, 1);
+            12 : merge_flags(1, 1, 0);
+            14 : merge_flags(1, 1, 1);
         }
     }
 
     apply {
         contents.apply();
+        if (has_flags == 1) {
+            merged.apply();
+        }
+#ifndef STATIC_ONLY
         // The bits of those whose values the sum of a dynamic job holds.
         if (meta.answer == ANSWER_SUM || meta.answer == ANSWER_FLUSHED) {
             if (meta.is_second == 1) {
@@ -226,5 +254,6 @@ control Content(inout headers_t hdr, inout metadata_t meta) {
                 hdr.sumac.bitmap_0 = meta.bitmap;
             }
         }
+#endif
     }
 }

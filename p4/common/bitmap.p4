@@ -1,6 +1,8 @@
 // Shared slots: the senders whose values the slot holds.
 
 control Bitmap(inout headers_t hdr, inout metadata_t meta, inout shared_slot_t slot) {
+    bit<32> others;
+
     REGISTER(bit<32>, bitmaps, SHARED_SLOTS)
     REGISTER_ACTION(bit<32>, bit<32>, bitmaps, look_bitmap, result = value;)
     REGISTER_UPDATE(bit<32>, bitmaps, set_bitmap, value = meta.bit_;)
@@ -37,24 +39,29 @@ control Bitmap(inout headers_t hdr, inout metadata_t meta, inout shared_slot_t s
         }
     }
 
-    action combine() {
+    action prepare() {
+        others = meta.all ^ meta.bit_;
+    }
+    action of_workers() {
         meta.bitmap = slot.before | meta.bit_;
         slot.present = slot.before & meta.bit_;
+        slot.missing = others & ~slot.before;
         slot.changed = slot.before ^ hdr.sumac.bitmap_0;
     }
     action of_racks() {
+        meta.bitmap = slot.before | meta.bit_;
+        slot.present = slot.before & meta.bit_;
+        slot.missing = others & ~slot.before;
         slot.changed = slot.before ^ hdr.sumac.bitmap_1;
-    }
-    action compare() {
-        slot.missing = meta.bitmap ^ meta.all;
     }
 
     apply {
+        prepare();
         bitmap_orders.apply();
-        combine();
         if (meta.is_root == 1) {
             of_racks();
+        } else {
+            of_workers();
         }
-        compare();
     }
 }

@@ -18,10 +18,13 @@ control Chunk(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
         EXECUTE(take_over, meta.place, slot.is_owner);
     }
     table holder_orders {
-        key = { slot.takes : exact; slot.is_turn : exact; slot.is_next : exact; }
-        actions = { ask_holder; become_holder; }
-        const default_action = ask_holder;
-        const entries = { (1, 1, 1) : become_holder(); }
+        key = { slot.takes : ternary; slot.is_turn : ternary; slot.is_next : ternary; }
+        actions = { ask_holder; become_holder; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            (1, 1, 1) : become_holder();
+            (_, _, _) : ask_holder();
+        }
     }
 
     action look() {
@@ -31,10 +34,13 @@ control Chunk(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
         EXECUTE(take_chunk, meta.place, slot.held);
     }
     table chunk_orders {
-        key = { slot.takes : exact; slot.is_turn : exact; slot.is_next : exact; }
-        actions = { look; take; }
-        const default_action = look;
-        const entries = { (1, 1, 1) : take(); }
+        key = { slot.takes : ternary; slot.is_turn : ternary; slot.is_next : ternary; }
+        actions = { look; take; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            (1, 1, 1) : take();
+            (_, _, _) : look();
+        }
     }
 
     action compare() {

@@ -22,6 +22,7 @@ control Dynamic(inout headers_t hdr, inout metadata_t meta) {
     Bitmap() bitmap;
     SharedMerged() merged;
     DynamicDecision() decision;
+    DIGESTS(chunk_digest)
 
     action prepare() {
         meta.owner = hdr.sumac.lane[5:0] ++ hdr.sumac.job[9:0] ++ hdr.sumac.epoch;
@@ -139,7 +140,7 @@ control Dynamic(inout headers_t hdr, inout metadata_t meta) {
         prepare();
         roles.apply();
         flag_bits.apply();
-        DIGEST(slot.digest, meta.owner, hdr.sumac.seq);
+        DIGEST(chunk_digest, slot.digest, meta.owner, hdr.sumac.seq);
         refused.apply(hdr, meta, slot);
         tenancy.apply(hdr, meta, slot);
         likeness.apply(hdr, meta, slot);

@@ -1,10 +1,7 @@
-// The aggregator's egress: the values, and the addresses of what leaves.
-
-#include "pair.p4"
-#include "values.p4"
+// What leaves: its addresses.
 
 // Writes the addresses of the destination into a packet that leaves.
-control Addresses(inout headers_t hdr, in bit<16> destination) {
+control Addresses(inout headers_t hdr, in bit<16> shard, in bit<16> destination) {
     action set_addresses(bit<48> dst_mac, bit<48> src_mac, bit<32> dst_ip, bit<32> src_ip, bit<16> port) {
         hdr.ethernet.dst = dst_mac;
         hdr.ethernet.src = src_mac;
@@ -12,8 +9,8 @@ control Addresses(inout headers_t hdr, in bit<16> destination) {
         hdr.ipv4.src = src_ip;
         hdr.ipv4.ttl = 64;
         // The request's port is that of its shard, and so is the answer's.
-        hdr.udp.src_port = hdr.udp.dst_port;
-        hdr.udp.dst_port = port + (hdr.udp.dst_port - BASE_PORT);
+        hdr.udp.src_port = shard + BASE_PORT;
+        hdr.udp.dst_port = shard + port;
         // A switch cannot sum what it does not parse: no checksum (RFC 768).
         hdr.udp.checksum = 0;
     }
@@ -58,7 +55,7 @@ control CopyDrops(inout headers_t hdr, out bit<1> is_dropped) {
 }
 
 // Of packets that leave for `destination`.
-control Leaving(inout headers_t hdr, in bit<16> destination, out bit<1> is_dropped) {
+control Leaving(inout headers_t hdr, in bit<16> shard, in bit<16> destination, out bit<1> is_dropped) {
     bit<6> reason = REASON_SENT;
 
     CopyDrops() copy_drops;
@@ -72,6 +69,6 @@ control Leaving(inout headers_t hdr, in bit<16> destination, out bit<1> is_dropp
             reason = REASON_INJECTED_DROP;
         }
         COUNT(egress_reasons, hdr.sumac.job[9:0] ++ reason);
-        addresses.apply(hdr, destination);
+        addresses.apply(hdr, shard, destination);
     }
 }

@@ -25,12 +25,13 @@ control Elements(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) 
             slot.state : ternary;
             hdr.sumac.exponent_round : ternary;
         }
-        actions = { look; set; begin; }
-        const default_action = look;
+        actions = { look; set; begin; NoAction; }
+        const default_action = NoAction;
         const entries = {
             (PASS_AGREE, _, _, _, _, _, _) : set();
             (_, 1, 1, _, _, _, _) : set();
             (_, 1, _, 1, 1, 0 &&& STATE_ROUND, 0) : begin();
+            (_, _, _, _, _, _, _) : look();
         }
     }
 

@@ -159,8 +159,14 @@ const bit<16> DEST_ALL = 0;
 const bit<16> DEST_WORKERS = 1;
 const bit<16> DEST_PARENTS = 33;
 
+// What one of the targets needs besides.
+#ifndef MORE_HEADERS
+#define MORE_HEADERS
+#endif
+
 struct headers_t {
     bridge_t bridge;
+    MORE_HEADERS
     ethernet_t ethernet;
     vlan_t vlan;
     arp_t arp;

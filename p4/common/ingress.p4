@@ -112,7 +112,8 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
             envelope.apply(hdr, meta);
             content.apply(hdr, meta);
             if (meta.has_event == 1 && meta.is_first_pass == 1) {
-                COUNT(worker_events, hdr.sumac.job[8:0] ++ (meta.sender - 1)[4:0] ++ meta.event);
+                meta.rank = meta.sender - 1;
+                COUNT(worker_events, hdr.sumac.job[8:0] ++ meta.rank[4:0] ++ meta.event);
             }
         }
         if (meta.is_for_others == 1) {

@@ -10,7 +10,7 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
         meta.is_root = root;
         meta.reassigns = reassigns;
         meta.other_epoch = hdr.sumac.epoch ^ epoch;
-        meta.too_long = hdr.sumac.elements |-| elements;
+        meta.most_elements = elements;
         meta.all = all;
         meta.world = world;
         meta.contributors = contributors;
@@ -148,6 +148,7 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
     action set_static(bit<16> first, bit<32> mask, bit<32> lane_slots, bit<16> lane) {
         meta.is_placed = 1;
         meta.slot_in_lane = hdr.sumac.slot & mask;
+        meta.short_slot = meta.short_slot & mask[15:0];
         meta.first = first;
         meta.lane_slots = lane_slots;
         meta.lane = lane;
@@ -173,8 +174,18 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
         size = PLACED;
     }
 
+    // A switch moves half of a word through a hash only.
+    action halve() {
+        @in_hash { meta.short_slot = hdr.sumac.slot[15:0]; }
+    }
+    // Not in set_job: a switch subtracts fields only.
+    action compare_elements() {
+        meta.too_long = hdr.sumac.elements |-| meta.most_elements;
+    }
+
     apply {
         jobs.apply();
+        compare_elements();
         tokens.apply();
         senders.apply();
         sources.apply();
@@ -183,6 +194,7 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
         parents.apply();
         parent_sources.apply();
         uplinks.apply();
+        halve();
         lanes.apply();
     }
 }

@@ -37,8 +37,8 @@ control Merged(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             slot.size : ternary;
             hdr.sumac.exponent_round : ternary;
         }
-        actions = { look_at_flags; begin_flags; add_flags; }
-        const default_action = look_at_flags;
+        actions = { look_at_flags; begin_flags; add_flags; NoAction; }
+        const default_action = NoAction;
         const entries = {
             (PASS_AGREE, _, _, _, _, _) : begin_flags();
             (PASS_CONCLUDE, _, _, _, _, _) : begin_flags();
@@ -48,6 +48,7 @@ control Merged(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             // The first elements after an exponent round.
             (_, 1, _, _, 0, 0) : begin_flags();
             (_, 1, _, _, _, _) : add_flags();
+            (_, _, _, _, _, _) : look_at_flags();
         }
     }
 
@@ -68,14 +69,15 @@ control Merged(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             slot.is_new : ternary;
             hdr.sumac.exponent_round : ternary;
         }
-        actions = { look_at_exponent; begin_exponent; add_exponent; }
-        const default_action = look_at_exponent;
+        actions = { look_at_exponent; begin_exponent; add_exponent; NoAction; }
+        const default_action = NoAction;
         const entries = {
             // The root's; without a root it is the version's own.
             (PASS_AGREE, _, _, _, _) : begin_exponent();
             (_, 1, 0, _, _) : look_at_exponent();
             (_, 1, _, 1, 1) : begin_exponent();
             (_, 1, _, _, 1) : add_exponent();
+            (_, _, _, _, _) : look_at_exponent();
         }
     }
 
@@ -97,8 +99,8 @@ control Merged(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             slot.size : ternary;
             hdr.sumac.exponent_round : ternary;
         }
-        actions = { look_at_next; begin_next; add_next; }
-        const default_action = look_at_next;
+        actions = { look_at_next; begin_next; add_next; NoAction; }
+        const default_action = NoAction;
         const entries = {
             (PASS_CONCLUDE, _, _, _, _, _) : begin_next();
             (PASS_CONCLUDE_ROOTS, _, _, _, _, _) : begin_next();
@@ -106,6 +108,7 @@ control Merged(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             (_, 1, _, 1, _, 0) : begin_next();
             (_, 1, _, _, 0, 0) : begin_next();
             (_, 1, _, _, _, 0) : add_next();
+            (_, _, _, _, _, _) : look_at_next();
         }
     }
 

@@ -18,6 +18,7 @@ struct metadata_t {
     // The packet's form: 0 where it is right.
     bit<16> ip_excess;
     bit<16> payload_excess;
+    bit<16> elements_len;
     bit<16> too_short;
 
     // The job.
@@ -31,6 +32,7 @@ struct metadata_t {
     bit<16> other_epoch;
     // 0: the packet has no more elements than the job's chunks.
     bit<16> too_long;
+    bit<16> most_elements;
     // The bits of all senders.
     bit<32> all;
     bit<8> world;
@@ -49,6 +51,7 @@ struct metadata_t {
     bit<1> is_uplink;
     bit<1> is_past;
     bit<16> sender;
+    bit<16> rank;
     bit<32> bit_;
     bit<16> parent;
     bit<16> receiver;
@@ -65,6 +68,7 @@ struct metadata_t {
     bit<16> lane;
     bit<32> lane_slots;
     bit<32> slot_in_lane;
+    bit<16> short_slot;
     bit<16> slot;
     bit<16> place;
     // The chunk is the first of its version; the chunk that the pass is about.
@@ -95,6 +99,7 @@ struct metadata_t {
     // The clock, in ticks (arch.p4).
     bit<32> now;
     bit<1> has_port;
+    bit<1> is_to_slots;
     bit<9> port;
     bit<16> group;
     // It comes from a port, not from an earlier pass.

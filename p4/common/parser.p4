@@ -1,56 +1,3 @@
-// Finds a Sumac packet in a frame (wire/src/frame.rs): Ethernet, at most one 802.1Q tag, IPv4 without options, UDP to one of the
-// aggregator's ports; and ARP and ICMP, which are answered for the switch's own addresses. Everything else is somebody else's.
-
-parser Headers(packet_in packet, inout headers_t hdr, inout metadata_t meta) {
-    state start {
-        packet.extract(hdr.ethernet);
-        transition select(hdr.ethernet.ethertype) {
-            ETHERTYPE_IPV4 : ipv4;
-            ETHERTYPE_ARP : arp;
-            ETHERTYPE_VLAN : vlan;
-            default : accept;
-        }
-    }
-    state vlan {
-        packet.extract(hdr.vlan);
-        transition select(hdr.vlan.ethertype) {
-            ETHERTYPE_IPV4 : ipv4;
-            ETHERTYPE_ARP : arp;
-            default : accept;
-        }
-    }
-    state arp {
-        packet.extract(hdr.arp);
-        transition accept;
-    }
-    state ipv4 {
-        packet.extract(hdr.ipv4);
-        // Without options; no later fragment, which has no ports.
-        transition select(hdr.ipv4.version_ihl, hdr.ipv4.fragment, hdr.ipv4.protocol) {
-            (0x45, 0x0000 &&& 0x1fff, PROTOCOL_UDP) : udp;
-            (0x45, 0x0000 &&& 0x1fff, PROTOCOL_ICMP) : icmp;
-            default : accept;
-        }
-    }
-    state icmp {
-        packet.extract(hdr.icmp);
-        transition accept;
-    }
-    state udp {
-        packet.extract(hdr.udp);
-        transition select(hdr.udp.dst_port) {
-            BASE_PORT &&& PORT_MASK : ours;
-            default : accept;
-        }
-    }
-    state ours {
-        meta.is_ours = 1;
-        meta.version = packet.lookahead<bit<4>>();
-        packet.extract(hdr.sumac);
-        transition accept;
-    }
-}
-
 // The elements behind the Sumac header: the headers of their number's binary digits, the largest first; of 64 and more all headers.
 parser Payload(packet_in packet, inout headers_t hdr) {
     state start {
@@ -127,6 +74,66 @@ parser Payload(packet_in packet, inout headers_t hdr) {
     }
     state take_1 {
         packet.extract(hdr.values_1);
+        transition accept;
+    }
+}
+
+// Finds a Sumac packet in a frame (wire/src/frame.rs): Ethernet, at most one 802.1Q tag, IPv4 without options, UDP to one of the
+// aggregator's ports; and ARP and ICMP, which are answered for the switch's own addresses. Everything else is somebody else's.
+
+parser Headers(packet_in packet, inout headers_t hdr, inout metadata_t meta) {
+#ifndef WITHOUT_PAYLOAD
+    Payload() payload;
+
+#endif
+    state start {
+        packet.extract(hdr.ethernet);
+        transition select(hdr.ethernet.ethertype) {
+            ETHERTYPE_IPV4 : ipv4;
+            ETHERTYPE_ARP : arp;
+            ETHERTYPE_VLAN : vlan;
+            default : accept;
+        }
+    }
+    state vlan {
+        packet.extract(hdr.vlan);
+        transition select(hdr.vlan.ethertype) {
+            ETHERTYPE_IPV4 : ipv4;
+            ETHERTYPE_ARP : arp;
+            default : accept;
+        }
+    }
+    state arp {
+        packet.extract(hdr.arp);
+        transition accept;
+    }
+    state ipv4 {
+        packet.extract(hdr.ipv4);
+        // Without options; no later fragment, which has no ports.
+        transition select(hdr.ipv4.version_ihl, hdr.ipv4.fragment, hdr.ipv4.protocol) {
+            (0x45, 0x0000 &&& 0x1fff, PROTOCOL_UDP) : udp;
+            (0x45, 0x0000 &&& 0x1fff, PROTOCOL_ICMP) : icmp;
+            default : accept;
+        }
+    }
+    state icmp {
+        packet.extract(hdr.icmp);
+        transition accept;
+    }
+    state udp {
+        packet.extract(hdr.udp);
+        transition select(hdr.udp.dst_port) {
+            BASE_PORT &&& PORT_MASK : ours;
+            default : accept;
+        }
+    }
+    state ours {
+        meta.is_ours = 1;
+        meta.version = packet.lookahead<bit<4>>();
+        packet.extract(hdr.sumac);
+#ifndef WITHOUT_PAYLOAD
+        payload.apply(packet, hdr);
+#endif
         transition accept;
     }
 }

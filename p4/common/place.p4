@@ -11,17 +11,19 @@ control Place(inout headers_t hdr, inout metadata_t meta) {
         result = value.hi;)
 
     action find_slot() {
-        meta.slot = meta.first + meta.slot_in_lane[15:0];
+        meta.slot = meta.first + meta.short_slot;
         meta.owner = hdr.sumac.job ++ hdr.sumac.epoch;
         // A lane's slots take their first two chunks by number.
         second = meta.lane_slots << 1;
         first_chunk = hdr.sumac.seq - meta.slot_in_lane;
     }
-    action find_version() {
-        meta.place = meta.slot[14:0] ++ hdr.sumac.pool_version;
+    action version_0() {
+        meta.place = meta.slot;
         meta.number = hdr.sumac.seq + second;
     }
-    action of_version_1() {
+    action version_1() {
+        meta.place = meta.slot + STATIC_SLOTS;
+        meta.number = hdr.sumac.seq + second;
         first_chunk = first_chunk - meta.lane_slots;
     }
     action draw() {
@@ -57,9 +59,10 @@ control Place(inout headers_t hdr, inout metadata_t meta) {
     apply {
         find_slot();
         if (hdr.sumac.pool_version == 1) {
-            of_version_1();
+            version_1();
+        } else {
+            version_0();
         }
-        find_version();
         numbers.apply();
         first_chunks.apply();
     }

@@ -16,13 +16,14 @@ control Refused(inout headers_t hdr, inout metadata_t meta, inout shared_slot_t 
         EXECUTE_UPDATE(set_refused_owner, meta.slot);
     }
     table refused_owner_orders {
-        key = { slot.role : exact; }
+        key = { slot.role : ternary; }
         actions = { ask_owner; note_owner; NoAction; }
-        const default_action = ask_owner;
+        const default_action = NoAction;
         const entries = {
             ROLE_NONE : NoAction();
             ROLE_REFUSE : note_owner();
             ROLE_FREE_REFUSE : note_owner();
+            _ : ask_owner();
         }
     }
 
@@ -33,13 +34,14 @@ control Refused(inout headers_t hdr, inout metadata_t meta, inout shared_slot_t 
         EXECUTE_UPDATE(set_refused_chunk, meta.slot);
     }
     table refused_chunk_orders {
-        key = { slot.role : exact; }
+        key = { slot.role : ternary; }
         actions = { look; note; NoAction; }
-        const default_action = look;
+        const default_action = NoAction;
         const entries = {
             ROLE_NONE : NoAction();
             ROLE_REFUSE : note();
             ROLE_FREE_REFUSE : note();
+            _ : look();
         }
     }
 

@@ -33,14 +33,15 @@ control Seen(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             slot.size : ternary;
             slot.size_difference : ternary;
         }
-        actions = { look; begin; add; begin_again; }
-        const default_action = look;
+        actions = { look; begin; add; begin_again; NoAction; }
+        const default_action = NoAction;
         const entries = {
             (PASS_AGREE, _, _, _, _, _, _, _, _) : begin_again();
             (_, 1, 1, _, _, _, _, _, _) : begin();
             (_, 1, _, 1, 1, STATE_ROUND &&& STATE_ROUND, 1, _, _) : add();
             (_, 1, _, 1, 1, 0 &&& STATE_ROUND, 0, 0, _) : add();
             (_, 1, _, 1, 1, 0 &&& STATE_ROUND, 0, _, 0) : add();
+            (_, _, _, _, _, _, _, _, _) : look();
         }
     }
 

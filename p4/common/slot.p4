@@ -19,7 +19,7 @@ struct slot_t {
 
     // It is the turn of the packet's version, and of its chunk in that version.
     bit<8> is_turn;
-    bit<8> is_next;
+    bit<32> is_next; // as wide as `next`, which the same register returns
     // The chunk that takes the version next.
     bit<32> next;
     // The version is the job's; the chunks from its own to the packet's.

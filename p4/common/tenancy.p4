@@ -1,16 +1,16 @@
 // Shared slots: who has a slot, and since when nobody has added to it (ATP, sections 3.5 and 3.7).
 
 control Tenancy(inout headers_t hdr, inout metadata_t meta, inout shared_slot_t slot) {
-    // By slot: the tick of the last contribution, and the digest of the chunk; 0: it is free.
+    // By slot: the tick SLOT_TIMEOUT after the last contribution, and the digest of the chunk; 0: it is free.
     SIGNED_PAIR_REGISTER(stamps, SHARED_SLOTS)
     SIGNED_PAIR_ACTION(bit<8>, stamps, take_stamp,
-        if (value.lo - slot.now + SLOT_TIMEOUT < 0) { result = 1; } else { result = 0; }
-        if (value.hi == slot.digest || value.lo - slot.now + SLOT_TIMEOUT < 0) { value.lo = slot.now; value.hi = slot.digest; })
-    SIGNED_PAIR_UPDATE(stamps, touch_stamp, if (value.hi == slot.digest) { value.lo = slot.now; })
+        if (value.lo - slot.now < 0) { result = 1; } else { result = 0; }
+        if (value.hi == slot.digest || value.lo - slot.now < 0) { value.lo = slot.now + SLOT_TIMEOUT; value.hi = slot.digest; })
+    SIGNED_PAIR_UPDATE(stamps, touch_stamp, if (value.hi == slot.digest) { value.lo = slot.now + SLOT_TIMEOUT; })
     // Frees it of this chunk. One that is free already gets a new stamp, so that ticks may wrap.
     SIGNED_PAIR_ACTION(bit<8>, stamps, free_stamp,
         if (value.hi == slot.digest) { result = 1; } else { result = 0; }
-        if (value.hi == slot.digest || value.hi == 0) { value.lo = slot.now - SLOT_TIMEOUT - 1; value.hi = 0; })
+        if (value.hi == slot.digest || value.hi == 0) { value.lo = slot.now - 1; value.hi = 0; })
 
     REGISTER(bit<32>, shared_holders, SHARED_SLOTS)
     REGISTER_ACTION(bit<32>, bit<32>, shared_holders, look_shared_holder, result = value;)
@@ -61,12 +61,13 @@ control Tenancy(inout headers_t hdr, inout metadata_t meta, inout shared_slot_t 
     table holder_orders {
         key = { slot.role : ternary; slot.may_take : ternary; slot.is_stamped : ternary; }
         actions = { look_at_holder; begin_holder; end_holder; NoAction; }
-        const default_action = look_at_holder;
+        const default_action = NoAction;
         const entries = {
             (ROLE_NONE, _, _) : NoAction();
             (_, 1, 1) : begin_holder();
             (ROLE_FREE, _, 1) : end_holder();
             (ROLE_FREE_REFUSE, _, 1) : end_holder();
+            (_, _, _) : look_at_holder();
         }
     }
 
@@ -79,10 +80,11 @@ control Tenancy(inout headers_t hdr, inout metadata_t meta, inout shared_slot_t 
     table chunk_orders {
         key = { slot.role : ternary; slot.may_take : ternary; slot.is_stamped : ternary; }
         actions = { look_at_chunk; begin_chunk; NoAction; }
-        const default_action = look_at_chunk;
+        const default_action = NoAction;
         const entries = {
             (ROLE_NONE, _, _) : NoAction();
             (_, 1, 1) : begin_chunk();
+            (_, _, _) : look_at_chunk();
         }
     }
 

@@ -19,10 +19,10 @@ control Turn(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
 
     // By version: owner, and the chunk that takes it next.
     PAIR_REGISTER(next_chunks, VERSIONS)
-    PAIR_ACTION(bit<8>, next_chunks, is_next,
+    PAIR_ACTION(bit<32>, next_chunks, is_next,
         if (value.lo == meta.owner && value.hi == meta.number) { result = 1; } else { result = 0; })
     // By the first chunk of the version.
-    PAIR_ACTION(bit<8>, next_chunks, begin_next,
+    PAIR_ACTION(bit<32>, next_chunks, begin_next,
         if (value.lo != meta.owner || value.hi == meta.number) { result = 1; } else { result = 0; }
         if (value.lo != meta.owner) { value.hi = meta.number; }
         value.lo = meta.owner;)
@@ -43,8 +43,8 @@ control Turn(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
     }
     table turn_orders {
         key = { hdr.bridge.pass : ternary; hdr.sumac.pool_version : ternary; }
-        actions = { ask_0; ask_1; pass_to_0; pass_to_1; }
-        const default_action = ask_0;
+        actions = { ask_0; ask_1; pass_to_0; pass_to_1; NoAction; }
+        const default_action = NoAction;
         const entries = {
             (PASS_CONCLUDE, 0) : pass_to_1();
             (PASS_CONCLUDE, 1) : pass_to_0();
@@ -52,6 +52,7 @@ control Turn(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             (PASS_CONCLUDE_ROOTS, 1) : pass_to_0();
             (_, 0) : ask_0();
             (_, 1) : ask_1();
+            (_, _) : ask_0();
         }
     }
 

@@ -50,8 +50,8 @@ control VersionState(inout headers_t hdr, inout metadata_t meta, inout slot_t sl
             slot.is_owner : ternary;
             slot.behind : ternary;
         }
-        actions = { same; stale; other; new; wanted; agree; conclude; }
-        const default_action = other;
+        actions = { same; stale; other; new; wanted; agree; conclude; NoAction; }
+        const default_action = NoAction;
         const entries = {
             (PASS_CONCLUDE, _, _, _, _, _) : conclude();
             (PASS_CONCLUDE_ROOTS, _, _, _, _, _) : conclude();
@@ -60,6 +60,7 @@ control VersionState(inout headers_t hdr, inout metadata_t meta, inout slot_t sl
             (PASS_NONE, 1, 1, 1, _, _) : new();
             (PASS_NONE, _, 1, 1, _, _) : wanted();
             (_, _, _, _, 1, 0x80000000 &&& 0x80000000) : stale();
+            (_, _, _, _, _, _) : other();
         }
     }
 
@@ -72,11 +73,12 @@ control VersionState(inout headers_t hdr, inout metadata_t meta, inout slot_t sl
     }
     table signature_orders {
         key = { slot.takes : ternary; slot.is_turn : ternary; slot.is_next : ternary; slot.is_owner : ternary; slot.behind : ternary; }
-        actions = { compare; sign; }
-        const default_action = compare;
+        actions = { compare; sign; NoAction; }
+        const default_action = NoAction;
         const entries = {
             (_, _, _, 1, 0) : compare();
             (1, 1, 1, _, _) : sign();
+            (_, _, _, _, _) : compare();
         }
     }
 
@@ -88,11 +90,12 @@ control VersionState(inout headers_t hdr, inout metadata_t meta, inout slot_t sl
     }
     table word_orders {
         key = { slot.takes : ternary; slot.is_turn : ternary; slot.is_next : ternary; slot.is_owner : ternary; slot.behind : ternary; }
-        actions = { read; write; }
-        const default_action = read;
+        actions = { read; write; NoAction; }
+        const default_action = NoAction;
         const entries = {
             (_, _, _, 1, 0) : read();
             (1, 1, 1, _, _) : write();
+            (_, _, _, _, _) : read();
         }
     }
 

@@ -63,4 +63,11 @@ struct signed_pair_t {
 #define RANDOM(TYPE, NAME) Random<TYPE>() NAME;
 #define DRAW(TYPE, NAME, RESULT) RESULT = NAME.get()
 
+// RESULT: a signed number that stands for A and B; by the hash that DIGESTS declares.
+#define DIGESTS(NAME) Hash<bit<32>>(HashAlgorithm_t.CRC32) NAME;
+#define DIGEST(NAME, RESULT, A, B) RESULT = (int<32>) NAME.get({A, B})
+
+// The clock counts ticks of 65,536 ns.
+#define TICKS_OF_SECOND 15259
+
 #endif

@@ -25,7 +25,7 @@ impl Registers<'_> {
         let Transition { index, before, after } = expected;
         let versions = [0, 1].map(|number| {
             let (before, after) = (&before.versions[number], &after.versions[number]);
-            let version = self.version(job, index * 2 + number as u32, after);
+            let version = self.version(job, index + number as u32 * Sizes::default().static_slots, after);
             // Values that do not change were read before.
             let has_same_values = version.values.len() == after.values.len() && before == after;
             if has_same_values { SlotVersion { values: after.values.clone(), ..version } } else { version }
