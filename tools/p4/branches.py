@@ -24,7 +24,7 @@ GRESSES = ("ingress", "egress")
 SECTION = re.compile(r"^(\w+) (\w+):")
 STATE = re.compile(r"^    (\S+):$")
 REGISTERS = re.compile(r"^      match: \[ (.*) \]$")
-BRANCH = re.compile(r"^      (0b[01*]+|0x[0-9a-f*]+|\*):$")
+BRANCH = re.compile(r"^      (0b[01*]+|0o[0-7*]+|0x[0-9a-f*]+|\*):$")
 
 Field = str
 """The compared bits of one field of a key: `0`, `1`, and `*` for a bit that is not compared."""
@@ -66,12 +66,15 @@ class MatchState:
 
 def missing(folder: pathlib.Path) -> list[str]:
     """Returns the branches of the source that the assembly in a folder of the compiler lacks."""
-    source = of_source(load(folder / "frontend-ir.json"))
-    assemblies = sorted((folder / "pipe").glob("*.bfa"))
-    if not assemblies:
-        raise FileNotFoundError(f"no assembly in {folder / 'pipe'}")
-    assembled = of_assembly(assemblies[0].read_text(encoding="utf-8"))
-    return [told for gress in GRESSES for told in differences(source[gress], assembled.get(gress, []), gress)]
+    lost = []
+    for pipeline, source in of_source(load(folder / "frontend-ir.json")).items():
+        assemblies = sorted((folder / pipeline).glob("*.bfa"))
+        if not assemblies:
+            raise FileNotFoundError(f"no assembly in {folder / pipeline}")
+        assembled = of_assembly(assemblies[0].read_text(encoding="utf-8"))
+        for gress in GRESSES:
+            lost += differences(source[gress], assembled.get(gress, []), f"{pipeline} {gress}")
+    return lost
 
 
 def differences(source: list[Branch], assembled: list[MatchState], gress: str) -> list[str]:
@@ -111,23 +114,33 @@ def of_assembly(text: str) -> dict[str, list[MatchState]]:
         elif into and (registers := REGISTERS.match(line)):
             into[-1].registers = tuple(registers[1].split(", "))
         elif into and (branch := BRANCH.match(line)):
-            into[-1].branches.append(bits_of(branch[1]))
+            into[-1].branches.append(bits_of(branch[1], width_of(into[-1].registers)))
     return states
 
 
-def bits_of(pattern: str) -> str:
-    """Returns a pattern of the assembly bit by bit."""
+def width_of(registers: tuple[str, ...]) -> int:
+    """Returns the bits of match registers."""
+    return sum(16 if register == "half" else 8 for register in registers)
+
+
+def bits_of(pattern: str, width: int) -> str:
+    """Returns a pattern of the assembly, for registers of this width, bit by bit."""
+    if pattern.startswith("0o"):
+        # Digits of three bits reach beyond the registers.
+        return "".join("***" if digit == "*" else f"{int(digit, 8):03b}" for digit in pattern[2:])[-width:]
     if pattern.startswith("0x"):
         return "".join("****" if digit == "*" else f"{int(digit, 16):04b}" for digit in pattern[2:])
     return pattern.removeprefix("0b")
 
 
-def of_source(ir: Json) -> dict[str, list[Branch]]:
-    """Returns the branches of the parsers of both gresses, by state, without the defaults."""
+def of_source(ir: Json) -> dict[str, dict[str, list[Branch]]]:
+    """Returns the branches of the parsers of each pipeline and gress, by state, without the defaults."""
     nodes = Nodes(ir)
     parsers = {node["name"]: node for node in nodes.of_type("P4Parser")}
-    names = nodes.parsers_of_pipeline()
-    return {gress: list(branches_of(parsers[name], nodes)) for gress, name in zip(GRESSES, names)}
+    return {
+        pipeline: {gress: list(branches_of(parsers[name], nodes)) for gress, name in zip(GRESSES, names)}
+        for pipeline, names in nodes.parsers_of_pipelines().items()
+    }
 
 
 class Nodes:
@@ -155,14 +168,17 @@ class Nodes:
         """Returns all nodes of a type."""
         return (node for node in self._by_number.values() if node["Node_Type"] == name)
 
-    def parsers_of_pipeline(self) -> tuple[str, str]:
-        """Returns the names of the ingress's and the egress's parser: the first and the fourth argument of the pipeline."""
+    def parsers_of_pipelines(self) -> dict[str, tuple[str, str]]:
+        """Returns the names of the ingress's and the egress's parser of each pipeline: its first and its fourth argument."""
+        found = {}
         for node in self.of_type("Declaration_Instance"):
             arguments = [self.resolve(argument) for argument in self.resolve(node["arguments"])["vec"]]
             types = [self.constructed(argument) for argument in arguments]
             if len(types) >= 6 and types[0] and types[3]:
-                return types[0], types[3]
-        raise NotUnderstood("no pipeline of an ingress's and an egress's parser, control and deparser")
+                found[str(node["name"])] = (types[0], types[3])
+        if not found:
+            raise NotUnderstood("no pipeline of an ingress's and an egress's parser, control and deparser")
+        return found
 
     def constructed(self, argument: Json) -> str:
         """Returns the name of the type that an argument constructs."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import branches
-from resources import Json, Resources, resources
-from toolchain import BUILT, CHIPS, ROOT, SOURCES, Chip, CompilerFailed, compile_for_chip, compile_for_model, missing, programs
+from resources import Json, resources
+from toolchain import BUILT, CHIPS, ROOT, SOURCES, Chip, CompilerFailed, compile_for_chip, compile_for_model, missing, pipelines, programs
 
-HEAD = ("program", "chip", "stages", "PHV containers", "PHV bits", "SRAM blocks", "TCAM blocks", "stateful ALUs", "logical tables")
+HEAD = ("program", "pipeline", "chip", "stages", "PHV containers", "PHV bits", "SRAM blocks", "TCAM blocks", "stateful ALUs", "logical tables")
 
 
 # Its time is that of the last whole build.
@@ -60,7 +61,7 @@ def build_model() -> None:
 
 def pairs() -> list[tuple[pathlib.Path, Chip]]:
     """Returns each program with each chip that it is for."""
-    return [(source, chip) for source in programs("tofino") for chip in CHIPS]
+    return [(source, chip) for source in programs("tofino") for chip in CHIPS if source.stem in chip.programs]
 
 
 def build_chips() -> None:
@@ -69,10 +70,16 @@ def build_chips() -> None:
         list(pool.map(lambda pair: build_chip(*pair), pairs()))
 
 
+def tested() -> list[tuple[pathlib.Path, Chip]]:
+    """Returns the pairs that tests compile: one, which takes a minute; all of them if SUMAC_P4_ALL is set."""
+    found = pairs()
+    return found if os.environ.get("SUMAC_P4_ALL") else [pair for pair in found if pair[0].stem == "sumac_static"]
+
+
 def ensure_built() -> None:
-    """Compiles the programs for the chips that were not compiled since their sources changed."""
+    """Compiles what tests compile, unless its sources have not changed since the last time."""
     changed = max((path.stat().st_mtime for path in SOURCES.rglob("*.p4")), default=0.0)
-    for source, chip in pairs():
+    for source, chip in tested():
         complete = folder_of(source, chip) / COMPLETE
         if not complete.exists() or complete.stat().st_mtime < changed:
             build_chip(source, chip)
@@ -80,7 +87,7 @@ def ensure_built() -> None:
 
 def report() -> Json:
     """Returns the resources of the built programs."""
-    return {"programs": [entry(source, chip, resources(folder_of(source, chip))) for source, chip in pairs()]}
+    return {"programs": [entry for source, chip in pairs() for entry in entries(source, chip, folder_of(source, chip))]}
 
 
 def folder_of(source: pathlib.Path, chip: Chip) -> pathlib.Path:
@@ -97,16 +104,17 @@ def build_chip(source: pathlib.Path, chip: Chip) -> None:
     (folder / COMPLETE).touch()
 
 
-def entry(source: pathlib.Path, chip: Chip, found: Resources) -> Json:
-    """Returns a program's part of the report."""
-    return {"program": source.stem, "chip": chip.title, **found.json()}
+def entries(source: pathlib.Path, chip: Chip, folder: pathlib.Path) -> list[Json]:
+    """Returns the parts of the report about a program in a folder of the compiler: one for each pipeline."""
+    found = ((name, resources(folder / name)) for name in pipelines(folder))
+    return [{"program": source.stem, "pipeline": name, "chip": chip.title, **part.json()} for name, part in found]
 
 
 def cells(program: Json) -> tuple[str, ...]:
     """Returns the row of a program in the table."""
     kinds = ("stages", "phv_containers", "phv_bits", "sram", "tcam", "salus", "tables")
     shares = (f"{program[kind]['used']} of {program[kind]['all']}" for kind in kinds)
-    return (program["program"], program["chip"], *shares)
+    return (program["program"], program["pipeline"], program["chip"], *shares)
 
 
 def stage_cells(stage: Json) -> tuple[str, ...]:
@@ -119,7 +127,7 @@ def text(report: Json) -> str:
     tables = [columns([HEAD, *map(cells, report["programs"])])]
     for program in report["programs"]:
         rows = [("stage", "SRAM", "TCAM", "SALU", "tables"), *map(stage_cells, program["by_stage"])]
-        tables.append(f"{program['program']} on {program['chip']}\n" + columns(rows))
+        tables.append(f"{program['program']}, pipeline {program['pipeline']}, on {program['chip']}\n" + columns(rows))
     return "\n\n".join(tables)
 
 

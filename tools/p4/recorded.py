@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Records the tables that a control plane writes, for the played server of BFRuntime that nic-agg's tests talk to.
 
-    tools/p4/recorded.py    after `make p4`: from the first program of target/p4 into nic-agg/p4/src/bfrt/played/program.json
+    tools/p4/recorded.py    after `make p4`: from the program for Tofino 2 in target/p4 into nic-agg/p4/src/bfrt/played/program.json
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import sys
 from typing import Any
 
-from toolchain import BUILT, CHIPS, ROOT, programs
+from toolchain import BUILT, ROOT, programs
 
 RECORD = ROOT / "nic-agg" / "p4" / "src" / "bfrt" / "played" / "program.json"
 # Keys that the control plane writes are named by the program; those of other tables have the paths of fields: hdr.ipv4.src.
@@ -51,7 +51,7 @@ def last(name: str) -> str:
 
 
 def main() -> int:
-    lines = ",\n".join(json.dumps(table, separators=(",", ":")) for table in tables(built(programs("tofino")[0], CHIPS[0].target)))
+    lines = ",\n".join(json.dumps(table, separators=(",", ":")) for table in tables(built(programs("tofino")[0], "tofino2")))
     RECORD.write_text(f'{{"schema_version":"1.0.0","tables":[\n{lines}\n],"learn_filters":[]}}\n', encoding="utf-8")
     return 0
 

@@ -1,6 +1,6 @@
 """The resources of a chip that a program takes, from the compiler's logs.
 
-`pipe/logs/resources.json` has the memories and units of each stage, `phv.json` the containers of the packet header vector.
+`logs/resources.json` of a pipeline has the memories and units of each stage, `phv.json` the containers of the packet header vector.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Resources:
 
 
 def resources(folder: pathlib.Path) -> Resources:
-    """Reads the logs in a folder of the compiler."""
-    logs = folder / "pipe" / "logs"
+    """Reads the logs in a pipeline's folder of the compiler."""
+    logs = folder / "logs"
     return of_logs(load(logs / "resources.json"), load(logs / "phv.json"))
 
 

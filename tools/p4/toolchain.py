@@ -31,9 +31,14 @@ class Chip:
     title: str
     target: str
     arch: str
+    # The programs of p4/tofino that are for it.
+    programs: tuple[str, ...]
 
 
-CHIPS = (Chip("Tofino 1", "tofino", "tna"), Chip("Tofino 2", "tofino2", "t2na"))
+CHIPS = (
+    Chip("Tofino 1", "tofino", "tna", ("sumac_dynamic", "sumac_static")),
+    Chip("Tofino 2", "tofino2", "t2na", ("sumac",)),
+)
 
 
 def missing() -> str:
@@ -58,30 +63,36 @@ def compile_for_model(source: pathlib.Path, folder: pathlib.Path) -> None:
 
 def compile_for_chip(source: pathlib.Path, chip: Chip, folder: pathlib.Path) -> None:
     """Compiles and assembles a program for a chip, into what bf_switchd loads: NAME.conf, bf-rt.json, and of each pipeline
-    PIPELINE/context.json and PIPELINE/tofino.bin. The compiler's logs are in pipe/logs."""
+    PIPELINE/context.json and PIPELINE/tofino.bin. The compiler's logs are in PIPELINE/logs."""
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "pipe" / "logs").mkdir(parents=True)
+    folder.mkdir(parents=True)
     # With -g and --verbose it writes its logs.
     logs = ["-g", "--verbose", "-Ttable_summary:1"]
     schema = ["--bf-rt-schema", str(folder / "bf-rt.json")]
     run([CHIP_COMPILER, "--target", chip.target, "--arch", chip.arch, *logs, *schema, "-o", str(folder), str(source)], source)
-    pipelines = sorted(folder.glob("*/*.bfa"))
-    for assembly in pipelines:
-        run([ASSEMBLER, "--target", chip.target, "-o", str(assembly.parent), str(assembly)], assembly)
-    configured = configuration(source, chip, [assembly.parent.name for assembly in pipelines])
+    for pipeline in pipelines(folder):
+        (assembly,) = (folder / pipeline).glob("*.bfa")
+        (folder / pipeline / "logs").mkdir(exist_ok=True)
+        run([ASSEMBLER, "--target", chip.target, "-o", str(folder / pipeline), str(assembly)], assembly)
+    configured = configuration(source, chip, pipelines(folder))
     (folder / f"{source.stem}.conf").write_text(json.dumps(configured, indent=4) + "\n", encoding="utf-8")
 
 
-def configuration(source: pathlib.Path, chip: Chip, pipelines: Sequence[str]) -> dict[str, object]:
+def pipelines(folder: pathlib.Path) -> list[str]:
+    """Returns the names of the pipelines of a compiled program."""
+    return sorted({assembly.parent.name for assembly in folder.glob("*/*.bfa")})
+
+
+def configuration(source: pathlib.Path, chip: Chip, names: Sequence[str]) -> dict[str, object]:
     """Returns the program's part of bf_switchd's configuration. Paths are relative to its file."""
     pipes = [
         {
-            "p4_pipeline_name": pipeline,
-            "context": f"{pipeline}/context.json",
-            "config": f"{pipeline}/{chip.target}.bin",
-            "pipe_scope": PIPES[pipeline],
+            "p4_pipeline_name": name,
+            "context": f"{name}/context.json",
+            "config": f"{name}/{chip.target}.bin",
+            "pipe_scope": PIPES[name],
         }
-        for pipeline in pipelines
+        for name in names
     ]
     program = {"program-name": source.stem, "bfrt-config": "bf-rt.json", "p4_pipelines": pipes}
     return {"p4_devices": [{"device-id": 0, "p4_programs": [program]}]}

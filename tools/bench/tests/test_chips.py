@@ -16,7 +16,7 @@ from results import Results
 DOCS = HERE.parents[1] / "docs"
 SHARE = {"used": 3, "all": 12}
 PROGRAM = {
-    "program": "x", "chip": "Tofino 1", **dict.fromkeys(chips.SHARES, SHARE),
+    "program": "x", "pipeline": "front", "chip": "Tofino 1", **dict.fromkeys(chips.SHARES, SHARE),
     "by_stage": [{"number": 0, "sram": 6, "tcam": 1, "salus": 2, "tables": ["Ingress.hosts", "Ingress.jobs"]}],
 }
 
@@ -33,7 +33,7 @@ class Section(unittest.TestCase):
 
     def test_a_section_takes_the_place_of_the_former(self) -> None:
         section = chips.page(Programs(), table)
-        self.assertIn("| `x` | Tofino 1 | 3 of 12 (25%) |", section)
+        self.assertIn("| `x` | `front` | Tofino 1 | 3 of 12 (25%) |", section)
         self.assertIn("| 0 | 6 | 1 | 2 | `Ingress.hosts`, `Ingress.jobs` |", section)
         page = "# Results\n\n## All comparisons\n"
         once = chips.replaced(page, section)
