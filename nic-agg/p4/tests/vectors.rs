@@ -12,7 +12,9 @@ use run::{PORTS, Run};
 use sumac_vectors::{
     cases, packets,
     random::{self, Profile, SWITCH_SEED},
+    record::{Job, Step},
 };
+use sumac_wire::{Header, Reason};
 
 /// Returns a number from the environment.
 fn number(variable: &str, or: u64) -> u64 {
@@ -47,6 +49,29 @@ fn the_table_of_cases() {
             run.empty();
             run.steps(steps);
         }
+        run.finish();
+    });
+}
+
+/// Vectors have no time: the ticks at which somebody last added are set here.
+#[test]
+fn a_slot_to_which_nobody_adds_is_taken_back() {
+    with_program("a_slot_to_which_nobody_adds_is_taken_back", |program| {
+        let jobs = [6, 7].map(|number| Job { whole: true, ..packets::dynamic_job(number, 2, 13) });
+        let setup = packets::setup("ageing", None, jobs.to_vec());
+        let mut model = Model::start(PORTS);
+        let mut run = Run::new(&mut model, program, &setup);
+        let [silent, other] = jobs;
+        let contributes = |job: &Job, rank: usize, reason: Reason| {
+            let header = Header { slot: 3, ..packets::header(job, rank, 3) };
+            let from = &job.workers[rank];
+            let frame = packets::frame(job, from, &header, &[1; 13], 0, packets::TOS);
+            let (interface, reason) = (from.interface, reason.name().into());
+            Step { case: None, interface, frame, reason, answer: None, slot: None, shared: None }
+        };
+        run.steps(&[contributes(&silent, 0, Reason::Added)]);
+        run.age();
+        run.steps(&[contributes(&other, 0, Reason::Reclaimed)]);
         run.finish();
     });
 }

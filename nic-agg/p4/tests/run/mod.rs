@@ -72,7 +72,11 @@ impl<'a> Run<'a> {
         for name in self.program.registers() {
             self.model.thrift.reset_register(name);
         }
-        // Nobody has added anything to the shared slots for as long as it takes.
+        self.age();
+    }
+
+    /// Makes it so long since anybody added to any shared slot that others may take it.
+    pub fn age(&mut self) {
         let unused = u64::from(SLOT_TIMEOUT.wrapping_neg()) << 32;
         let slots = u32::from(SHARDS) * Sizes::default().dynamic_slots;
         self.model.thrift.fill_register(self.program.name("stamps"), slots, unused);
