@@ -1,20 +1,24 @@
 //! The conformance vectors on the P4 program, run by the behavioural model: frames through its ports, and after each the counter, all that
-//! left, and the registers of the slot.
+//! left, and the registers of the slot. And what the vectors do not have: time, ARP and ICMP.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod model;
 mod run;
 
-use std::{env, time::Instant};
+use std::{
+    env,
+    time::{Duration, Instant},
+};
 
 use model::{Model, with_program};
 use run::{PORTS, Run};
+use sumac_agg_p4::target::{Change, Entry, Update};
 use sumac_vectors::{
     cases, packets,
     random::{self, Profile, SWITCH_SEED},
     record::{Job, Step},
 };
-use sumac_wire::{Header, Reason};
+use sumac_wire::{Header, Reason, checksum};
 
 /// Returns a number from the environment.
 fn number(variable: &str, or: u64) -> u64 {
@@ -73,5 +77,52 @@ fn a_slot_to_which_nobody_adds_is_taken_back() {
         run.age();
         run.steps(&[contributes(&other, 0, Reason::Reclaimed)]);
         run.finish();
+    });
+}
+
+#[test]
+fn own_addresses_answer_arp_and_ping() {
+    with_program("own_addresses_answer_arp_and_ping", |program| {
+        const OWN: [u8; 4] = [10, 77, 10, 1];
+        const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xff];
+        const ASKING: [u8; 4] = [10, 77, 10, 2];
+        const ASKING_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+        let mac = OWN_MAC.iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte));
+        let own = Entry::new("own", "set_own").exact("ip", u32::from_be_bytes(OWN)).parameter("own_mac", mac);
+        let model = Model::start(PORTS);
+        Model::install(program, &[Update::Entry(Change::Insert, own)]);
+        let left = |frame: &[u8]| {
+            model.ports.send(0, frame);
+            let deadline = Instant::now() + Duration::from_secs(20);
+            loop {
+                let left = model.ports.receive(Duration::from_millis(500));
+                if !left.is_empty() || Instant::now() > deadline {
+                    return left;
+                }
+            }
+        };
+        let arp =
+            |to: &[u8; 6], from: &[u8; 6], operation: u8, sender: [u8; 4], of: &[u8; 6], target: [u8; 4]| {
+                let fixed = [0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, operation];
+                [&to[..], from, &fixed, from, &sender, of, &target].concat()
+            };
+        let asked = arp(&[0xff; 6], &ASKING_MAC, 1, ASKING, &[0; 6], OWN);
+        let answer = arp(&ASKING_MAC, &OWN_MAC, 2, OWN, &ASKING_MAC, ASKING);
+        assert_eq!(left(&asked), [(0, answer)]);
+        // Some whose checksum carries over, and some whose does not.
+        for data in [0_u16, 0x07f0, 0xf000, 0xf7ff] {
+            let echo = |kind: u8, to: &[u8; 6], from: &[u8; 6], src: [u8; 4], dst: [u8; 4]| {
+                let mut icmp = [&[kind, 0, 0, 0, 0, 7, 0, 1][..], &data.to_be_bytes()].concat();
+                let sum = !checksum::fold(checksum::add(0, &icmp));
+                icmp[2..4].copy_from_slice(&sum.to_ne_bytes());
+                let mut ip = [&[0x45, 0, 0, 30, 0, 0, 0x40, 0, 64, 1, 0, 0][..], &src, &dst].concat();
+                let sum = !checksum::fold(checksum::add(0, &ip));
+                ip[10..12].copy_from_slice(&sum.to_ne_bytes());
+                [&to[..], from, &[0x08, 0x00], &ip, &icmp].concat()
+            };
+            let asked = echo(8, &OWN_MAC, &ASKING_MAC, ASKING, OWN);
+            let answer = echo(0, &ASKING_MAC, &OWN_MAC, OWN, ASKING);
+            assert_eq!(left(&asked), [(0, answer)], "{data:#x}");
+        }
     });
 }
