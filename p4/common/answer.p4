@@ -226,17 +226,21 @@ control Content(inout headers_t hdr, inout metadata_t meta) {
     }
     // The flags that a slot merges. A round has the ECN echo only.
     table merged {
-        key = { meta.flags : exact; }
+        key = { meta.answer : ternary; meta.flags : ternary; }
         actions = { merge_flags; }
         const default_action = merge_flags(0, 0, 0);
         const entries = {
-            2 : merge_flags(0, 0, 1);
-            4 : merge_flags(0, 1, 0);
-            6 : merge_flags(0, 1, 1);
-            8 : merge_flags(1, 0, 0);
-            10 : merge_flags(1, 0, 1);
-            12 : merge_flags(1, 1, 0);
-            14 : merge_flags(1, 1, 1);
+            (ANSWER_AGREED, 4 &&& 4) : merge_flags(0, 1, 0);
+            (ANSWER_AGREED, _) : merge_flags(0, 0, 0);
+            (ANSWER_PART_OF_ROUND, 4 &&& 4) : merge_flags(0, 1, 0);
+            (ANSWER_PART_OF_ROUND, _) : merge_flags(0, 0, 0);
+            (_, 2) : merge_flags(0, 0, 1);
+            (_, 4) : merge_flags(0, 1, 0);
+            (_, 6) : merge_flags(0, 1, 1);
+            (_, 8) : merge_flags(1, 0, 0);
+            (_, 10) : merge_flags(1, 0, 1);
+            (_, 12) : merge_flags(1, 1, 0);
+            (_, 14) : merge_flags(1, 1, 1);
         }
     }
 
