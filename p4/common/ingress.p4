@@ -56,9 +56,6 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
         } else {
             measure();
             lookup.apply(hdr, meta);
-            if (meta.has_no_slot == 0) {
-                meta.slot = meta.first + meta.slot_in_lane[15:0];
-            }
             if (hdr.bridge.pass == PASS_NONE) {
                 admission.apply(hdr, meta);
                 meta.is_first_pass = 1;
@@ -104,6 +101,7 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
                     hdr.sumac.ecn_echo = 1;
                     hdr.ipv4.ecn = ECN_CAPABLE;
                 }
+                meta.slot = meta.first + meta.slot_in_lane[15:0];
                 meta.place = meta.slot + VERSIONS;
                 hdr.bridge.place = meta.place;
                 dynamic.apply(hdr, meta);
