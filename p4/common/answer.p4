@@ -84,7 +84,7 @@ control Envelope(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-// What it says.
+// The fields of each kind of answer.
 control Content(inout headers_t hdr, inout metadata_t meta) {
     bit<1> has_flags = 0;
 

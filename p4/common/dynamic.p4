@@ -111,7 +111,7 @@ control Dynamic(inout headers_t hdr, inout metadata_t meta) {
     action send() {
         hdr.bridge.pass = PASS_NONE;
     }
-    // What is no contribution, and what follows a pass after the first.
+    // Probes, reports and results, and all passes after the first.
     table others {
         key = {
             hdr.bridge.pass : ternary;

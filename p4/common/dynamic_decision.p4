@@ -66,7 +66,7 @@ control DynamicDecision(inout headers_t hdr, inout metadata_t meta, inout shared
             (_, 1, _, _, _, _, _, _, 0, 0, _, _) : complete();
             (_, 1, _, _, _, _, _, _, 0, _, _, _) : add();
             (_, 1, _, _, _, _, _, _, _, _, _, _) : drop_(REASON_DUPLICATE, EVENT_DUPLICATE);
-            // What is sent again, or alone at its level, is not aggregated. One that a slot below has refused is refused here too.
+            // A packet that is sent again, or alone at its level, is not aggregated. One that a slot below has refused is refused here too.
             (ROLE_AGAIN, _, _, _, _, _, 1, 1, _, _, 0, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_REFUSE);
             (ROLE_ALONE, _, _, _, _, _, 1, 1, _, _, 0, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_REFUSE);
             (ROLE_AGAIN, _, _, _, _, _, _, _, _, _, _, _) : up(REASON_PASSED, ANSWER_PASSED, PASS_NONE);

@@ -1,4 +1,4 @@
-// What leaves: its addresses.
+// The addresses of packets that leave, and their drop simulator.
 
 // Writes the addresses of the destination into a packet that leaves.
 control Addresses(inout headers_t hdr, in bit<16> shard, in bit<16> destination) {

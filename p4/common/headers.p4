@@ -109,7 +109,7 @@ header icmp_t {
 
 #include "value_headers.p4"
 
-// What a packet carries from the ingress to the egress, and from one pass to the next.
+// The header that a packet carries from the ingress to the egress, and from one pass to the next.
 header bridge_t {
     // PASS_*: of the pass that follows; 0: the packet leaves by its port.
     bit<8> pass;
@@ -159,7 +159,7 @@ const bit<16> DEST_ALL = 0;
 const bit<16> DEST_WORKERS = 1;
 const bit<16> DEST_PARENTS = 33;
 
-// What one of the targets needs besides.
+// The headers that one of the targets needs besides.
 #ifndef MORE_HEADERS
 #define MORE_HEADERS
 #endif

@@ -1,4 +1,4 @@
-// What the ingress finds out about a packet.
+// The metadata of a packet.
 #ifndef METADATA_P4
 #define METADATA_P4
 
@@ -79,7 +79,7 @@ struct metadata_t {
     // The job and its epoch; of a dynamic job the lane too.
     bit<32> owner;
 
-    // What becomes of it (decisions): ANSWER_*, and the worker_events that it counts.
+    // The decision about it: ANSWER_*, and the worker_events that it counts.
     bit<8> answer;
     bit<2> event;
     bit<1> has_event;
@@ -94,7 +94,7 @@ struct metadata_t {
     bit<1> is_second;
     bit<32> received;
 
-    // Where it goes: a port, or a multicast group; what is neither and does not recirculate is dropped.
+    // Its destination: a port, or a multicast group; what is neither and does not recirculate is dropped.
     bit<9> ingress_port;
     // The clock, in ticks (arch.p4).
     bit<32> now;
@@ -112,7 +112,7 @@ struct metadata_t {
 const bit<2> ECN_CAPABLE = 2;
 const bit<2> ECN_MARKED = 3;
 
-// What a packet that leaves is, unless it leaves as it came (wire/src/slot/answer.rs, wire/src/dynamic/mod.rs).
+// The kinds of packets that leave; 0: as it came (wire/src/slot/answer.rs, wire/src/dynamic/mod.rs).
 const bit<8> ANSWER_RESULT = 1;
 const bit<8> ANSWER_AGREED = 2;
 const bit<8> ANSWER_REFUSAL = 3;

@@ -1,4 +1,4 @@
-// Where a packet's slot is, and the chunk that the packet is about.
+// The index of a packet's slot, and the chunk that the packet is about.
 
 control Place(inout headers_t hdr, inout metadata_t meta) {
     bit<32> first_chunk;

@@ -1,8 +1,8 @@
-// What is found out about a slot that dynamic jobs share.
+// The metadata of a packet to a slot that dynamic jobs share.
 #ifndef SHARED_SLOT_P4
 #define SHARED_SLOT_P4
 
-// What a pass is to its slot.
+// The role of a pass towards its slot.
 const bit<8> ROLE_NONE = 0;
 // A contribution that may take the slot; one that is alone at its level; one that was sent before.
 const bit<8> ROLE_OFFER = 1;

@@ -10,7 +10,7 @@
 #ifndef SHARDS
 #define SHARDS 2
 #endif
-// What the ports of all shards have in common.
+// The bits that the ports of all shards have in common.
 #define PORT_MASK (0x10000 - SHARDS)
 // Slots of static jobs, all together.
 #ifndef STATIC_SLOTS

@@ -1,4 +1,4 @@
-// What is found out about a static slot.
+// The metadata of a packet to a static slot.
 #ifndef SLOT_P4
 #define SLOT_P4
 
@@ -10,7 +10,7 @@ const bit<8> STATE_ROUND = 4;
 struct slot_t {
     // The packet is a contribution, which the slot may take in.
     bit<8> takes;
-    // What it writes: STATE_*, elements and operation, exponent, flags, and the senders that are missing with it.
+    // The fields that it writes: STATE_*, elements and operation, exponent, flags, and the senders that are missing with it.
     bit<8> mark;
     bit<16> mine;
     int<8> exponent;

@@ -45,7 +45,7 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
         slot.mine = 0;
         slot.exponent = hdr.sumac.exponent;
     }
-    // What the packet writes into the slot, if anything.
+    // The values that the packet writes into the slot, if any.
     table steps {
         key = {
             hdr.bridge.pass : ternary;
@@ -123,7 +123,7 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
         hdr.bridge.operation = OPERATION_READ_SECOND;
         hdr.bridge.pass = PASS_SEND;
     }
-    // What follows a pass after the first.
+    // The passes after the first.
     table later_passes {
         key = { hdr.bridge.pass : ternary; slot.is_same : ternary; hdr.bridge.operation : ternary; hdr.sumac.kind : ternary; }
         actions = { send; end; concluded; concluded_maximum; fetched; fetched_maximum; fetched_result; NoAction; }

@@ -1,4 +1,4 @@
-// Where a packet leaves: towards a worker or parent of its job, and everything that is not the aggregator's by its MAC address.
+// The ports of packets that leave: towards a worker or parent of its job, and everything that is not the aggregator's by its MAC address.
 
 control Ways(inout headers_t hdr, inout metadata_t meta) {
     action set_way(bit<9> port) {

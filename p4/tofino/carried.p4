@@ -1,9 +1,9 @@
-// What a packet of Sumac carries inside the switch instead of its Ethernet, IPv4 and UDP headers, which are written anew when it leaves.
+// The headers that a packet of Sumac carries inside the switch instead of its Ethernet, IPv4 and UDP headers, which are written anew when it leaves.
 // The egress parser of Tofino 1 reaches 160 bytes: these headers and Sumac's fit.
 #ifndef CARRIED_P4
 #define CARRIED_P4
 
-// What stays of the request's frame.
+// The fields that stay of the request's frame.
 header frame_t {
     bit<16> shard;
     bit<16> tag;

@@ -38,7 +38,7 @@ parser FrontIngressParser(
     }
 }
 
-// What no table sets is 0.
+// Metadata that no table sets is 0.
 @pa_auto_init_metadata
 // A container has one writer in a stage: what tables find out side by side has containers of its own.
 @pa_solitary("ingress", "meta.is_bound")
@@ -183,7 +183,7 @@ control FrontIngress(
     action refuse() {
         hdr.bridge.pass = PASS_END;
     }
-    // What becomes of an arriving packet; of all others their slot decides.
+    // The way of an arriving packet that does not go to a slot.
     table routes {
         key = {
             meta.is_admitted : ternary;
@@ -352,7 +352,7 @@ control FrontEgress(
     }
 
     apply {
-        // What comes from the slots goes on to the ingress.
+        // Packets from the slots go on to the ingress.
         if (intrinsic.egress_port != FRONT_PORT) {
             if (hdr.frame.isValid()) {
                 rebuild();

@@ -40,7 +40,7 @@ parser SlotsEgressParser(
     }
 }
 
-// What no table sets is 0.
+// Metadata that no table sets is 0.
 @pa_auto_init_metadata
 control SlotsEgress(
     inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_metadata_t intrinsic,

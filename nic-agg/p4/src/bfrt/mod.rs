@@ -117,7 +117,7 @@ impl Target for BfRuntime {
                         });
                     }
                     Update::Group(change, group) => {
-                        // Those of an insertion that was cut short are there, too.
+                        // An insertion that was cut short has left nodes, too.
                         let present: BTreeSet<u32> = groups::nodes_of(session, group.id).await?;
                         messages.extend(groups::updates(&schema, *change, group, &present)?);
                     }

@@ -15,7 +15,7 @@ pub struct Left {
     content: Result<Datagram, Vec<u8>>,
 }
 
-/// What an answer has. Everything else in its headers is fixed.
+/// The fields of a packet that left. Everything else in its headers is fixed.
 #[derive(Clone, PartialEq, Eq)]
 struct Datagram {
     dst_mac: Vec<u8>,

@@ -171,7 +171,7 @@ impl PlayedServer {
     /// # Errors
     /// When there is no such socket.
     pub fn start(address: SocketAddr, switch: &PlayedSwitch) -> io::Result<PlayedServer> {
-        // Those of a server before it are gone.
+        // Clients of an earlier server are gone.
         switch.state().clients.retain(|client, _| *client == 0);
         let runtime = Runtime::new()?;
         let listener = runtime.block_on(TcpListener::bind(address))?;

@@ -165,7 +165,7 @@ impl Tables {
         let entries = self.entries.get(&table.id);
         if entry.value.is_none() {
             let entries = entries.into_iter().flatten().map(|(key, data)| message(table, key, data));
-            // What happens to packets that match none is no entry that was written, and comes all the same.
+            // A server also returns the default entry, which nobody wrote.
             let default = TableEntry { table_id: table.id, is_default_entry: true, ..TableEntry::default() };
             let default = (!table.action_specs.is_empty()).then_some(default);
             return Ok(entries.chain(default).collect());
