@@ -1,4 +1,4 @@
-"""What a loss bound brings, as `sumac-figures exchange` and `convergence` measured it: plots, and their section of the page."""
+"""The effect of a loss bound, as `sumac-figures exchange` and `convergence` measured it: plots, and their section of the page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def library(run: dict[str, Any]) -> str:
 
 
 def build(report: dict[str, Any]) -> str:
-    """How Sumac was built."""
+    """Returns the profile with which Sumac was built."""
     return "debug build" if report["debug_build"] else "release build"
 
 

@@ -20,7 +20,7 @@ CASES = {
     "dyn6-one": "6 workers at one aggregator",
     "dyn6-none": "6 workers, no aggregator",
 }
-"""What each case is, by name."""
+"""The description of each case, by name."""
 
 HEAD = """
 ## The dynamic mode in the lab
@@ -58,7 +58,7 @@ def packets_bytes(report: dict[str, Any]) -> int:
 
 
 def into_hosts(report: dict[str, Any]) -> Optional[float]:
-    """How often the tensors came into the parameter hosts."""
+    """Returns the number of times that the tensors came into the parameter hosts."""
     dynamic = report.get("dynamic")
     if dynamic is None:
         return None

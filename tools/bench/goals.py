@@ -1,4 +1,4 @@
-"""What was to be reached, and what was: the project's goals for speed, each computed from the measurements."""
+"""The project's goals for speed, and what was reached of each, computed from the measurements."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def tail(results: Results) -> Optional[Reached]:
 
 
 def stealing(results: Results) -> Optional[Reached]:
-    """How long the end of an allreduce drags on under loss, with and without work stealing."""
+    """The tail of an allreduce under loss, with and without work stealing."""
     tails = [results.tail(case, "Sumac") for case in ("loss1", "loss1-fixed")]
     fixed = results.ratio(("loss1-fixed", "Sumac"), ("mbit4", "Sumac"))
     if tails[0] is None or tails[1] is None or fixed is None:

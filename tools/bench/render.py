@@ -61,7 +61,7 @@ def seconds(value: float) -> str:
 
 
 def goals(results: Results) -> str:
-    """What was to be reached."""
+    """Renders the goals and what was reached."""
     rows = []
     for goal in GOALS:
         reached = goal.measure(results)
@@ -73,7 +73,7 @@ def goals(results: Results) -> str:
 
 
 def figures(folder: Path) -> str:
-    """Those that were drawn."""
+    """Renders the figures that were drawn."""
     text = ""
     for name, title, cases, remark in FIGURES:
         if (folder / f"{name}.svg").exists():

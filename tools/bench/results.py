@@ -13,7 +13,7 @@ HEADERS = 14 + 20 + 8 + 64
 """Bytes around a chunk's words: Ethernet, IPv4, UDP and Sumac's header. That is what a cable's token bucket counts."""
 
 LIBRARIES = {"Sumac": "Sumac XDP", "Sumac UDP": "Sumac UDP", "Gloo": "Gloo", "Open MPI": "Open MPI"}
-"""What rows begin with, by the name in tables and plots."""
+"""The first words of rows, by the name in tables and plots."""
 
 
 class Results:
@@ -59,12 +59,12 @@ class Results:
         return row["sumac"]["link_efficiency"] if row else None
 
     def ratio(self, above: tuple[str, str], below: tuple[str, str]) -> Optional[float]:
-        """How many times as long as the second (case, library) the first one takes."""
+        """Returns the first (case, library)'s time as a multiple of the second's."""
         first, second = self.time(*above), self.time(*below)
         return first / second if first and second else None
 
     def trace(self, case: str, library: str) -> Optional[dict[str, Any]]:
-        """What worker 0 sent in each 10 ms."""
+        """Returns the bytes that worker 0 sent in each 10 ms."""
         row = self.row(case, library)
         return row.get("trace") if row else None
 
@@ -103,5 +103,5 @@ def ideal_rate(bits_per_s: float, chunk: int) -> float:
 
 
 def present(values: Iterable[Optional[float]]) -> list[float]:
-    """Those that were measured."""
+    """Returns the values that were measured."""
     return [value for value in values if value is not None]

@@ -27,7 +27,7 @@ class Images(NamedTuple):
 
 
 class Digits(NamedTuple):
-    """What is trained on, and what tells how well."""
+    """The images to train on, and those that measure the accuracy."""
 
     train: Images
     test: Images

@@ -22,7 +22,7 @@ class Saturated(ValueError):
 
 
 class Arithmetic:
-    """How the floats of `world` workers are added, in packets of `elements` each."""
+    """The fixed-point sum of the floats of `world` workers, in packets of `elements` each."""
 
     def __init__(self, world: int, elements: int, scale: Optional[float] = None) -> None:
         self._world = world
@@ -48,7 +48,7 @@ class Arithmetic:
         return np.clip(np.rint(scaled), -self._limit, self._limit).astype(np.int64)
 
     def _factors(self, parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """What each element is multiplied with, and what its sum."""
+        """Returns the factor of each element, and that of its sum."""
         if self._scale is not None:
             return np.asarray(self._scale), np.asarray(1 / self._scale)
         magnitudes = np.max([np.abs(part) for part in parts], axis=0)

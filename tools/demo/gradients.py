@@ -1,4 +1,4 @@
-"""Where a step's gradients come from: summed by the network, by the same arithmetic in one process, or by neither."""
+"""Sources of a step's gradients: summed by the network, by the same arithmetic in one process, or by neither."""
 
 from __future__ import annotations
 

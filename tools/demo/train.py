@@ -156,14 +156,14 @@ def train(
 
 
 def spread(durations: list[float]) -> Optional[dict[str, float]]:
-    """How long an epoch's operations took, where there were any."""
+    """Returns the durations of an epoch's operations, if there were any."""
     if not durations:
         return None
     return {"count": len(durations), "median": statistics.median(durations), "max": max(durations)}
 
 
 def line(entry: dict[str, Any], epochs: int) -> str:
-    """What is said about an epoch."""
+    """Returns the line that reports an epoch."""
     text = f"epoch {entry['epoch']:{len(str(epochs))}}/{epochs}  loss {entry['loss']:.6f}"
     text += f"  test accuracy {entry['accuracy'] * 100:.2f} %  {entry['seconds']:.2f} s"
     if spent := entry["allreduce_s"]:

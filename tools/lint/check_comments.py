@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Checks the language of the workspace's Rust sources:
+"""Checks the language of the workspace's Rust and Python sources:
 
   tools/lint/check_comments.py [FOLDER]
 
-1. At most 1 % of the doc comments begin with a question word or a pronoun (QUESTION_WORDS).
+1. No doc comment and no docstring begins with a question word or a pronoun (QUESTION_WORDS).
 2. No type has a name that the field does not use (BANNED_TYPES), and no constant is called after PATIENCE.
 
 Prints each finding as `file:line: text`, then the totals. Exits with 1 when a check fails, with 2 on a usage error.
@@ -67,9 +67,7 @@ BANNED_TYPES = {
     "What": "OperationDescriptor",
 }
 
-# The largest share of doc comments that may begin with a question word.
-LIMIT = 0.01
-
+DOCSTRING = re.compile(r'^\s*r?"""(?P<text>.*)$')
 DOC_LINE = re.compile(r"^\s*//(?:/(?!/)|!)\s?(?P<text>.*)$")
 QUESTION = re.compile(rf"^(?:{'|'.join(QUESTION_WORDS)})\b")
 TYPE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:unsafe\s+)?(?:struct|enum|union|trait|type)\s+(?P<name>\w+)")
@@ -85,20 +83,16 @@ class Findings:
     banned: list[str] = field(default_factory=list)
 
     @property
-    def share(self) -> float:
-        """The part of the doc comments that begins with a question word."""
-        return len(self.questions) / self.doc_comments if self.doc_comments else 0.0
-
-    @property
     def passed(self) -> bool:
-        return not self.banned and self.share <= LIMIT
+        return not self.banned and not self.questions
 
 
 def check_source(name: str, source: str, findings: Findings) -> None:
     """Adds the findings of one file."""
     in_doc_comment = False
+    doc_line = DOCSTRING if name.endswith(".py") else DOC_LINE
     for number, line in enumerate(source.splitlines(), start=1):
-        doc = DOC_LINE.match(line)
+        doc = doc_line.match(line)
         if doc and not in_doc_comment:
             findings.doc_comments += 1
             if QUESTION.match(doc["text"].lstrip("`*_ ")):
@@ -112,16 +106,16 @@ def check_source(name: str, source: str, findings: Findings) -> None:
 
 
 def sources(root: Path) -> Iterator[Path]:
-    """Yields the Rust files below `root`, without build output and hidden folders."""
+    """Yields the Rust and Python files below `root`, without build output and hidden folders."""
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(name for name in folders if name != "target" and not name.startswith("."))
         for name in sorted(files):
-            if name.endswith(".rs"):
+            if name.endswith((".rs", ".py")):
                 yield Path(folder) / name
 
 
 def check(root: Path) -> Findings:
-    """Checks all Rust files below `root`."""
+    """Checks all Rust and Python files below `root`."""
     findings = Findings()
     for path in sources(root):
         check_source(str(path.relative_to(root)), path.read_text(encoding="utf-8"), findings)
@@ -140,8 +134,8 @@ def main(arguments: list[str]) -> int:
     for line in findings.questions + findings.banned:
         print(line)
     print(
-        f"{len(findings.questions)} of {findings.doc_comments} doc comments ({findings.share:.1%}) begin with a question word; "
-        f"at most {LIMIT:.0%} may. {len(findings.banned)} banned names."
+        f"{len(findings.questions)} of {findings.doc_comments} doc comments begin with a question word. "
+        f"{len(findings.banned)} banned names."
     )
     return 0 if findings.passed else 1
 

@@ -25,7 +25,7 @@ WORLD = 4
 
 
 class Arithmetic(unittest.TestCase):
-    """What the wire does to numbers."""
+    """The conversion of numbers for the wire."""
 
     def test_rounds_half_to_even(self) -> None:
         exact = fixedpoint.Arithmetic(WORLD, 256, scale=1)
@@ -91,7 +91,7 @@ def nudge(network: Network, layer: int, at: int, by: float) -> None:
 
 
 class Batches(unittest.TestCase):
-    """Who trains on what."""
+    """The division of a batch among workers."""
 
     def test_shares_make_up_the_batch(self) -> None:
         for batch in digits.batches(count=100, size=30, seed=1, epoch=2):
@@ -196,7 +196,7 @@ class Training(unittest.TestCase):
 
 
 class CommandLine(unittest.TestCase):
-    """What it says to wrong usage and missing daemons."""
+    """Errors for wrong usage and missing daemons."""
 
     def test_refuses_contradictions(self) -> None:
         for arguments in ([], ["--single", "--plain"], ["--rank", "4"], ["--single", "--batch", "3"]):

@@ -1,4 +1,4 @@
-"""What is measured of an allreduce, the same for every library.
+"""Measures an allreduce, the same for every library.
 
 Whole numbers are summed, small enough for float32 to hold every sum exactly, so every element is checked on every rank.
 """
@@ -23,12 +23,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def values(rank: int, elements: int) -> np.ndarray:
-    """What a rank hands in."""
+    """Returns a rank's tensor."""
     return _pattern((13 * rank,), elements)
 
 
 def sums(world: int, elements: int) -> np.ndarray:
-    """What every rank must get back, computed without adding tensors."""
+    """Returns the sum that every rank must receive, computed without adding tensors."""
     return _pattern(tuple(13 * rank for rank in range(world)), elements)
 
 

@@ -95,7 +95,7 @@ class Schemas(unittest.TestCase):
 
 
 class Facts(unittest.TestCase):
-    """What the manifests say about Sumac."""
+    """The manifests' facts about Sumac."""
 
     def text(self, name: str) -> str:
         return (MANIFESTS / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the P4 program repeats of `wire`, and what is generated, are what they repeat."""
+"""The P4 program's copies of `wire`'s constants, and its generated files, are current."""
 
 from __future__ import annotations
 

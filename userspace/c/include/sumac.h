@@ -252,7 +252,7 @@ typedef struct sumac_error {
     const char *hint;
     /// The ranks that are missing or at fault: `rank_count` numbers, or NULL.
     const uint32_t *ranks;
-    /// How many ranks.
+    /// The number of ranks.
     size_t rank_count;
     /// The tensor at fault, by its operation's name or `#` and number; or NULL.
     const char *tensor;
@@ -327,7 +327,7 @@ typedef struct sumac_recv_options {
     enum sumac_missing missing;
 } sumac_recv_options;
 
-/// What is known of an operation that has ended. The program sets `size`; the library writes the members within it.
+/// The outcome of an operation that has ended. The program sets `size`; the library writes the members within it.
 typedef struct sumac_completion {
     /// The size of this structure in bytes, as the program was compiled.
     size_t size;

@@ -168,7 +168,7 @@ pub struct sumac_error {
     pub hint: *const c_char,
     /// The ranks that are missing or at fault: `rank_count` numbers, or NULL.
     pub ranks: *const u32,
-    /// How many ranks.
+    /// The number of ranks.
     pub rank_count: usize,
     /// The tensor at fault, by its operation's name or `#` and number; or NULL.
     pub tensor: *const c_char,
@@ -249,7 +249,7 @@ pub struct sumac_recv_options {
     pub missing: MaybeUninit<sumac_missing>,
 }
 
-/// What is known of an operation that has ended. The program sets `size`; the library writes the members within it.
+/// The outcome of an operation that has ended. The program sets `size`; the library writes the members within it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sumac_completion {

@@ -285,7 +285,7 @@ def groups(ranks: Ranks) -> None:
 
 
 def shared_memory(ranks: Ranks) -> None:
-    """Nothing is copied of a sumac.torch tensor, and one copy each way of others; gradients can lie there."""
+    """A sumac.torch tensor is not copied, others once each way; gradients can be in such tensors."""
     def delta(act: Callable[[], Any]) -> dict[str, int]:
         before = sumac.torch.stats()
         act()
@@ -333,7 +333,7 @@ def refusals(ranks: Ranks) -> None:
 
 
 def hooks(ranks: Ranks) -> None:
-    """What communication hooks use: another wire format, a result elsewhere, priorities, a loss bound with feedback."""
+    """Features that communication hooks use: another wire format, a result elsewhere, priorities, a loss bound with feedback."""
     group = sumac.torch.backend()
     tensor = values(ranks.rank, (5000,), torch.float32)
     expected = torch.stack(everybody(ranks, (5000,), torch.float32)).sum(0)

@@ -20,7 +20,7 @@ import sumac.torch  # noqa: F401 - registers the backend
 
 
 class Ranks(NamedTuple):
-    """What a case has: this rank, and a group of Gloo with the same ranks, to compare with."""
+    """The arguments of a case: this rank, and a group of Gloo with the same ranks, to compare with."""
 
     rank: int
     world: int

@@ -22,7 +22,7 @@ pub const NETWORK: [Capability; 5] = [
     Capability::CAP_IPC_LOCK,
 ];
 
-/// Those that a start needs besides: some kernels open pinned programs, and all open a program's log, with CAP_SYS_ADMIN;
+/// Capabilities that a start needs besides: some kernels open pinned programs, and all open a program's log, with CAP_SYS_ADMIN;
 /// the others are for the socket's group, the limit of locked memory, ports below 1024, and for dropping the rest.
 pub const START: [Capability; 5] = [
     Capability::CAP_SYS_ADMIN,

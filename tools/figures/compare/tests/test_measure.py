@@ -1,4 +1,4 @@
-"""What is measured and checked, and each library between two processes where it is installed."""
+"""Measurements and checks, and each library between two processes where it is installed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Measuring(unittest.TestCase):
     """The loop around a library's call."""
 
     def run_with(self, allreduce: Callable[[np.ndarray], None]) -> dict:
-        """What is written for rank 1 of 2."""
+        """Returns the report for rank 1 of 2."""
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "out.json"
             options = argparse.Namespace(elements=2000, iterations=3, warmup=2, out=out)

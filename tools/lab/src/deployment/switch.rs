@@ -176,7 +176,7 @@ impl Deployment<'_> {
         Ok(Wiring { ports: numbered(&interfaces).map(port).collect::<Result<_>>()? })
     }
 
-    /// Those whom an aggregator's host has behind its ports.
+    /// Returns the hosts behind the ports of an aggregator's host.
     fn neighbours(&self, host: &Namespace) -> Vec<Neighbour<'_>> {
         let (lab, spec) = (self.lab, self.lab.spec());
         let leaf = lab.worker_interface();

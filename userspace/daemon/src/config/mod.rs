@@ -74,12 +74,12 @@ pub struct Config {
     pub socket_group: Option<Principal>,
     /// The users that may connect besides root and the daemon's own; absent: all that `socket_mode` permits.
     pub allow_uids: Option<Vec<u32>>,
-    /// How packets move.
+    /// The backend that moves packets.
     #[serde(default)]
     pub backend: BackendChoice,
     /// The interface towards the aggregator (XDP); absent: that of the route to `aggregator`.
     pub interface: Option<String>,
-    /// How the program and the sockets are bound (XDP), if the daemon attaches the program.
+    /// The mode in which the program and the sockets are bound (XDP), if the daemon attaches the program.
     #[serde(default)]
     pub mode: HostMode,
     /// Whether rules in the NIC steer packets to queues (XDP), if the daemon attaches the program; as `sumac attach --steer`.
@@ -118,18 +118,18 @@ pub struct Config {
     /// Whether packets have a UDP checksum (XDP); the same on all workers of a job.
     #[serde(default = "yes")]
     pub checksum: bool,
-    /// How much of their memory trainers may register in all; a user at most half of it. Absent: the host's memory.
+    /// The most memory that trainers may register in all, in MiB; a user at most half of it. Absent: the host's memory.
     pub memory_mib: Option<u64>,
-    /// How much of its own memory the daemon may hold for trainers: connections, jobs, queued operations; for a user at most
-    /// half of it. Absent: an eighth of the host's memory, at least 512.
+    /// The most memory of its own that the daemon holds for trainers, in MiB: connections, jobs, queued operations; for a user at
+    /// most half of it. Absent: an eighth of the host's memory, at least 512.
     pub buffers_mib: Option<u64>,
-    /// How long a job waits for its workers, in seconds.
+    /// The time that a job waits for its workers, in seconds.
     #[serde(default = "default_join_timeout")]
     pub join_timeout_s: f64,
     /// The address, such as `"127.0.0.1:9402"`, at which Prometheus scrapes metrics; absent: none.
     #[schemars(with = "Option<String>")]
     pub metrics: Option<SocketAddr>,
-    /// Where spans of operations go; absent: they are off.
+    /// The destination of operations' spans; absent: they are off.
     pub tracing: Option<TracingConfig>,
     /// Whether system calls are restricted to those that the daemon uses (seccomp). `sumac status` shows it.
     #[serde(default = "yes")]

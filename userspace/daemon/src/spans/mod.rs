@@ -26,9 +26,9 @@ const QUEUE: usize = 16_384;
 #[derive(Debug, Default)]
 pub(crate) struct SpanCounters {
     pub(crate) exported: AtomicU64,
-    /// Those that found the queue full.
+    /// Dropped because the queue was full.
     pub(crate) overflowed: AtomicU64,
-    /// Those that the collector did not take.
+    /// Refused by the collector.
     pub(crate) refused: AtomicU64,
 }
 

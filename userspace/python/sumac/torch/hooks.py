@@ -110,7 +110,7 @@ class State:
 
 
 class _Residuals:
-    """What the last step has left out, by bucket. It stays with its parameters when DDP forms its buckets anew."""
+    """The elements that the last step left out, by bucket. It stays with its parameters when DDP forms its buckets anew."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, tuple[list[int], torch.Tensor]] = {}
