@@ -15,7 +15,7 @@ mod server;
 use std::{net::Ipv4Addr, time::Duration};
 
 use plane::{Call, FakePlane};
-use server::{HANGS, SECRET, Server, StateDir, failure, fault, problem_of, refusal, request, with};
+use server::{HANGS, SECRET, Server, StateDir, failure, fault, problem_of, refusal, request, until, with};
 use sumac_control::{
     FailureKind, JoinError, MemberState, Outcome, RefusalKind,
     events::{Announcement, Event, Post},
@@ -67,7 +67,7 @@ async fn three_workers_join_and_leave_and_join_again() {
 #[tokio::test]
 async fn a_missing_rank_is_named() {
     let server = Server::start(FakePlane::new(1024)).await;
-    let impatient = |rank| with(request(rank, 4), |spec| spec.timeout_s = Some(0.7));
+    let impatient = |rank| with(request(rank, 4), |spec| spec.timeout_s = Some(2.0));
     let endpoint = server.endpoint();
     let (zero, two) = tokio::join!(join(&endpoint, impatient(0)), join(&endpoint, impatient(2)));
     for result in [zero, two] {
@@ -227,9 +227,12 @@ async fn a_plane_that_fails_is_quoted() {
 async fn a_worker_that_gives_up_waiting_frees_its_place_at_once() {
     let server = Server::start(FakePlane::new(1024)).await;
     let endpoint = server.endpoint();
-    let first = tokio::spawn(async move { join(&endpoint, request(0, 2)).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let patient = with(request(0, 2), |spec| spec.timeout_s = Some(2.0 * HANGS.as_secs_f64()));
+    let first = tokio::spawn(async move { join(&endpoint, patient).await });
+    until(|| server.missing() == [("train".to_owned(), vec![1])]).await;
     first.abort();
+    // Before its connection has ended, others could start the job with it.
+    until(|| server.missing().is_empty()).await;
     let members = server.all(|rank| request(rank, 2), 2).await;
     assert_eq!(members.len(), 2);
     server.stop().await;

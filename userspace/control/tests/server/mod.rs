@@ -16,7 +16,7 @@ use sumac_control::{
     events::{Event, Fault, Post},
     join,
     rack::RackServer,
-    server::{Listening, ServerOptions},
+    server::{Listening, Overseer, ServerOptions},
 };
 use sumac_job::{JobSpec, OperationId, Scale};
 use tokio::{
@@ -65,10 +65,15 @@ pub struct Server {
     pub address: SocketAddr,
     pub plane: FakePlane,
     pub state_dir: Arc<StateDir>,
+    /// None of a rack's.
+    overseer: Option<Overseer>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
     runtime: Runtime,
 }
+
+/// A server's own address, once it listens.
+type Opened = oneshot::Sender<(SocketAddr, Option<Overseer>)>;
 
 pub const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -84,9 +89,9 @@ impl Server {
         rejoin_grace: Duration,
     ) -> Server {
         let (below, options) = (Arc::new(plane.clone()), options(&state_dir, rejoin_grace));
-        let serve = |opened: oneshot::Sender<SocketAddr>, stopped: oneshot::Receiver<()>| async move {
+        let serve = |opened: Opened, stopped: oneshot::Receiver<()>| async move {
             let listening = Listening::open(address, below, options).await.unwrap();
-            opened.send(listening.address()).unwrap();
+            opened.send((listening.address(), Some(listening.overseer()))).ok().unwrap();
             listening.serve(async { drop(stopped.await) }).await.unwrap();
         };
         Server::run(plane, state_dir, serve).await
@@ -104,9 +109,9 @@ impl Server {
     ) -> Server {
         let plane = FakePlane::new(512);
         let (below, name, identity) = (Arc::new(plane.clone()), name.to_owned(), state_dir.identity());
-        let serve = |opened: oneshot::Sender<SocketAddr>, stopped: oneshot::Receiver<()>| async move {
+        let serve = |opened: Opened, stopped: oneshot::Receiver<()>| async move {
             let rack = RackServer::open(address, below, identity, root, name).await.unwrap();
-            opened.send(rack.address()).unwrap();
+            opened.send((rack.address(), None)).ok().unwrap();
             rack.serve(async { drop(stopped.await) }).await.unwrap();
         };
         Server::run(plane, state_dir, serve).await
@@ -115,14 +120,14 @@ impl Server {
     async fn run<F: Future<Output = ()> + Send + 'static>(
         plane: FakePlane,
         state_dir: Arc<StateDir>,
-        serve: impl FnOnce(oneshot::Sender<SocketAddr>, oneshot::Receiver<()>) -> F,
+        serve: impl FnOnce(Opened, oneshot::Receiver<()>) -> F,
     ) -> Server {
         let runtime = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (opened, is_open) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
         let task = runtime.spawn(serve(opened, stopped));
-        let address = timeout(HANGS, is_open).await.unwrap().unwrap();
-        Server { address, plane, state_dir, stop: Some(stop), task, runtime }
+        let (address, overseer) = timeout(HANGS, is_open).await.unwrap().unwrap();
+        Server { address, plane, state_dir, overseer, stop: Some(stop), task, runtime }
     }
 
     pub async fn stop(mut self) -> Arc<StateDir> {
@@ -137,6 +142,12 @@ impl Server {
         let runtime = self.runtime;
         tokio::task::spawn_blocking(move || runtime.shutdown_timeout(HANGS)).await.unwrap();
         self.state_dir
+    }
+
+    /// Returns the ranks that the jobs of a root wait for, by job.
+    pub fn missing(&self) -> Vec<(String, Vec<u16>)> {
+        let overview = self.overseer.as_ref().and_then(Overseer::overview).unwrap_or_default();
+        overview.jobs.into_iter().map(|job| (job.name, job.missing)).collect()
     }
 
     /// Returns the endpoint to join.
