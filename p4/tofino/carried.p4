@@ -54,6 +54,11 @@ header outcome_t {
 // It is not the aggregator's.
 const bit<8> PASS_FORWARD = 9;
 
+// The queue of both recirculation ports for packets that conclude a chunk, which nothing repeats: others fill queue 0, and lose packets there that
+// workers send again.
+#define CONCLUDING_QUEUE 1
+#define CONCLUDES(PASS) (PASS == PASS_CONCLUDE || PASS == PASS_CONCLUDE_ROOTS || PASS == PASS_AGREE)
+
 #define MORE_HEADERS context_t context; outcome_t outcome; frame_t frame;
 
 #endif

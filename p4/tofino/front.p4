@@ -285,6 +285,11 @@ control FrontIngress(
                 to_slots();
             }
         }
+#ifndef DYNAMIC_ONLY
+        if (CONCLUDES(hdr.bridge.pass)) {
+            for_tm.qid = CONCLUDING_QUEUE;
+        }
+#endif
         exits.apply();
         if (meta.is_first_pass == 1 && meta.is_to_slots == 0) {
             COUNT(reasons, reason_index);

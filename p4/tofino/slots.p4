@@ -142,6 +142,11 @@ control SlotsIngress(
         } else {
             for_tm.ucast_egress_port = FRONT_PORT;
         }
+#ifndef DYNAMIC_ONLY
+        if (CONCLUDES(hdr.bridge.pass)) {
+            for_tm.qid = CONCLUDING_QUEUE;
+        }
+#endif
     }
 }
 
