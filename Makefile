@@ -131,7 +131,7 @@ reference: build ## write docs/reference, the pages that are generated from the 
 	SUMAC_BIN_DIR=$(BIN) /usr/bin/python3 tools/docs/reference.py
 
 .PHONY: book
-book: ## render docs/ as a site into target/book (builds mdbook first: about a minute)
+book: ## render docs/ as a site into target/book (builds mdbook first: two minutes)
 	@tools/setup.sh --book
 	mdbook build docs
 

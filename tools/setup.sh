@@ -7,7 +7,7 @@
 #   tools/setup.sh --lint     also clippy and rustfmt, for `make lint`
 #   tools/setup.sh --deny     also cargo-deny, for `make deny`
 #   tools/setup.sh --fuzz     also cargo-bolero, for `make fuzz`
-#   tools/setup.sh --book     also mdbook, for `make book`
+#   tools/setup.sh --book     also mdbook and mdbook-mermaid, for `make book`
 #   tools/setup.sh --packages also cargo-deb, for `make package`
 # A second run finds everything in place and does nothing.
 set -euo pipefail
@@ -16,6 +16,7 @@ BPF_LINKER_VERSION=0.13.0
 CARGO_DENY_VERSION=0.20.2
 CARGO_BOLERO_VERSION=0.13.5
 MDBOOK_VERSION=0.5.4
+MDBOOK_MERMAID_VERSION=0.17.1
 CARGO_DEB_VERSION=3.8.0
 LLVM=22
 
@@ -127,6 +128,15 @@ install_mdbook() {
     cargo install --quiet --locked mdbook --version "$MDBOOK_VERSION" --no-default-features --features search
 }
 
+# It brings the script that draws the diagrams, and writes it beside the pages.
+install_mdbook_mermaid() {
+    if ! mdbook-mermaid --version 2>/dev/null | grep -qx "mdbook-mermaid $MDBOOK_MERMAID_VERSION"; then
+        say "building mdbook-mermaid $MDBOOK_MERMAID_VERSION (about a minute)"
+        cargo install --quiet --locked mdbook-mermaid --version "$MDBOOK_MERMAID_VERSION"
+    fi
+    RUST_LOG=error mdbook-mermaid install "$(dirname "$0")/../docs"
+}
+
 # Without optimization it is built in half a minute; gzip and xz of the system compress.
 install_cargo_deb() {
     cargo deb --version 2>/dev/null | grep -q "^cargo-deb $CARGO_DEB_VERSION" && return
@@ -153,7 +163,10 @@ case "${1:-}" in
 --lint) cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 || install_missing "${lint_packages[@]}" ;;
 --deny) install_cargo_deny ;;
 --fuzz) install_cargo_bolero ;;
---book) install_mdbook ;;
+--book)
+    install_mdbook
+    install_mdbook_mermaid
+    ;;
 --packages)
     install_missing "${package_packages[@]}"
     install_cargo_deb

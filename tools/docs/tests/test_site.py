@@ -12,6 +12,9 @@ from urllib.parse import unquote
 
 from blocks import FOLDER
 
+# Written by tools/setup.sh --book.
+SCRIPT = FOLDER / "mermaid.min.js"
+
 
 class Page(HTMLParser):
     """The links and the anchors of a rendered page."""
@@ -30,14 +33,16 @@ class Page(HTMLParser):
                 self.links.append(value)
 
 
-@unittest.skipUnless(shutil.which("mdbook"), "mdbook is not installed: tools/setup.sh --book")
+@unittest.skipUnless(shutil.which("mdbook") and SCRIPT.exists(), "mdbook or its Mermaid is not installed: tools/setup.sh --book")
 class Site(unittest.TestCase):
-    def test_no_link_is_dead(self) -> None:
+    def test_no_link_is_dead_and_diagrams_are_drawn(self) -> None:
         with tempfile.TemporaryDirectory() as name:
             built = subprocess.run(["mdbook", "build", "--dest-dir", name, str(FOLDER)], stderr=subprocess.PIPE, text=True, check=True)
             self.assertNotRegex(built.stderr, "WARN|ERROR")
             pages = {path.resolve(): Page(path.read_text()) for path in pathlib.Path(name).rglob("*.html")}
             self.assertGreater(len(pages), 15)
+            diagrams = sum(path.read_text().count("```mermaid") for path in FOLDER.glob("*.md"))
+            self.assertEqual(sum(path.read_text().count('<pre class="mermaid">') for path in pages if path.name != "print.html"), diagrams)
             for path, page in pages.items():
                 for link in page.links:
                     # The page for unknown addresses has links from the site's root.
