@@ -4,7 +4,7 @@ use clap::{Args, value_parser};
 use sumac_client::{DType, Reduction};
 use sumac_lab::Topology;
 use sumac_lab::capture::CaptureOptions;
-use sumac_lab::deployment::{Aggregator, Backend};
+use sumac_lab::deployment::{Aggregator, Backend, DynamicOptions, MODEL_SHARED_SLOTS};
 use sumac_lab::options::{MeasureArguments, by_name, refuse};
 use sumac_lab::run::{RunOptions, run};
 
@@ -68,6 +68,9 @@ impl Run {
         options.sumac.on_model = self.aggregator == Some(Aggregator::Bmv2);
         if options.sumac.on_model {
             refuse_without_model(&options);
+            if let Some(dynamic) = &mut options.sumac.dynamic {
+                dynamic.slots = MODEL_SHARED_SLOTS;
+            }
         }
         (options.operation.dtype, options.operation.reduction) = (self.dtype, self.reduction);
         (options.jobs, options.seed) = (self.jobs, self.seed);
@@ -106,5 +109,10 @@ fn refuse_without_model(options: &RunOptions) {
     }
     if options.lab.topology == Topology::Loopback {
         refuse("--aggregator bmv2: a switch has ports, and a lab over loopback has none");
+    }
+    if options.sumac.dynamic.is_some_and(|dynamic| dynamic.slots != DynamicOptions::default().slots) {
+        refuse(
+            "--aggregator bmv2: the slots of dynamic jobs are compiled into its program: leave out --slots",
+        );
     }
 }

@@ -53,7 +53,7 @@ pub fn all(checksum: bool) -> Vec<(Setup, Vec<Step>)> {
             let step = reference.receive(job.workers[*rank].interface, bytes);
             steps.push(Step { case: Some(case.to_owned()), ..step });
         }
-        debug_assert_eq!(steps.last().map(|step| step.reason.as_str()), Some(reason.name()), "{case}");
+        assert_eq!(steps.last().map(|step| step.reason.as_str()), Some(reason.name()), "{case}");
         (setup, steps)
     };
     CASES.into_iter().chain([mismatch]).map(of).collect()

@@ -28,7 +28,7 @@ use crate::spec::Topology as LabTopology;
 pub use options::{
     Aggregator, Backend, DirectCollective, DirectOptions, DynamicOptions, FIRST_VLAN, SumacOptions,
 };
-pub use switch::Pipeline;
+pub use switch::{MODEL_SHARED_SLOTS, Pipeline};
 
 /// TCP port of a control plane that has its host for itself, and the first UDP port of its aggregator.
 const CONTROL_PORT: u16 = 48600;

@@ -19,6 +19,8 @@ use crate::namespace::Namespace;
 
 /// The model's program, found on PATH.
 const MODEL: &str = "simple_switch_grpc";
+/// Slots of each shard that dynamic jobs share: DYNAMIC_SLOTS of p4/common/sizes.p4.
+pub const MODEL_SHARED_SLOTS: u32 = 2048;
 
 /// TCP ports of the model in its namespace: of P4Runtime, and of Thrift.
 const P4RUNTIME_PORT: u16 = 9559;
@@ -71,7 +73,7 @@ impl Deployment<'_> {
     }
 
     /// Starts the model of the aggregator at this place, without a program: its control plane loads that.
-    pub fn start_switch(&mut self, place: usize) -> Result<()> {
+    fn start_switch(&mut self, place: usize) -> Result<()> {
         let Some(host) = self.aggregator_hosts().nth(place) else { bail!("no aggregator at place {place}") };
         keep_packets_from_the_kernel(host, self.lab.spec().queues)?;
         let notifications =
@@ -89,11 +91,6 @@ impl Deployment<'_> {
             listens(host, P4RUNTIME_PORT) && listens(host, THRIFT_PORT)
         })?;
         deepen_queues(host)
-    }
-
-    /// Ends the model of the aggregator at this place; its tables and registers are gone.
-    pub fn stop_switch(&mut self, place: usize) {
-        self.switches[place] = None;
     }
 }
 
