@@ -142,7 +142,8 @@ control Lookup(inout headers_t hdr, inout metadata_t meta) {
         }
         actions = { set_uplink; set_past; @defaultonly NoAction; }
         default_action = NoAction;
-        size = UPLINKS;
+        // The aggregator's address, and the parent's own.
+        size = UPLINKS * 2;
     }
 
     action set_static(bit<16> first, bit<32> mask, bit<32> lane_slots, bit<16> lane) {

@@ -1,4 +1,4 @@
-// Sizes of the program. Each can be set on the compiler's command line.
+// Sizes of the program. Those with #ifndef can be set on the compiler's command line.
 #ifndef SIZES_P4
 #define SIZES_P4
 
@@ -29,19 +29,28 @@
 #ifndef SLOT_TIMEOUT
 #define SLOT_TIMEOUT TICKS_OF_SECOND
 #endif
-// Entries of tables. Jobs are numbered from 1 to 63; members are workers and racks.
+// Entries of tables. Jobs are numbered from 1 to 63, as the control plane does; members are workers and racks.
 #define JOBS 64
 #define TOKENS (JOBS * 2)
+#ifndef MEMBERS
 #define MEMBERS 1024
+#endif
 #define SENDERS (MEMBERS * 2)
+// A job's parent for each shard.
 #define UPLINKS (JOBS * SHARDS)
+#ifndef PLACED
 #define PLACED 1024
+#endif
 #define WAYS (MEMBERS + UPLINKS)
+#ifndef OWN_ADDRESSES
 #define OWN_ADDRESSES 64
+#endif
+#ifndef HOSTS
 #define HOSTS 1024
+#endif
 #define LANES (JOBS * 64)
 
-// Elements of a chunk.
+// The most elements of a chunk: those that p4/generate.py has registers for.
 #define ELEMENTS 64
 
 #endif

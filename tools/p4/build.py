@@ -17,7 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import branches
 from resources import Json, resources
-from toolchain import BUILT, CHIPS, ROOT, SOURCES, Chip, CompilerFailed, compile_for_chip, compile_for_model, missing, pipelines, programs
+from toolchain import (
+    BUILT, CHIPS, MODEL_COMPILER, ROOT, SOURCES, Chip, CompilerFailed, compile_for_chip, compile_for_model, missing, pipelines, programs,
+)
 
 HEAD = ("program", "pipeline", "chip", "stages", "PHV containers", "PHV bits", "SRAM blocks", "TCAM blocks", "stateful ALUs", "logical tables")
 
@@ -35,7 +37,7 @@ def main() -> int:
     parser.add_argument("--model", action="store_true", help="for the behavioural model only")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the resources to a file, as JSON")
     options = parser.parse_args()
-    if why := missing():
+    if why := missing([MODEL_COMPILER]) if options.model else missing():
         print(f"p4: {why}", file=sys.stderr)
         return 1
     try:

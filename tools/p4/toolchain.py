@@ -41,9 +41,9 @@ CHIPS = (
 )
 
 
-def missing() -> str:
-    """Returns why nothing can be compiled; empty if all compilers are there."""
-    absent = [name for name in (MODEL_COMPILER, CHIP_COMPILER, ASSEMBLER) if shutil.which(name) is None]
+def missing(compilers: Sequence[str] = (MODEL_COMPILER, CHIP_COMPILER, ASSEMBLER)) -> str:
+    """Returns why these cannot compile; empty if all are there."""
+    absent = [name for name in compilers if shutil.which(name) is None]
     return f"{', '.join(absent)}: not on PATH; docs/p4.md says how to get them" if absent else ""
 
 
