@@ -22,24 +22,21 @@ const EGRESS_REASONS: &str = "egress_reasons";
 const WORKER_EVENTS: &str = "worker_events";
 const REASONS_OF_JOB: u32 = 64;
 const EVENTS: u32 = 4;
+/// The largest count, so that sums of counts fit: more is no switch's.
+const LARGEST: u64 = u64::MAX >> 16;
 
 /// Returns what is counted of each job; job 0: of none.
 pub fn all(switch: &impl Target) -> Result<Vec<JobSeen>, SwitchError> {
     let cells = 0..MAX_JOBS as u32 * REASONS_OF_JOB;
-    let [arrived, left] = [arrived(switch, cells.clone())?, switch.counters(EGRESS_REASONS, cells)?];
+    let [arrived, left] = [arrived(switch, cells.clone())?, counts(switch, EGRESS_REASONS, cells)?];
     let by_job =
         |counts: &[u64]| counts.chunks(REASONS_OF_JOB as usize).map(<[u64]>::to_vec).collect::<Vec<_>>();
     Ok(by_job(&arrived).iter().zip(by_job(&left)).map(|(arrived, left)| seen(arrived, &left)).collect())
 }
 
-/// Returns what is counted of a job.
-pub fn of_job(switch: &impl Target, job: u16) -> Result<JobSeen, SwitchError> {
-    Ok(seen(&arrived(switch, reasons(job))?, &switch.counters(EGRESS_REASONS, reasons(job))?))
-}
-
 /// Returns what is counted of a job's workers, by rank.
 pub fn of_workers(switch: &impl Target, job: u16) -> Result<Vec<WorkerSeen>, SwitchError> {
-    let counts = switch.counters(WORKER_EVENTS, events(job))?;
+    let counts = counts(switch, WORKER_EVENTS, events(job))?;
     let worker = |counts: &[u64]| {
         let of = |event: usize| counts.get(event).copied().unwrap_or(0);
         let counters = WorkerCounters { added: of(0), last: of(1), duplicates: of(2), replies: of(3) };
@@ -48,7 +45,7 @@ pub fn of_workers(switch: &impl Target, job: u16) -> Result<Vec<WorkerSeen>, Swi
     Ok(counts.chunks(EVENTS as usize).map(worker).collect())
 }
 
-/// Begins anew with a job.
+/// Sets a job's counters to zero.
 pub fn clear(switch: &impl Target, job: u16) -> Result<(), SwitchError> {
     switch.clear_counters(REASONS, reasons(job))?;
     if_there(switch.clear_counters(DECIDED_REASONS, reasons(job)))?;
@@ -58,10 +55,14 @@ pub fn clear(switch: &impl Target, job: u16) -> Result<(), SwitchError> {
 
 /// Returns what is counted of arriving packets.
 fn arrived(switch: &impl Target, cells: Range<u32>) -> Result<Vec<u64>, SwitchError> {
-    let mut counts = switch.counters(REASONS, cells.clone())?;
-    let decided = if_there(switch.counters(DECIDED_REASONS, cells))?.unwrap_or_default();
-    counts.iter_mut().zip(decided).for_each(|(count, decided)| *count += decided);
-    Ok(counts)
+    let mut arrived = counts(switch, REASONS, cells.clone())?;
+    let decided = if_there(counts(switch, DECIDED_REASONS, cells))?.unwrap_or_default();
+    arrived.iter_mut().zip(decided).for_each(|(count, decided)| *count += decided);
+    Ok(arrived)
+}
+
+fn counts(switch: &impl Target, counter: &'static str, cells: Range<u32>) -> Result<Vec<u64>, SwitchError> {
+    Ok(switch.counters(counter, cells)?.into_iter().map(|count| count.min(LARGEST)).collect())
 }
 
 /// Returns none where the program has no such counter.

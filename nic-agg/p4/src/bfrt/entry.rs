@@ -126,7 +126,13 @@ pub fn number(table: &Table, field: &Field, bytes: &[u8]) -> Result<u64, SwitchE
     if high.iter().any(|byte| *byte != 0) {
         return Err(wrong(table, field, "the switch sends a number of more than 64 bits"));
     }
-    Ok(low.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    let number = low.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    match field.bits().filter(|bits| *bits < u64::BITS && number >> bits != 0) {
+        Some(bits) => {
+            Err(wrong(table, field, &format!("the switch sends a number of more than its {bits} bits")))
+        }
+        None => Ok(number),
+    }
 }
 
 pub fn wrong(table: &Table, field: &Field, what: &str) -> SwitchError {

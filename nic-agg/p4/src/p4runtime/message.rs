@@ -67,7 +67,7 @@ fn table_entry(program: &Program, entry: &Entry) -> Result<TableEntry, SwitchErr
             kind: "parameter",
             name: format!("{name}` of action `{}", entry.action),
         };
-        let param_id = *action.parameters.get(name).ok_or_else(unknown)?;
+        let param_id = action.parameters.get(name).ok_or_else(unknown)?.id;
         Ok(action::Param { param_id, value: bytes(*value) })
     };
     let params = entry.parameters.iter().map(parameter).collect::<Result<_, SwitchError>>()?;
@@ -91,30 +91,34 @@ pub fn entry(program: &Program, name: &'static str, entity: &Entity) -> Result<O
     };
     let table = program.table(name)?;
     let action = program.action_of(called.action_id)?;
+    let checked = |of: &str, bits: u32, bytes: &[u8]| {
+        number(bytes, bits).ok_or_else(|| SwitchError::Field {
+            table: name.to_owned(),
+            field: of.to_owned(),
+            what: format!("the switch sends a number of more than its {bits} bits"),
+        })
+    };
     let mut key = BTreeMap::new();
     for field in &read.r#match {
-        let found = table.fields.iter().find(|known| known.id == field.field_id);
+        let Some(known) = table.fields.iter().find(|known| known.id == field.field_id) else { continue };
+        let value = |bytes: &[u8]| checked(&known.name, known.bits, bytes);
         let value = match &field.field_match_type {
-            Some(field_match::FieldMatchType::Exact(exact)) => Match::Exact(number(&exact.value)),
+            Some(field_match::FieldMatchType::Exact(exact)) => Match::Exact(value(&exact.value)?),
             Some(field_match::FieldMatchType::Ternary(ternary)) => {
-                Match::Ternary { value: number(&ternary.value), mask: number(&ternary.mask) }
+                Match::Ternary { value: value(&ternary.value)?, mask: value(&ternary.mask)? }
             }
             _ => continue,
         };
-        if let Some(found) = found {
-            key.insert(found.name.clone(), value);
+        key.insert(known.name.clone(), value);
+    }
+    let mut parameters = BTreeMap::new();
+    for read in &called.params {
+        let known = action.parameters.iter().find(|(_, known)| known.id == read.param_id);
+        if let Some((of, known)) = known {
+            parameters.insert(of.clone(), checked(of, known.bits, &read.value)?);
         }
     }
-    let name_of =
-        |id: u32| action.parameters.iter().find(|(_, known)| **known == id).map(|(name, _)| name.clone());
-    let parameters =
-        called.params.iter().filter_map(|param| Some((name_of(param.param_id)?, number(&param.value))));
-    Ok(Some(Entry {
-        table: name,
-        key: Key(key),
-        action: action.name.clone(),
-        parameters: parameters.collect(),
-    }))
+    Ok(Some(Entry { table: name, key: Key(key), action: action.name.clone(), parameters }))
 }
 
 fn multicast(group: &Group) -> entity::Entity {
@@ -133,21 +137,27 @@ fn multicast(group: &Group) -> entity::Entity {
     entity::Entity::PacketReplicationEngineEntry(PacketReplicationEngineEntry { r#type: Some(of) })
 }
 
-/// Returns a group that was read.
-pub fn group(entity: &Entity) -> Option<Group> {
-    let Some(entity::Entity::PacketReplicationEngineEntry(engine)) = &entity.entity else { return None };
+/// Returns a group that was read; `None`: it is of another kind.
+pub fn group(entity: &Entity) -> Result<Option<Group>, SwitchError> {
+    let Some(entity::Entity::PacketReplicationEngineEntry(engine)) = &entity.entity else { return Ok(None) };
     let Some(packet_replication_engine_entry::Type::MulticastGroupEntry(read)) = &engine.r#type else {
-        return None;
+        return Ok(None);
+    };
+    let wide = || SwitchError::Refused {
+        doing: format!("reading multicast group {}", read.multicast_group_id),
+        what: "a port of more than 32 bits".to_owned(),
     };
     let port = |replica: &p4::Replica| match &replica.port_kind {
         #[expect(deprecated, reason = "servers of before P4Runtime 1.4")]
-        Some(replica::PortKind::EgressPort(port)) => *port,
-        Some(replica::PortKind::Port(port)) => number(port) as u32,
-        None => 0,
+        Some(replica::PortKind::EgressPort(port)) => Ok(*port),
+        Some(replica::PortKind::Port(port)) => {
+            number(port, u32::BITS).and_then(|port| u32::try_from(port).ok()).ok_or_else(wide)
+        }
+        None => Ok(0),
     };
-    let replicas = read.replicas.iter();
-    let replicas = replicas.map(|replica| Replica { port: port(replica), instance: replica.instance });
-    Some(Group::new(read.multicast_group_id, replicas))
+    let replica = |read: &p4::Replica| Ok(Replica { port: port(read)?, instance: read.instance });
+    let replicas = read.replicas.iter().map(replica).collect::<Result<Vec<_>, SwitchError>>()?;
+    Ok(Some(Group::new(read.multicast_group_id, replicas)))
 }
 
 /// Returns the cell and packets of a counter that was read.
@@ -164,8 +174,12 @@ fn bytes(value: u64) -> Vec<u8> {
     all[zeros..].to_vec()
 }
 
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+/// Returns the number that big-endian bytes hold; none where it has more than so many bits, or 64.
+fn number(bytes: &[u8], bits: u32) -> Option<u64> {
+    let (high, low) = bytes.split_at(bytes.len().saturating_sub(8));
+    let number = low.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let fits = high.iter().all(|byte| *byte == 0) && number.checked_shr(bits).unwrap_or(0) == 0;
+    fits.then_some(number)
 }
 
 #[cfg(test)]
@@ -183,8 +197,10 @@ mod tests {
         ];
         for (value, expected) in table {
             assert_eq!(bytes(value), expected, "{value}");
-            assert_eq!(number(expected), value);
+            assert_eq!(number(expected, 64), Some(value));
         }
-        assert_eq!(number(&[0, 0, 7]), 7, "with leading zeros, as some servers write");
+        assert_eq!(number(&[0, 0, 7], 3), Some(7), "with leading zeros, as some servers write");
+        assert_eq!(number(&[0, 0, 8], 3), None, "wider than its field");
+        assert_eq!(number(&[1, 0, 0, 0, 0, 0, 0, 0, 0], 128), None, "wider than any");
     }
 }

@@ -174,7 +174,7 @@ impl Target for P4Runtime {
 
     fn groups(&self) -> Result<Vec<Group>, SwitchError> {
         let read = self.read("reading the multicast groups", vec![message::all_groups()])?;
-        Ok(read.iter().filter_map(message::group).collect())
+        read.iter().filter_map(|entity| message::group(entity).transpose()).collect()
     }
 
     fn counters(&self, counter: &'static str, cells: Range<u32>) -> Result<Vec<u64>, SwitchError> {

@@ -21,7 +21,7 @@ pub struct Program {
     pub file: String,
     tables: Vec<Table>,
     actions: Vec<Action>,
-    /// Ids and sizes of indexed counters, by name.
+    /// Ids of indexed counters, by name.
     counters: BTreeMap<String, u32>,
 }
 
@@ -52,6 +52,7 @@ impl Table {
 pub struct Field {
     pub id: u32,
     pub name: String,
+    pub bits: u32,
     pub is_ternary: bool,
 }
 
@@ -59,8 +60,14 @@ pub struct Field {
 pub struct Action {
     pub id: u32,
     pub name: String,
-    /// Ids by name.
-    pub parameters: BTreeMap<String, u32>,
+    /// By name.
+    pub parameters: BTreeMap<String, Parameter>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    pub id: u32,
+    pub bits: u32,
 }
 
 impl Program {
@@ -85,7 +92,7 @@ impl Program {
         let actions = info.actions.iter().map(|action| Action {
             id: id(action.preamble.as_ref()),
             name: last_name(action.preamble.as_ref()),
-            parameters: action.params.iter().map(|param| (param.name.clone(), param.id)).collect(),
+            parameters: action.params.iter().map(parameter).collect(),
         });
         let counters = info.counters.iter();
         let counters =
@@ -155,7 +162,16 @@ fn parse_info(bytes: &[u8]) -> Result<P4Info, String> {
 fn field(field: &config::MatchField) -> Field {
     let ternary = match_field::MatchType::Ternary as i32;
     let is_ternary = field.r#match == Some(match_field::Match::MatchType(ternary));
-    Field { id: field.id, name: field.name.clone(), is_ternary }
+    Field { id: field.id, name: field.name.clone(), bits: bits(field.bitwidth), is_ternary }
+}
+
+fn parameter(parameter: &config::action::Param) -> (String, Parameter) {
+    (parameter.name.clone(), Parameter { id: parameter.id, bits: bits(parameter.bitwidth) })
+}
+
+/// Returns a width; P4Info leaves it out where values are of the target's own types.
+fn bits(width: i32) -> u32 {
+    u32::try_from(width).ok().filter(|bits| *bits > 0).unwrap_or(u64::BITS)
 }
 
 fn id(preamble: Option<&config::Preamble>) -> u32 {

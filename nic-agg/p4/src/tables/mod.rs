@@ -1,4 +1,4 @@
-//! The entries of a job, by the control blocks of the program (p4/common), and a job as its entries tell it.
+//! The entries of a job, by the control blocks of the program (p4/common), and a job reconstructed from its entries.
 //!
 //! | module | control block |
 //! | --- | --- |
@@ -28,7 +28,7 @@ use crate::{
 
 /// A job's table, written last: with its entry the job begins.
 pub const JOBS: &str = "jobs";
-/// All tables, in the order in which entries are written.
+/// All tables.
 pub const ALL: [&str; 16] = [
     "hosts",
     "own",

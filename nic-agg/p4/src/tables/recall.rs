@@ -1,4 +1,4 @@
-//! A job as its entries on the switch tell it, for a control plane that has been started again.
+//! A job reconstructed from its entries on the switch, for a control plane that has been started again.
 
 use std::collections::BTreeSet;
 
@@ -7,6 +7,9 @@ use sumac_wire::tables::{JobEntry, WorkerEntry, job_flag};
 
 use super::{JOBS, parent, worker};
 use crate::target::{Entry, Key, Match};
+
+/// More slots than any pool has.
+const MOST_SLOTS: u32 = 1 << 24;
 
 /// A job number on the switch.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,8 +74,10 @@ pub fn recall(number: u16, entries: &[&Entry]) -> Option<HeldJob> {
         (0, lanes.iter().filter_map(|entry| slots_end(&entry.key)).max()?, 0)
     } else {
         let lane_slots: u32 = small(lanes.first()?, "lane_slots")?;
-        let first = lanes.iter().filter_map(|entry| small(entry, "first")).min()?;
-        (first, lane_slots.checked_mul(u32::try_from(lanes.len()).ok()?)?, lane_slots.checked_ilog2()?)
+        let first: u32 = lanes.iter().filter_map(|entry| small(entry, "first")).min()?;
+        let slots = lane_slots.checked_mul(u32::try_from(lanes.len()).ok()?)?;
+        first.checked_add(slots).filter(|end| *end <= MOST_SLOTS)?;
+        (first, slots, lane_slots.checked_ilog2()?)
     };
     let entry = JobEntry {
         slot_base,
@@ -94,7 +99,10 @@ pub fn recall(number: u16, entries: &[&Entry]) -> Option<HeldJob> {
 /// Returns the first slot behind those of a prefix.
 fn slots_end(key: &Key) -> Option<u32> {
     match key.0.get("slot") {
-        Some(Match::Ternary { value, mask }) => u32::try_from(value + (!mask & u64::from(u32::MAX)) + 1).ok(),
+        Some(Match::Ternary { value, mask }) => {
+            let last = value.checked_add(!mask & u64::from(u32::MAX))?;
+            u32::try_from(last.checked_add(1)?).ok()
+        }
         _ => None,
     }
 }
