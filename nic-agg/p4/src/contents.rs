@@ -1,11 +1,14 @@
 //! The contents of the switch's tables and multicast groups, and the way from one to another.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use sumac_wire::MAX_JOBS;
 
 use crate::{
-    tables::{self, HeldJob, JOBS, admission::outlives_job},
+    tables::{
+        self, HeldJob, JOBS,
+        admission::{former, outlives_job},
+    },
     target::{Change, Entry, Group, Key, SwitchError, Target, Update},
 };
 
@@ -21,7 +24,9 @@ impl Contents {
         for table in tables::ALL {
             contents.add(switch.entries(table)?);
         }
-        contents.groups = switch.groups()?.into_iter().map(|group| (group.id, group)).collect();
+        // The switch's owner may have other groups.
+        let ours = switch.groups()?.into_iter().filter(|group| (1..MAX_JOBS as u32).contains(&group.id));
+        contents.groups = ours.map(|group| (group.id, group)).collect();
         Ok(contents)
     }
 
@@ -42,9 +47,19 @@ impl Contents {
         self.entries.retain(|(of, _), _| *of != table);
     }
 
-    /// Removes the entries of a job's number, all or but those that outlive it.
-    pub fn remove_job(&mut self, job: u16, all: bool) {
-        self.entries.retain(|_, entry| !is_of(entry, job) || !all && outlives_job(entry));
+    /// Removes the entries of a job's number.
+    pub fn remove_job(&mut self, job: u16) {
+        self.entries.retain(|_, entry| !is_of(entry, job));
+        self.groups.remove(&job.into());
+    }
+
+    /// Makes a job a former one: its last epoch stays, and the entries that outlive it.
+    pub fn end_job(&mut self, job: u16) {
+        if let Some(HeldJob::Active(new)) = self.jobs().remove(&job) {
+            self.add([former(job, &new.active_entry())]);
+        }
+        self.entries
+            .retain(|_, entry| !is_of(entry, job) || entry.table == JOBS || outlives_job(entry.table));
         self.groups.remove(&job.into());
     }
 
@@ -53,11 +68,37 @@ impl Contents {
         self.entries.retain(|_, entry| !is_drop(entry) || entry.exact_field("job") != Some(job.into()));
     }
 
-    /// Removes what is of no job as a whole: a control plane may have ended while it installed one.
+    /// Removes what is of no job as a whole: a control plane may have ended while it installed or removed one.
     pub fn remove_parts(&mut self) {
-        let whole: BTreeSet<u16> = self.jobs().into_keys().collect();
-        for job in (0..=u16::MAX).take(MAX_JOBS).filter(|job| !whole.contains(job)) {
-            self.remove_job(job, true);
+        let jobs = self.jobs();
+        for job in (0..=u16::MAX).take(MAX_JOBS) {
+            match jobs.get(&job) {
+                Some(HeldJob::Active(_)) => {}
+                Some(HeldJob::Former(_)) => self.end_job(job),
+                None => self.remove_job(job),
+            }
+        }
+    }
+
+    /// Returns the numbers of the jobs that aggregate here, and not in `found`.
+    pub fn jobs_missing_in(&self, found: &Contents) -> Vec<u16> {
+        let active =
+            self.entries.iter().filter(|(_, entry)| entry.table == JOBS && entry.action == "set_job");
+        let missing = active.filter(|(place, entry)| found.entries.get(*place) != Some(*entry));
+        missing.filter_map(|(_, entry)| u16::try_from(entry.exact_field("job")?).ok()).collect()
+    }
+
+    /// Adds the jobs of `found` that have later epochs, as former ones. Slots may have such a job as their owner, so its epoch
+    /// must not be used again.
+    pub fn add_later_epochs(&mut self, found: &Contents) {
+        let jobs = self.jobs();
+        for (job, theirs) in found.jobs() {
+            if jobs.get(&job).is_some_and(|ours| ours.entry().epoch >= theirs.entry().epoch) {
+                continue;
+            }
+            self.remove_job(job);
+            self.add(found.entries().filter(|entry| is_of(entry, job)).cloned());
+            self.end_job(job);
         }
     }
 

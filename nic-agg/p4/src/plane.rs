@@ -21,7 +21,7 @@ use crate::{
     contents::Contents,
     counters,
     tables::{self, HeldJob, admission, drops},
-    target::{SwitchError, Target},
+    target::{Binding, SwitchError, Target},
     wiring::{Sizes, Wiring},
 };
 
@@ -36,8 +36,41 @@ pub struct SwitchPlane<T> {
 /// The contents that the switch is to have.
 struct Held {
     contents: Contents,
-    /// The instance of the switch that has them; none when that is not certain.
-    instance: Option<u64>,
+    /// The binding in which the switch was last seen.
+    binding: Binding,
+    /// Whether it has the contents, if no other control plane has written since.
+    is_written: bool,
+    /// The times that another control plane had removed jobs.
+    losses: u64,
+}
+
+impl Held {
+    /// Compares the contents with those that the switch is found with in another binding.
+    fn rebind(&mut self, binding: Binding, found: &Contents) {
+        let before = std::mem::replace(&mut self.binding, binding);
+        let lost = self.contents.jobs_missing_in(found);
+        if before.instance != binding.instance {
+            tracing::warn!(
+                before = before.instance,
+                instance = binding.instance,
+                "the switch was restarted: its slots are lost, its tables are written again"
+            );
+        } else if !lost.is_empty() {
+            // Its own jobs may have had their slots since.
+            self.losses += 1;
+            tracing::warn!(jobs = ?lost, "another control plane has removed jobs from the switch: their slots are lost");
+        } else if *found != self.contents {
+            tracing::warn!(
+                "the switch's tables are not as this control plane has left them; they are written again"
+            );
+        }
+        self.contents.add_later_epochs(found);
+    }
+
+    /// Returns a number that changes when jobs lose their slots.
+    fn instance(&self) -> u64 {
+        self.binding.instance.wrapping_add(self.losses)
+    }
 }
 
 impl<T: Target> SwitchPlane<T> {
@@ -46,12 +79,13 @@ impl<T: Target> SwitchPlane<T> {
     /// # Errors
     /// When the switch does not answer, or runs another program than the control plane knows.
     pub fn start(switch: T, wiring: Wiring) -> Result<SwitchPlane<T>, SwitchError> {
+        let binding = switch.binding()?;
         let mut contents = Contents::read(&switch)?;
         contents.remove_parts();
         contents.remove_table("own");
         contents.remove_table("hosts");
         contents.add(wiring.entries());
-        let held = Mutex::new(Held { contents, instance: None });
+        let held = Mutex::new(Held { contents, binding, is_written: false, losses: 0 });
         let plane = SwitchPlane { switch, wiring, held, reasons: SlotsReasons::default() };
         plane.settle(&mut plane.lock())?;
         Ok(plane)
@@ -69,32 +103,33 @@ impl<T: Target> SwitchPlane<T> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the switch the contents that it is to have, if it may have others: after a restart of it, or a call whose outcome
-    /// is not known. Returns its instance.
-    fn settle(&self, held: &mut Held) -> Result<u64, SwitchError> {
-        let instance = self.switch.instance()?;
-        if held.instance != Some(instance) {
-            let found = Contents::read(&self.switch)?;
-            for step in found.steps_to(&held.contents) {
-                self.switch.write(&step)?;
-            }
-            if let Some(before) = held.instance.replace(instance) {
-                tracing::warn!(
-                    before,
-                    instance,
-                    "the switch was restarted: its slots are lost, its tables are written again"
-                );
-            }
+    /// Writes the contents that the switch is to have, if it may have others: after a restart of it, another control plane, or a
+    /// call whose outcome is not known.
+    fn settle(&self, held: &mut Held) -> Result<(), SwitchError> {
+        let binding = self.switch.binding()?;
+        if held.is_written && held.binding == binding {
+            return Ok(());
         }
-        Ok(instance)
+        let found = Contents::read(&self.switch)?;
+        held.is_written = false;
+        if held.binding != binding {
+            held.rebind(binding, &found);
+        }
+        for step in found.steps_to(&held.contents) {
+            self.switch.write(&step)?;
+        }
+        held.is_written = true;
+        Ok(())
     }
 
     /// Changes the contents of the switch, or leaves them as they are.
-    fn change(&self, held: &mut Held, after: Contents) -> Result<(), SwitchError> {
+    fn change(&self, held: &mut Held, edit: impl FnOnce(&mut Contents)) -> Result<(), SwitchError> {
         self.settle(held)?;
+        let mut after = held.contents.clone();
+        edit(&mut after);
         for step in held.contents.steps_to(&after) {
             if let Err(error) = self.switch.write(&step) {
-                held.instance = None;
+                held.is_written = false;
                 if let Err(error) = self.settle(held) {
                     tracing::warn!(%error, "the switch may hold a part of a job; it is removed when the switch answers");
                 }
@@ -105,27 +140,26 @@ impl<T: Target> SwitchPlane<T> {
         Ok(())
     }
 
-    /// Installs a job's entries. Where a table is full, those of removed jobs go.
+    /// Installs a job's entries. Where a table is full that removed jobs have entries in, those go.
     fn add(&self, held: &mut Held, new: &NewJob) -> Result<(), SwitchError> {
-        let with = |contents: &Contents| {
-            let mut after = contents.clone();
-            after.remove_job(new.job, true);
-            after.add(tables::entries(new, self.wiring.program));
-            after.add_group(tables::group(new));
-            after
+        let install = |contents: &mut Contents| {
+            contents.remove_job(new.job);
+            contents.add(tables::entries(new, self.wiring.program));
+            contents.add_group(tables::group(new));
         };
-        let after = with(&held.contents);
-        let full = match self.change(held, after) {
-            Err(error @ SwitchError::TableFull { .. }) => error,
+        let full = match self.change(held, install) {
+            Err(SwitchError::TableFull { table, what }) if admission::outlives_job(&table) => {
+                SwitchError::TableFull { table, what }
+            }
             other => return other,
         };
-        let mut without = held.contents.clone();
-        if !without.forget_former() {
+        if !held.contents.clone().forget_former() {
             return Err(full);
         }
-        self.change(held, without)?;
-        let after = with(&held.contents);
-        self.change(held, after)
+        self.change(held, |contents| {
+            contents.forget_former();
+        })?;
+        self.change(held, install)
     }
 
     fn state(&self) -> State {
@@ -166,12 +200,12 @@ impl<T: Target> SwitchPlane<T> {
     /// Sets the intentional drops of jobs, present or future.
     pub fn set_drops(&self, jobs: impl Iterator<Item = u16>, parts: Drops) -> Result<(), SwitchError> {
         let mut held = self.lock();
-        let mut after = held.contents.clone();
-        for job in jobs {
-            after.remove_drops(job);
-            after.add(drops::entries(job, parts));
-        }
-        self.change(&mut held, after)
+        self.change(&mut held, |contents| {
+            for job in jobs {
+                contents.remove_drops(job);
+                contents.add(drops::entries(job, parts));
+            }
+        })
     }
 }
 
@@ -217,8 +251,8 @@ impl<T: Target> DataPlane for SwitchPlane<T> {
         let installing = |error: &dyn std::error::Error| failed("installing a job", error);
         let new = NewJob::of(job, workers, parents).map_err(|error| installing(&error))?;
         let mut held = self.lock();
-        self.check(&held.contents, &new).map_err(|error| installing(&error))?;
         self.settle(&mut held).map_err(unavailable)?;
+        self.check(&held.contents, &new).map_err(|error| installing(&error))?;
         counters::clear(&self.switch, new.job).map_err(unavailable)?;
         self.add(&mut held, &new).map_err(|error| installing(&error))?;
         self.reasons.set(new.job, Some(&job.terms.slots_reason));
@@ -228,6 +262,7 @@ impl<T: Target> DataPlane for SwitchPlane<T> {
     fn resize(&self, job: u16, slots: u32, reason: &str) -> Result<(), PlaneError> {
         let resizing = |error: &dyn std::error::Error| failed("changing a job's slots", error);
         let mut held = self.lock();
+        self.settle(&mut held).map_err(unavailable)?;
         let Some(HeldJob::Active(new)) = held.contents.jobs().remove(&job) else {
             return Err(resizing(&JobError::Resize { job, lane_slots: slots, before: 0 }));
         };
@@ -245,19 +280,21 @@ impl<T: Target> DataPlane for SwitchPlane<T> {
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
         self.reasons.set(job, None);
         let mut held = self.lock();
-        let Some(HeldJob::Active(new)) = held.contents.jobs().remove(&job) else { return Ok(()) };
-        let mut after = held.contents.clone();
-        after.remove_job(job, false);
-        after.add([admission::former(job, &new.active_entry())]);
-        if let Err(error) = self.change(&mut held, after.clone()) {
+        if !matches!(held.contents.jobs().get(&job), Some(HeldJob::Active(_))) {
+            return Ok(());
+        }
+        if let Err(error) = self.change(&mut held, |contents| contents.end_job(job)) {
             tracing::warn!(job, %error, "the job is removed from the switch when that answers");
-            *held = Held { contents: after, instance: None };
+            held.contents.end_job(job);
+            held.is_written = false;
         }
         Ok(())
     }
 
     fn instance(&self) -> Result<u64, PlaneError> {
-        self.settle(&mut self.lock()).map_err(unavailable)
+        let mut held = self.lock();
+        self.settle(&mut held).map_err(unavailable)?;
+        Ok(held.instance())
     }
 }
 

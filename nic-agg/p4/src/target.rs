@@ -9,12 +9,17 @@ use thiserror::Error;
 
 /// A programmable switch with the aggregator's program. Calls block, and may be made from any thread.
 pub trait Target: Send + Sync + 'static {
-    /// Names the memory of the program on the switch: another number means that its tables, counters and registers are as
-    /// after a start. It outlives a restart of the control plane.
-    ///
     /// # Errors
     /// When the switch does not answer, or another control plane is its primary.
-    fn instance(&self) -> Result<u64, SwitchError>;
+    fn binding(&self) -> Result<Binding, SwitchError>;
+
+    /// Returns the instance of the binding.
+    ///
+    /// # Errors
+    /// As [`Target::binding`].
+    fn instance(&self) -> Result<u64, SwitchError> {
+        self.binding().map(|binding| binding.instance)
+    }
 
     /// Applies updates in their order. When that fails, some of them may have been applied: read the tables again.
     ///
@@ -35,8 +40,8 @@ pub trait Target: Send + Sync + 'static {
 }
 
 impl<T: Target + ?Sized> Target for Box<T> {
-    fn instance(&self) -> Result<u64, SwitchError> {
-        (**self).instance()
+    fn binding(&self) -> Result<Binding, SwitchError> {
+        (**self).binding()
     }
 
     fn write(&self, updates: &[Update]) -> Result<(), SwitchError> {
@@ -58,6 +63,17 @@ impl<T: Target + ?Sized> Target for Box<T> {
     fn clear_counters(&self, counter: &'static str, cells: Range<u32>) -> Result<(), SwitchError> {
         (**self).clear_counters(counter, cells)
     }
+}
+
+/// The memory that a control plane writes, and since when no other has written it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Names the memory of the program on the switch: another number means that its tables, counters and registers are as
+    /// after a start. It outlives a restart of the control plane.
+    pub instance: u64,
+    /// Increases when this process becomes the switch's primary, or binds to its program: another control plane may have
+    /// written in between.
+    pub session: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

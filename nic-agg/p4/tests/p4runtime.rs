@@ -107,6 +107,7 @@ fn the_latest_control_plane_of_the_model_is_its_primary() {
     let runtime = runtime();
     let first = model.connect(&runtime, 5, &program);
     first.write(&[Update::Entry(Change::Insert, host(1, 1))]).unwrap();
+    let before = first.binding().unwrap();
     let second = model.connect(&runtime, 6, &program);
     assert_eq!(second.instance(), Ok(second.instance().unwrap()));
     assert_eq!(second.entries("hosts").unwrap(), [host(1, 1)], "the same program runs on");
@@ -121,6 +122,8 @@ fn the_latest_control_plane_of_the_model_is_its_primary() {
     let instance = second.instance();
     drop(second);
     wait(&first, |found| found == instance);
+    let after = first.binding().unwrap();
+    assert!(after.instance == before.instance && after.session > before.session, "{before:?} {after:?}");
     first.write(&[Update::Entry(Change::Insert, host(2, 1))]).unwrap();
 }
 

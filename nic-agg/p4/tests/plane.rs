@@ -17,7 +17,7 @@ use sumac_agg_p4::{
         played::{PROGRAM, PlayedServer, PlayedSwitch, Row},
     },
     tables,
-    target::{Entry, Match, Replica, Target, Update},
+    target::{Change, Entry, Group, Match, Replica, Target, Update},
     wiring::Wiring,
 };
 use sumac_control::plane::{
@@ -293,6 +293,13 @@ fn entries_of_removed_jobs_make_room() {
     assert!(full.contains("table `senders` of the switch is full"), "{full}");
     assert_eq!(memory.all(), before, "nothing of it stays");
     assert_eq!(plane.take_over(&[known(&job(2, 1))]).unwrap().last_epochs.len(), 2, "epochs are kept");
+    // Of `uplinks` removed jobs have no entries.
+    plane.remove(2).unwrap();
+    memory.limit("senders", 100);
+    memory.limit("uplinks", 3);
+    let full = plane.install(&dynamic(3, 1)).unwrap_err().to_string();
+    assert!(full.contains("table `uplinks` of the switch is full"), "{full}");
+    assert_eq!(table(&memory, "senders").len(), 2, "those of job 2 stay");
 }
 
 #[test]
@@ -304,6 +311,103 @@ fn after_a_restart_of_the_switch_all_is_written_again() {
     assert_ne!(memory.all(), before);
     assert_ne!(plane.instance().unwrap(), instance);
     assert_eq!(memory.all(), before);
+}
+
+/// The first control plane is primary, then the second, and then the first again: its jobs are gone, and have no slots any more.
+#[test]
+fn jobs_that_another_control_plane_has_removed_are_lost() {
+    let (memory, first) = plane();
+    for job in [job(1, 3), job(2, 1)] {
+        first.install(&job).unwrap();
+    }
+    let (own, instance) = (memory.all(), first.instance().unwrap());
+    memory.rebind();
+    assert_eq!((first.instance().unwrap(), memory.all()), (instance, own), "nobody else was there");
+
+    memory.rebind();
+    let second = SwitchPlane::start(memory.clone(), wiring()).unwrap();
+    assert_eq!(second.take_over(&[known(&job(1, 3))]).unwrap().jobs, [1]);
+    for job in [job(2, 2), job(3, 7)] {
+        second.install(&job).unwrap();
+    }
+    second.remove(2).unwrap();
+
+    memory.rebind();
+    let lost = first.instance().unwrap();
+    assert_ne!(lost, instance);
+    assert_eq!(first.instance().unwrap(), lost, "once");
+    let (former, active): (Vec<_>, Vec<_>) =
+        first.entries().into_iter().partition(|(_, entry)| !sumac_agg_p4::plane::is_active(entry));
+    let epochs = |jobs: Vec<(u16, sumac_wire::tables::JobEntry)>| {
+        jobs.into_iter().map(|(job, entry)| (job, entry.epoch)).collect::<Vec<_>>()
+    };
+    assert_eq!((epochs(active), epochs(former)), (vec![(1, 3)], vec![(2, 2), (3, 7)]));
+    assert_eq!(memory.all().1.len(), 1, "the groups of the others are gone");
+    let used = first.install(&job(3, 7)).unwrap_err().to_string();
+    assert!(used.contains("job 3 had epoch 7 before"), "{used}");
+    first.install(&job(3, 8)).unwrap();
+    first.remove(2).unwrap();
+    first.install(&job(2, 3)).unwrap();
+    assert_eq!(first.instance().unwrap(), lost);
+}
+
+/// Whatever step of a removal is the last: the next control plane completes it.
+#[test]
+fn a_removal_that_was_cut_short_is_completed_at_the_next_start() {
+    let (memory, plane) = plane();
+    plane.install(&dynamic(1, 1)).unwrap();
+    let before = memory.all();
+    plane.remove(1).unwrap();
+    let (whole, updates) = (memory.all(), memory.writes().into_iter().rev().take(4).flatten().count());
+    for done in 1..updates {
+        memory.replace(before.clone());
+        let dying = SwitchPlane::start(memory.clone(), wiring()).unwrap();
+        memory.lose_after(Some(done));
+        dying.remove(1).unwrap();
+        memory.lose_after(None);
+        assert_ne!(memory.all(), whole, "{done} of {updates}");
+        SwitchPlane::start(memory.clone(), wiring()).unwrap();
+        assert_eq!(memory.all(), whole, "{done} of {updates}");
+    }
+}
+
+#[test]
+fn groups_of_the_switchs_owner_stay() {
+    let memory = Memory::default();
+    let group = |id| Group::new(id, [Replica { port: 9, instance: 5 }]);
+    let insert = |id| Update::Group(Change::Insert, group(id));
+    memory.write(&[insert(7), insert(64), insert(40000)]).unwrap();
+    let plane = SwitchPlane::start(memory.clone(), wiring()).unwrap();
+    plane.install(&job(1, 1)).unwrap();
+    plane.remove(1).unwrap();
+    assert_eq!(memory.all().1, [group(64), group(40000)], "but that of a job's number");
+}
+
+/// Whatever a server sends: its numbers end no control plane.
+#[test]
+fn numbers_that_no_switch_has_end_nothing() {
+    let (memory, plane) = plane();
+    for job in 0..64 {
+        for counter in ["reasons", "decided_reasons", "egress_reasons"] {
+            memory.count(counter, job * 64 + Reason::Added as u32, u64::MAX);
+        }
+    }
+    let seen = plane.counters().unwrap();
+    assert!(seen.iter().map(|seen| seen.counters[Reason::Added as usize]).sum::<u64>() > 1 << 48);
+    for (job, install) in [(1, job(1, 1)), (2, dynamic(2, 1))] {
+        plane.install(&install).unwrap();
+        let lanes: Vec<_> = memory.all().0.into_iter().filter(|entry| entry.table == "lanes").collect();
+        let of_job = lanes.into_iter().filter(|entry| entry.exact_field("job") == Some(job));
+        for lane in of_job {
+            let changed = lane.clone().ternary("slot", u64::MAX, u64::MAX - 1).parameter("first", u32::MAX);
+            let updates = [(Change::Delete, lane), (Change::Insert, changed)];
+            // Those of a shard become one.
+            let _ = memory.write(&updates.map(|(change, entry)| Update::Entry(change, entry)));
+        }
+    }
+    let next = SwitchPlane::start(memory.clone(), wiring()).unwrap();
+    assert_eq!(next.jobs(), [], "they are no jobs");
+    assert_eq!(table(&memory, "lanes"), [""; 0]);
 }
 
 /// Whatever update is the first that does not arrive: the job is there as a whole, or no trace of it.
@@ -422,6 +526,40 @@ fn jobs_on_the_model() {
     let fresh = start(&model, 3);
     assert_eq!(fresh.jobs(), jobs, "all is written again");
     assert_eq!(fresh.switch().groups().unwrap().len(), 2);
+}
+
+/// The same as in memory: the first control plane is primary, then the second, and then the first again.
+#[test]
+fn jobs_that_another_control_plane_of_the_model_has_removed_are_lost() {
+    let Some((model, program)) = model("jobs_that_another_control_plane_of_the_model_has_removed_are_lost")
+    else {
+        return;
+    };
+    let runtime = runtime();
+    let start = |election| SwitchPlane::start(model.connect(&runtime, election, &program), wiring()).unwrap();
+    let first = start(1);
+    first.install(&job(1, 1)).unwrap();
+    let (jobs, instance) = (first.jobs(), first.instance().unwrap());
+    // It was there, but has changed nothing.
+    let second = start(2);
+    assert!(second.take_over(&[known(&job(1, 1))]).is_ok());
+    support::until(|| first.instance().is_err());
+    drop(second);
+    support::until(|| first.instance().is_ok());
+    assert_eq!((first.instance().unwrap(), first.jobs()), (instance, jobs.clone()));
+
+    let third = start(3);
+    assert_eq!(third.take_over(&[]).unwrap().jobs, [0; 0]);
+    third.install(&job(1, 2)).unwrap();
+    support::until(|| first.instance().is_err());
+    drop(third);
+    support::until(|| first.instance().is_ok());
+    assert_ne!(first.instance().unwrap(), instance, "its slots were another's");
+    assert_eq!(first.entries()[0].1.epoch, 2);
+    let used = first.install(&job(1, 2)).unwrap_err().to_string();
+    assert!(used.contains("job 1 had epoch 2 before"), "{used}");
+    first.install(&job(1, 3)).unwrap();
+    assert_eq!(start(4).jobs(), first.jobs());
 }
 
 /// Returns an entry as a played switch shows it.

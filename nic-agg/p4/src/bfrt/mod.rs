@@ -27,7 +27,12 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, io, ops::Range};
+use std::{
+    collections::BTreeSet,
+    io,
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
@@ -36,7 +41,7 @@ use self::session::{Session, WriteError};
 use crate::{
     blocking::Blocking,
     proto::bfrt_proto::{Entity, TableEntry, Update as Message, entity, update::Type},
-    target::{Change, Entry, Group, SwitchError, Target, Update},
+    target::{Binding, Change, Entry, Group, SwitchError, Target, Update},
 };
 
 /// The TCP port on which bf_switchd serves BFRuntime unless told otherwise.
@@ -57,6 +62,8 @@ pub struct Options {
 pub struct BfRuntime {
     options: Options,
     session: Mutex<Option<Session>>,
+    /// Sessions until now.
+    sessions: AtomicU64,
     runtime: Blocking,
 }
 
@@ -67,7 +74,7 @@ impl BfRuntime {
     /// When there is no connection, the program is not there, or another client is bound to it.
     pub fn connect(options: Options) -> Result<BfRuntime, SwitchError> {
         let runtime = Blocking::start("bfruntime").map_err(|error| no_thread(&options, &error))?;
-        let switch = BfRuntime { options, session: Mutex::new(None), runtime };
+        let switch = BfRuntime { options, session: Mutex::new(None), sessions: AtomicU64::new(0), runtime };
         switch.instance()?;
         Ok(switch)
     }
@@ -79,6 +86,7 @@ impl BfRuntime {
             // Before the next: a program has one client.
             *session = None;
             *session = Some(Session::open(&self.options).await?);
+            self.sessions.fetch_add(1, Ordering::Relaxed);
         }
         let session = MutexGuard::try_map(session, Option::as_mut);
         let ended =
@@ -97,8 +105,12 @@ impl BfRuntime {
 }
 
 impl Target for BfRuntime {
-    fn instance(&self) -> Result<u64, SwitchError> {
-        self.call(mark::instance)
+    fn binding(&self) -> Result<Binding, SwitchError> {
+        self.call(async |session| {
+            let instance = mark::instance(session).await?;
+            // The session is locked, so it is the last of them.
+            Ok(Binding { instance, session: self.sessions.load(Ordering::Relaxed) })
+        })
     }
 
     fn write(&self, updates: &[Update]) -> Result<(), SwitchError> {

@@ -7,7 +7,12 @@ mod session;
 use std::{future::Future, ops::Range, sync::mpsc, time::Duration};
 
 use prost::Message as _;
-use tokio::{runtime::Handle, sync::watch, task::AbortHandle, time};
+use tokio::{
+    runtime::Handle,
+    sync::watch,
+    task::AbortHandle,
+    time::{self, Instant},
+};
 use tonic::{Code, Status};
 
 pub use program::Program;
@@ -19,7 +24,7 @@ use crate::{
         google::rpc,
         p4::v1::{self as p4, Entity, ReadRequest, WriteRequest},
     },
-    target::{Change, Entry, Group, SwitchError, Target, Update},
+    target::{Binding, Change, Entry, Group, SwitchError, Target, Update},
 };
 
 /// The time that a server may take for a call.
@@ -42,7 +47,7 @@ impl P4Runtime {
     /// comes back. Not to be called by a task of `runtime`.
     ///
     /// # Errors
-    /// When none of that is done within `timeout`.
+    /// When none of that is done within `timeout`, where the time for loading does not count: that has a limit of its own.
     pub fn start(
         runtime: &Handle,
         server: Server,
@@ -55,24 +60,28 @@ impl P4Runtime {
         let session = runtime.spawn(keep(server.clone(), program.clone(), sender)).abort_handle();
         let started = P4Runtime { server, program, state, runtime: runtime.clone(), session };
         let mut state = started.state.clone();
-        let is_ready = |state: &State| matches!(state, State::Ready { .. });
-        let ready = runtime.block_on(async {
-            time::timeout(timeout, state.wait_for(is_ready)).await.map(|ready| ready.map(drop))
+        runtime.block_on(async {
+            let deadline = Instant::now() + timeout;
+            loop {
+                let is_away = |state: &State| matches!(state, State::Away(_));
+                let _ = time::timeout_at(deadline, state.wait_for(|state| !is_away(state))).await;
+                let loaded = state.wait_for(|state| !matches!(state, State::Loading(_))).await;
+                if !loaded.is_ok_and(|state| is_away(&state)) || Instant::now() >= deadline {
+                    break;
+                }
+            }
         });
-        match ready {
-            Ok(Ok(())) => Ok(started),
-            _ => started.ready().map(|_| started),
-        }
+        started.ready().map(|_| started)
     }
 
-    pub fn program(&self) -> &Program {
-        &self.program
-    }
-
-    fn ready(&self) -> Result<(Client, u64), SwitchError> {
+    fn ready(&self) -> Result<(Client, Binding), SwitchError> {
         match &*self.state.borrow() {
-            State::Ready { client, instance } => Ok((client.clone(), *instance)),
+            State::Ready { client, binding } => Ok((client.clone(), *binding)),
             State::Away(error) => Err(error.clone()),
+            State::Loading(file) => Err(SwitchError::Away {
+                address: self.server.address.clone(),
+                what: format!("it loads the program of {file}"),
+            }),
         }
     }
 
@@ -152,8 +161,8 @@ impl P4Runtime {
 }
 
 impl Target for P4Runtime {
-    fn instance(&self) -> Result<u64, SwitchError> {
-        self.ready().map(|(_, instance)| instance)
+    fn binding(&self) -> Result<Binding, SwitchError> {
+        self.ready().map(|(_, binding)| binding)
     }
 
     fn write(&self, updates: &[Update]) -> Result<(), SwitchError> {

@@ -1,10 +1,10 @@
 //! The session with a P4Runtime server: connection, arbitration, the program; again whenever the server comes back.
 
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
-    time,
+    time::{self, MissedTickBehavior},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
@@ -12,7 +12,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::program::Program;
+use super::{CALL_TIMEOUT, program::Program};
 use crate::{
     proto::p4::v1::{
         ForwardingPipelineConfig, GetForwardingPipelineConfigRequest, MasterArbitrationUpdate,
@@ -21,7 +21,7 @@ use crate::{
         p4_runtime_client::P4RuntimeClient, set_forwarding_pipeline_config_request::Action,
         stream_message_request, stream_message_response,
     },
-    target::SwitchError,
+    target::{Binding, SwitchError},
 };
 
 pub type Client = P4RuntimeClient<Channel>;
@@ -31,7 +31,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// A load of the program may take long: it is compiled on the way to some targets.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Between two calls that find out whether the server still answers. HTTP/2 pings would not do: gRPC's C++ servers end
+/// connections on which they come often.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// The largest answer: all entries of a table.
 const LONGEST_ANSWER: usize = 64 << 20;
 
@@ -59,6 +61,8 @@ impl Server {
         match status.code() {
             Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => self.away(status.message()),
             Code::PermissionDenied => self.not_primary(),
+            // It is not the server's: the connection broke.
+            _ if status.source().is_some() => self.away(status.message()),
             code => {
                 SwitchError::Refused { doing: doing.into(), what: format!("{code:?}: {}", status.message()) }
             }
@@ -73,18 +77,21 @@ impl Server {
 #[derive(Clone, Debug)]
 pub enum State {
     Away(SwitchError),
+    /// The server loads the program of this file.
+    Loading(String),
     /// This control plane is the primary, and the program is loaded.
     Ready {
         client: Client,
-        /// The cookie of the program's load.
-        instance: u64,
+        /// The instance is the cookie of the program's load.
+        binding: Binding,
     },
 }
 
 /// Keeps a session, until the task is aborted.
 pub async fn keep(server: Server, program: Program, state: watch::Sender<State>) {
+    let mut session = 0;
     loop {
-        let Err(error) = run(&server, &program, &state).await;
+        let Err(error) = run(&server, &program, &state, &mut session).await;
         // Once, not at each attempt.
         let is_new = !matches!(&*state.borrow(), State::Away(known) if *known == error);
         if is_new {
@@ -97,15 +104,19 @@ pub async fn keep(server: Server, program: Program, state: watch::Sender<State>)
 
 enum Never {}
 
-/// Runs a session until it ends, which is an error.
-async fn run(server: &Server, program: &Program, state: &watch::Sender<State>) -> Result<Never, SwitchError> {
+/// Runs a session until it ends, which is an error. Increases `session` when this control plane becomes the primary.
+async fn run(
+    server: &Server,
+    program: &Program,
+    state: &watch::Sender<State>,
+    session: &mut u64,
+) -> Result<Never, SwitchError> {
     let connecting = |error: tonic::transport::Error| SwitchError::Connect {
         address: server.address.clone(),
         what: with_sources(&error),
     };
     let endpoint = Endpoint::from_shared(server.address.clone()).map_err(connecting)?;
-    let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT).http2_keep_alive_interval(KEEP_ALIVE_INTERVAL);
-    let channel = endpoint.keep_alive_while_idle(true).connect().await.map_err(connecting)?;
+    let channel = endpoint.connect_timeout(CONNECT_TIMEOUT).connect().await.map_err(connecting)?;
     let mut client = Client::new(channel).max_decoding_message_size(LONGEST_ANSWER);
 
     let (requests, queue) = mpsc::channel(2);
@@ -113,20 +124,30 @@ async fn run(server: &Server, program: &Program, state: &watch::Sender<State>) -
     requests.send(arbitration(server)).await.map_err(ended)?;
     let stream = client.stream_channel(ReceiverStream::new(queue)).await;
     let mut answers = stream.map_err(|status| server.refused("opening the stream", &status))?.into_inner();
+    let mut probes = time::interval(PROBE_INTERVAL);
+    probes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let answer = answers.message().await.map_err(|status| server.away(status.message()))?;
+        let answer = tokio::select! {
+            answer = answers.message() => answer.map_err(|status| server.away(status.message()))?,
+            _ = probes.tick() => {
+                running(server, &mut client).await?;
+                continue;
+            }
+        };
         let answer = answer.ok_or_else(|| server.away("the server has closed the stream"))?;
         let Some(stream_message_response::Update::Arbitration(update)) = answer.update else { continue };
         match update.status.map_or(0, |status| status.code) {
             0 => {
-                let instance = load(server, program, &mut client).await?;
+                let instance = load(server, program, &mut client, state).await?;
+                *session += 1;
                 tracing::info!(
                     address = server.address,
                     device = server.device,
                     instance,
                     "primary of the switch"
                 );
-                state.send_replace(State::Ready { client: client.clone(), instance });
+                let binding = Binding { instance, session: *session };
+                state.send_replace(State::Ready { client: client.clone(), binding });
             }
             code => {
                 state.send_replace(State::Away(server.not_primary()));
@@ -149,22 +170,39 @@ fn arbitration(server: &Server) -> StreamMessageRequest {
     StreamMessageRequest { update: Some(stream_message_request::Update::Arbitration(update)) }
 }
 
-/// Loads the program, unless it is the one that runs: then jobs go on. Returns the cookie of its load.
-async fn load(server: &Server, program: &Program, client: &mut Client) -> Result<u64, SwitchError> {
+/// Returns the cookie of the program that the switch runs; none: there is none.
+async fn running(server: &Server, client: &mut Client) -> Result<Option<u64>, SwitchError> {
     let asked = GetForwardingPipelineConfigRequest {
         device_id: server.device,
         response_type: ResponseType::CookieOnly.into(),
     };
-    let running = match client.get_forwarding_pipeline_config(asked).await {
-        Ok(answer) => answer.into_inner().config.and_then(|config| config.cookie).map(|cookie| cookie.cookie),
-        // There is none.
-        Err(status) if status.code() == Code::FailedPrecondition || status.code() == Code::NotFound => None,
-        Err(status) => return Err(server.refused("asking for the program", &status)),
-    };
+    let answer = time::timeout(CALL_TIMEOUT, client.get_forwarding_pipeline_config(asked)).await;
+    let answer = answer.map_err(|_| server.away("it does not answer"))?;
+    match answer {
+        Ok(answer) => {
+            Ok(answer.into_inner().config.and_then(|config| config.cookie).map(|cookie| cookie.cookie))
+        }
+        Err(status) if status.code() == Code::FailedPrecondition || status.code() == Code::NotFound => {
+            Ok(None)
+        }
+        Err(status) => Err(server.refused("asking for the program", &status)),
+    }
+}
+
+/// Loads the program, unless it is the one that runs: then jobs go on. Returns the cookie of its load.
+async fn load(
+    server: &Server,
+    program: &Program,
+    client: &mut Client,
+    state: &watch::Sender<State>,
+) -> Result<u64, SwitchError> {
     let fingerprint = program.fingerprint();
+    let running = running(server, client).await?;
     if let Some(cookie) = running.filter(|cookie| (cookie >> 32) as u32 == fingerprint) {
         return Ok(cookie);
     }
+    tracing::info!(address = server.address, file = program.file, "loading the program");
+    state.send_replace(State::Loading(program.file.clone()));
     let cookie = u64::from(fingerprint) << 32 | u64::from(rand::random::<u32>());
     let config = ForwardingPipelineConfig {
         p4info: Some(program.info.clone()),
@@ -181,7 +219,10 @@ async fn load(server: &Server, program: &Program, client: &mut Client) -> Result
     let refused = |what: String| SwitchError::PipelineRefused { file: program.file.clone(), what };
     let loaded = time::timeout(LOAD_TIMEOUT, client.set_forwarding_pipeline_config(request)).await;
     match loaded {
-        Err(_) => Err(refused(format!("it was not loaded after {} s", LOAD_TIMEOUT.as_secs()))),
+        Err(_) => {
+            let (file, seconds) = (&program.file, LOAD_TIMEOUT.as_secs());
+            Err(server.away(format!("it has not loaded the program of {file} within {seconds} s")))
+        }
         Ok(Err(status)) => match server.refused("loading the program", &status) {
             SwitchError::Refused { what, .. } => Err(refused(what)),
             other => Err(other),
@@ -193,8 +234,8 @@ async fn load(server: &Server, program: &Program, client: &mut Client) -> Result
     }
 }
 
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let sources = std::iter::successors(Some(error), |error| error.source());
+fn with_sources(error: &dyn Error) -> String {
+    let sources = std::iter::successors(Some(error), |error| (*error).source());
     let mut texts: Vec<_> = sources.map(ToString::to_string).collect();
     // The transport repeats itself.
     texts.dedup();

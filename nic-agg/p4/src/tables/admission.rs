@@ -58,9 +58,9 @@ pub fn former(number: u16, job: &JobEntry) -> Entry {
         .parameter("result_token", job.result_token)
 }
 
-/// Whether an entry of a job stays when it has been removed, so that its members are told.
-pub fn outlives_job(entry: &Entry) -> bool {
-    matches!(entry.table, "tokens" | "senders" | "sources" | "sides" | "ways" | "addresses")
+/// Whether a job's entries of a table stay when it has been removed, so that its members are told.
+pub fn outlives_job(table: &str) -> bool {
+    matches!(table, "tokens" | "senders" | "sources" | "sides" | "ways" | "addresses")
 }
 
 fn tokens(number: u16, job: &JobEntry) -> [Entry; 2] {

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use sumac_agg_p4::target::{Change, Entry, Group, Key, SwitchError, Target, Update};
+use sumac_agg_p4::target::{Binding, Change, Entry, Group, Key, SwitchError, Target, Update};
 
 #[derive(Clone, Default)]
 pub struct Memory(Arc<Mutex<Inner>>);
@@ -14,6 +14,7 @@ pub struct Memory(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     instance: u64,
+    session: u64,
     entries: BTreeMap<(&'static str, Key), Entry>,
     groups: BTreeMap<u32, Group>,
     counters: BTreeMap<(&'static str, u32), u64>,
@@ -34,6 +35,11 @@ impl Memory {
         });
     }
 
+    /// Makes all control planes of the switch bind anew: which of them writes is a test's choice.
+    pub fn rebind(&self) {
+        self.with(|inner| inner.session += 1);
+    }
+
     pub fn limit(&self, table: &'static str, size: usize) {
         self.with(|inner| inner.sizes.extend([(table, size)]));
     }
@@ -51,6 +57,14 @@ impl Memory {
         self.with(|inner| {
             (inner.entries.values().cloned().collect(), inner.groups.values().cloned().collect())
         })
+    }
+
+    pub fn replace(&self, (entries, groups): (Vec<Entry>, Vec<Group>)) {
+        self.with(|inner| {
+            let place = |entry: Entry| ((entry.table, entry.key.clone()), entry);
+            inner.entries = entries.into_iter().map(place).collect();
+            inner.groups = groups.into_iter().map(|group| (group.id, group)).collect();
+        });
     }
 
     /// Returns the writes since the last call.
@@ -101,8 +115,10 @@ impl Inner {
 }
 
 impl Target for Memory {
-    fn instance(&self) -> Result<u64, SwitchError> {
-        self.with(|inner| inner.check().map(|()| inner.instance))
+    fn binding(&self) -> Result<Binding, SwitchError> {
+        self.with(|inner| {
+            inner.check().map(|()| Binding { instance: inner.instance, session: inner.session })
+        })
     }
 
     fn write(&self, updates: &[Update]) -> Result<(), SwitchError> {
