@@ -111,7 +111,19 @@ fn converse(stream: &mut UnixStream, question: &Question) -> io::Result<Answer> 
 
 /// Answers under a name, in a thread of its own, until the process ends.
 pub fn serve(name: &str, answer: impl Fn(Question) -> Answer + Send + 'static) -> io::Result<()> {
-    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    serve_on(bind(name)?, answer)
+}
+
+/// Takes a name, which another process may have.
+pub fn bind(name: &str) -> io::Result<UnixListener> {
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
+}
+
+/// As [`serve`], under a name that is taken already.
+pub fn serve_on(
+    listener: UnixListener,
+    answer: impl Fn(Question) -> Answer + Send + 'static,
+) -> io::Result<()> {
     let serve = move || {
         for stream in listener.incoming() {
             // The client has gone, or is another user's.

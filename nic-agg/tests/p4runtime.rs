@@ -113,6 +113,28 @@ fn a_job_on_the_model_outlives_its_control_plane() {
     let text = sumac_agg(&["status", "--switch", BASE_PORT]);
     assert!(String::from_utf8_lossy(&text.stdout).starts_with("P4 switch, instance"), "{text:?}");
 
+    // Others, started by mistake at the same address, or for the same base port: they end before they take the switch.
+    let serve = |listen: &str, switch: &str| {
+        let mut arguments = control.arguments(&model, listen);
+        let given = arguments.iter().position(|word| word == "--switch").unwrap();
+        arguments[given + 1] = control.directory.join(switch).display().to_string();
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let output = sumac_agg(&[&["serve"], &arguments[..]].concat());
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let wiring = fs::read_to_string(control.directory.join("switch.toml")).unwrap();
+    fs::write(control.directory.join("other.toml"), wiring.replace(BASE_PORT, "40010")).unwrap();
+    let taken = serve(&address.to_string(), "other.toml");
+    assert!(taken.contains(&format!("cannot listen on {address}: Address already in use")), "{taken}");
+    let taken = serve("127.0.0.1:0", "switch.toml");
+    assert!(taken.contains(&format!("has a switch whose base_port is {BASE_PORT}")), "{taken}");
+    let still = status().unwrap();
+    assert_eq!(
+        (&still["instance"], &still["jobs"][0]["epoch"]),
+        (&first["instance"], &first["jobs"][0]["epoch"])
+    );
+
     control.kill();
     control.start(&model, &address.to_string());
     let second = status().unwrap();

@@ -4,7 +4,6 @@
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
-    net::TcpListener,
     sync::{mpsc, watch},
     task::JoinSet,
     time::{interval, sleep},
@@ -19,7 +18,7 @@ use crate::{
     plane::{blocking, report},
     rpc::{Inbound, Queue},
     server::{
-        ServeError, bind,
+        Listener, ServeError,
         connections::{self, Peer, SessionHandler},
         session::first_messages,
     },
@@ -29,8 +28,7 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// A rack's control plane that listens already; [`RackServer::serve`] runs it.
 pub struct RackServer<P> {
-    listener: TcpListener,
-    address: SocketAddr,
+    listener: Listener,
     identity: Identity,
     agent: RackAgent<P>,
 }
@@ -43,13 +41,22 @@ impl<P: DataPlane> RackServer<P> {
         parent: Endpoint,
         name: String,
     ) -> Result<RackServer<P>, ServeError> {
-        let (listener, address) = bind(address).await?;
-        let agent = RackAgent::new(plane, parent, name, false);
-        Ok(RackServer { listener, address, identity, agent })
+        Ok(RackServer::on(Listener::bind(address).await?, plane, identity, parent, name))
+    }
+
+    #[must_use]
+    pub fn on(
+        listener: Listener,
+        plane: Arc<P>,
+        identity: Identity,
+        parent: Endpoint,
+        name: String,
+    ) -> RackServer<P> {
+        RackServer { listener, identity, agent: RackAgent::new(plane, parent, name, false) }
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.listener.address
     }
 
     /// Serves until `stop` is ready. The root notices the end by its silence, and ends the rack's jobs by name.
@@ -61,7 +68,7 @@ impl<P: DataPlane> RackServer<P> {
             let agent = agent.clone();
             async move { agent.run().await }
         });
-        connections::serve(self.listener, tls, Arc::default(), agent.relay(), stop).await;
+        connections::serve(self.listener.socket, tls, Arc::default(), agent.relay(), stop).await;
         drop(running);
         // Its jobs are to leave no packets unanswered: the root removes them elsewhere.
         tokio::task::spawn_blocking(move || agent.plane.take_over(&[])).await??;

@@ -20,7 +20,7 @@ use sumac_control::{
     Credential, DataPlane, Endpoint, HostPort, Identity, NoDataPlane, Secret, Secrets, Trust,
     plane::PlaneInfo,
     rack::RackServer,
-    server::{Listening, ServerOptions},
+    server::{Listener, Listening, ServerOptions},
 };
 use sumac_loader::DEFAULT_PIN_ROOT;
 use sumac_sandbox::{Capability, NETWORK, START, Sandbox};
@@ -252,13 +252,21 @@ impl Args {
     ) -> anyhow::Result<()> {
         self.refuse_host_options()?;
         let runtime = self.confined_runtime(&[])?;
+        // Before the switch, which this process takes from another control plane: a second one started by mistake ends here.
+        let listener = runtime.block_on(Listener::bind(self.listen))?;
+        let port = switch.base_port();
+        let questions = local::bind(&local::switch_name(port)).with_context(|| {
+            format!(
+                "another `sumac-agg serve` in this network namespace has a switch whose base_port is {port}: stop that one first"
+            )
+        })?;
         let plane = Arc::new(switch.start(runtime.handle())?);
         serve_metrics(metrics, &runtime, for_switch(&plane, deciding))?;
-        answer_questions(&local::switch_name(plane.sizes().base_port), {
-            let (plane, deciding) = (plane.clone(), deciding.clone());
-            move |question| answer_for_switch(&plane, &deciding, &question)
-        });
-        runtime.block_on(serve(self.listen, plane, role, deciding))
+        let answered = (plane.clone(), deciding.clone());
+        let answer = move |question| answer_for_switch(&answered.0, &answered.1, &question);
+        local::serve_on(questions, answer)
+            .context("cannot start the thread that answers `sumac-agg status`")?;
+        runtime.block_on(async { serve_on(listener, stop_signal()?, plane, role, deciding).await })
     }
 
     /// Drops privileges except these capabilities, and starts the control plane's threads, which have no more.
@@ -355,19 +363,34 @@ async fn serve<P: DataPlane>(
     role: Role,
     deciding: &Deciding,
 ) -> anyhow::Result<()> {
-    let info = plane.info()?;
     // Before the socket: whoever sees it open may send a signal.
+    let stop = stop_signal()?;
+    serve_on(Listener::bind(listen).await?, stop, plane, role, deciding).await
+}
+
+/// Returns the wait for a signal that ends the process; none that comes from now on is missed.
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()> + Send> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let stop = async move {
+    Ok(async move {
         let name = tokio::select! {
             _ = term.recv() => "SIGTERM",
             _ = int.recv() => "SIGINT",
         };
         tracing::info!(signal = name, "ending all jobs");
-    };
+    })
+}
+
+async fn serve_on<P: DataPlane>(
+    listener: Listener,
+    stop: impl Future<Output = ()> + Send,
+    plane: Arc<P>,
+    role: Role,
+    deciding: &Deciding,
+) -> anyhow::Result<()> {
+    let info = plane.info()?;
     match role {
         Role::Root(options) => {
-            let listening = Listening::open(listen, plane.clone(), options).await?;
+            let listening = Listening::on(listener, plane.clone(), options);
             announce(listening.address(), &info, plane);
             let overseer = listening.overseer();
             let overseer = deciding.get_or_init(|| overseer).clone();
@@ -378,7 +401,7 @@ async fn serve<P: DataPlane>(
         }
         Role::Rack { parent, name, identity } => {
             tracing::info!(parent = %parent.address, name, "a rack's aggregator, below another");
-            let server = RackServer::open(listen, plane.clone(), identity, parent, name).await?;
+            let server = RackServer::on(listener, plane.clone(), identity, parent, name);
             announce(server.address(), &info, plane);
             server.serve(stop).await?;
         }

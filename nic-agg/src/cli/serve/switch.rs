@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 /// TCP port of P4Runtime servers, by IANA.
 const P4RUNTIME_PORT: u16 = 9559;
-/// The time in which the switch must answer and take the program.
+/// The time in which the switch must answer. Loading the program may take longer, and has a limit of its own.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default, clap::Args)]
@@ -145,6 +145,10 @@ pub struct Connect {
 }
 
 impl Connect {
+    pub fn base_port(&self) -> u16 {
+        self.wiring.program.base_port
+    }
+
     pub fn start(self, runtime: &Handle) -> anyhow::Result<SwitchPlane> {
         Ok(SwitchPlane::start((self.connect)(runtime)?, self.wiring)?)
     }

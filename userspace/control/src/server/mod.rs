@@ -165,10 +165,25 @@ impl Overseer {
     }
 }
 
+/// The socket of a control plane. Nothing is answered before that is served.
+#[derive(Debug)]
+pub struct Listener {
+    pub(crate) socket: TcpListener,
+    pub(crate) address: SocketAddr,
+}
+
+impl Listener {
+    pub async fn bind(address: SocketAddr) -> Result<Listener, ServeError> {
+        let failed = |source| ServeError::Listen { address, source };
+        let socket = TcpListener::bind(address).await.map_err(failed)?;
+        let address = socket.local_addr().map_err(failed)?;
+        Ok(Listener { socket, address })
+    }
+}
+
 /// A control plane that listens already; [`Listening::serve`] runs it.
 pub struct Listening<P> {
-    listener: TcpListener,
-    address: SocketAddr,
+    listener: Listener,
     plane: Arc<P>,
     options: ServerOptions,
     overseer: Overseer,
@@ -181,8 +196,12 @@ impl<P: DataPlane> Listening<P> {
         plane: Arc<P>,
         options: ServerOptions,
     ) -> Result<Self, ServeError> {
-        let (listener, address) = bind(address).await?;
-        Ok(Listening { listener, address, plane, options, overseer: Overseer::default() })
+        Ok(Listening::on(Listener::bind(address).await?, plane, options))
+    }
+
+    #[must_use]
+    pub fn on(listener: Listener, plane: Arc<P>, options: ServerOptions) -> Self {
+        Listening { listener, plane, options, overseer: Overseer::default() }
     }
 
     pub fn overseer(&self) -> Overseer {
@@ -190,7 +209,7 @@ impl<P: DataPlane> Listening<P> {
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.listener.address
     }
 
     /// Serves until `stop` is ready. Then all jobs are failed by name and removed from the plane, but dynamic ones that
@@ -210,16 +229,9 @@ impl<P: DataPlane> Listening<P> {
             wait_until_idle(&shared, STOP_TIMEOUT).await;
         };
         let connections = shared.connections.clone();
-        connections::serve(listener, tls, connections, Sessions(shared.clone()), stopping).await;
+        connections::serve(listener.socket, tls, connections, Sessions(shared.clone()), stopping).await;
         Ok(())
     }
-}
-
-pub(crate) async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {
-    let failed = |source| ServeError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    Ok((listener, address))
 }
 
 fn start<P: DataPlane>(plane: &P, options: ServerOptions) -> Result<Arc<Shared>, ServeError> {
