@@ -1,22 +1,18 @@
 //! Jobs on a switch: their entries, what a restart of either side leaves, and what happens when a call fails.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends by panicking")]
 
+#[path = "plane/played.rs"]
+mod played;
 #[allow(dead_code, reason = "each test file uses a part")]
 mod support;
+#[path = "plane/two_control_planes.rs"]
+mod two_control_planes;
 
-use std::{
-    collections::BTreeMap,
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
-};
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_agg_layout::Drops;
 use sumac_agg_p4::{
     SwitchPlane,
-    bfrt::{
-        BfRuntime, Options,
-        played::{PROGRAM, PlayedServer, PlayedSwitch, Row},
-    },
-    tables,
     target::{Change, Entry, Group, Match, Replica, Target, Update},
     wiring::Wiring,
 };
@@ -313,44 +309,6 @@ fn after_a_restart_of_the_switch_all_is_written_again() {
     assert_eq!(memory.all(), before);
 }
 
-/// The first control plane is primary, then the second, and then the first again: its jobs are gone, and have no slots any more.
-#[test]
-fn jobs_that_another_control_plane_has_removed_are_lost() {
-    let (memory, first) = plane();
-    for job in [job(1, 3), job(2, 1)] {
-        first.install(&job).unwrap();
-    }
-    let (own, instance) = (memory.all(), first.instance().unwrap());
-    memory.rebind();
-    assert_eq!((first.instance().unwrap(), memory.all()), (instance, own), "nobody else was there");
-
-    memory.rebind();
-    let second = SwitchPlane::start(memory.clone(), wiring()).unwrap();
-    assert_eq!(second.take_over(&[known(&job(1, 3))]).unwrap().jobs, [1]);
-    for job in [job(2, 2), job(3, 7)] {
-        second.install(&job).unwrap();
-    }
-    second.remove(2).unwrap();
-
-    memory.rebind();
-    let lost = first.instance().unwrap();
-    assert_ne!(lost, instance);
-    assert_eq!(first.instance().unwrap(), lost, "once");
-    let (former, active): (Vec<_>, Vec<_>) =
-        first.entries().into_iter().partition(|(_, entry)| !sumac_agg_p4::plane::is_active(entry));
-    let epochs = |jobs: Vec<(u16, sumac_wire::tables::JobEntry)>| {
-        jobs.into_iter().map(|(job, entry)| (job, entry.epoch)).collect::<Vec<_>>()
-    };
-    assert_eq!((epochs(active), epochs(former)), (vec![(1, 3)], vec![(2, 2), (3, 7)]));
-    assert_eq!(memory.all().1.len(), 1, "the groups of the others are gone");
-    let used = first.install(&job(3, 7)).unwrap_err().to_string();
-    assert!(used.contains("job 3 had epoch 7 before"), "{used}");
-    first.install(&job(3, 8)).unwrap();
-    first.remove(2).unwrap();
-    first.install(&job(2, 3)).unwrap();
-    assert_eq!(first.instance().unwrap(), lost);
-}
-
 /// Whatever step of a removal is the last: the next control plane completes it.
 #[test]
 fn a_removal_that_was_cut_short_is_completed_at_the_next_start() {
@@ -526,127 +484,4 @@ fn jobs_on_the_model() {
     let fresh = start(&model, 3);
     assert_eq!(fresh.jobs(), jobs, "all is written again");
     assert_eq!(fresh.switch().groups().unwrap().len(), 2);
-}
-
-/// The same as in memory: the first control plane is primary, then the second, and then the first again.
-#[test]
-fn jobs_that_another_control_plane_of_the_model_has_removed_are_lost() {
-    let Some((model, program)) = model("jobs_that_another_control_plane_of_the_model_has_removed_are_lost")
-    else {
-        return;
-    };
-    let runtime = runtime();
-    let start = |election| SwitchPlane::start(model.connect(&runtime, election, &program), wiring()).unwrap();
-    let first = start(1);
-    first.install(&job(1, 1)).unwrap();
-    let (jobs, instance) = (first.jobs(), first.instance().unwrap());
-    // It was there, but has changed nothing.
-    let second = start(2);
-    assert!(second.take_over(&[known(&job(1, 1))]).is_ok());
-    support::until(|| first.instance().is_err());
-    drop(second);
-    support::until(|| first.instance().is_ok());
-    assert_eq!((first.instance().unwrap(), first.jobs()), (instance, jobs.clone()));
-
-    let third = start(3);
-    assert_eq!(third.take_over(&[]).unwrap().jobs, [0; 0]);
-    third.install(&job(1, 2)).unwrap();
-    support::until(|| first.instance().is_err());
-    drop(third);
-    support::until(|| first.instance().is_ok());
-    assert_ne!(first.instance().unwrap(), instance, "its slots were another's");
-    assert_eq!(first.entries()[0].1.epoch, 2);
-    let used = first.install(&job(1, 2)).unwrap_err().to_string();
-    assert!(used.contains("job 1 had epoch 2 before"), "{used}");
-    first.install(&job(1, 3)).unwrap();
-    assert_eq!(start(4).jobs(), first.jobs());
-}
-
-/// Returns an entry as a played switch shows it.
-fn row(entry: &Entry) -> Row {
-    let matched = |value: &Match| match *value {
-        Match::Exact(value) => (value, None),
-        Match::Ternary { value, mask } => (value, Some(mask)),
-    };
-    Row {
-        key: entry.key.0.iter().map(|(name, value)| (name.clone(), matched(value))).collect(),
-        action: entry.action.clone(),
-        data: entry.parameters.iter().map(|(name, value)| (name.clone(), vec![*value])).collect(),
-    }
-}
-
-/// Returns the entries of a played switch, without fields that match anything, priorities, and the number of its memory.
-fn rows(played: &PlayedSwitch) -> BTreeMap<&'static str, Vec<Row>> {
-    let of = |table: &'static str| {
-        let mut rows = played.rows(table);
-        rows.iter_mut()
-            .for_each(|row| row.key.retain(|name, (_, mask)| *mask != Some(0) && !name.starts_with('$')));
-        rows.retain(|row| table != "drops" || row.key["job"] != (0xffff, None));
-        (table, sorted(rows))
-    };
-    tables::ALL.into_iter().map(of).collect()
-}
-
-fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
-    rows.sort_by_key(|row| format!("{row:?}"));
-    rows
-}
-
-/// On a played server of BFRuntime, which is no switch: the entries are those of the switch in memory, after restarts of both sides
-/// as well.
-#[test]
-fn jobs_on_a_played_server_of_bfruntime() {
-    let played = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
-    let server = PlayedServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), &played).unwrap();
-    let address = server.address();
-    let start = || {
-        let options = Options { address: address.to_string(), device: 0, program: None, pipeline: None };
-        SwitchPlane::start(BfRuntime::connect(options).unwrap(), wiring()).unwrap()
-    };
-    let (memory, expected) = plane();
-    let is_as_expected = |played: &PlayedSwitch, plane: &SwitchPlane<BfRuntime>| {
-        let (entries, groups) = memory.all();
-        let of = |table| entries.iter().filter(|entry| entry.table == table).map(row).collect();
-        let rows_expected: BTreeMap<_, _> =
-            tables::ALL.into_iter().map(|table| (table, sorted(of(table)))).collect();
-        assert_eq!(rows(played), rows_expected);
-        assert_eq!(plane.switch().groups().unwrap(), groups);
-    };
-    let plane = start();
-    for job in
-        [job(1, 1), rack(job(2, 1)), root(job(3, 1)), dynamic(4, 1), rack(dynamic(5, 1)), root(dynamic(6, 1))]
-    {
-        assert_eq!(plane.install(&job).unwrap(), expected.install(&job).unwrap());
-    }
-    is_as_expected(&played, &plane);
-    plane.resize(1, 2, "measured").unwrap();
-    expected.resize(1, 2, "measured").unwrap();
-    for parts in [Drops { up: 1, down: 2 }, Drops { up: 0, down: 3 }] {
-        plane.set_drops(1..64, parts).unwrap();
-        expected.set_drops(1..64, parts).unwrap();
-    }
-    plane.remove(6).unwrap();
-    expected.remove(6).unwrap();
-    is_as_expected(&played, &plane);
-    played.count("reasons", 64 + Reason::Added as u32, 5);
-    assert_eq!(plane.counters().unwrap()[1].counters[Reason::Added as usize], 5);
-    let (jobs, instance) = (plane.jobs(), plane.instance().unwrap());
-    drop(plane);
-
-    let plane = start();
-    assert_eq!(
-        (plane.jobs(), plane.instance().unwrap()),
-        (jobs, instance),
-        "the control plane was restarted"
-    );
-    let known = [known(&job(1, 1)), known(&dynamic(4, 1))];
-    assert_eq!(plane.take_over(&known).unwrap().jobs, expected.take_over(&known).unwrap().jobs);
-    is_as_expected(&played, &plane);
-
-    drop(server);
-    assert!(plane.instance().is_err());
-    let fresh = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
-    let _server = PlayedServer::start(address, &fresh).unwrap();
-    support::until(|| plane.instance().is_ok_and(|now| now != instance));
-    is_as_expected(&fresh, &plane);
 }

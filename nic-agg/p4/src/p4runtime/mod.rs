@@ -60,17 +60,7 @@ impl P4Runtime {
         let session = runtime.spawn(keep(server.clone(), program.clone(), sender)).abort_handle();
         let started = P4Runtime { server, program, state, runtime: runtime.clone(), session };
         let mut state = started.state.clone();
-        runtime.block_on(async {
-            let deadline = Instant::now() + timeout;
-            loop {
-                let is_away = |state: &State| matches!(state, State::Away(_));
-                let _ = time::timeout_at(deadline, state.wait_for(|state| !is_away(state))).await;
-                let loaded = state.wait_for(|state| !matches!(state, State::Loading(_))).await;
-                if !loaded.is_ok_and(|state| is_away(&state)) || Instant::now() >= deadline {
-                    break;
-                }
-            }
-        });
+        runtime.block_on(until_ready(&mut state, timeout));
         started.ready().map(|_| started)
     }
 
@@ -217,8 +207,38 @@ impl Drop for P4Runtime {
     }
 }
 
+/// Waits until the session is ready, at most so long, and longer while the program is loaded.
+async fn until_ready(state: &mut watch::Receiver<State>, timeout: Duration) {
+    let is_away = |state: &State| matches!(state, State::Away(_));
+    let deadline = Instant::now() + timeout;
+    loop {
+        let _ = time::timeout_at(deadline, state.wait_for(|state| !is_away(state))).await;
+        let loaded = state.wait_for(|state| !matches!(state, State::Loading(_))).await;
+        if !loaded.is_ok_and(|state| is_away(&state)) || Instant::now() >= deadline {
+            return;
+        }
+    }
+}
+
 /// Returns the errors of a write by update; none where the server does not say which failed.
 fn errors(status: &Status) -> Vec<p4::Error> {
     let Ok(details) = rpc::Status::decode(status.details()) else { return Vec::new() };
     details.details.iter().filter_map(|any| p4::Error::decode(&any.value[..]).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_load_may_take_longer_than_the_start() {
+        let (sender, mut state) = watch::channel(State::Loading("sumac.json".into()));
+        let mut waiting = pin!(until_ready(&mut state, Duration::ZERO));
+        let waited = time::timeout(Duration::from_millis(50), &mut waiting).await;
+        assert!(waited.is_err(), "it is loading");
+        sender.send_replace(State::Away(SwitchError::Away { address: "a".into(), what: "b".into() }));
+        waiting.await;
+    }
 }
