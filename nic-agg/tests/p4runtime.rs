@@ -116,8 +116,13 @@ fn a_job_on_the_model_outlives_its_control_plane() {
     // Others, started by mistake at the same address, or for the same base port: they end before they take the switch.
     let serve = |listen: &str, switch: &str| {
         let mut arguments = control.arguments(&model, listen);
-        let given = arguments.iter().position(|word| word == "--switch").unwrap();
-        arguments[given + 1] = control.directory.join(switch).display().to_string();
+        let mut set = |option: &str, value: String| {
+            let at = arguments.iter().position(|word| word == option).unwrap();
+            arguments[at + 1] = value;
+        };
+        set("--switch", control.directory.join(switch).display().to_string());
+        // It does not come so far as to find nothing there.
+        set("--switch-address", "127.0.0.1:1".into());
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let output = sumac_agg(&[&["serve"], &arguments[..]].concat());
         assert!(!output.status.success(), "{output:?}");

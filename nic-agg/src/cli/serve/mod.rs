@@ -34,6 +34,9 @@ use self::metrics::{for_ebpf, for_host, for_switch, serve_metrics, without_plane
 use self::switch::{Connect, SwitchArgs};
 use super::identity::{StateDir, TlsFiles};
 
+/// The longest start of a switch, for systemd: it answers, and loads the program.
+const SWITCH_START: Duration = Duration::from_secs(180);
+
 const EXAMPLES: &str = "\
 Examples:
   sumac-agg serve
@@ -260,6 +263,7 @@ impl Args {
                 "another `sumac-agg serve` in this network namespace has a switch whose base_port is {port}: stop that one first"
             )
         })?;
+        notify(NotifyState::ExtendTimeoutUsec(SWITCH_START.as_micros() as u32));
         let plane = Arc::new(switch.start(runtime.handle())?);
         serve_metrics(metrics, &runtime, for_switch(&plane, deciding))?;
         let answered = (plane.clone(), deciding.clone());
