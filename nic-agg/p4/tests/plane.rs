@@ -339,6 +339,10 @@ fn groups_of_the_switchs_owner_stay() {
     plane.install(&job(1, 1)).unwrap();
     plane.remove(1).unwrap();
     assert_eq!(memory.all().1, [group(64), group(40000)], "but that of a job's number");
+    memory.write(&[insert(100), Update::Group(Change::Delete, group(64))]).unwrap();
+    memory.rebind();
+    plane.instance().unwrap();
+    assert_eq!(memory.all().1, [group(100), group(40000)], "as its owner changes them");
 }
 
 /// Whatever a server sends: its numbers end no control plane.
