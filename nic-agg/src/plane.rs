@@ -62,6 +62,7 @@ impl DataPlane for EbpfPlane {
             dynamic_slots: state.dynamic_slots,
             verifies_checksums: true,
             marks_overflow: true,
+            bounds_loss: true,
             socket_bytes: None,
             address: None,
             kept: Vec::new(),

@@ -253,6 +253,7 @@ impl DataPlane for HostDataPlane {
             dynamic_slots: sizes.dynamic_slots,
             verifies_checksums: true,
             marks_overflow: true,
+            bounds_loss: true,
             socket_bytes: self.socket_bytes(),
             address: None,
             kept: Vec::new(),

@@ -222,6 +222,7 @@ impl<T: Target> DataPlane for SwitchPlane<T> {
             dynamic_slots,
             verifies_checksums: false,
             marks_overflow: false,
+            bounds_loss: false,
             socket_bytes: None,
             address: None,
             kept: Vec::new(),

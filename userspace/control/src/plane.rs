@@ -31,6 +31,8 @@ pub struct PlaneInfo {
     /// Whether it marks the sums of dynamic jobs that it clamps. To one that does not, workers send values whose sum cannot
     /// leave 32 bits.
     pub marks_overflow: bool,
+    /// Whether the sums of static jobs may leave workers out, as far as their loss bounds allow.
+    pub bounds_loss: bool,
     /// Bytes of packets that a shard's socket holds until they are read; none without sockets.
     pub socket_bytes: Option<u64>,
     /// Parameter host: the address that workers and aggregators send to, when that is not the source of its control
@@ -212,6 +214,7 @@ impl DataPlane for NoDataPlane {
             dynamic_slots: 0,
             verifies_checksums: true,
             marks_overflow: true,
+            bounds_loss: true,
             socket_bytes: None,
             address: None,
             kept: Vec::new(),

@@ -40,6 +40,8 @@ pub struct JobTerms {
     /// Dynamic mode: whether each worker's values leave room for the sum of all, since an aggregator of the job does not mark
     /// the sums that it clamps.
     pub headroom: bool,
+    /// Static mode: whether every sum holds all workers, since an aggregator of the job leaves none out.
+    pub whole: bool,
     /// The factor for floats.
     pub scale: Scale,
     /// The format of floats in packets.
@@ -85,6 +87,7 @@ impl JobTerms {
             is_measured: true,
             checksum: true,
             headroom: false,
+            whole: false,
             scale: Scale::Block,
             wire: WireFormat::Int32,
             not_finite: NonFinitePolicy::Error,

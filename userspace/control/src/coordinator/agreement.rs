@@ -209,6 +209,7 @@ impl PlaneInfo {
             dynamic_slots: self.dynamic_slots.min(other.dynamic_slots),
             verifies_checksums: self.verifies_checksums && other.verifies_checksums,
             marks_overflow: self.marks_overflow && other.marks_overflow,
+            bounds_loss: self.bounds_loss && other.bounds_loss,
             ..self
         }
     }
@@ -241,6 +242,7 @@ pub(super) fn agree<'a>(
         shards,
         checksum: limits.verifies_checksums && all().any(|asked| asked.host.checksum),
         headroom: first.is_dynamic() && !limits.marks_overflow,
+        whole: first.mode() == Mode::Static && !limits.bounds_loss,
         scale: first.scale(),
         wire: first.spec.wire.unwrap_or_default(),
         not_finite: first.spec.not_finite.unwrap_or_default(),

@@ -97,6 +97,7 @@ impl DataPlane for FakePlane {
             dynamic_slots: if inner.kind == PlaneKind::Host { 64 } else { 0 },
             verifies_checksums: true,
             marks_overflow: true,
+            bounds_loss: true,
             socket_bytes: None,
             address: None,
             kept: Vec::new(),

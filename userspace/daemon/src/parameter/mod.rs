@@ -133,6 +133,7 @@ impl DataPlane for ParameterHostDataPlane {
             dynamic_slots: 0,
             verifies_checksums: true,
             marks_overflow: true,
+            bounds_loss: true,
             socket_bytes: None,
             address: (!local.ip.is_unspecified()).then_some(local.ip),
             kept: self.daemon.parameter_jobs.orphans(),

@@ -328,6 +328,7 @@ fn check_bound(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Re
             "the minimum or maximum of some workers is not that of all"
         }
         () if usize::from(job.world) > MAX_WORKERS => "it is for jobs of up to 32 workers",
+        () if job.whole => "a P4 switch aggregates this static job, and leaves no worker out",
         () if job.fan_in_1 > 0 && !job.is_dynamic() => {
             "in a static job two levels of aggregators wait for all workers"
         }
@@ -364,5 +365,30 @@ fn check(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Result<(
             Err(bad("an operation of a job in order of names needs a name".into()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_static_job_of_a_switch_has_no_loss_bound() {
+        let terms = JobTerms::new(1, 1, 1, 2);
+        let with = |loss_bound: f32, terms: &JobTerms| {
+            let sum = json!({"job": 1, "region": 1, "dtype": "float32", "offset": 0, "count": 4, "loss_bound": loss_bound});
+            check_bound(CollectiveKind::Allreduce, &serde_json::from_value(sum).unwrap(), terms)
+        };
+        with(0.1, &terms).unwrap();
+        let whole = JobTerms { whole: true, ..terms };
+        let refused = with(0.1, &whole).unwrap_err();
+        assert_eq!(refused.code, Code::Unsupported);
+        assert_eq!(
+            &*refused.message,
+            "allreduce: loss_bound 0.1: a P4 switch aggregates this static job, and leaves no worker out"
+        );
+        with(0.0, &whole).unwrap();
     }
 }

@@ -19,6 +19,7 @@ const fn sharing(dynamic_slots: u32, max_elements: u16) -> PlaneInfo {
         dynamic_slots,
         verifies_checksums: true,
         marks_overflow: true,
+        bounds_loss: true,
         socket_bytes: None,
         address: None,
         kept: Vec::new(),

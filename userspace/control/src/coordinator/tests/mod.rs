@@ -52,6 +52,7 @@ const fn plane(slots: u32, max_elements: u16) -> PlaneInfo {
         dynamic_slots: 0,
         verifies_checksums: true,
         marks_overflow: true,
+        bounds_loss: true,
         socket_bytes: None,
         address: None,
         kept: Vec::new(),

@@ -13,6 +13,7 @@ fn switch() -> PlaneInfo {
         max_elements: 64,
         verifies_checksums: false,
         marks_overflow: false,
+        bounds_loss: false,
         ..SHARING
     }
 }
@@ -29,6 +30,7 @@ fn a_static_job_has_short_chunks_without_checksums() {
     let members = world.all((0..2).map(|rank| open(Mode::Static, "a", rank, 2)));
     let terms = world.terms(members[0]);
     assert_eq!((terms.elements, terms.checksum, terms.headroom), (64, false, false));
+    assert!(terms.whole, "every sum holds all workers");
     let refusal = world.join(&request("b", 0, 1)).unwrap_err();
     assert_eq!(refusal.kind, RefusalKind::TooManyElements);
     assert!(
@@ -44,6 +46,7 @@ fn a_dynamic_job_keeps_headroom() {
     let members = world.all((0..2).map(|rank| plain("a", rank, 2)));
     let terms = world.terms(members[1]);
     assert_eq!((terms.elements, terms.checksum, terms.headroom), (64, false, true));
+    assert!(!terms.whole, "parameter hosts leave workers out");
     let mut world = World::sharing(&[0]);
     let members = world.all((0..2).map(|rank| plain("a", rank, 2)));
     let terms = world.terms(members[1]);
@@ -60,6 +63,18 @@ fn one_switch_among_the_racks_counts_for_all() {
     let members = world.all((0..2).map(|rank| below(2 + u64::from(rank), plain("mixed", rank, 2))));
     let terms = world.terms(members[0]);
     assert_eq!((terms.elements, terms.checksum, terms.headroom), (64, false, true));
+    let open = |name: &str, racks: [u64; 2]| {
+        let sparing = |rank| {
+            let mut request = open(Mode::Static, name, rank, 2);
+            request.asked.spec.slots = Some(8);
+            request
+        };
+        (0..).zip(racks).map(|(rank, at)| below(at, sparing(rank))).collect::<Vec<_>>()
+    };
+    let members = world.all(open("alike", [2, 2]));
+    assert!(!world.terms(members[0]).whole, "below the rack that is no switch");
+    let members = world.all(open("both", [2, 3]));
+    assert!(world.terms(members[0]).whole, "one of the racks is a switch");
 }
 
 #[test]
@@ -71,5 +86,5 @@ fn a_direct_job_passes_a_switch_as_any_packets() {
     let Some(Action::Install(_, JobOrder { terms, .. })) = world.coordinator.poll_action() else {
         panic!("no order")
     };
-    assert_eq!((terms.elements, terms.checksum, terms.headroom), (352, true, false));
+    assert_eq!((terms.elements, terms.checksum, terms.headroom, terms.whole), (352, true, false, false));
 }
