@@ -134,12 +134,16 @@ impl Coordinator {
             return;
         };
         let Some(epoch) = run.next_epoch else { return };
+        let is_unfit =
+            |at: &Option<RackId>| self.in_service(*at).is_some_and(|plane| !self.fits(run, *at, plane));
+        let unfit: Vec<_> = run.layout.aggregators().filter(is_unfit).collect();
         let Some(run) = self.runs.get_mut(&id) else { return };
         run.is_renewal_due = false;
         // A return to an aggregator comes with this.
         run.shared.iter_mut().for_each(|shared| shared.missing_at.clear());
         let order = run.order(false).map(|mut order| {
             order.terms.epoch = epoch;
+            order.unfit = unfit;
             order
         });
         self.actions.retain(|action| !matches!(action, Action::Restore { run, .. } if *run == id));
@@ -254,5 +258,7 @@ impl Coordinator {
             && plane.dynamic_slots >= terms.slots
             && plane.max_elements >= terms.elements
             && plane.shards >= terms.shards
+            && (plane.verifies_checksums || !terms.checksum)
+            && (plane.marks_overflow || terms.headroom || !terms.is_dynamic())
     }
 }

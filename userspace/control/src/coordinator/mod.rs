@@ -133,6 +133,8 @@ pub struct JobOrder {
     pub racks: BTreeMap<RackId, SocketAddrV4>,
     /// The root's address for each of its children, once it is installed there.
     pub parents: Vec<SocketAddrV4>,
+    /// Aggregators in service that cannot have the job, since they are others than before.
+    pub unfit: Vec<Option<RackId>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -250,6 +250,7 @@ impl Run {
             hosts: self.shared.iter().flat_map(|shared| shared.hosts.iter().copied()).collect(),
             racks: self.racks.clone(),
             parents: self.parents.clone(),
+            unfit: Vec::new(),
         })
     }
 

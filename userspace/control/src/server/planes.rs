@@ -213,12 +213,12 @@ impl<P: DataPlane> Planes<'_, P> {
     }
 
     /// Changes a job to the epoch of its terms. Parameter hosts must go on; the job does without an aggregator that does
-    /// not answer.
+    /// not answer, and without one that cannot have it.
     pub async fn renew(&self, order: &JobOrder) -> Result<Replaced, String> {
         let resume = self.renew_hosts(order).await?;
         let none = vec![None; order.workers.len()];
         let mut replaced = Replaced { placements: none, resume, lost: Vec::new() };
-        for at in order.layout.aggregators() {
+        for at in order.layout.aggregators().filter(|at| !order.unfit.contains(at)) {
             match self.reinstall(order, at).await {
                 Ok((installed, plane)) => place(order, at, &installed, &plane, &mut replaced.placements),
                 Err(error) => {

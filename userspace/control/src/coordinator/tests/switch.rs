@@ -3,7 +3,7 @@
 use sumac_job::Mode;
 
 use super::{
-    dynamic::{SHARING, below, host, plain, rack},
+    dynamic::{SHARING, below, host, plain, present, rack},
     *,
 };
 
@@ -87,4 +87,35 @@ fn a_direct_job_passes_a_switch_as_any_packets() {
         panic!("no order")
     };
     assert_eq!((terms.elements, terms.checksum, terms.headroom, terms.whole), (352, true, false, false));
+}
+
+#[test]
+fn a_job_with_other_terms_does_not_come_to_a_switch() {
+    // Each lacks one of the two things.
+    let unmarked = PlaneInfo { verifies_checksums: true, ..switch() };
+    let unverified = PlaneInfo { marks_overflow: true, ..switch() };
+    for (plane, checksum) in [(unmarked, false), (unverified, true)] {
+        let mut world = World::sharing(&[0]);
+        world.coordinator.rejoin_grace = seconds(9);
+        let short = |rank| {
+            let mut request = plain("a", rank, 2);
+            (request.asked.spec.elements, request.asked.host.checksum) = (Some(64), checksum);
+            request
+        };
+        let members = world.all((0..2).map(short));
+        let others = PlaneInfo { max_elements: 64, ..SHARING };
+        for (instance, plane, restored) in [(0xb, others.clone(), 1), (0xc, plane, 1), (0xd, others, 2)] {
+            world.plane.clear();
+            world.coordinator.on_plane(world.now, Ok((instance, plane)));
+            world.pass_with(seconds(2), &members, &present());
+            assert_eq!(world.restored.len(), restored, "instance {instance:x}, checksum {checksum}");
+        }
+        world.plane.clear();
+        world.info = switch();
+        world.coordinator.on_plane(world.now, Ok((0xe, switch())));
+        world.pass_with(seconds(3), &members[..1], &present());
+        world.coordinator.join(world.now, &short(1)).unwrap();
+        let Some(Action::Renew(_, order)) = world.coordinator.poll_action() else { panic!("no renewal") };
+        assert_eq!(order.unfit, [None], "a new worker does not bring it back either");
+    }
 }
