@@ -1,7 +1,7 @@
 //! The coordinator's journal: an append-only file of records, each with its length and checksum.
 //!
-//! A record that was written in part when the process or machine ended is the last one, and is dropped. Records that
-//! grant something are on the disk before anybody acts on them; the others survive the end of the process only.
+//! A record that was written in part when the process or machine ended is the last one, and is dropped. One of another
+//! release, which this one cannot read, is skipped: those behind it count. Records that grant something are on the disk before anybody acts on them; the others survive the end of the process only.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -143,21 +143,33 @@ pub(crate) fn encode(records: &[Record]) -> Vec<u8> {
 
 /// Reads records up to the first that is not whole; returns the length of those before.
 pub(crate) fn read(bytes: &[u8]) -> (Vec<Record>, usize) {
-    let (mut records, mut len) = (Vec::new(), 0);
-    while let Some((record, size)) = bytes.get(len..).and_then(read_one) {
-        records.push(record);
+    let (mut records, mut len, mut skipped) = (Vec::new(), 0, 0);
+    while let Some((json, size)) = bytes.get(len..).and_then(read_one) {
+        match serde_json::from_slice(json) {
+            Ok(record) => records.push(record),
+            Err(error) => {
+                tracing::debug!(%error, at = len, "a record of the journal is of another release");
+                skipped += 1;
+            }
+        }
         len += size;
+    }
+    if skipped > 0 {
+        tracing::warn!(
+            skipped,
+            read = records.len(),
+            "records of the journal are of another release, and are skipped"
+        );
     }
     (records, len)
 }
 
-fn read_one(bytes: &[u8]) -> Option<(Record, usize)> {
+/// Returns the text of the first record with its length in the file; none if it is not whole.
+fn read_one(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let (len, checksum) = (usize::try_from(number(0)?).ok()?, number(4)?);
     let end = FRAME_LEN.checked_add(len)?;
     let json = bytes.get(FRAME_LEN..end)?;
-    if crc32fast::hash(json) != checksum {
-        return None;
-    }
-    serde_json::from_slice(json).ok().map(|record| (record, end))
+    // Zeros, as a file system may leave them at the end, have the checksum of no text.
+    (len > 0 && crc32fast::hash(json) == checksum).then_some((json, end))
 }

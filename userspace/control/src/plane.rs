@@ -27,11 +27,14 @@ pub struct PlaneInfo {
     /// Slots of each shard that dynamic jobs share; 0: none.
     pub dynamic_slots: u32,
     /// Whether it verifies UDP checksums. Jobs of one that does not have none.
+    #[serde(default = "as_before_switches")]
     pub verifies_checksums: bool,
     /// Whether it marks the sums of dynamic jobs that it clamps. To one that does not, workers send values whose sum cannot
     /// leave 32 bits.
+    #[serde(default = "as_before_switches")]
     pub marks_overflow: bool,
     /// Whether the sums of static jobs may leave workers out, as far as their loss bounds allow.
+    #[serde(default = "as_before_switches")]
     pub bounds_loss: bool,
     /// Bytes of packets that a shard's socket holds until they are read; none without sockets.
     pub socket_bytes: Option<u64>,
@@ -41,6 +44,11 @@ pub struct PlaneInfo {
     /// Parameter host: the numbers of jobs that its control plane does not know and that still see packets. No other job
     /// gets them meanwhile.
     pub kept: Vec<u16>,
+}
+
+/// The journals of releases without switches do not have their limits.
+const fn as_before_switches() -> bool {
+    true
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -39,8 +39,10 @@ pub struct JobTerms {
     pub checksum: bool,
     /// Dynamic mode: whether each worker's values leave room for the sum of all, since an aggregator of the job does not mark
     /// the sums that it clamps.
+    #[serde(default)]
     pub headroom: bool,
     /// Static mode: whether every sum holds all workers, since an aggregator of the job leaves none out.
+    #[serde(default)]
     pub whole: bool,
     /// The factor for floats.
     pub scale: Scale,

@@ -188,4 +188,50 @@ fn a_torn_or_damaged_journal_is_read_up_to_there() {
         assert!(records.len() < all.len() && len <= at, "byte {at}");
     }
     assert_eq!(journal::read(&[0xff; 100]).0.len(), 0);
+    let zeros = [&bytes[..], &[0; 100]].concat();
+    assert_eq!(journal::read(&zeros).1, len, "the end of a file that was not written out");
+}
+
+/// A record's bytes in the journal.
+fn framed(json: &str) -> Vec<u8> {
+    let (len, checksum) = (json.len() as u32, crc32fast::hash(json.as_bytes()));
+    [&len.to_le_bytes(), &checksum.to_le_bytes(), json.as_bytes()].concat()
+}
+
+#[test]
+fn a_journal_of_another_release_is_read_as_far_as_possible() {
+    // The release before switches: neither its aggregators nor its terms have their limits.
+    let mut world = World::sharing(&[0]);
+    let members = world.all([plain("a", 0, 1)]);
+    world.enter(rack(1));
+    let mut before = Vec::new();
+    let mut rest = &world.journal[..];
+    while let Some((len, body)) = rest.split_first_chunk::<4>() {
+        let (json, others) = body[4..].split_at(u32::from_le_bytes(*len) as usize);
+        let mut json = String::from_utf8(json.to_vec()).unwrap();
+        for new in ["verifies_checksums", "marks_overflow", "bounds_loss", "headroom", "whole"] {
+            for value in ["true", "false"] {
+                json = json.replace(&format!(r#","{new}":{value}"#), "");
+                json = json.replace(&format!(r#",\"{new}\":{value}"#), "");
+            }
+        }
+        before.extend(framed(&json));
+        rest = others;
+    }
+    assert!(before.len() < world.journal.len(), "fields were removed");
+    let (records, len) = journal::read(&before);
+    assert_eq!((records.len(), len), (journal::read(&world.journal).0.len(), before.len()));
+    world.journal = before;
+    world.restart(0);
+    assert_eq!(world.coordinator.racks[&RackId(2)].plane, rack(1).plane);
+    assert_eq!(world.terms(members[0]).epoch, 1, "the job goes on");
+
+    // A later release: the records that this one knows count, and all of them stay.
+    let known = journal::encode(&[Record::Instance(7), Record::RackGone(RackId(1))]);
+    let (first, second) = known.split_at(8 + r#"{"Instance":7}"#.len());
+    let later = framed(r#"{"Unheard":{"of":1}}"#);
+    let bytes = [first, &later, second].concat();
+    let (records, len) = journal::read(&bytes);
+    assert!(matches!(records[..], [Record::Instance(7), Record::RackGone(RackId(1))]), "{records:?}");
+    assert_eq!(len, bytes.len());
 }
