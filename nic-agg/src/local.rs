@@ -7,6 +7,7 @@
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     os::{
+        fd::AsFd as _,
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixListener, UnixStream},
     },
@@ -15,6 +16,7 @@ use std::{
 };
 
 use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{getsockopt, sockopt},
     unistd::Uid,
 };
@@ -78,14 +80,25 @@ pub enum AskError {
     Stranger { name: String, uid: u32 },
     #[error("asking @{name}: {source}; it answers the user that runs it, and root")]
     Io { name: String, source: io::Error },
+    #[error(
+        "no answer from @{name} within {timeout:?}: is the switch running, if it serves one? What was asked may still be done"
+    )]
+    Late { name: String, timeout: Duration },
     #[error("{0}")]
     Refused(String),
 }
 
 /// Asks the process that serves under a name.
 pub fn ask(name: &str, question: &Question) -> Result<String, AskError> {
+    ask_within(ANSWER_TIMEOUT, name, question)
+}
+
+fn ask_within(timeout: Duration, name: &str, question: &Question) -> Result<String, AskError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::ConnectionRefused => AskError::Nobody { name: name.to_owned() },
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            AskError::Late { name: name.to_owned(), timeout }
+        }
         _ => AskError::Io { name: name.to_owned(), source },
     };
     let mut stream =
@@ -94,12 +107,12 @@ pub fn ask(name: &str, question: &Question) -> Result<String, AskError> {
     if !is_trusted(uid) {
         return Err(AskError::Stranger { name: name.to_owned(), uid: uid.as_raw() });
     }
+    limit(&stream, timeout).map_err(failed)?;
     let answer = converse(&mut stream, question).map_err(failed)?;
     answer.map_err(AskError::Refused)
 }
 
 fn converse(stream: &mut UnixStream, question: &Question) -> io::Result<Answer> {
-    limit(stream)?;
     write_line(stream, question)?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
@@ -142,9 +155,13 @@ fn reply(stream: &mut UnixStream, answer: &impl Fn(Question) -> Answer) -> io::R
     if !is_trusted(uid) {
         return Err(io::Error::other(format!("user {uid} may not ask")));
     }
-    limit(stream)?;
+    limit(stream, ANSWER_TIMEOUT)?;
     let mut line = String::new();
     BufReader::new(&*stream).take(LONGEST_QUESTION).read_line(&mut line)?;
+    // Questions are answered one after the other: one that waited longer than its client is not executed.
+    if has_gone(stream)? {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
     let answered = match serde_json::from_str(&line) {
         Ok(question) => answer(question),
         Err(error) => Err(format!("not understood ({error}): are both sides of the same release?")),
@@ -152,9 +169,16 @@ fn reply(stream: &mut UnixStream, answer: &impl Fn(Question) -> Answer) -> io::R
     write_line(stream, &answered)
 }
 
-fn limit(stream: &UnixStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    stream.set_write_timeout(Some(ANSWER_TIMEOUT))
+fn limit(stream: &UnixStream, timeout: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))
+}
+
+/// Whether the other side has closed a connection.
+fn has_gone(stream: &UnixStream) -> io::Result<bool> {
+    let mut events = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    poll(&mut events, PollTimeout::ZERO)?;
+    Ok(events[0].any().unwrap_or(true))
 }
 
 fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> io::Result<()> {
@@ -173,6 +197,8 @@ fn is_trusted(uid: Uid) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     #[test]
@@ -200,5 +226,31 @@ mod tests {
         // Who says nothing holds nobody up for ever.
         drop(UnixStream::connect_addr(&at).unwrap());
         assert!(ask(&name, &Question::SlotsReasons).is_ok());
+    }
+
+    #[test]
+    fn a_late_answer_has_an_error_of_its_own_and_a_client_that_gave_up_changes_nothing() {
+        let name = format!("sumac-agg/test/late/{}", std::process::id());
+        let (release, released) = mpsc::channel::<()>();
+        let (executed, seen) = mpsc::channel();
+        let answer = move |question| {
+            executed.send(question).unwrap();
+            released.recv().map(|()| String::new()).map_err(|error| error.to_string())
+        };
+        serve(&name, answer).unwrap();
+        let long = Duration::from_secs(60);
+        let drop = |job| Question::drop(Some(job), Drops::default());
+        thread::scope(|scope| {
+            let first = scope.spawn(|| ask_within(long, &name, &drop(1)));
+            assert_eq!(seen.recv_timeout(long).unwrap(), drop(1));
+            let late = ask_within(Duration::from_millis(50), &name, &drop(2)).unwrap_err();
+            assert!(late.to_string().contains("no answer from @sumac-agg/test/late/"), "{late}");
+            assert!(late.to_string().contains("within 50ms: is the switch running"), "{late}");
+            release.send(()).unwrap();
+            first.join().unwrap().unwrap();
+        });
+        release.send(()).unwrap();
+        ask_within(long, &name, &drop(3)).unwrap();
+        assert_eq!(seen.try_iter().collect::<Vec<_>>(), [drop(3)], "the second is not executed");
     }
 }

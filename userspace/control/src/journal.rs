@@ -1,7 +1,8 @@
 //! The coordinator's journal: an append-only file of records, each with its length and checksum.
 //!
 //! A record that was written in part when the process or machine ended is the last one, and is dropped. One of another
-//! release, which this one cannot read, is skipped: those behind it count. Records that grant something are on the disk before anybody acts on them; the others survive the end of the process only.
+//! release, which this one cannot read, is skipped: those behind it count. Records that grant something are on the disk
+//! before anybody acts on them; the others survive the end of the process only.
 
 use std::{
     fs::{self, File, OpenOptions},
