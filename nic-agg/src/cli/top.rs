@@ -193,7 +193,7 @@ fn workers(job: Pair<'_>) -> Vec<Vec<Cell>> {
             worker.rate("added").into(),
             last_ratio(*worker, &workers).into(),
             worker.ratio("late_sum_ns", "late_chunks").map(|nanos| nanos / 1e9).into(),
-            Cell::Number(worker.number("late_max_ns") * 1e-9),
+            worker.now["late_max_ns"].as_f64().map(|nanos| nanos / 1e9).into(),
             worker.rate("duplicates").into(),
             worker.rate("replies").into(),
         ]
@@ -256,6 +256,22 @@ mod tests {
             ("dynamic slots", "3 of 128 used".to_owned()),
         ];
         assert_eq!(sample.facts, facts);
+    }
+
+    #[test]
+    fn times_that_a_switch_does_not_measure_are_unknown() {
+        let mut both = [status([100, 0]), status([110, 90])];
+        for status in &mut both {
+            status["jobs"][0]["aggregation"] = Value::Null;
+            for worker in status["jobs"][0]["workers"].as_array_mut().unwrap() {
+                worker.as_object_mut().unwrap().retain(|key, _| !key.starts_with("late"));
+            }
+        }
+        let [before, now] = &both;
+        let sample = sample(Pair { now, before: Some(before), elapsed: Duration::from_secs(2) });
+        assert_eq!(sample.parts[0].rows[1][3..6], [Cell::Number(0.9), Cell::Unknown, Cell::Unknown]);
+        assert_eq!(cell(&sample, "aggregation_p99_seconds"), Cell::Unknown);
+        assert_eq!(cell(&sample, "straggler"), Cell::Text("rank 1 (90% last)".into()));
     }
 
     #[test]

@@ -7,8 +7,8 @@ use sumac_udp::Counts;
 use sumac_wire::{Reason, header::ELEMENT_LEN};
 
 use crate::status::{
-    DynamicPool, InterfaceStatus, Status,
-    job::{DropStatus, JobStatus, WorkerStatus},
+    self, DynamicPool, InterfaceStatus, Status,
+    job::{DropStatus, JobStatus, LateStatus, WorkerStatus},
 };
 
 const POOL: Group<Status> = Group {
@@ -117,12 +117,16 @@ const JOBS: Group<JobStatus> = Group {
                 added.saturating_mul(u64::from(it.elements) * ELEMENT_LEN as u64)
             },
         ),
-        Metric::histogram(
-            "sumac_aggregator_job_aggregation",
-            "From a chunk's first contribution to its last, of one chunk in 16",
-            |it| Histogram { buckets: it.aggregation.buckets.clone(), sum: it.aggregation.sum_ns },
-        ),
     ],
+};
+
+const AGGREGATION: Group<status::job::Histogram> = Group {
+    labels: &["job_name", "job_number"],
+    metrics: &[Metric::histogram(
+        "sumac_aggregator_job_aggregation",
+        "From a chunk's first contribution to its last, of one chunk in 16; a switch does not measure it",
+        |it| Histogram { buckets: it.buckets.clone(), sum: it.sum_ns },
+    )],
 };
 
 const JOB_FRAMES: Group<u64> = Group {
@@ -175,9 +179,15 @@ const WORKERS: Group<WorkerStatus> = Group {
             |it| it.duplicates,
         ),
         Metric::counter("sumac_aggregator_worker_replies", Unit::None, "Results sent again", |it| it.replies),
+    ],
+};
+
+const LATENESS: Group<LateStatus> = Group {
+    labels: &["job_name", "job_number", "rank"],
+    metrics: &[
         Metric::duration(
             "sumac_aggregator_worker_lateness",
-            "Time behind the chunks' first contributions, of one chunk in 16",
+            "Time behind the chunks' first contributions, of one chunk in 16; a switch does not measure it",
             |it| it.late_sum_ns,
         ),
         Metric::counter(
@@ -205,9 +215,11 @@ pub(super) fn describe() -> impl Iterator<Item = Description> {
         .chain(SOCKETS.describe())
         .chain(JOB_INFO.describe())
         .chain(JOBS.describe())
+        .chain(AGGREGATION.describe())
         .chain(JOB_FRAMES.describe())
         .chain(JOB_DROPS.describe())
         .chain(WORKERS.describe())
+        .chain(LATENESS.describe())
 }
 
 pub(super) fn encode(
@@ -244,6 +256,8 @@ fn encode_jobs(
     let info = jobs.iter().map(|(labels, job)| (with(labels, mode(job)), ()));
     JOB_INFO.encode(encoder, &info.collect::<Vec<_>>())?;
     JOBS.encode(encoder, &jobs)?;
+    let times = jobs.iter().filter_map(|(labels, job)| Some((labels.clone(), job.aggregation.as_ref()?)));
+    AGGREGATION.encode(encoder, &times.collect::<Vec<_>>())?;
     let frames = jobs.iter().flat_map(|(labels, job)| by_reason(labels, &job.counters));
     JOB_FRAMES.encode(encoder, &frames.collect::<Vec<_>>())?;
     let drops = jobs.iter().filter_map(|(labels, job)| Some((labels, job.drops?)));
@@ -254,7 +268,10 @@ fn encode_jobs(
     let workers = jobs.iter().flat_map(|(labels, job)| {
         job.workers.iter().map(|worker| (with(labels, &worker.rank.to_string()), worker))
     });
-    WORKERS.encode(encoder, &workers.collect::<Vec<_>>())
+    let workers: Vec<_> = workers.collect();
+    WORKERS.encode(encoder, &workers)?;
+    let late = workers.into_iter().filter_map(|(labels, worker)| Some((labels, worker.late?)));
+    LATENESS.encode(encoder, &late.collect::<Vec<_>>())
 }
 
 /// Returns a series for each reason, also those that were never counted: a rate needs a counter's first value.

@@ -54,8 +54,8 @@ pub struct JobStatus {
     /// Frames by reason, without those never counted.
     pub counters: BTreeMap<&'static str, u64>,
     pub drops: Option<DropStatus>,
-    /// Times from a chunk's first contribution to its last, of one chunk in 16.
-    pub aggregation: Histogram,
+    /// Times from a chunk's first contribution to its last, of one chunk in 16; a switch does not measure them.
+    pub aggregation: Option<Histogram>,
     pub straggler: Option<Straggler>,
     /// The workers by rank; at a root the racks.
     pub workers: Vec<WorkerStatus>,
@@ -114,9 +114,18 @@ pub struct Straggler {
     pub ip: Ipv4Addr,
     /// The part of all chunks that waited for it last.
     pub last_percent: f64,
-    /// Its mean lateness behind the chunks' first contributions.
+    #[serde(flatten)]
+    pub late: Option<LateStatus>,
+}
+
+/// The delay of a worker's contributions behind the chunks' first ones, of one chunk in 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LateStatus {
     pub late_mean_ns: u64,
     pub late_max_ns: u64,
+    /// The sum of the delays, and their number.
+    pub late_sum_ns: u64,
+    pub late_chunks: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -135,12 +144,9 @@ pub struct WorkerStatus {
     pub duplicates: u64,
     /// Results sent again.
     pub replies: u64,
-    /// The mean lateness behind the chunks' first contributions, of one chunk in 16.
-    pub late_mean_ns: u64,
-    pub late_max_ns: u64,
-    /// The sum of these latenesses, and their number.
-    pub late_sum_ns: u64,
-    pub late_chunks: u64,
+    /// None at a switch, which does not measure it.
+    #[serde(flatten)]
+    pub late: Option<LateStatus>,
 }
 
 /// Times in buckets that double.
@@ -271,7 +277,7 @@ pub(crate) fn job_status(number: u16, entry: &JobEntry, observed: Observed) -> J
             up: injected.up,
             down: injected.down,
         }),
-        aggregation: Histogram::of(&times),
+        aggregation: Some(Histogram::of(&times)),
         straggler: straggler(&observed.workers),
         workers: observed.workers,
     }
@@ -294,10 +300,12 @@ pub(crate) fn worker_status(
         last: counters.last,
         duplicates: counters.duplicates,
         replies: counters.replies,
-        late_mean_ns: late.sum / late.chunks.max(1),
-        late_max_ns: late.max,
-        late_sum_ns: late.sum,
-        late_chunks: late.chunks,
+        late: Some(LateStatus {
+            late_mean_ns: late.sum / late.chunks.max(1),
+            late_max_ns: late.max,
+            late_sum_ns: late.sum,
+            late_chunks: late.chunks,
+        }),
     }
 }
 
@@ -310,8 +318,7 @@ fn straggler(workers: &[WorkerStatus]) -> Option<Straggler> {
         rank: slowest.rank,
         ip: slowest.ip,
         last_percent: last * 100.0,
-        late_mean_ns: slowest.late_mean_ns,
-        late_max_ns: slowest.late_max_ns,
+        late: slowest.late,
     })
 }
 

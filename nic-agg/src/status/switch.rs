@@ -9,7 +9,7 @@ use sumac_wire::{MAX_JOBS, header::ELEMENT_LEN, tables::WorkerEntry};
 
 use super::{
     ChunkLimit, DynamicPool, Plane, Status,
-    job::{JobStatus, Observed, by_reason, ended, job_status, slots_used, worker_status},
+    job::{JobStatus, Observed, WorkerStatus, by_reason, ended, job_status, slots_used, worker_status},
 };
 use crate::{SwitchPlane, drops::DropRule};
 
@@ -60,7 +60,8 @@ fn job(
     let counts = plane.workers_seen(number)?;
     let workers = (0..).zip(&new.workers).zip(counts);
     let workers = workers
-        .map(|((rank, hop), seen)| worker_status(rank, address(hop), Some((hop.mac, hop.ifindex)), seen));
+        .map(|((rank, hop), seen)| worker_status(rank, address(hop), Some((hop.mac, hop.ifindex)), seen))
+        .map(unmeasured);
     let observed = Observed {
         parents: new.parents.iter().map(address).collect(),
         seen,
@@ -68,5 +69,10 @@ fn job(
         workers: workers.collect(),
     };
     let slots_reason = plane.reasons.all().remove(&number).filter(|reason| !reason.is_empty());
-    Ok(JobStatus { slots_reason, ..job_status(number, &new.active_entry(), observed) })
+    Ok(JobStatus { slots_reason, aggregation: None, ..job_status(number, &new.active_entry(), observed) })
+}
+
+/// Returns a worker's status without the times that a switch does not measure.
+pub(super) fn unmeasured(worker: WorkerStatus) -> WorkerStatus {
+    WorkerStatus { late: None, ..worker }
 }

@@ -9,7 +9,7 @@ use sumac_udp::Counts;
 
 use super::{
     ChunkLimit, DynamicPool, Plane, Status,
-    job::{JobStatus, LevelStatus, WorkerStatus},
+    job::{JobStatus, LateStatus, LevelStatus, WorkerStatus},
 };
 use crate::job::Placed;
 
@@ -137,11 +137,17 @@ pub fn write_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
         )?;
     }
     if let Some(slow) = &job.straggler {
-        let (mean, max) = (time(slow.late_mean_ns), time(slow.late_max_ns));
+        let late = slow.late.map(|LateStatus { late_mean_ns, late_max_ns, .. }| {
+            let (mean, max) = (time(late_mean_ns), time(late_max_ns));
+            format!(", {mean} behind the first on average, at most {max}")
+        });
         writeln!(
             out,
-            "  straggler: rank {} ({}) is last in {:.0} % of the chunks, {mean} behind the first on average, at most {max}",
-            slow.rank, slow.ip, slow.last_percent
+            "  straggler: rank {} ({}) is last in {:.0} % of the chunks{}",
+            slow.rank,
+            slow.ip,
+            slow.last_percent,
+            late.unwrap_or_default()
         )?;
     }
     write_workers(out, job)?;
@@ -149,10 +155,7 @@ pub fn write_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
 }
 
 fn write_times(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
-    let times = &job.aggregation;
-    if times.count == 0 {
-        return Ok(());
-    }
+    let Some(times) = job.aggregation.as_ref().filter(|times| times.count > 0) else { return Ok(()) };
     let (p50, p99) = (time(times.p50_ns), time(times.p99_ns));
     writeln!(
         out,
@@ -188,8 +191,8 @@ const COLUMNS: [Column; 6] = [
     ("last", |worker| worker.last, |count| count.to_string()),
     ("duplicates", |worker| worker.duplicates, |count| count.to_string()),
     ("replies", |worker| worker.replies, |count| count.to_string()),
-    ("late", |worker| worker.late_mean_ns, time),
-    ("latest", |worker| worker.late_max_ns, time),
+    ("late", |worker| worker.late.map_or(0, |late| late.late_mean_ns), time),
+    ("latest", |worker| worker.late.map_or(0, |late| late.late_max_ns), time),
 ];
 
 fn write_workers(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
@@ -217,5 +220,48 @@ fn time(ns: u64) -> String {
         1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
         1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
         _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddrV4};
+
+    use sumac_agg_host::watch::{JobSeen, WorkerSeen};
+    use sumac_agg_layout::{Drops, Lateness};
+    use sumac_wire::tables::{JobEntry, WorkerCounters};
+
+    use super::*;
+    use crate::status::{
+        job::{Observed, job_status, worker_status},
+        switch::unmeasured,
+    };
+
+    fn worker(rank: u16, last: u64) -> WorkerStatus {
+        let address = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, rank as u8), 48700);
+        let counters = WorkerCounters { added: 100, last, ..WorkerCounters::default() };
+        let late = Lateness { chunks: 2, sum: 3000, max: 2000 };
+        worker_status(rank, address, None, WorkerSeen { counters, late })
+    }
+
+    fn shown(workers: Vec<WorkerStatus>) -> String {
+        let observed =
+            Observed { parents: Vec::new(), seen: JobSeen::default(), drops: Drops::default(), workers };
+        let mut text = Vec::new();
+        write_job(&mut text, &job_status(7, &JobEntry::default(), observed)).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_straggler_has_times_where_they_are_measured() {
+        let workers = vec![worker(0, 20), worker(1, 80)];
+        let text = shown(workers.clone());
+        let line = "straggler: rank 1 (10.0.0.1) is last in 80 % of the chunks";
+        assert!(
+            text.contains(&format!("{line}, 1.5 us behind the first on average, at most 2.0 us\n")),
+            "{text}"
+        );
+        let text = shown(workers.into_iter().map(unmeasured).collect());
+        assert!(text.contains(&format!("{line}\n")) && !text.contains("late"), "{text}");
     }
 }
