@@ -26,7 +26,7 @@ pub enum JobError {
     LaneSlots(u32),
     #[error(
         "{slots} slots in lanes of {lane_slots} over {shards} shards: must be 1 to {MAX_LANES} lanes, as many in each \
-         shard, and this aggregator has {ports} shards (see attach --shards)"
+         shard, and this aggregator has {ports} shards (--shards; of a switch, `shards` of its program)"
     )]
     Lanes { slots: u32, lane_slots: u32, shards: u16, ports: u16 },
     #[error("slots {first} to {first} + {slots} are not all in the pool of {pool}")]
@@ -34,10 +34,11 @@ pub enum JobError {
     #[error("slots {first} to {first} + {slots} belong to job {other}, some of them")]
     Overlap { first: u32, slots: u32, other: u16 },
     #[error(
-        "{slots} slots of each shard for a dynamic job: this aggregator has {pool} (see attach --dynamic-slots)"
+        "{slots} slots of each shard for a dynamic job: this aggregator has {pool} (--dynamic-slots; of a switch, \
+         `dynamic_slots` of its program)"
     )]
     DynamicSlots { slots: u32, pool: u32 },
-    #[error("{shards} shards: this aggregator has {ports} (see attach --shards)")]
+    #[error("{shards} shards: this aggregator has {ports} (--shards; of a switch, `shards` of its program)")]
     Shards { shards: u16, ports: u16 },
     #[error("{0} parameter hosts: a dynamic job has 1 to {MAX_HOSTS}")]
     Hosts(usize),
@@ -46,7 +47,7 @@ pub enum JobError {
     #[error("rack {rack} of {racks}: a root has 1 to {MAX_WORKERS} racks, counted from 0")]
     Rack { rack: u16, racks: u16 },
     #[error(
-        "chunks of {elements} elements: this aggregator takes 1 to {max} (see attach --elements, or serve --elements)"
+        "chunks of {elements} elements: this aggregator takes 1 to {max} (--elements; of a switch, `elements` of its program)"
     )]
     Elements { elements: u16, max: u16 },
     #[error(

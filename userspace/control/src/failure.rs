@@ -92,6 +92,9 @@ impl JobFailure {
     }
 }
 
+/// A remark for messages that name an option with which an aggregator has more.
+pub(crate) const COMPILED_IN: &str = "those of a switch are compiled into its program";
+
 pub(crate) fn invalid<T>(message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::new(RefusalKind::Invalid, &[], message))
 }
@@ -123,7 +126,7 @@ impl Refusal {
             if holders.is_empty() { String::new() } else { format!(" (taken by {})", holders.join(", ")) };
         let message = format!(
             "{wanted} slots are not free: {free} of {total} are, at most {largest} together{taken}; ask for fewer, wait \
-             for a job to end, or attach the aggregator with more"
+             for a job to end, or give the aggregator more --slots ({COMPILED_IN})"
         );
         Refusal::new(RefusalKind::PoolFull, &[], message)
     }

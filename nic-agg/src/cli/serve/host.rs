@@ -22,7 +22,10 @@ impl Args {
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => {
-                bail!("{option} is for --plane host; the eBPF aggregator is made by `sumac-agg attach`")
+                bail!(
+                    "{option} is for --plane host; the eBPF aggregator is made by `sumac-agg attach`, and a switch's program is \
+                     described in [program] of --switch"
+                )
             }
             None => Ok(()),
         }

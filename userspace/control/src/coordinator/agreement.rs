@@ -5,7 +5,7 @@ use sumac_transport::limits::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
 use crate::{
-    failure::{Refusal, RefusalKind, invalid},
+    failure::{COMPILED_IN, Refusal, RefusalKind, invalid},
     message::JoinRequest,
     plane::{PlaneInfo, PlaneKind},
 };
@@ -103,7 +103,7 @@ impl JoinRequest {
         }
         if let Some(shards) = spec.shards.filter(|shards| *shards > limits.shards) {
             return invalid(format!(
-                "{shards} shards: the aggregator has {}; ask for fewer, or attach it with more",
+                "{shards} shards: the aggregator has {}; ask for fewer, or give it more --shards ({COMPILED_IN})",
                 limits.shards
             ));
         }
@@ -191,7 +191,9 @@ impl PlaneInfo {
             Some(port) => {
                 format!("since its port {port} carries no more; ask for fewer, or raise the MTU there")
             }
-            None => "which its slots hold; ask for fewer, or attach it with larger --elements".into(),
+            None => {
+                format!("which its slots hold; ask for fewer, or give it larger --elements ({COMPILED_IN})")
+            }
         };
         let message =
             format!("chunks of {wanted} elements are too large: the aggregator takes at most {max}, {limit}");

@@ -13,7 +13,7 @@ use super::{
     run::{InstallState, Phase, Run, Shared},
 };
 use crate::{
-    failure::{FailureKind, JobFailure, Refusal, RefusalKind, invalid},
+    failure::{COMPILED_IN, FailureKind, JobFailure, Refusal, RefusalKind, invalid},
     plane::PlaneKind,
 };
 
@@ -104,9 +104,9 @@ impl Coordinator {
             asked => asked.unwrap_or(limits.dynamic_slots),
         };
         if terms.slots == 0 && has_aggregator {
-            return invalid(
-                "an aggregator of this job has no slots for dynamic jobs: attach it with --dynamic-slots N",
-            );
+            return invalid(format!(
+                "an aggregator of this job has no slots for dynamic jobs: give it --dynamic-slots N ({COMPILED_IN})"
+            ));
         }
         terms.slots_reason = match terms.slots {
             0 => "there is no aggregator".into(),

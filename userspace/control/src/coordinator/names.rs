@@ -68,8 +68,8 @@ impl Names {
     }
 
     pub fn spent() -> Refusal {
-        let what = "its slots have seen as many jobs as they can tell apart; `sumac-agg detach` and attach it anew, then start \
-                    `sumac-agg serve` again";
+        let what = "its slots have seen as many jobs as they can tell apart; `sumac-agg detach` and attach it anew, or \
+                    restart the switch, then start `sumac-agg serve` again";
         Refusal::plane(what)
     }
 

@@ -3,7 +3,7 @@
 use sumac_job::Mode;
 
 use super::{
-    dynamic::{SHARING, below, host, plain, present, rack},
+    dynamic::{SHARING, below, dynamic, host, plain, present, rack},
     *,
 };
 
@@ -31,12 +31,50 @@ fn a_static_job_has_short_chunks_without_checksums() {
     let terms = world.terms(members[0]);
     assert_eq!((terms.elements, terms.checksum, terms.headroom), (64, false, false));
     assert!(terms.whole, "every sum holds all workers");
-    let refusal = world.join(&request("b", 0, 1)).unwrap_err();
-    assert_eq!(refusal.kind, RefusalKind::TooManyElements);
-    assert!(
-        refusal.message.contains("256 elements are too large: the aggregator takes at most 64"),
-        "{refusal}"
-    );
+}
+
+#[test]
+fn refusals_name_what_can_be_done_about_a_switch_too() {
+    let mut world = World::with(PlaneInfo { slots: 16, dynamic_slots: 0, shards: 2, ..switch() });
+    world.enter(host(0));
+    let asking = |shards| {
+        wanting("b", 0, 1, |asked| {
+            (asked.spec.elements, asked.spec.slots, asked.spec.shards) = (None, Some(8), Some(shards));
+        })
+    };
+    let mut refusal = |request: &Join| match world.join(request) {
+        Ok(member) => world.refusal(member),
+        Err(refusal) => refusal,
+    };
+    let compiled_in = "(those of a switch are compiled into its program)";
+    let table = [
+        (
+            request("b", 0, 1),
+            RefusalKind::TooManyElements,
+            "chunks of 256 elements are too large: the aggregator takes at most 64, which its slots hold; ask for fewer, or \
+             give it larger --elements",
+        ),
+        (
+            asking(3),
+            RefusalKind::Invalid,
+            "3 shards: the aggregator has 2; ask for fewer, or give it more --shards",
+        ),
+        (
+            asking(2),
+            RefusalKind::PoolFull,
+            "32 slots are not free: 16 of 16 are, at most 16 together; ask for fewer, wait for a job to end, or give the \
+             aggregator more --slots",
+        ),
+        (
+            dynamic("b", 0, 1, |spec| spec.shards = None),
+            RefusalKind::Invalid,
+            "an aggregator of this job has no slots for dynamic jobs: give it --dynamic-slots N",
+        ),
+    ];
+    for (request, kind, message) in table {
+        let refused = refusal(&request);
+        assert_eq!((refused.kind, refused.message), (kind, format!("{message} {compiled_in}")));
+    }
 }
 
 #[test]
