@@ -96,7 +96,7 @@ fn verbs_in_their_usual_order() {
     let (code, text) = shell.fails("job add 7 --token 1 --worker 10.79.0.2 --slots 16");
     assert!(code == 1 && text.contains("remove it first"), "{text}");
     let (code, text) = shell.fails("job add 8 --token 1 --worker 10.79.0.2 --elements 257");
-    assert!(code == 1 && text.contains("attach --elements"), "{text}");
+    assert!(code == 1 && text.contains("takes 1 to 256 (--elements; of a switch,"), "{text}");
 
     assert!(shell.done("detach").contains("kept the slots of jobs [7]"));
     assert!(shell.done("detach").starts_with("nothing is attached\n"));
