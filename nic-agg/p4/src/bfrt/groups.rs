@@ -72,7 +72,7 @@ pub async fn nodes_of(session: &mut Session, group: u32) -> Result<BTreeSet<u32>
     Ok(nodes.into_keys().filter(|node| node / REPLICATION_IDS == group).collect())
 }
 
-/// Returns all groups, with the replicas in the order of their nodes.
+/// Returns all groups.
 pub async fn read(session: &mut Session) -> Result<Vec<Group>, SwitchError> {
     let nodes = nodes(session).await?;
     let schema = session.schema.clone();
@@ -81,8 +81,8 @@ pub async fn read(session: &mut Session) -> Result<Vec<Group>, SwitchError> {
     for entry in session.read(vec![all_of(table)], "reading the multicast groups").await? {
         let id = key(table, &entry, GROUP)?;
         let listed = list(table, &entry, NODE)?;
-        let replicas = listed.iter().filter_map(|node| nodes.get(node)).flatten().copied().collect();
-        groups.push(Group { id, replicas });
+        let replicas = listed.iter().filter_map(|node| nodes.get(node)).flatten().copied();
+        groups.push(Group::new(id, replicas));
     }
     Ok(groups)
 }
