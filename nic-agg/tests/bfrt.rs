@@ -131,11 +131,31 @@ fn what_is_wrong_with_the_switch_is_said() {
         files.arguments(switch.address(), local()).into_iter().chain(more).collect::<Vec<_>>()
     };
     let nobody = files.arguments(SocketAddr::from(([127, 0, 0, 1], 1)), local());
+    let free = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
+    let free = PlayedServer::start(local(), &free).unwrap();
+    let switch_file = |name: &str, from: &str, to: &str| {
+        let text = fs::read_to_string(files.0.join("switch.toml")).unwrap().replace(from, to);
+        let file = files.0.join(name);
+        fs::write(&file, text).unwrap();
+        let mut arguments = files.arguments(free.address(), local());
+        let at = arguments.iter().position(|word| word == "--switch").unwrap();
+        arguments[at + 1] = file.display().to_string();
+        arguments
+    };
+    let loopback = switch_file("loopback.toml", "number = 7", "number = 132");
+    let sizes =
+        switch_file("sizes.toml", "base_port", "static_slots = 5120\ndynamic_slots = 1024\nbase_port");
     let table = [
         ("a client", given(&[]), "another control plane is bound to program `sumac`"),
         ("a program", given(&["--program", "another"]), "not `another`"),
         ("a file", given(&["--pipeline", "/nonexistent/sumac.conf"]), "/nonexistent/sumac.conf"),
         ("an option", given(&["--p4info", "sumac.p4info.txtpb"]), "--p4info is for --plane p4runtime"),
+        ("a port", loopback, "loopback.toml: port 132 is of pipe 1"),
+        (
+            "sizes",
+            sizes,
+            "sizes.toml: [program] has static_slots = 5120, and the program was compiled with 4096",
+        ),
         ("no server", nobody, "cannot connect to the switch at 127.0.0.1:1"),
     ];
     for (what, arguments, words) in table {

@@ -5,6 +5,7 @@
 //! | [`target`] | the interface to a switch, which P4Runtime and BFRuntime implement |
 //! | [`tables`] | the entries of a job, by the control blocks of the program |
 //! | `contents`, [`counters`] | all that is in the tables, and what the program has counted |
+//! | [`sizes`] | the sizes that the program was compiled with |
 //! | [`wiring`] | the file of the switch's ports and the hosts behind them |
 //! | [`plane`] | a switch as a data plane of the control plane |
 //! | [`p4runtime`] | a switch behind a P4Runtime server: session, program, entries, counters |
@@ -20,6 +21,7 @@ pub mod counters;
 pub mod p4runtime;
 pub mod plane;
 mod proto;
+pub mod sizes;
 pub mod tables;
 pub mod target;
 pub mod wiring;

@@ -20,9 +20,10 @@ use sumac_wire::tables::{JobEntry, WorkerEntry, job_flag};
 use crate::{
     contents::Contents,
     counters,
+    sizes::Sizes,
     tables::{self, HeldJob, admission, drops},
     target::{Binding, SwitchError, Target},
-    wiring::{Sizes, Wiring},
+    wiring::Wiring,
 };
 
 /// A switch that takes jobs from a control plane.

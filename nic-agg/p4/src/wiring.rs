@@ -1,4 +1,4 @@
-//! The file that tells the switch's ports, its own addresses, and the hosts behind each port.
+//! The file that lists the switch's ports, its own addresses, and the hosts behind each port.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,60 +11,28 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use sumac_wire::tables::WorkerEntry;
 
 use crate::{
+    sizes::{Compiled, Given, Sizes},
     tables::{hosts, own},
     target::{Entry, SwitchError},
 };
 
 /// Ports have 9 bits in the programs.
 const PORTS: u32 = 512;
+/// Of a chip's port, the bits below its pipe.
+const PORT_BITS: u32 = 7;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wiring {
-    #[serde(default)]
+    /// The sizes of the program: those of the file and the default ones, until the program is known.
+    #[serde(skip)]
     pub program: Sizes,
+    #[serde(default, rename = "program")]
+    given: Given,
     pub ports: Vec<SwitchPort>,
     /// The path of the file, for messages.
     #[serde(skip)]
     path: String,
-}
-
-/// The sizes that the program was compiled with (p4/common/sizes.p4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Sizes {
-    /// The UDP port of shard 0.
-    pub base_port: u16,
-    pub shards: u16,
-    /// Slots of static jobs, all together.
-    pub static_slots: u32,
-    /// Slots of each shard that dynamic jobs share.
-    pub dynamic_slots: u32,
-    /// Most elements in a chunk.
-    pub elements: u16,
-    /// Milliseconds after which a dynamic job that sends nothing loses its slots.
-    pub slot_timeout_ms: u32,
-}
-
-impl Default for Sizes {
-    fn default() -> Sizes {
-        Sizes {
-            base_port: 48700,
-            shards: 2,
-            static_slots: 4096,
-            dynamic_slots: 2048,
-            elements: 64,
-            slot_timeout_ms: 1000,
-        }
-    }
-}
-
-impl Sizes {
-    /// Cells of the registers of values: both versions of static slots, and slots of dynamic jobs.
-    #[must_use]
-    pub fn places(&self) -> u32 {
-        self.static_slots * 2 + self.dynamic_slots * u32::from(self.shards)
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -101,24 +69,31 @@ impl Wiring {
         let failed = |what: String| SwitchError::File { path: path.to_owned(), what };
         let wiring: Wiring = toml::from_str(text).map_err(|error| failed(error.to_string()))?;
         wiring.check().map_err(failed)?;
-        Ok(Wiring { path: path.to_owned(), ..wiring })
+        let program = wiring.given.with(&wiring.given.assumed()).map_err(failed)?;
+        Ok(Wiring { path: path.to_owned(), program, ..wiring })
+    }
+
+    /// Takes the sizes of the switch's program.
+    ///
+    /// # Errors
+    /// When the file has others, or a port of hosts on a pipe whose ports are in loopback.
+    pub fn fit(&mut self, program: &Compiled) -> Result<(), SwitchError> {
+        let failed = |what: String| SwitchError::File { path: self.path.clone(), what };
+        for port in &self.ports {
+            let pipe = port.number >> PORT_BITS;
+            if program.slots_pipes.contains(&pipe) {
+                return Err(failed(format!(
+                    "port {} is of pipe {pipe}, which has the program's slots and whose ports are in loopback: use a port of \
+                     another pipe",
+                    port.number
+                )));
+            }
+        }
+        self.program = self.given.with(program).map_err(failed)?;
+        Ok(())
     }
 
     fn check(&self) -> Result<(), String> {
-        let Sizes { base_port, shards, static_slots, dynamic_slots, elements, .. } = self.program;
-        if ![1, 2, 4].contains(&shards) || !base_port.is_multiple_of(shards) || base_port == 0 {
-            return Err(format!(
-                "base_port {base_port} and shards {shards}: give 1, 2 or 4 shards, and a multiple of that"
-            ));
-        }
-        if elements == 0
-            || u64::from(static_slots) * 2 + u64::from(dynamic_slots) * u64::from(shards) > 1 << 16
-        {
-            return Err(
-                "the sizes of [program] are no program's: places of slots have 16 bits, chunks elements"
-                    .into(),
-            );
-        }
         let (mut numbers, mut own, mut macs, mut ips) =
             (BTreeSet::new(), BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         for port in &self.ports {
@@ -216,24 +191,6 @@ mod tests {
         assert_eq!(wiring.program, Sizes::default());
     }
 
-    /// p4/common/sizes.p4 is what is compiled unless its user says otherwise.
-    #[test]
-    fn the_default_sizes_are_those_of_the_program() {
-        let sizes = include_str!("../../../p4/common/sizes.p4");
-        let Sizes { base_port, shards, static_slots, dynamic_slots, elements, .. } = Sizes::default();
-        let defaults = [
-            ("BASE_PORT", u32::from(base_port)),
-            ("SHARDS", shards.into()),
-            ("STATIC_SLOTS", static_slots),
-            ("DYNAMIC_SLOTS", dynamic_slots),
-            ("ELEMENTS", elements.into()),
-        ];
-        for (name, value) in defaults {
-            let line = format!("#define {name} {value}");
-            assert!(sizes.lines().any(|found| found == line), "{line}");
-        }
-    }
-
     #[test]
     fn what_no_switch_has_is_refused() {
         let table = [
@@ -253,7 +210,11 @@ mod tests {
                 Ok(_) => assert_eq!(expected, "", "{to}"),
             }
         }
-        for (sizes, expected) in [("shards = 3", "1, 2 or 4 shards"), ("static_slots = 40000", "16 bits")] {
+        for (sizes, expected) in [
+            ("shards = 3", "1, 2 or 4 shards"),
+            ("elements = 65", "adds 1 to 64 of a packet"),
+            ("slot_timeout_ms = 1000", "slot_timeout_ms"),
+        ] {
             let error = Wiring::parse(&format!("[program]\n{sizes}\n{FILE}"), "switch.toml").unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
         }
@@ -261,5 +222,22 @@ mod tests {
             FILE.replacen("10.77.1.1", "10.77.0.1", 1).replacen("00:00:01'\n    ", "00:00:09'\n    ", 1);
         let error = Wiring::parse(&two, "switch.toml").unwrap_err();
         assert!(error.to_string().contains("has two MAC addresses"), "{error}");
+    }
+
+    #[test]
+    fn the_program_decides_about_sizes_and_pipes() {
+        let mut wiring = Wiring::parse(&FILE.replace("number = 2", "number = 132"), "switch.toml").unwrap();
+        let program = Compiled { shards: 4, static_slots: 8, dynamic_slots: 0, slots_pipes: vec![2] };
+        wiring.fit(&program).unwrap();
+        assert_eq!(
+            wiring.program,
+            Sizes { shards: 4, static_slots: 8, dynamic_slots: 0, ..Sizes::default() }
+        );
+        let error = wiring.fit(&Compiled { slots_pipes: vec![1], ..program.clone() }).unwrap_err();
+        assert!(error.to_string().starts_with("switch.toml: port 132 is of pipe 1"), "{error}");
+        let mut other =
+            Wiring::parse(&format!("[program]\nstatic_slots = 9\n{FILE}"), "switch.toml").unwrap();
+        let error = other.fit(&program).unwrap_err().to_string();
+        assert!(error.starts_with("switch.toml: [program] has static_slots = 9"), "{error}");
     }
 }

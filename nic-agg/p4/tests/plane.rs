@@ -455,7 +455,10 @@ fn jobs_on_the_model() {
     let start = |model: &support::Model, election| {
         SwitchPlane::start(model.connect(&runtime, election, &program), wiring()).unwrap()
     };
-    assert!(program.has_register_of(wiring().program.places()), "[program] of the file is what was compiled");
+    let assumed = wiring().program;
+    let mut fitted = wiring();
+    fitted.fit(&program.compiled_sizes().unwrap()).unwrap();
+    assert_eq!(fitted.program, assumed, "the default sizes are what was compiled");
     let plane = start(&model, 1);
     for job in
         [job(1, 1), rack(job(2, 1)), root(job(3, 1)), dynamic(4, 1), rack(dynamic(5, 1)), root(dynamic(6, 1))]

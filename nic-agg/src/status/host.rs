@@ -19,8 +19,8 @@ pub fn status(plane: &HostDataPlane) -> Result<Status, PlaneError> {
     let jobs: Vec<JobStatus> =
         jobs.map(|(number, entry, workers, parents)| job(plane, number, &entry, &workers, parents)).collect();
     let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(sizes.elements);
-    let shared =
-        DynamicPool { slots: sizes.dynamic_slots, held: Some(plane.held()), timeout_ms: sizes.slot_timeout };
+    let (held, timeout_ms) = (Some(plane.held()), Some(sizes.slot_timeout));
+    let shared = DynamicPool { slots: sizes.dynamic_slots, held, timeout_ms };
     let of_dynamic = size_of::<dynamic::SlotMeta>() as u64 + 4 * PAGE_ELEMENTS as u64;
     let of_pool = u64::from(sizes.dynamic_slots) * of_dynamic;
     Ok(Status {

@@ -98,8 +98,8 @@ pub struct DynamicPool {
     pub slots: u32,
     /// Slots of all shards that hold a chunk; unknown of a switch.
     pub held: Option<u32>,
-    /// The time without packets after which a job loses its slots.
-    pub timeout_ms: u32,
+    /// The time without packets after which a job loses its slots; unknown of a switch.
+    pub timeout_ms: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -160,7 +160,7 @@ impl Aggregator {
 }
 
 fn dynamic_pool(tables: &Tables, state: &State) -> Result<Option<DynamicPool>, TableError> {
-    let (slots, timeout_ms) = (state.dynamic_slots, state.slot_timeout);
+    let (slots, timeout_ms) = (state.dynamic_slots, Some(state.slot_timeout));
     if slots == 0 {
         return Ok(None);
     }

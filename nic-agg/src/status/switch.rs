@@ -27,7 +27,7 @@ pub fn status(plane: &SwitchPlane) -> Result<Status, PlaneError> {
     });
     let jobs = active.map(|(number, new)| job(plane, number, new, of(number)));
     let jobs: Vec<JobStatus> = jobs.collect::<Result<_, _>>().map_err(failed)?;
-    let dynamic = DynamicPool { slots: sizes.dynamic_slots, held: None, timeout_ms: sizes.slot_timeout_ms };
+    let dynamic = DynamicPool { slots: sizes.dynamic_slots, held: None, timeout_ms: None };
     Ok(Status {
         plane: Plane::P4,
         instance,

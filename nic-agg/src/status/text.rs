@@ -57,10 +57,9 @@ fn write_overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
     if let Some(DynamicPool { slots, held, timeout_ms }) = status.dynamic {
         let all = u64::from(slots) * u64::from(status.shards);
         let held = held.map_or_else(|| format!("{all} slots"), |held| format!("{held} of {all} slots held"));
-        writeln!(
-            out,
-            "dynamic  {held}, {slots} in each shard; reclaimed after {timeout_ms} ms without packets"
-        )?;
+        let timeout = timeout_ms
+            .map_or_else(String::new, |timeout| format!("; reclaimed after {timeout} ms without packets"));
+        writeln!(out, "dynamic  {held}, {slots} in each shard{timeout}")?;
     }
     if let ChunkLimit { elements, port: Some(port) } = &status.chunk_limit {
         writeln!(out, "chunks   up to {elements} elements: the limit of interface {port}")?;

@@ -31,7 +31,10 @@ use std::{
     collections::BTreeSet,
     io,
     ops::Range,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
@@ -41,6 +44,7 @@ use self::session::{Session, WriteError};
 use crate::{
     blocking::Blocking,
     proto::bfrt_proto::{Entity, TableEntry, Update as Message, entity, update::Type},
+    sizes::Compiled,
     target::{Binding, Change, Entry, Group, SwitchError, Target, Update},
 };
 
@@ -64,6 +68,8 @@ pub struct BfRuntime {
     session: Mutex<Option<Session>>,
     /// Sessions until now.
     sessions: AtomicU64,
+    /// Of the program of the first session.
+    compiled: OnceLock<Compiled>,
     runtime: Blocking,
 }
 
@@ -74,9 +80,15 @@ impl BfRuntime {
     /// When there is no connection, the program is not there, or another client is bound to it.
     pub fn connect(options: Options) -> Result<BfRuntime, SwitchError> {
         let runtime = Blocking::start("bfruntime").map_err(|error| no_thread(&options, &error))?;
-        let switch = BfRuntime { options, session: Mutex::new(None), sessions: AtomicU64::new(0), runtime };
+        let (session, sessions) = (Mutex::new(None), AtomicU64::new(0));
+        let switch = BfRuntime { options, session, sessions, compiled: OnceLock::new(), runtime };
         switch.instance()?;
         Ok(switch)
+    }
+
+    /// Returns the sizes that the program was compiled with, and the pipes of its slots.
+    pub fn compiled(&self) -> Result<Compiled, SwitchError> {
+        self.call(async |session| Ok(session.compiled.clone()))
     }
 
     /// Returns the session, a new one where the last has ended.
@@ -85,13 +97,19 @@ impl BfRuntime {
         if !session.as_ref().is_some_and(Session::is_open) {
             // Before the next: a program has one client.
             *session = None;
-            *session = Some(Session::open(&self.options).await?);
+            let opened = Session::open(&self.options).await?;
+            if *self.compiled.get_or_init(|| opened.compiled.clone()) != opened.compiled {
+                let what = "its program has other sizes than before: start this control plane again";
+                return Err(self.away(what.into()));
+            }
+            *session = Some(opened);
             self.sessions.fetch_add(1, Ordering::Relaxed);
         }
-        let session = MutexGuard::try_map(session, Option::as_mut);
-        let ended =
-            |_| SwitchError::Away { address: self.options.address.clone(), what: "no session".into() };
-        session.map_err(ended)
+        MutexGuard::try_map(session, Option::as_mut).map_err(|_| self.away("no session".into()))
+    }
+
+    fn away(&self, what: String) -> SwitchError {
+        SwitchError::Away { address: self.options.address.clone(), what }
     }
 
     /// Runs a call on the session.
@@ -172,10 +190,8 @@ impl Target for BfRuntime {
 }
 
 fn no_thread(options: &Options, error: &io::Error) -> SwitchError {
-    SwitchError::Connect {
-        address: options.address.clone(),
-        what: format!("no thread for its calls: {error}"),
-    }
+    let what = format!("this machine has no thread for its calls: {error}");
+    SwitchError::Away { address: options.address.clone(), what }
 }
 
 fn of_entry(change: Type, entry: TableEntry) -> Message {

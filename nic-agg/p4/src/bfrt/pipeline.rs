@@ -8,8 +8,14 @@ use crate::{
     proto::bfrt_proto::{
         ForwardingPipelineConfig, GetForwardingPipelineConfigResponse, forwarding_pipeline_config::Profile,
     },
+    sizes::Compiled,
     target::SwitchError,
 };
+
+use super::schema::Schema;
+
+/// The pipeline of the slots (p4/tofino/pipelines.p4): the ports of its pipes are in loopback.
+const SLOTS: &str = "slots";
 
 /// A compiled program.
 #[derive(Clone, Debug)]
@@ -90,11 +96,44 @@ impl Pipeline {
         self.config.clone()
     }
 
-    /// Whether the switch runs the program with just these tables.
+    /// Returns the sizes that its program was compiled with, and the pipes of its slots.
+    ///
+    /// # Errors
+    /// When it is not the aggregator's program.
+    pub fn compiled(&self) -> Result<Compiled, SwitchError> {
+        let wrong = |what: String| SwitchError::File { path: self.file.clone(), what };
+        let schema = Schema::parse(&self.config.bfruntime_info);
+        compiled(&self.config, &schema.map_err(|error| wrong(format!("its bf-rt.json: {error}")))?)
+    }
+
+    /// Whether the switch runs a program of this name.
+    pub(super) fn is_named_on(&self, switch: &GetForwardingPipelineConfigResponse) -> bool {
+        switch.config.iter().any(|config| config.p4_name == self.config.p4_name)
+    }
+
+    /// Whether the switch runs the program: with just these tables, and the same binaries.
     pub(super) fn is_on(&self, switch: &GetForwardingPipelineConfigResponse) -> bool {
         let (name, schema) = (&self.config.p4_name, &self.config.bfruntime_info);
-        switch.config.iter().any(|config| config.p4_name == *name && config.bfruntime_info == *schema)
+        let mut named = switch.config.iter().filter(|config| config.p4_name == *name);
+        named.any(|config| config.bfruntime_info == *schema && self.has_binaries_of(&config.profiles))
     }
+
+    /// Whether the pipelines are those of a switch. Its server leaves out what it cannot read.
+    fn has_binaries_of(&self, running: &[Profile]) -> bool {
+        let same = |ours: &Profile| {
+            let mut named = running.iter().filter(|theirs| theirs.profile_name == ours.profile_name);
+            named.any(|theirs| theirs.binary.is_empty() || theirs.binary == ours.binary)
+        };
+        running.is_empty()
+            || running.len() == self.config.profiles.len() && self.config.profiles.iter().all(same)
+    }
+}
+
+/// Returns the sizes of a program, and the pipes of its slots.
+pub(super) fn compiled(config: &ForwardingPipelineConfig, schema: &Schema) -> Result<Compiled, SwitchError> {
+    let slots = config.profiles.iter().filter(|profile| profile.profile_name == SLOTS);
+    let slots_pipes = slots.flat_map(|profile| profile.pipe_scope.iter().copied()).collect();
+    Ok(Compiled { slots_pipes, ..schema.compiled_sizes()? })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, SwitchError> {

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::target::SwitchError;
+use crate::{sizes::Compiled, target::SwitchError};
 
 /// Tables of a program, or of a device.
 #[derive(Debug, Default, Deserialize)]
@@ -15,6 +15,9 @@ pub struct Table {
     /// With its path: `pipe.SumacIngress.admission.jobs`.
     pub name: String,
     pub id: u32,
+    /// Its most entries, or the cells of a register.
+    #[serde(default)]
+    size: u64,
     #[serde(default)]
     pub key: Vec<Field>,
     #[serde(default, rename = "action_specs")]
@@ -67,6 +70,11 @@ impl Schema {
     pub fn table(&self, name: &str) -> Result<&Table, SwitchError> {
         let mut tables = self.tables.iter();
         tables.find(|table| is_named(&table.name, name)).ok_or_else(|| unknown("table", name))
+    }
+
+    /// Returns the sizes that the program was compiled with.
+    pub fn compiled_sizes(&self) -> Result<Compiled, SwitchError> {
+        Compiled::of(|name| Some(self.table(name).ok()?.size))
     }
 }
 

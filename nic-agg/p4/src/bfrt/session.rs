@@ -27,10 +27,16 @@ use crate::{
         set_forwarding_pipeline_config_request::{Action, DevInitMode},
         stream_message_request, stream_message_response,
     },
+    sizes::Compiled,
     target::SwitchError,
 };
 
-use super::{Options, pipeline::Pipeline, schema::Schema, status};
+use super::{
+    Options,
+    pipeline::{self, Pipeline},
+    schema::Schema,
+    status,
+};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,6 +82,8 @@ pub struct Session {
     address: String,
     /// The tables of the program, and of the device.
     pub schema: Arc<Schema>,
+    /// The sizes that the program was compiled with.
+    pub compiled: Compiled,
     /// Whether the server has ended the subscription.
     ended: Arc<AtomicBool>,
     /// Open for as long as the client is subscribed.
@@ -85,6 +93,37 @@ pub struct Session {
 impl Session {
     /// Connects, subscribes, loads the program if it is not there and files are given, and binds to it.
     pub async fn open(options: &Options) -> Result<Session, SwitchError> {
+        let (mut session, mut config) = Session::subscribed(options).await?;
+        if let Some(pipeline) = options.pipeline.as_ref().filter(|pipeline| !pipeline.is_on(&config)) {
+            // Another control plane may be bound to the program of this name: it keeps it.
+            if pipeline.is_named_on(&config) {
+                session.bind(pipeline.program()).await?;
+            }
+            session.load(pipeline).await?;
+            // A load ends all sessions.
+            drop(session);
+            (session, config) = Session::subscribed(options).await?;
+            if !pipeline.is_on(&config) {
+                return Err(session.away(
+                    "it lists other files of the program than those that it has just loaded; start its bf_switchd \
+                     with the program, and leave --pipeline out"
+                        .into(),
+                ));
+            }
+        }
+        let program = session.program_of(&config, options.program.as_deref())?;
+        let schema = session.schema_of(&config, program)?;
+        session.compiled = pipeline::compiled(program, &schema)?;
+        session.schema = Arc::new(schema);
+        session.bind(&program.p4_name).await?;
+        tracing::info!(switch = session.address, program = program.p4_name, "bound to the program");
+        Ok(session)
+    }
+
+    /// Connects and subscribes, and returns the switch's programs.
+    async fn subscribed(
+        options: &Options,
+    ) -> Result<(Session, GetForwardingPipelineConfigResponse), SwitchError> {
         let address = options.address.clone();
         let connect = |what: String| SwitchError::Connect { address: address.clone(), what };
         let endpoint = Channel::from_shared(format!("http://{address}"));
@@ -106,24 +145,14 @@ impl Session {
             device: options.device,
             address,
             schema: Arc::default(),
+            compiled: Compiled::default(),
             ended: Arc::default(),
             _subscription: subscription.clone(),
         };
         let messages = session.subscribe(&subscription, requests).await?;
         tokio::spawn(watch(messages, session.ended.clone()));
         let config = session.programs().await?;
-        let config = match &options.pipeline {
-            Some(pipeline) if !pipeline.is_on(&config) => {
-                session.load(pipeline).await?;
-                session.programs().await?
-            }
-            _ => config,
-        };
-        let program = session.program_of(&config, options.program.as_deref())?;
-        session.schema = Arc::new(session.schema_of(&config, program)?);
-        session.bind(&program.p4_name).await?;
-        tracing::info!(switch = session.address, program = program.p4_name, "bound to the program");
-        Ok(session)
+        Ok((session, config))
     }
 
     pub fn is_open(&self) -> bool {
@@ -168,11 +197,11 @@ impl Session {
         tracing::info!(switch = self.address, file = pipeline.file(), "loading the program");
         let request = self.config_request(Action::VerifyAndWarmInitBeginAndEnd, pipeline.config());
         let answer = self.client.set_forwarding_pipeline_config(timed(request, LOAD_TIMEOUT)).await;
-        answer.map(drop).map_err(|status| match status.code() {
-            Code::Unavailable => self.failed("loading the program", &status),
-            _ => {
-                SwitchError::PipelineRefused { file: pipeline.file().to_owned(), what: status::text(&status) }
+        answer.map(drop).map_err(|status| match self.failed("loading the program", &status) {
+            SwitchError::Refused { what, .. } => {
+                SwitchError::PipelineRefused { file: pipeline.file().to_owned(), what }
             }
+            other => other,
         })
     }
 
@@ -338,9 +367,15 @@ impl Session {
     }
 }
 
-/// Reads the subscription until the server ends it.
+/// Reads the subscription until the server ends it, or sends that a program is loaded: tables are then empty, and have other
+/// numbers.
 async fn watch(mut messages: Streaming<StreamMessageResponse>, ended: Arc<AtomicBool>) {
-    while let Ok(Some(_)) = messages.message().await {}
+    while let Ok(Some(message)) = messages.message().await {
+        if let Some(stream_message_response::Update::SetForwardingPipelineConfigResponse(_)) = message.update
+        {
+            break;
+        }
+    }
     ended.store(true, Ordering::Release);
 }
 

@@ -7,6 +7,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage};
 
 use crate::{
     proto::p4::config::v1::{self as config, P4Info, match_field},
+    sizes::Compiled,
     target::SwitchError,
 };
 
@@ -128,10 +129,17 @@ impl Program {
         self.counters.get(name).copied().ok_or_else(|| unknown("counter", name))
     }
 
-    /// Whether any register has this number of cells; nothing is known of a program without registers in its P4Info.
-    pub fn has_register_of(&self, cells: u32) -> bool {
-        let mut registers = self.info.registers.iter();
-        registers.len() == 0 || registers.any(|register| u32::try_from(register.size) == Ok(cells))
+    /// Returns the sizes that it was compiled with.
+    pub fn compiled_sizes(&self) -> Result<Compiled, SwitchError> {
+        let table = |name: &str| self.tables.iter().find(|table| table.name == name).map(|table| table.size);
+        let register = |name: &str| {
+            let mut registers = self.info.registers.iter();
+            registers.find(|register| last_name(register.preamble.as_ref()) == name).map(|found| found.size)
+        };
+        Compiled::of(|name| {
+            let entries = table(name).and_then(|size| u64::try_from(size).ok());
+            entries.or_else(|| register(name).and_then(|size| u64::try_from(size).ok()))
+        })
     }
 
     /// Returns a number that another program most likely does not have.

@@ -8,7 +8,7 @@ use sumac_wire::{
 };
 
 use super::{JOBS, parent, worker};
-use crate::{target::Entry, wiring::Sizes};
+use crate::{sizes::Sizes, target::Entry};
 
 const ALL_32: u64 = u32::MAX as u64;
 const ALL_16: u64 = u16::MAX as u64;

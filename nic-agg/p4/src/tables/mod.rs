@@ -22,8 +22,8 @@ use sumac_agg_host::NewJob;
 pub use recall::{HeldJob, recall};
 
 use crate::{
+    sizes::Sizes,
     target::{Entry, Group},
-    wiring::Sizes,
 };
 
 /// A job's table, written last: with its entry the job begins.

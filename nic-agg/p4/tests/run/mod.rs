@@ -13,9 +13,9 @@ use frame::{Left, expected};
 use state::Registers;
 use sumac_agg_host::NewJob;
 use sumac_agg_p4::{
+    sizes::Sizes,
     tables,
     target::{Change, Entry, Update},
-    wiring::Sizes,
 };
 use sumac_vectors::{
     packets::{BASE_PORT, SHARDS},

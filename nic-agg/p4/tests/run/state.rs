@@ -1,6 +1,6 @@
 //! The state of slots, as the program's registers hold it.
 
-use sumac_agg_p4::wiring::Sizes;
+use sumac_agg_p4::sizes::Sizes;
 use sumac_vectors::record::{Job, SharedSlot, SharedTransition, Slot, SlotVersion, Transition};
 use sumac_wire::{
     admit::all_workers,

@@ -98,20 +98,14 @@ impl SwitchArgs {
                 "--plane p4runtime needs --pipeline FILE and --p4info FILE: what p4c-bm2-ss has made of p4/bmv2/sumac.p4 (make p4)"
             );
         };
-        let (wiring, program) = (self.wiring()?, Program::read(pipeline, p4info)?);
-        let places = wiring.program.places();
-        if !program.has_register_of(places) {
-            bail!(
-                "{} has no register of {places} places: give the sizes that it was compiled with in [program] of the file of --switch",
-                p4info.display()
-            );
-        }
+        let (mut wiring, program) = (self.wiring()?, Program::read(pipeline, p4info)?);
+        wiring.fit(&program.compiled_sizes()?)?;
         let server = Server {
             address: self.url(P4RUNTIME_PORT)?,
             device: self.device_id.unwrap_or(0).into(),
             election: self.election_id.unwrap_or_else(now),
         };
-        let connect = |runtime: &Handle| -> anyhow::Result<AnySwitch> {
+        let connect = |runtime: &Handle, _: &mut Wiring| -> anyhow::Result<AnySwitch> {
             Ok(Box::new(P4Runtime::start(runtime, server, program, START_TIMEOUT)?))
         };
         Ok(Connect { wiring, connect: Box::new(connect) })
@@ -121,7 +115,12 @@ impl SwitchArgs {
     pub fn bfrt(&self) -> anyhow::Result<Connect> {
         let others = [("--p4info", self.p4info.is_some()), ("--election-id", self.election_id.is_some())];
         refuse(&others, "--plane p4runtime")?;
+        let mut wiring = self.wiring()?;
         let pipeline = self.pipeline.as_deref().map(bfrt::Pipeline::open).transpose()?;
+        // Before the switch loads it: that ends what runs there.
+        if let Some(pipeline) = &pipeline {
+            wiring.fit(&pipeline.compiled()?)?;
+        }
         let named = pipeline.as_ref().map(|pipeline| pipeline.program().to_owned());
         let options = bfrt::Options {
             address: self.address(bfrt::DEFAULT_PORT)?,
@@ -129,14 +128,17 @@ impl SwitchArgs {
             program: self.program.clone().or(named),
             pipeline,
         };
-        let connect =
-            |_: &Handle| -> anyhow::Result<AnySwitch> { Ok(Box::new(BfRuntime::connect(options)?)) };
-        Ok(Connect { wiring: self.wiring()?, connect: Box::new(connect) })
+        let connect = |_: &Handle, wiring: &mut Wiring| -> anyhow::Result<AnySwitch> {
+            let switch = BfRuntime::connect(options)?;
+            wiring.fit(&switch.compiled()?)?;
+            Ok(Box::new(switch))
+        };
+        Ok(Connect { wiring, connect: Box::new(connect) })
     }
 }
 
 type AnySwitch = Box<dyn Target>;
-type ConnectCall = dyn FnOnce(&Handle) -> anyhow::Result<AnySwitch>;
+type ConnectCall = dyn FnOnce(&Handle, &mut Wiring) -> anyhow::Result<AnySwitch>;
 
 /// A switch that is to be connected.
 pub struct Connect {
@@ -149,8 +151,9 @@ impl Connect {
         self.wiring.program.base_port
     }
 
-    pub fn start(self, runtime: &Handle) -> anyhow::Result<SwitchPlane> {
-        Ok(SwitchPlane::start((self.connect)(runtime)?, self.wiring)?)
+    pub fn start(mut self, runtime: &Handle) -> anyhow::Result<SwitchPlane> {
+        let switch = (self.connect)(runtime, &mut self.wiring)?;
+        Ok(SwitchPlane::start(switch, self.wiring)?)
     }
 }
 

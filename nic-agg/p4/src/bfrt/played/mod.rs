@@ -29,10 +29,12 @@ use crate::proto::{
     bfrt_proto::{
         Entity, Error, ForwardingPipelineConfig, GetForwardingPipelineConfigRequest,
         GetForwardingPipelineConfigResponse, NonP4Config, ReadRequest, ReadResponse,
-        SetForwardingPipelineConfigRequest, SetForwardingPipelineConfigResponse, StreamMessageRequest,
-        StreamMessageResponse, Subscribe, WriteRequest, WriteResponse,
+        SetForwardingPipelineConfigRequest, SetForwardingPipelineConfigResponse,
+        SetForwardingPipelineConfigResponseType, StreamMessageRequest, StreamMessageResponse, Subscribe,
+        WriteRequest, WriteResponse,
         bf_runtime_server::{BfRuntime, BfRuntimeServer},
         entity,
+        forwarding_pipeline_config::Profile,
         set_forwarding_pipeline_config_request::Action,
         stream_message_request, stream_message_response,
     },
@@ -55,6 +57,8 @@ struct State {
     tables: Tables,
     /// Subscribed clients, and the program that each is bound to.
     clients: BTreeMap<u32, Option<String>>,
+    /// The subscriptions of clients.
+    streams: BTreeMap<u32, mpsc::Sender<Result<StreamMessageResponse, Status>>>,
     loaded: usize,
 }
 
@@ -64,10 +68,15 @@ impl PlayedSwitch {
     /// # Errors
     /// When the file is none.
     pub fn with_program(name: &str, schema: &[u8]) -> Result<PlayedSwitch, serde_json::Error> {
+        let profile = |name: &str, pipe_scope: &[u32]| Profile {
+            profile_name: name.to_owned(),
+            pipe_scope: pipe_scope.to_vec(),
+            ..Profile::default()
+        };
         let program = ForwardingPipelineConfig {
             p4_name: name.to_owned(),
             bfruntime_info: schema.to_vec(),
-            profiles: Vec::new(),
+            profiles: vec![profile("front", &[0, 2, 3]), profile("slots", &[1])],
         };
         let switch = PlayedSwitch::default();
         switch.state().start(vec![program])?;
@@ -89,6 +98,24 @@ impl PlayedSwitch {
     #[must_use]
     pub fn loaded(&self) -> usize {
         self.state().loaded
+    }
+
+    /// Plays a load of the same programs by another client, which loses what the tables hold.
+    ///
+    /// # Errors
+    /// When their files are none.
+    pub fn load_again(&self) -> Result<(), serde_json::Error> {
+        let mut state = self.state();
+        let programs = state.programs.clone();
+        state.start(programs)?;
+        state.announce_load();
+        Ok(())
+    }
+
+    /// Returns the numbers of the subscribed clients.
+    #[must_use]
+    pub fn clients(&self) -> Vec<u32> {
+        self.state().clients.keys().copied().collect()
     }
 
     /// Subscribes a client of another control plane and binds it to a program.
@@ -142,7 +169,23 @@ impl State {
         }
         self.start(configs.to_vec()).map_err(|error| Status::invalid_argument(error.to_string()))?;
         self.loaded += 1;
+        self.announce_load();
         Ok(())
+    }
+
+    /// Sends all clients, that which has loaded them too, that programs were loaded.
+    fn announce_load(&self) {
+        use SetForwardingPipelineConfigResponseType::{WarmInitFinished, WarmInitStarted};
+        for (stream, kind) in
+            self.streams.values().flat_map(|stream| [(stream, WarmInitStarted), (stream, WarmInitFinished)])
+        {
+            let finished = SetForwardingPipelineConfigResponse {
+                set_forwarding_pipeline_config_response_type: kind.into(),
+            };
+            let update = Some(stream_message_response::Update::SetForwardingPipelineConfigResponse(finished));
+            // A client that has gone needs none.
+            let _ = stream.try_send(Ok(StreamMessageResponse { update }));
+        }
     }
 
     fn subscribed(&mut self, client: u32) -> Result<&mut Option<String>, Status> {
@@ -173,6 +216,7 @@ impl PlayedServer {
     pub fn start(address: SocketAddr, switch: &PlayedSwitch) -> io::Result<PlayedServer> {
         // Clients of an earlier server are gone.
         switch.state().clients.retain(|client, _| *client == 0);
+        switch.state().streams.clear();
         let runtime = Runtime::new()?;
         let listener = runtime.block_on(TcpListener::bind(address))?;
         let address = listener.local_addr()?;
@@ -278,6 +322,7 @@ impl BfRuntime for PlayedSwitch {
                     break;
                 }
                 switch.state().clients.insert(request.client_id, None);
+                switch.state().streams.insert(request.client_id, answers.clone());
                 subscribed = Some(request.client_id);
                 let status = Some(rpc::Status::default());
                 let answer = Subscribe { status, ..Subscribe::default() };
@@ -286,6 +331,7 @@ impl BfRuntime for PlayedSwitch {
             }
             if let Some(client) = subscribed {
                 switch.state().clients.remove(&client);
+                switch.state().streams.remove(&client);
             }
         });
         Ok(Response::new(ReceiverStream::new(messages)))

@@ -2,13 +2,21 @@
 
 mod published;
 
-use std::{fs, net::SocketAddr, path::PathBuf};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use super::{
     BfRuntime, Options, Pipeline,
     played::{PROGRAM, PlayedServer, PlayedSwitch, Row},
 };
-use crate::target::{Change, Entry, Group, Replica, SwitchError, Target as _, Update};
+use crate::{
+    sizes::Compiled,
+    target::{Change, Entry, Group, Replica, SwitchError, Target as _, Update},
+};
 
 const NAME: &str = "sumac";
 
@@ -43,7 +51,7 @@ fn way(destination: u64, port: u64) -> Entry {
 
 fn group(replicas: &[(u32, u32)]) -> Group {
     let replicas = replicas.iter().map(|(port, instance)| Replica { port: *port, instance: *instance });
-    Group { id: 3, replicas: replicas.collect() }
+    Group::new(3, replicas)
 }
 
 fn row(key: &[(&str, u64, Option<u64>)], action: &str, data: &[(&str, &[u64])]) -> Row {
@@ -142,9 +150,9 @@ fn groups_have_a_node_for_each_replication_id() {
     assert_eq!(client.groups().unwrap(), [first]);
 
     // A worker is replaced by one at another port, and another is new.
-    let second = group(&[(12, 2), (20, 7)]);
+    let second = group(&[(12, 2), (4, 7)]);
     client.write(&[Update::Group(Change::Modify, second.clone())]).unwrap();
-    assert_eq!(played.rows("$pre.node"), [node(2, &[12]), node(7, &[20])]);
+    assert_eq!(played.rows("$pre.node"), [node(2, &[12]), node(7, &[4])]);
     assert_eq!(client.groups().unwrap(), std::slice::from_ref(&second));
     client.write(&[Update::Group(Change::Delete, second)]).unwrap();
     assert_eq!((played.rows("$pre.mgid"), played.rows("$pre.node")), (vec![], vec![]));
@@ -276,6 +284,10 @@ fn a_program_is_loaded_where_the_switch_does_not_run_it() {
     }
     let pipeline = Pipeline::open(&configuration).unwrap();
     assert_eq!(pipeline.program(), NAME);
+    fs::write(directory.join("tofino.bin"), b"another binary").unwrap();
+    let newer = Pipeline::open(&configuration).unwrap();
+    fs::write(directory.join("tofino.bin"), b"").unwrap();
+    let empty = Pipeline::open(&configuration).unwrap();
     fs::remove_dir_all(&directory).unwrap();
 
     let played = PlayedSwitch::with_program("another", b"{\"tables\": []}").unwrap();
@@ -285,7 +297,68 @@ fn a_program_is_loaded_where_the_switch_does_not_run_it() {
     assert_eq!(played.loaded(), 1);
     client.write(&[insert(way(1, 1))]).unwrap();
     drop(client);
-    let client = BfRuntime::connect(options).unwrap();
+    let client = BfRuntime::connect(options.clone()).unwrap();
     assert_eq!(played.loaded(), 1, "it runs already");
     assert_eq!(client.entries("ways").unwrap(), [way(1, 1)]);
+
+    let other = Options { pipeline: Some(newer), ..options.clone() };
+    let bound = BfRuntime::connect(other.clone()).err().unwrap();
+    assert!(matches!(bound, SwitchError::Bound { .. }), "{bound}");
+    assert_eq!(
+        (played.loaded(), client.entries("ways").unwrap()),
+        (1, vec![way(1, 1)]),
+        "it has its program"
+    );
+    drop(client);
+    let client = BfRuntime::connect(other).unwrap();
+    assert_eq!((played.loaded(), client.entries("ways").unwrap()), (2, vec![]), "the binary is another");
+    drop(client);
+    let refused = BfRuntime::connect(Options { pipeline: Some(empty), ..options }).err().unwrap();
+    assert!(matches!(refused, SwitchError::PipelineRefused { .. }), "{refused}");
+}
+
+#[test]
+fn a_load_by_another_ends_the_session() {
+    let played = switch();
+    let server = serve(&played);
+    let client = BfRuntime::connect(options(&server)).unwrap();
+    let (before, instance) = (played.clients(), client.instance().unwrap());
+    played.load_again().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while played.clients() == before {
+        assert!(Instant::now() < deadline, "it goes on with the session");
+        let _ = client.instance();
+    }
+    assert_ne!(client.instance().unwrap(), instance);
+}
+
+#[test]
+fn sizes_are_those_of_the_switch_s_program() {
+    let played = switch();
+    let server = serve(&played);
+    let address = server.address();
+    let client = BfRuntime::connect(options(&server)).unwrap();
+    let both = Compiled { shards: 2, static_slots: 4096, dynamic_slots: 2048, slots_pipes: vec![1] };
+    assert_eq!(client.compiled().unwrap(), both);
+    // The switch comes back with a program of one mode.
+    drop(server);
+    let one = String::from_utf8_lossy(PROGRAM).replace(".shared_chunks\"", ".absent\"");
+    let played = PlayedSwitch::with_program(NAME, one.as_bytes()).unwrap();
+    let server = PlayedServer::start(address, &played).unwrap();
+    let changed = until_reached(&client);
+    assert!(changed.to_string().contains("other sizes than before"), "{changed}");
+    let client = BfRuntime::connect(options(&server)).unwrap();
+    assert_eq!(client.compiled().unwrap(), Compiled { dynamic_slots: 0, ..both });
+}
+
+/// Calls until the error is not that of the broken connection.
+fn until_reached(client: &BfRuntime) -> SwitchError {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let error = client.instance().unwrap_err();
+        if error.to_string().contains("sizes") {
+            return error;
+        }
+        assert!(Instant::now() < deadline, "{error}");
+    }
 }
