@@ -48,11 +48,12 @@ pub struct Field {
     pub name: String,
     /// Of a key's field.
     pub match_type: Option<String>,
-    #[serde(rename = "type")]
+    /// Empty of a field that has fields of its own, as those of hash configurations have.
+    #[serde(default, rename = "type")]
     pub kind: Type,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub struct Type {
     #[serde(rename = "type")]
     pub name: String,

@@ -55,11 +55,11 @@ struct Field {
     match_type: String,
     #[serde(default)]
     repeated: bool,
-    #[serde(rename = "type")]
+    #[serde(default, rename = "type")]
     kind: Kind,
 }
 
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 struct Kind {
     #[serde(rename = "type")]
     name: String,
