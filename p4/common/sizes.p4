@@ -50,7 +50,4 @@
 #endif
 #define LANES (JOBS * 64)
 
-// The most elements of a chunk: those that p4/generate.py has registers for.
-#define ELEMENTS 64
-
 #endif
