@@ -11,6 +11,7 @@
 //! | [`p4runtime`] | a switch behind a P4Runtime server: session, program, entries, counters |
 //! | [`bfrt`] | a Tofino switch, through BFRuntime |
 //! | `blocking` | a runtime for a switch's client |
+//! | `number` | numbers that a switch sends |
 //! | `proto` | the protocols' messages and clients, generated from their published definitions |
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,7 @@ pub mod bfrt;
 mod blocking;
 mod contents;
 pub mod counters;
+mod number;
 pub mod p4runtime;
 pub mod plane;
 mod proto;

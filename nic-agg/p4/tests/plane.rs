@@ -363,7 +363,7 @@ fn numbers_that_no_switch_has_end_nothing() {
         for lane in of_job {
             let changed = lane.clone().ternary("slot", u64::MAX, u64::MAX - 1).parameter("first", u32::MAX);
             let updates = [(Change::Delete, lane), (Change::Insert, changed)];
-            // Those of a shard become one.
+            // The lanes of a shard have one key now, so that the second insertion is refused.
             let _ = memory.write(&updates.map(|(change, entry)| Update::Entry(change, entry)));
         }
     }

@@ -122,17 +122,7 @@ pub fn bytes(table: &Table, field: &Field, value: u64) -> Result<Vec<u8>, Switch
 
 /// Returns the number that big-endian bytes hold.
 pub fn number(table: &Table, field: &Field, bytes: &[u8]) -> Result<u64, SwitchError> {
-    let (high, low) = bytes.split_at(bytes.len().saturating_sub(8));
-    if high.iter().any(|byte| *byte != 0) {
-        return Err(wrong(table, field, "the switch sends a number of more than 64 bits"));
-    }
-    let number = low.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-    match field.bits().filter(|bits| *bits < u64::BITS && number >> bits != 0) {
-        Some(bits) => {
-            Err(wrong(table, field, &format!("the switch sends a number of more than its {bits} bits")))
-        }
-        None => Ok(number),
-    }
+    crate::number::number(bytes, field.bits().unwrap_or(u64::BITS)).map_err(|what| wrong(table, field, &what))
 }
 
 pub fn wrong(table: &Table, field: &Field, what: &str) -> SwitchError {

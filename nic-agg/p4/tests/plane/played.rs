@@ -42,6 +42,12 @@ fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
     rows
 }
 
+/// Starts a control plane of a played server.
+pub fn control(address: SocketAddr) -> SwitchPlane<BfRuntime> {
+    let options = Options { address: address.to_string(), device: 0, program: None, pipeline: None };
+    SwitchPlane::start(BfRuntime::connect(options).unwrap(), wiring()).unwrap()
+}
+
 /// On a played server of BFRuntime, which is no switch: the entries are those of the switch in memory, after restarts of both sides
 /// as well.
 #[test]
@@ -49,10 +55,7 @@ fn jobs_on_a_played_server_of_bfruntime() {
     let played = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
     let server = PlayedServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), &played).unwrap();
     let address = server.address();
-    let start = || {
-        let options = Options { address: address.to_string(), device: 0, program: None, pipeline: None };
-        SwitchPlane::start(BfRuntime::connect(options).unwrap(), wiring()).unwrap()
-    };
+    let start = || control(address);
     let (memory, expected) = plane();
     let is_as_expected = |played: &PlayedSwitch, plane: &SwitchPlane<BfRuntime>| {
         let (entries, groups) = memory.all();

@@ -2,10 +2,7 @@
 
 use std::net::SocketAddr;
 
-use sumac_agg_p4::bfrt::{
-    BfRuntime, Options,
-    played::{PROGRAM, PlayedServer, PlayedSwitch},
-};
+use sumac_agg_p4::bfrt::played::{PROGRAM, PlayedServer, PlayedSwitch};
 
 use super::*;
 
@@ -87,10 +84,7 @@ fn jobs_that_another_client_of_bfruntime_has_removed_are_lost() {
     let played = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
     let server = PlayedServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), &played).unwrap();
     let address = server.address();
-    let start = || {
-        let options = Options { address: address.to_string(), device: 0, program: None, pipeline: None };
-        SwitchPlane::start(BfRuntime::connect(options).unwrap(), wiring()).unwrap()
-    };
+    let start = || played::control(address);
     let first = start();
     first.install(&job(1, 1)).unwrap();
     let instance = first.instance().unwrap();
