@@ -64,7 +64,7 @@ const DENIED: Group<u64> = Group {
     metrics: &[Metric::counter(
         "sumac_control_denied",
         Unit::None,
-        "Workers, racks and parameter hosts that were denied: wrong `secret`, other `version`, job `over`, bad `request`",
+        "Workers, racks and parameter hosts that were denied: wrong `secret`, other `version`, bad `request`",
         |it| *it,
     )],
 };
@@ -127,12 +127,7 @@ pub(super) fn encode(encoder: &mut Encoder<'_>, overview: &Overview) -> fmt::Res
     let Overview { racks, parameter_hosts, jobs, server } = overview;
     SERVER.encode(encoder, &[(Vec::new(), server)])?;
     let denied = server.denied;
-    let reasons = [
-        ("secret", denied.secret),
-        ("version", denied.version),
-        ("over", denied.over),
-        ("request", denied.request),
-    ];
+    let reasons = [("secret", denied.secret), ("version", denied.version), ("request", denied.request)];
     DENIED.encode(encoder, &reasons.map(|(reason, count)| (vec![reason.to_owned()], count)))?;
     let members = racks.iter().map(|below| ("rack", below));
     let members = members.chain(parameter_hosts.iter().map(|below| ("parameter_host", below)));

@@ -176,8 +176,6 @@ impl Denial {
 pub enum DenialKind {
     Secret,
     Version,
-    /// The job has ended, or goes on with another worker in this one's slot.
-    Over,
     Request,
 }
 

@@ -130,6 +130,26 @@ async fn a_rack_that_dies_fails_its_jobs_by_name_and_comes_back() {
 }
 
 #[tokio::test]
+async fn workers_that_missed_the_end_are_told_whose_fault_it_was() {
+    let root = Server::start(FakePlane::new(1024)).await;
+    let (a, b) = (Server::rack(&root, "a").await, Server::rack(&root, "b").await);
+    let mut members = join_at(&[a.endpoint(), b.endpoint(), b.endpoint()], |rank| request(rank, 3)).await;
+    let address = a.address;
+    let state_dir = a.kill().await;
+    members.pop().unwrap().leave(Outcome::Failed("of its disk".into())).await.unwrap();
+    assert_eq!(failure(&members[1]).await.ranks, [2]);
+    drop(members.pop());
+    // The root forgets the job with the silent rank 0.
+    until(|| !root.has("train")).await;
+    let a = Server::rack_at(address, root.racks_endpoint(), "a", state_dir).await;
+    let told = failure(&members[0]).await;
+    assert_eq!((told.kind, told.ranks), (FailureKind::Left, vec![2]), "{}", told.message);
+    a.stop().await;
+    b.stop().await;
+    root.stop().await;
+}
+
+#[tokio::test]
 async fn a_killed_root_takes_a_job_of_two_racks_up_again() {
     let root = Server::start(FakePlane::new(1024)).await;
     let (a, b) = (Server::rack(&root, "a").await, Server::rack(&root, "b").await);

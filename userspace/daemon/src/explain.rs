@@ -53,7 +53,6 @@ fn denial_hint(kind: DenialKind) -> &'static str {
     match kind {
         DenialKind::Secret => "give all workers and the aggregator the same secret",
         DenialKind::Version => "install the same release on daemons and aggregators",
-        DenialKind::Over => "open the job anew, on all workers",
         DenialKind::Request => "check the aggregator's address, and that it has this daemon's release",
     }
 }
@@ -170,7 +169,6 @@ mod tests {
             told.hint
         };
         assert!(hint(DenialKind::Secret).contains("secret"));
-        assert!(!hint(DenialKind::Over).contains("secret"));
         assert!(!hint(DenialKind::Request).contains("secret"));
     }
 

@@ -24,7 +24,7 @@ use crate::{
     FailureKind, JobFailure,
     coordinator::{Grant, MemberId, Outcome, SILENCE_TIMEOUT},
     events::{Announcement, Event, Fault, OPERATION_NAME_LEN, Post, TEXT_LEN, shortened},
-    message::{ClientMessage, DenialKind, End, Reconnect, ServerMessage, Status},
+    message::{ClientMessage, End, Reconnect, ServerMessage, Status},
     plane::PlaneKind,
 };
 
@@ -312,16 +312,13 @@ impl Stay {
                             connection = Some(again);
                             continue;
                         }
-                        Err(error) => Err(error.into()),
+                        Err(ended) => Err(ended),
                     },
                 },
             };
             let failure = match ended {
                 Ok(()) => return,
                 Err(Ended::Failed(failure)) => failure,
-                Err(Ended::Lost(ConnectError::Denied(denial))) if denial.kind == DenialKind::Over => {
-                    JobFailure::new(FailureKind::NoMember, &[self.membership.rank], denial.message)
-                }
                 Err(Ended::Lost(error)) => {
                     let (silence, address) = (lost_at.elapsed(), self.endpoint.address);
                     tracing::debug!(%error, %address, ?silence, "the control plane does not answer");
@@ -339,14 +336,18 @@ impl Stay {
         }
     }
 
-    async fn reconnect(&self) -> Result<Connection, ConnectError> {
+    async fn reconnect(&self) -> Result<Connection, Ended> {
         let reconnect = ClientMessage::Reconnect(self.membership.clone());
         let mut connection = Connection::open(&self.endpoint, vec![reconnect]).await?;
         loop {
-            if let ServerMessage::Joined { .. } = connection.receive().await? {
-                let (job, aggregator) = (&self.membership.job, self.endpoint.address);
-                tracing::info!(job, %aggregator, "the control plane answers again");
-                return Ok(connection);
+            match connection.receive().await? {
+                ServerMessage::Joined { .. } => {
+                    let (job, aggregator) = (&self.membership.job, self.endpoint.address);
+                    tracing::info!(job, %aggregator, "the control plane answers again");
+                    return Ok(connection);
+                }
+                ServerMessage::Status(Status::Over(end)) => return Err(Ended::Failed(failure_of(end))),
+                _ => {}
             }
         }
     }
@@ -441,14 +442,14 @@ impl Stay {
     ) {
         let left = match self.try_leave(connection, outcome).await {
             // A membership that is over is as good as left.
-            Ok(()) | Err(ConnectError::Denied(_)) => Ok(()),
-            Err(error) => Err(LeaveError(error.to_string())),
+            Ok(()) | Err(Ended::Failed(_) | Ended::Lost(ConnectError::Denied(_))) => Ok(()),
+            Err(Ended::Lost(error)) => Err(LeaveError(error.to_string())),
         };
         // Whoever asked may have stopped waiting.
         let _ = answer.send(left);
     }
 
-    async fn try_leave(&self, connection: Option<Connection>, outcome: Outcome) -> Result<(), ConnectError> {
+    async fn try_leave(&self, connection: Option<Connection>, outcome: Outcome) -> Result<(), Ended> {
         let mut connection = match connection {
             Some(connection) => connection,
             None => self.reconnect().await?,
@@ -463,7 +464,7 @@ impl Stay {
                 }
             }
         };
-        timeout(SILENCE_TIMEOUT, confirmed).await.unwrap_or_else(|_| Err(no_answer()))
+        Ok(timeout(SILENCE_TIMEOUT, confirmed).await.unwrap_or_else(|_| Err(no_answer()))?)
     }
 
     fn on_message(&mut self, message: ServerMessage) -> Result<(), Ended> {
@@ -483,13 +484,7 @@ impl Stay {
                 replace(&self.current, *grant);
             }
             ServerMessage::Status(Status::Over(end)) => {
-                return Err(Ended::Failed(match end {
-                    End::Failed(failure) => failure,
-                    End::Refused(refused) => JobFailure::no_member(refused.message),
-                    End::Finished => JobFailure::no_member(
-                        "the aggregator no longer counts this worker as a member of the job",
-                    ),
-                }));
+                return Err(Ended::Failed(failure_of(end)));
             }
             // While the planes change to a replacement.
             _ => {}
@@ -502,6 +497,16 @@ impl Stay {
             self.membership.received = number + 1;
             // Nobody may be interested.
             let _ = self.events.send(event);
+        }
+    }
+}
+
+fn failure_of(end: End) -> JobFailure {
+    match end {
+        End::Failed(failure) => failure,
+        End::Refused(refused) => JobFailure::no_member(refused.message),
+        End::Finished => {
+            JobFailure::no_member("the aggregator no longer counts this worker as a member of the job")
         }
     }
 }

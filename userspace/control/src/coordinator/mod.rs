@@ -52,8 +52,8 @@ use self::{
 };
 use crate::{
     JOB_NAME_LEN,
-    failure::{JobFailure, Refusal, RefusalKind, invalid},
-    message::{Denial, DenialKind, End, JoinRequest, Status},
+    failure::{FailureKind, JobFailure, Refusal, RefusalKind, invalid},
+    message::{End, JoinRequest, Status},
     plane::{PlaneInfo, PlaneKind, WorkerInstall},
     pool::Pool,
 };
@@ -212,7 +212,7 @@ impl Coordinator {
         Ok(id)
     }
 
-    /// A member goes on with another connection, having received so many events.
+    /// A member goes on with another connection, having received so many events. `Err`: the end of its membership.
     pub fn reconnect(
         &mut self,
         now: Time,
@@ -220,24 +220,24 @@ impl Coordinator {
         rank: u16,
         id: MemberId,
         received: u64,
-    ) -> Result<(), Denial> {
+    ) -> Result<(), JobFailure> {
         if self.heartbeat(now, id) {
             self.on_received(id, received);
             return Ok(());
         }
+        if let Some((_, failure)) = self.missed_failures.iter().find(|(member, _)| *member == id) {
+            return Err(failure.clone());
+        }
         let run = self.names.get(job).and_then(|name| self.runs.get(&name.current?));
         let is_replaced = run.filter(|run| run.is_live()).is_some_and(|run| run.members.contains_key(&rank));
-        let missed = self.missed_failures.iter().find(|(member, _)| *member == id);
-        let message = if let Some((_, failure)) = missed {
-            format!("job `{job}` has ended meanwhile: {}; open it anew on all workers", failure.message)
-        } else if is_replaced {
+        let message = if is_replaced {
             format!(
                 "job `{job}` goes on without this worker, which was silent: another is its rank {rank} now"
             )
         } else {
             format!("job `{job}` has ended meanwhile: this worker was silent; open it anew on all workers")
         };
-        Err(Denial { kind: DenialKind::Over, message })
+        Err(JobFailure::new(FailureKind::NoMember, &[rank], message))
     }
 
     fn check(&self, request: &Join) -> Result<(), Refusal> {

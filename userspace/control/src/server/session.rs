@@ -138,7 +138,12 @@ async fn serve_worker(
         ClientMessage::Reconnect(Reconnect { secret, job, rank, session, received }) => {
             shared.check_secret(&job, &secret)?;
             ticket.authenticate();
-            shared.update(|coordinator, now| coordinator.reconnect(now, &job, rank, session, received))?;
+            let again =
+                shared.update(|coordinator, now| coordinator.reconnect(now, &job, rank, session, received));
+            if let Err(failure) = again {
+                let _ = outbound.send(Ok(ServerMessage::Status(Status::Over(End::Failed(failure))))).await;
+                return Ok(());
+            }
             sent.next_event = received;
             session
         }

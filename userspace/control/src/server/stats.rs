@@ -29,8 +29,6 @@ pub struct Denied {
     pub secret: u64,
     /// Another release.
     pub version: u64,
-    /// A job that has ended.
-    pub over: u64,
     /// A message that makes no sense.
     pub request: u64,
 }
@@ -52,7 +50,6 @@ pub(crate) struct StreamCounters {
     joins_refused: AtomicU64,
     secret: AtomicU64,
     version: AtomicU64,
-    over: AtomicU64,
     request: AtomicU64,
 }
 
@@ -61,7 +58,6 @@ impl StreamCounters {
         increment(match kind {
             DenialKind::Secret => &self.secret,
             DenialKind::Version => &self.version,
-            DenialKind::Over => &self.over,
             DenialKind::Request => &self.request,
         });
     }
@@ -77,7 +73,6 @@ impl StreamCounters {
         stats.denied = Denied {
             secret: count(&self.secret),
             version: count(&self.version),
-            over: count(&self.over),
             request: count(&self.request),
         };
     }

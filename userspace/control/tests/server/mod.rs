@@ -151,6 +151,12 @@ impl Server {
     }
 
     /// Returns the endpoint to join.
+    /// Whether a root has a job of this name.
+    pub fn has(&self, job: &str) -> bool {
+        let overview = self.overseer.as_ref().and_then(Overseer::overview).unwrap_or_default();
+        overview.jobs.iter().any(|known| known.name == job)
+    }
+
     pub fn endpoint(&self) -> Endpoint {
         self.state_dir.endpoint(self.address, SECRET)
     }

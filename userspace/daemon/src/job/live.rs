@@ -1,33 +1,31 @@
 //! The event loop of an open job: events of its clients, the data path and the control plane, until one of them ends it.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use sumac_control::events::{Event, Fault, Post};
+use sumac_control::events::{Event, Post};
 use sumac_control::{Grant, Member, MemberState, Outcome, SuspendedMember};
 use sumac_job::OperationId;
 use sumac_transport::JobError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::faults::PendingFaults;
 use super::start::Channels;
 use super::{End, Freeze, FrozenJob, HandedOver, Job, JobEvent, blocking};
-use crate::explain::{self, bounded};
-use crate::operations::{JobOperations, UnattributedFault, UnpostedTransfers};
+use crate::explain;
+use crate::operations::{JobOperations, UnpostedTransfers};
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The time for results on their way when a worker has left, which had received all of them.
 const DEPARTURE_GRACE: Duration = Duration::from_secs(3);
 /// The duration after which the oldest operation is reported. The coordinator only compares it with the other workers'.
 const STALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time to wait for the coordinator's diagnosis of a mismatch.
+/// The time to wait for the coordinator's diagnosis of a mismatch, while it is connected.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(4);
-/// The time to wait for the reason for which the control plane has removed the job: its connection may be about to be made anew.
+/// The time to wait for the reason for which the control plane has removed the job, while it is connected.
 const REASON_TIMEOUT: Duration = Duration::from_secs(3);
-/// The time to wait for the report of another worker's value.
-const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The number of reports that are kept for operations that have not ended here yet.
-const KEPT: usize = 64;
+/// The time to wait for a diagnosis in all. A static job's membership fails before, if the connection is not made anew.
+const UNDIAGNOSED_TIMEOUT: Duration = Duration::from_secs(15);
 /// The interval between two looks at the number of results, and the time without one after which it is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -44,8 +42,7 @@ pub(super) struct EventLoop<'a> {
     /// The membership while the job stands still.
     suspended: Option<SuspendedMember>,
     faults: PendingFaults,
-    /// The end of the failed job unless the coordinator's diagnosis, which says more, has come by this time.
-    undiagnosed: Option<(Instant, End)>,
+    undiagnosed: Option<Undiagnosed>,
     /// The time since which operations wait for workers that have left.
     deserted: Option<Instant>,
     /// The oldest operation, the time since which it is the oldest, and whether it was reported.
@@ -54,6 +51,30 @@ pub(super) struct EventLoop<'a> {
     transfers: TransferWatch,
     /// The workers that the data path knows to have left.
     departed: Vec<u16>,
+}
+
+/// The end of a failed job, unless the coordinator's diagnosis, which says more, comes in time.
+struct Undiagnosed {
+    end: End,
+    /// The time that the coordinator has, from now or from when it is connected again.
+    timeout: Duration,
+    by: Instant,
+    /// The time by which the job ends, connected or not.
+    latest: Instant,
+}
+
+impl Undiagnosed {
+    fn new(end: End, timeout: Duration) -> Undiagnosed {
+        let now = Instant::now();
+        Undiagnosed { end, timeout, by: now + timeout, latest: now + UNDIAGNOSED_TIMEOUT }
+    }
+
+    fn is_due(&mut self, now: Instant, is_connected: bool) -> bool {
+        if !is_connected {
+            self.by = now + self.timeout;
+        }
+        now >= self.by.min(self.latest)
+    }
 }
 
 /// The transfers that wait for their other end, of a direct job.
@@ -240,7 +261,7 @@ impl<'a> EventLoop<'a> {
             }
             // The control plane has removed it, and knows why; where a new one has never known it, nobody does.
             Some(JobEvent::Failed(error @ JobError::UnknownJob { .. })) => {
-                self.undiagnosed.get_or_insert_with(|| (Instant::now() + REASON_TIMEOUT, End::ours(error)));
+                self.undiagnosed.get_or_insert_with(|| Undiagnosed::new(End::ours(error), REASON_TIMEOUT));
                 return None;
             }
             Some(JobEvent::Post(post)) => {
@@ -289,7 +310,7 @@ impl<'a> EventLoop<'a> {
         let failure = explain::mismatch(reason.clone(), self.job.plan.order());
         let error = JobError::Ended { reason: reason.clone() };
         let end = End::Failed { error, failure, outcome: Some(Outcome::Failed(reason)) };
-        self.undiagnosed = Some((Instant::now() + DIAGNOSIS_TIMEOUT, end));
+        self.undiagnosed = Some(Undiagnosed::new(end, DIAGNOSIS_TIMEOUT));
         self.post(Post::Operations(self.operations.report(noticed_at)));
     }
 
@@ -299,8 +320,9 @@ impl<'a> EventLoop<'a> {
             self.operations.settle(operation);
         }
         self.check_oldest(now);
-        let undiagnosed = self.undiagnosed.take_if(|(by, _)| *by <= now).map(|(_, end)| end);
-        undiagnosed.or_else(|| self.check_departed(now))
+        let is_connected = *self.member.connected().borrow();
+        let undiagnosed = self.undiagnosed.take_if(|undiagnosed| undiagnosed.is_due(now, is_connected));
+        undiagnosed.map(|undiagnosed| undiagnosed.end).or_else(|| self.check_departed(now))
     }
 
     fn check_oldest(&mut self, now: Instant) {
@@ -414,91 +436,22 @@ impl<'a> EventLoop<'a> {
     }
 }
 
-/// Operations that failed by another worker's value, and the reports of such values.
-#[derive(Debug, Default)]
-struct PendingFaults {
-    open: Vec<(UnattributedFault, Instant)>,
-    faults: VecDeque<(u16, Fault)>,
-}
-
-impl PendingFaults {
-    /// Adds an operation; it is returned at once when the report has come before it.
-    fn add(&mut self, operation: UnattributedFault) -> Option<UnattributedFault> {
-        match self.faults.iter().find(|(_, fault)| fault.operation == operation.id) {
-            Some((rank, fault)) => Some(settled(operation, *rank, fault)),
-            None => {
-                self.open.push((operation, Instant::now() + FAULT_TIMEOUT));
-                None
-            }
-        }
-    }
-
-    /// Whether no operation waits for a report.
-    fn is_settled(&self) -> bool {
-        self.open.is_empty()
-    }
-
-    fn report(&mut self, rank: u16, fault: Fault) -> Vec<UnattributedFault> {
-        let met = self.open.extract_if(.., |(operation, _)| operation.id == fault.operation);
-        let settled = met.map(|(operation, _)| settled(operation, rank, &fault)).collect();
-        if self.faults.len() == KEPT {
-            self.faults.pop_front();
-        }
-        self.faults.push_back((rank, fault));
-        settled
-    }
-
-    /// Removes and returns the operations whose report is overdue.
-    fn expire(&mut self, now: Instant) -> Vec<UnattributedFault> {
-        let late = self.open.extract_if(.., |(_, deadline)| *deadline <= now);
-        late.map(|(operation, _)| operation).collect()
-    }
-}
-
-/// Adds the worker and its value to the operation's error.
-fn settled(mut operation: UnattributedFault, rank: u16, fault: &Fault) -> UnattributedFault {
-    if let Some(failure) = &mut operation.outcome.error {
-        failure.message = bounded(format!("rank {rank}: {}", fault.problem)).into();
-        failure.ranks = vec![rank];
-        failure.index = fault.index.or(failure.index);
-        failure.index_end = failure.index_end.filter(|_| fault.index.is_none());
-    }
-    operation
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operations::ClientId;
-    use crate::session::Outcome;
-    use sumac_api::{Code, Failure};
-    use sumac_job::OperationId;
-
-    fn operation(number: u32) -> UnattributedFault {
-        let error = Failure::new(Code::Saturated, "somebody's").elements("w", 256, Some(512));
-        let outcome = Outcome { duration_ns: 1, error: Some(error), ..Outcome::default() };
-        UnattributedFault { id: OperationId(number), client: ClientId::OPENER, op: 9, outcome, word: None }
-    }
-
-    fn fault(number: u32, index: Option<u64>, problem: &str) -> Fault {
-        Fault { operation: OperationId(number), index, problem: problem.into() }
-    }
 
     #[test]
-    fn a_report_settles_operations_before_and_after_it() {
-        let mut faults = PendingFaults::default();
-        assert!(faults.add(operation(3)).is_none());
-        assert!(faults.add(operation(4)).is_none());
-        let settled = faults.report(2, fault(3, Some(300), "tensor w, element 300 is NaN"));
-        let error = settled[0].outcome.error.clone().unwrap();
-        assert_eq!((error.ranks, error.index, error.index_end), (vec![2], Some(300), None));
-        assert!(error.message.starts_with("rank 2: tensor w"));
-        assert!(faults.add(operation(3)).is_some(), "another of the same, later");
-        assert!(faults.expire(Instant::now()).is_empty());
-        assert!(faults.report(2, fault(8, None, &"x".repeat(5000))).is_empty());
-        let told = faults.add(operation(8)).unwrap().outcome.error.unwrap();
-        assert!(told.message.len() <= crate::explain::MESSAGE_LEN);
-        let late = faults.expire(Instant::now() + FAULT_TIMEOUT);
-        assert_eq!((late.len(), late[0].id), (1, OperationId(4)));
+    fn the_coordinator_has_its_time_from_when_it_is_connected() {
+        let mut undiagnosed = Undiagnosed::new(End::died("unknown job".into()), REASON_TIMEOUT);
+        let start = undiagnosed.by - REASON_TIMEOUT;
+        let mut is_due = |after_ms, is_connected| {
+            undiagnosed.is_due(start + Duration::from_millis(after_ms), is_connected)
+        };
+        assert!(!is_due(2_900, true));
+        assert!(!is_due(9_000, false));
+        assert!(!is_due(11_900, true), "connected again");
+        assert!(is_due(12_000, true));
+        assert!(!is_due(14_900, false));
+        assert!(is_due(15_100, false), "it does not come back");
     }
 }

@@ -4,6 +4,7 @@
 //! admitted, the path is probed and measured, and the trainer's `open` is answered. At the end the operations fail, their
 //! memory is released, and the clients are notified.
 
+mod faults;
 mod handover;
 mod live;
 mod plan;

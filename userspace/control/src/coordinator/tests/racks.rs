@@ -110,8 +110,9 @@ fn workers_below_a_dead_rack_are_told_that_it_was_the_rack() {
     let even = [members[0], members[2]];
     world.pass_with(seconds(5), &even, &BOTH[..1]);
     assert_eq!(world.failure(members[0]).kind, FailureKind::Rack);
-    let denied = world.coordinator.reconnect(world.now, "a", 1, members[1], 0).unwrap_err();
-    assert!(denied.message.contains("`r1` (10.77.100.11) stopped answering"), "{denied:?}");
+    let missed = world.coordinator.reconnect(world.now, "a", 1, members[1], 0).unwrap_err();
+    assert_eq!(missed, world.failure(members[0]));
+    assert!(missed.message.contains("`r1` (10.77.100.11) stopped answering"), "{missed:?}");
 }
 
 #[test]
