@@ -33,7 +33,7 @@ impl Files {
         fs::create_dir_all(&directory).unwrap();
         write_private(&directory.join("secret"), SECRET.as_bytes()).unwrap();
         let switch = format!(
-            "[program]\nbase_port = {base_port}\n[[ports]]\nnumber = 7\nip = \"10.77.1.1\"\nmac = \"02:00:00:00:01:01\"\n\
+            "[program]\nbase_port = {base_port}\nelements = 256\n[[ports]]\nnumber = 7\nip = \"10.77.1.1\"\nmac = \"02:00:00:00:01:01\"\n\
              hosts = [{{ ip = \"127.0.0.1\", mac = \"02:00:00:00:01:02\" }}]\n"
         );
         fs::write(directory.join("switch.toml"), switch).unwrap();
@@ -102,7 +102,7 @@ fn a_job_is_on_the_switch_until_it_ends() {
     let Grant { terms, placement } = member.grant();
     assert_eq!((placement.aggregator, placement.base_port), (PlaneKind::P4, 40_002));
     assert_eq!(placement.aggregator_ip, Ipv4Addr::new(10, 77, 1, 1));
-    assert_eq!((terms.elements, terms.checksum), (64, false));
+    assert_eq!((terms.elements, terms.checksum), (256, false));
 
     let (jobs, ways) = (played.rows("jobs"), played.rows("ways"));
     assert_eq!(actions(&jobs), ["set_job"]);
@@ -154,7 +154,7 @@ fn what_is_wrong_with_the_switch_is_said() {
         (
             "sizes",
             sizes,
-            "sizes.toml: [program] has static_slots = 5120, and the program was compiled with 4096",
+            "sizes.toml: [program] has static_slots = 5120, and the program was compiled with 2048",
         ),
         ("no server", nobody, "cannot connect to the switch at 127.0.0.1:1"),
     ];

@@ -34,8 +34,14 @@ parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout s
         hdr.bridge.setValid();
         hdr.bridge.pass = PASS_NONE;
         hdr.bridge.operation = OPERATION_NONE;
-        hdr.bridge.place = 0;
+        hdr.bridge.cell = 0;
         hdr.bridge.destination = 0;
+#if BLOCKS > 1
+        hdr.bridge.block = BLOCK_ALL;
+        hdr.bridge.number = 0;
+        hdr.bridge.last = 0;
+        hdr.bridge.then = PASS_NONE;
+#endif
         transition frame;
     }
     state frame {
@@ -51,6 +57,11 @@ control Verify(inout headers_t hdr, inout metadata_t meta) {
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Aggregator() aggregator;
     Values() values;
+#if BLOCKS > 1
+    NewBlock() new_block;
+    BlockDone() block_done;
+    bit<32> frame_len;
+#endif
 
     apply {
         meta.ingress_port = standard_metadata.ingress_port;
@@ -58,11 +69,27 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         if (standard_metadata.parser_error != error.NoError) {
             meta.is_truncated = 1;
         }
+#if BLOCKS > 1
+        // The parser looks at the first block.
+        frame_len = (bit<32>) hdr.ipv4.total_len + 14;
+        if (hdr.vlan.isValid()) {
+            frame_len = frame_len + 4;
+        }
+        if (hdr.ipv4.isValid() && standard_metadata.packet_length < frame_len) {
+            meta.is_truncated = 1;
+        }
+#endif
         aggregator.apply(hdr, meta);
         // No queue between the decision and the values: what one has counted the other must hold.
         if (hdr.bridge.operation != OPERATION_NONE) {
+#if BLOCKS > 1
+            new_block.apply(hdr);
+#endif
             values.apply(hdr);
         }
+#if BLOCKS > 1
+        block_done.apply(hdr);
+#endif
         if (meta.has_port == 1) {
             standard_metadata.egress_spec = meta.port;
         } else if (hdr.bridge.pass != PASS_NONE && hdr.bridge.pass != PASS_END) {

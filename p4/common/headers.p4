@@ -115,10 +115,18 @@ header bridge_t {
     bit<8> pass;
     // OPERATION_*: on the values, in the egress of this pass.
     bit<8> operation;
-    // Place of the values: a version of a static slot, or a slot of dynamic jobs.
-    bit<16> place;
+    // Cell of the values: a block of a static slot's version, or a slot of dynamic jobs.
+    bit<16> cell;
     // DEST_*; to all of the job: 0.
     bit<16> destination;
+#if BLOCKS > 1
+    // BLOCK_*: the values that the packet's headers are of. The block's number, and that of the packet's last one.
+    bit<8> block;
+    bit<8> last;
+    bit<16> number;
+    // PASS_*: of the pass that follows when all blocks are written.
+    bit<8> then;
+#endif
 }
 
 const bit<8> PASS_NONE = 0;
@@ -128,7 +136,7 @@ const bit<8> PASS_END = 1;
 const bit<8> PASS_SEND = 2;
 // Static: marks the version final, draws its next chunk, and is sent to all.
 const bit<8> PASS_CONCLUDE = 3;
-// The same, but a root's result has named the next chunk.
+// The same, but a root's result has named the next chunk, and takes the place of the rack's sum in the values.
 const bit<8> PASS_CONCLUDE_ROOTS = 10;
 // Static: marks the exponent round agreed, and is sent to all.
 const bit<8> PASS_AGREE = 4;
@@ -142,6 +150,9 @@ const bit<8> PASS_FLUSH = 7;
 const bit<8> PASS_REFUSE = 8;
 const bit<8> PASS_RELEASE = 11;
 const bit<8> PASS_RELEASE_REFUSE = 12;
+// Static: the next block goes into the values; is read, if the version still holds the chunk (blocks.p4).
+const bit<8> PASS_WRITE = 13;
+const bit<8> PASS_READ = 14;
 
 const bit<8> OPERATION_NONE = 0;
 // Replace the values by the packet's.
@@ -154,6 +165,13 @@ const bit<8> OPERATION_MAXIMUM = 3;
 // The first half of the values into the packet; the second half into a packet that has the first.
 const bit<8> OPERATION_READ_FIRST = 5;
 const bit<8> OPERATION_READ_SECOND = 6;
+
+// All elements of the packet, as before the first turn; a block of 64; the last block; the same two, which are not in the packet yet.
+const bit<8> BLOCK_ALL = 0;
+const bit<8> BLOCK_FULL = 1;
+const bit<8> BLOCK_LAST = 2;
+const bit<8> BLOCK_FULL_NEW = 3;
+const bit<8> BLOCK_LAST_NEW = 4;
 
 const bit<16> DEST_ALL = 0;
 const bit<16> DEST_WORKERS = 1;

@@ -8,6 +8,9 @@
 #include "ways.p4"
 #include "answer.p4"
 #include "place.p4"
+#if BLOCKS > 1
+#include "last_block.p4"
+#endif
 #ifndef DYNAMIC_ONLY
 #include "static.p4"
 #endif
@@ -29,6 +32,9 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
 #ifndef DYNAMIC_ONLY
     Place() place;
     Static() static_;
+#if BLOCKS > 1
+    LastBlock() last_block;
+#endif
 #endif
 #ifndef STATIC_ONLY
     Dynamic() dynamic;
@@ -91,7 +97,13 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
                         hdr.ipv4.ecn = ECN_CAPABLE;
                     }
                     place.apply(hdr, meta);
-                    hdr.bridge.place = meta.place;
+                    hdr.bridge.cell = CELL_OF(meta.place);
+#if BLOCKS > 1
+                    if (meta.is_first_pass == 1) {
+                        last_block.apply(hdr);
+                    }
+                    hdr.bridge.cell = hdr.bridge.cell + hdr.bridge.number;
+#endif
                     static_.apply(hdr, meta);
                 }
 #endif
@@ -102,8 +114,7 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
                     hdr.ipv4.ecn = ECN_CAPABLE;
                 }
                 meta.slot = meta.first + meta.slot_in_lane[15:0];
-                meta.place = meta.slot + VERSIONS;
-                hdr.bridge.place = meta.place;
+                hdr.bridge.cell = SHARED_CELL_OF(meta.slot);
                 dynamic.apply(hdr, meta);
 #endif
             }

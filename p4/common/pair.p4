@@ -1,4 +1,4 @@
-// A register of two elements of each place, and the operations on it.
+// A register of two elements of each cell, and the operations on it.
 //
 // A register has four actions, and returns one word. So reading is an operation that changes nothing: the first half is read by adding
 // zeros; the second by a maximum with the least number, while the packet has the first half, which is the register's own.
@@ -6,7 +6,7 @@
 const int<32> LEAST = -2147483648;
 
 control Pair(inout int<32> first, inout int<32> second, in bool is_present, in bridge_t bridge) {
-    SIGNED_PAIR_REGISTER(sums, PLACES)
+    SIGNED_PAIR_REGISTER(sums, CELLS)
     SIGNED_PAIR_UPDATE(sums, sums_store, value.lo = first; value.hi = second;)
     SIGNED_PAIR_ACTION(int<32>, sums, sums_add,
         value.lo = value.lo + first;
@@ -25,16 +25,16 @@ control Pair(inout int<32> first, inout int<32> second, in bool is_present, in b
     )
 
     action store() {
-        EXECUTE_UPDATE(sums_store, bridge.place);
+        EXECUTE_UPDATE(sums_store, bridge.cell);
     }
     action add() {
-        EXECUTE(sums_add, bridge.place, first);
+        EXECUTE(sums_add, bridge.cell, first);
     }
     action add_saturating() {
-        EXECUTE(sums_add_saturating, bridge.place, first);
+        EXECUTE(sums_add_saturating, bridge.cell, first);
     }
     action maximum() {
-        EXECUTE(sums_maximum, bridge.place, second);
+        EXECUTE(sums_maximum, bridge.cell, second);
     }
     table operations {
         key = {

@@ -1,10 +1,21 @@
 // The elements behind the Sumac header: the headers of their number's binary digits, the largest first; of 64 and more all headers.
 parser Payload(packet_in packet, inout headers_t hdr) {
     state start {
+#if BLOCKS > 1
+        transition select(hdr.bridge.block, hdr.sumac.elements) {
+            (BLOCK_ALL, 0 &&& 0xffc0) : digit_32;
+            (BLOCK_LAST, 0 &&& 0x003f) : all;
+            (BLOCK_LAST, _) : digit_32;
+            (BLOCK_FULL_NEW, _) : accept;
+            (BLOCK_LAST_NEW, _) : accept;
+            default : all;
+        }
+#else
         transition select(hdr.sumac.elements) {
             0 &&& 0xffc0 : digit_32;
             default : all;
         }
+#endif
     }
     state all {
         packet.extract(hdr.values_32);

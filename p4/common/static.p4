@@ -9,6 +9,9 @@
 #include "seen.p4"
 #include "merged.p4"
 #include "static_decision.p4"
+#if BLOCKS > 1
+#include "blocks.p4"
+#endif
 
 control Static(inout headers_t hdr, inout metadata_t meta) {
     slot_t slot;
@@ -20,6 +23,9 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
     Seen() seen;
     Merged() merged;
     StaticDecision() decision;
+#if BLOCKS > 1
+    Blocks() blocks;
+#endif
 
     action take_sum(bit<8> takes) {
         slot.takes = takes;
@@ -109,6 +115,11 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
         hdr.bridge.operation = OPERATION_READ_SECOND;
         hdr.bridge.pass = PASS_SEND;
     }
+    // A root's values. In the pass that marks the version final: who reads the second half of the rack's sum writes its first half.
+    action stored() {
+        hdr.bridge.operation = OPERATION_STORE;
+        hdr.bridge.pass = PASS_SEND;
+    }
     action fetched_maximum() {
         hdr.bridge.operation = OPERATION_READ_FIRST;
         hdr.bridge.pass = PASS_FETCH;
@@ -125,19 +136,27 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
     }
     // The passes after the first.
     table later_passes {
-        key = { hdr.bridge.pass : ternary; slot.is_same : ternary; hdr.bridge.operation : ternary; hdr.sumac.kind : ternary; }
-        actions = { send; end; concluded; concluded_maximum; fetched; fetched_maximum; fetched_result; NoAction; }
+        key = {
+            hdr.bridge.pass : ternary;
+            slot.is_same : ternary;
+            hdr.bridge.operation : ternary;
+            hdr.sumac.kind : ternary;
+            slot.state : ternary;
+        }
+        actions = { send; end; concluded; concluded_maximum; stored; fetched; fetched_maximum; fetched_result; NoAction; }
         const default_action = NoAction;
         const entries = {
-            (PASS_AGREE, _, _, _) : send();
-            (PASS_CONCLUDE, _, OPERATION_MAXIMUM, _) : concluded_maximum();
-            (PASS_CONCLUDE, _, _, _) : concluded();
-            (PASS_CONCLUDE_ROOTS, _, _, _) : concluded();
+            (PASS_AGREE, _, _, _, _) : send();
+            (PASS_CONCLUDE, _, OPERATION_MAXIMUM, _, _) : concluded_maximum();
+            (PASS_CONCLUDE, _, _, _, _) : concluded();
+            (PASS_CONCLUDE_ROOTS, _, _, _, _) : stored();
             // The version has another chunk by now.
-            (PASS_FETCH, 0, _, _) : end();
-            (PASS_FETCH, _, OPERATION_MAXIMUM, _) : fetched_maximum();
-            (PASS_FETCH, _, OPERATION_READ_FIRST, KIND_RESULT) : fetched_result();
-            (PASS_FETCH, _, _, _) : fetched();
+            (PASS_FETCH, 0, _, _, _) : end();
+            // It has the root's result by now.
+            (PASS_FETCH, _, _, KIND_CONTRIBUTION, STATE_FINAL &&& STATE_FINAL) : end();
+            (PASS_FETCH, _, OPERATION_MAXIMUM, _, _) : fetched_maximum();
+            (PASS_FETCH, _, OPERATION_READ_FIRST, KIND_RESULT, _) : fetched_result();
+            (PASS_FETCH, _, _, _, _) : fetched();
         }
     }
 
@@ -166,8 +185,17 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
             if (meta.is_parents == 1) {
                 roots();
             }
+#if BLOCKS > 1
+        } else if (hdr.bridge.last == 0) {
+            later_passes.apply();
+        }
+        if (hdr.bridge.last != 0) {
+            blocks.apply(hdr, meta, slot);
+        }
+#else
         } else {
             later_passes.apply();
         }
+#endif
     }
 }

@@ -151,7 +151,7 @@ control StaticDecision(inout headers_t hdr, inout metadata_t meta, inout slot_t 
             (_, _, _,       _, _, _, 0, _) : count(REASON_WRONG_PLACE);
             (_, 1, _,       _, _, _, _, _) : to_all(REASON_CONCLUDED, ANSWER_AGREED, OPERATION_NONE, PASS_AGREE);
             (_, _, _,       _, _, _, _, 0) : count(REASON_WRONG_ELEMENTS);
-            (_, _, _,       _, _, _, _, _) : to_all(REASON_CONCLUDED, ANSWER_RESULT, OPERATION_STORE, PASS_CONCLUDE_ROOTS);
+            (_, _, _,       _, _, _, _, _) : to_all(REASON_CONCLUDED, ANSWER_RESULT, OPERATION_NONE, PASS_CONCLUDE_ROOTS);
         }
     }
 

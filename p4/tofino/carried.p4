@@ -26,6 +26,9 @@ header context_t {
     bit<8> has_no_slot;
 #endif
     bit<16> slot;
+#if BLOCKS > 1
+    bit<16> place;
+#endif
     bit<32> owner;
     bit<32> number;
     bit<32> all;
@@ -54,10 +57,10 @@ header outcome_t {
 // It is not the aggregator's.
 const bit<8> PASS_FORWARD = 9;
 
-// The queue of both recirculation ports for packets that conclude a chunk, which nothing repeats: others fill queue 0, and lose packets there that
-// workers send again.
-#define CONCLUDING_QUEUE 1
-#define CONCLUDES(PASS) (PASS == PASS_CONCLUDE || PASS == PASS_CONCLUDE_ROOTS || PASS == PASS_AGREE)
+// The queue of both recirculation ports for packets that nothing repeats: those that conclude a chunk, and those with blocks to be written. Others
+// fill queue 0, and lose packets there that workers send again.
+#define UNREPEATED_QUEUE 1
+#define IS_UNREPEATED(PASS) (PASS == PASS_CONCLUDE || PASS == PASS_CONCLUDE_ROOTS || PASS == PASS_AGREE || PASS == PASS_WRITE)
 
 #define MORE_HEADERS context_t context; outcome_t outcome; frame_t frame;
 

@@ -10,6 +10,9 @@
 #include "../common/answer.p4"
 #include "../common/place.p4"
 #include "../common/egress.p4"
+#if BLOCKS > 1
+#include "../common/last_block.p4"
+#endif
 
 parser FrontIngressParser(
     packet_in packet, out headers_t hdr, out metadata_t meta, out ingress_intrinsic_metadata_t intrinsic) {
@@ -71,6 +74,9 @@ control FrontIngress(
     Hosts() hosts;
     Envelope() envelope;
     Content() content;
+#if BLOCKS > 1
+    LastBlock() last_block;
+#endif
     bit<16> counted = 0;
     bit<16> reason_index;
     // By job and reason: what did not get to a slot.
@@ -81,6 +87,10 @@ control FrontIngress(
         hdr.bridge.setValid();
         hdr.bridge.pass = PASS_NONE;
         hdr.bridge.operation = OPERATION_NONE;
+#if BLOCKS > 1
+        hdr.bridge.block = BLOCK_ALL;
+        hdr.bridge.number = 0;
+#endif
         hdr.frame.setValid();
         hdr.frame.is_tagged = 0;
         meta.shard = hdr.udp.dst_port & (SHARDS - 1);
@@ -123,8 +133,10 @@ control FrontIngress(
     action to_slots() {
         meta.is_to_slots = 1;
         for_tm.ucast_egress_port = SLOTS_PORT;
-        hdr.bridge.place = meta.place;
         hdr.context.setValid();
+#if BLOCKS > 1
+        hdr.context.place = meta.place;
+#endif
         hdr.context.is_dynamic = 7w0 ++ meta.is_dynamic;
         hdr.context.is_child = 7w0 ++ meta.is_child;
         hdr.context.is_parents = 7w0 ++ meta.is_parents;
@@ -159,9 +171,17 @@ control FrontIngress(
     action number_reason() {
         reason_index = counted[9:0] ++ meta.reason;
     }
+    action find_cell() {
+        hdr.bridge.cell = CELL_OF(meta.place);
+    }
+#if BLOCKS > 1
+    action find_block() {
+        hdr.bridge.cell = hdr.bridge.cell + hdr.bridge.number;
+    }
+#endif
 #ifndef STATIC_ONLY
-    action shared_place() {
-        meta.place = meta.slot + VERSIONS;
+    action find_shared_cell() {
+        hdr.bridge.cell = SHARED_CELL_OF(meta.slot);
     }
 #endif
     action to_sender() {
@@ -240,6 +260,9 @@ control FrontIngress(
             if (meta.is_first_pass == 1) {
                 measure();
                 measure_elements();
+#if BLOCKS > 1
+                last_block.apply(hdr);
+#endif
                 if (hdr.vlan.isValid()) {
                     hdr.frame.is_tagged = 1;
                 }
@@ -257,8 +280,15 @@ control FrontIngress(
             place.apply(hdr, meta);
 #ifndef STATIC_ONLY
             if (meta.is_dynamic == 1) {
-                shared_place();
+                find_shared_cell();
+            } else {
+                find_cell();
             }
+#else
+            find_cell();
+#endif
+#if BLOCKS > 1
+            find_block();
 #endif
             if (meta.is_first_pass == 1) {
                 admission.apply(hdr, meta);
@@ -286,8 +316,8 @@ control FrontIngress(
             }
         }
 #ifndef DYNAMIC_ONLY
-        if (CONCLUDES(hdr.bridge.pass)) {
-            for_tm.qid = CONCLUDING_QUEUE;
+        if (IS_UNREPEATED(hdr.bridge.pass)) {
+            for_tm.qid = UNREPEATED_QUEUE;
         }
 #endif
         exits.apply();

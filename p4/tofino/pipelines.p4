@@ -10,6 +10,8 @@
 // | front | ingress | the answer; to the slots again, if they have to note the end of the chunk; or to a port or the job's multicast group |
 // | front | egress | addresses |
 //
+// A static job's packet of several blocks takes such a turn for each of them (blocks.p4).
+//
 // Packets arrive and leave by the ports of any pipe with `front`.
 
 #include <core.p4>
@@ -32,8 +34,8 @@
 #define WITHOUT_PAYLOAD
 
 #include "arch.p4"
-#include "carried.p4"
 #include "../common/sizes.p4"
+#include "carried.p4"
 #include "../common/headers.p4"
 #include "../common/metadata.p4"
 #include "../common/parser.p4"

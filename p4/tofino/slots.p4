@@ -33,7 +33,11 @@ parser SlotsEgressParser(
         meta.sender = hdr.context.sender;
         meta.rank = hdr.context.rank;
         meta.receiver = hdr.context.receiver;
-        meta.place = hdr.bridge.place;
+#if BLOCKS > 1
+        meta.place = hdr.context.place;
+#else
+        meta.place = hdr.bridge.cell;
+#endif
         packet.extract(hdr.frame);
         packet.extract(hdr.sumac);
         transition accept;
@@ -133,18 +137,28 @@ control SlotsIngress(
     in ingress_intrinsic_metadata_from_parser_t from_parser, inout ingress_intrinsic_metadata_for_deparser_t for_deparser,
     inout ingress_intrinsic_metadata_for_tm_t for_tm) {
     Values() values;
+#if BLOCKS > 1
+    NewBlock() new_block;
+    BlockDone() block_done;
+#endif
 
     // A frame that is shorter than its elements ends in the parser.
     apply {
+#if BLOCKS > 1
+        new_block.apply(hdr);
+#endif
         values.apply(hdr);
+#if BLOCKS > 1
+        block_done.apply(hdr);
+#endif
         if (hdr.bridge.pass == PASS_END) {
             for_deparser.drop_ctl = 1;
         } else {
             for_tm.ucast_egress_port = FRONT_PORT;
         }
 #ifndef DYNAMIC_ONLY
-        if (CONCLUDES(hdr.bridge.pass)) {
-            for_tm.qid = CONCLUDING_QUEUE;
+        if (IS_UNREPEATED(hdr.bridge.pass)) {
+            for_tm.qid = UNREPEATED_QUEUE;
         }
 #endif
     }

@@ -16,11 +16,9 @@ use sumac_lab::{Faults, LabSpec};
 use sumac_tests::site::with_sumac;
 use sumac_tests::{Crew, exact, stats};
 
-/// Elements of a packet that the P4 program adds.
-const CHUNK: usize = 64;
-
-/// A hundred chunks and a part of one.
-const COUNT: usize = 100 * CHUNK + 3;
+/// Elements in a chunk of a static job on the lab's P4 program, and of a dynamic one.
+const CHUNK: usize = 256;
+const DYNAMIC_CHUNK: usize = 64;
 
 const ROUNDS: u64 = 2;
 
@@ -42,14 +40,19 @@ fn is_there(test: &str) -> bool {
 /// The sums that all workers get over the XDP programs or the P4 program, round by round.
 fn sums(what: &str, spec: LabSpec, options: SumacOptions) -> Vec<Vec<Vec<f32>>> {
     let mut rounds = Vec::new();
-    let options = SumacOptions { chunk: Some(CHUNK as u16), ..options };
+    let announced = if options.dynamic.is_some() { DYNAMIC_CHUNK } else { CHUNK };
+    let chunk = options.chunk.map_or(announced, usize::from);
+    let asked = if options.on_model { options.chunk } else { Some(chunk as u16) };
+    let options = SumacOptions { chunk: asked, ..options };
+    // A hundred chunks and a part of one.
+    let count = 100 * chunk + 3;
     with_sumac(spec, &options, |sumac| {
         let crew = Crew::join(sumac, "p4");
         let opened = crew.trainers[0].job.opened();
         assert_eq!(opened.plane, if options.on_model { "p4" } else { "ebpf" }, "{what}");
-        assert_eq!(usize::from(opened.elements), CHUNK, "{what}");
+        assert_eq!(usize::from(opened.elements), chunk, "{what}");
         for seed in 0..ROUNDS {
-            let results = crew.allreduce(seed, COUNT);
+            let results = crew.allreduce(seed, count);
             exact::assert_sums(what, seed, &results);
             rounds.push(results.by_rank);
         }
@@ -101,6 +104,18 @@ fn static_sums_are_those_of_the_xdp_programs() {
     }
 }
 
+/// Racks send their parts again while the root's results arrive.
+#[test]
+fn static_sums_of_two_racks() {
+    if is_there("static_sums_of_two_racks") {
+        let faults = Faults { loss: LOSS, duplicate: LOSS, reorder: LOSS };
+        let spec = LabSpec { racks: 2, faults, ..LabSpec::new(4) };
+        let options =
+            SumacOptions { on_model: true, drop: LOSS, slots: Some(IN_FLIGHT), ..SumacOptions::default() };
+        sums("two racks", spec, options);
+    }
+}
+
 #[test]
 fn dynamic_sums_are_those_of_the_xdp_programs() {
     if is_there("dynamic_sums_are_those_of_the_xdp_programs") {
@@ -113,9 +128,10 @@ fn dynamic_sums_are_those_of_the_xdp_programs() {
 #[test]
 fn workers_with_udp_sockets() {
     if is_there("workers_with_udp_sockets") {
-        let slots = Some(IN_FLIGHT);
+        // Chunks of one block, on the same program.
+        let (slots, chunk) = (Some(IN_FLIGHT), Some(64));
         let options =
-            SumacOptions { backend: Backend::Udp, on_model: true, slots, ..SumacOptions::default() };
+            SumacOptions { backend: Backend::Udp, on_model: true, slots, chunk, ..SumacOptions::default() };
         sums("UDP sockets", LabSpec::new(2), options);
     }
 }

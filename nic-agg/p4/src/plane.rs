@@ -305,10 +305,11 @@ impl<T: Target> SwitchPlane<T> {
     fn check(&self, contents: &Contents, new: &NewJob) -> Result<(), JobError> {
         let jobs = contents.jobs();
         let before = jobs.get(&new.job).map(HeldJob::entry).unwrap_or_default();
-        new.check(&self.state(), &before)?;
+        let state = self.state();
         if new.is_dynamic() {
-            return Ok(());
+            return new.check(&State { elements: self.wiring.program.shared_elements(), ..state }, &before);
         }
+        new.check(&state, &before)?;
         let JobEntry { slot_base, slots, .. } = new.entry;
         let others: Vec<_> = jobs.iter().map(|(job, known)| (*job, known.entry())).collect();
         let others = others.iter().map(|(job, entry)| (*job, entry));

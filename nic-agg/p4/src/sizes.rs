@@ -1,13 +1,11 @@
 //! The sizes that the switch's program was compiled with (p4/common/sizes.p4), read from what the compiler lists of it.
 
 use serde::Deserialize;
-use sumac_wire::MAX_JOBS;
+use sumac_wire::{BLOCK_ELEMENTS, MAX_JOBS};
 
 use crate::target::SwitchError;
 
-/// Most elements in a chunk: the values of a packet's header.
-pub const ELEMENTS: u16 = 64;
-/// Places of slots have 16 bits.
+/// Places of slots, and cells of values, have 16 bits.
 const PLACES: u64 = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,22 +17,48 @@ pub struct Sizes {
     pub static_slots: u32,
     /// Slots of each shard that dynamic jobs share; 0: the program has no such jobs.
     pub dynamic_slots: u32,
-    /// Most elements in a chunk.
+    /// Blocks of [`BLOCK_ELEMENTS`] in a static job's chunk, at most.
+    pub blocks: u16,
+    /// Most elements in a chunk of a static job, one block if the switch's file has no more. A dynamic one's has no more than a block.
     pub elements: u16,
 }
 
 impl Default for Sizes {
     fn default() -> Sizes {
-        Sizes { base_port: 48700, shards: 2, static_slots: 4096, dynamic_slots: 2048, elements: ELEMENTS }
+        let (static_slots, dynamic_slots, blocks) = (2048, 2048, 4);
+        Sizes { base_port: 48700, shards: 2, static_slots, dynamic_slots, blocks, elements: most(1) }
     }
 }
 
 impl Sizes {
-    /// Cells of the registers of values: both versions of static slots, and slots of dynamic jobs.
+    /// Returns the cell of a block of values of a static slot's version, whose place is its own in the other registers.
     #[must_use]
-    pub fn places(&self) -> u32 {
-        self.static_slots * 2 + self.dynamic_slots * u32::from(self.shards)
+    pub fn cell(&self, place: u32, block: u32) -> u32 {
+        place * u32::from(self.blocks) + block
     }
+
+    /// Returns the cell of the values of a dynamic job's slot, by its place in the registers of those.
+    #[must_use]
+    pub fn shared_cell(&self, place: u32) -> u32 {
+        self.cell(self.static_slots * 2, 0) + place
+    }
+
+    /// Returns the cells of the registers of values, each for a block.
+    #[must_use]
+    pub fn cells(&self) -> u32 {
+        self.shared_cell(self.dynamic_slots * u32::from(self.shards))
+    }
+
+    /// Returns the most elements in a chunk of a dynamic job.
+    #[must_use]
+    pub fn shared_elements(&self) -> u16 {
+        self.elements.min(most(1))
+    }
+}
+
+/// Returns the elements of so many blocks.
+const fn most(blocks: u16) -> u16 {
+    blocks * BLOCK_ELEMENTS as u16
 }
 
 /// `[program]` of the switch's file. A size that it leaves out is the program's.
@@ -63,19 +87,18 @@ impl Given {
         same("shards", self.shards.map(u32::from), program.shards.into())?;
         same("static_slots", self.static_slots, program.static_slots)?;
         same("dynamic_slots", self.dynamic_slots, program.dynamic_slots)?;
-        let Compiled { shards, static_slots, dynamic_slots, .. } = *program;
-        let defaults = Sizes::default();
-        let base_port = self.base_port.unwrap_or(defaults.base_port);
-        let elements = self.elements.unwrap_or(defaults.elements);
+        let Compiled { shards, static_slots, dynamic_slots, blocks, .. } = *program;
+        let base_port = self.base_port.unwrap_or(Sizes::default().base_port);
+        let elements = self.elements.unwrap_or(most(1));
         if ![1, 2, 4].contains(&shards) || !base_port.is_multiple_of(shards) || base_port == 0 {
             return Err(format!(
                 "base_port {base_port} and shards {shards}: give 1, 2 or 4 shards, and a multiple of that"
             ));
         }
-        if elements == 0 || elements > ELEMENTS {
-            return Err(format!("elements {elements}: the program adds 1 to {ELEMENTS} of a packet"));
+        if elements == 0 || elements > most(blocks) {
+            return Err(format!("elements {elements}: the program adds 1 to {} of a packet", most(blocks)));
         }
-        Ok(Sizes { base_port, shards, static_slots, dynamic_slots, elements })
+        Ok(Sizes { base_port, shards, static_slots, dynamic_slots, blocks, elements })
     }
 
     /// Returns what is given as if it were a program's, with the default sizes for what is left out.
@@ -85,6 +108,7 @@ impl Given {
             shards: self.shards.unwrap_or(defaults.shards),
             static_slots: self.static_slots.unwrap_or(defaults.static_slots),
             dynamic_slots: self.dynamic_slots.unwrap_or(defaults.dynamic_slots),
+            blocks: defaults.blocks,
             slots_pipes: Vec::new(),
         }
     }
@@ -96,6 +120,8 @@ pub struct Compiled {
     pub shards: u16,
     pub static_slots: u32,
     pub dynamic_slots: u32,
+    /// Of a static job's chunk; 1 in a program without such jobs.
+    pub blocks: u16,
     /// The pipes of a chip whose ports are in loopback.
     pub slots_pipes: Vec<u32>,
 }
@@ -118,10 +144,21 @@ impl Compiled {
             Some(1..=PLACES) => {}
             _ => return Err(unknown("register of 1 to 65536 slots", "sizes` or `shared_chunks")),
         }
+        // Each version has the values of all blocks, each shared slot those of one. A program of one mode, as Tofino 1 has, adds one
+        // block, and its registers of values may have room for the other mode.
+        let is_one_mode = versions == 0 || shared == 0;
+        let has_room = |sums: u64, blocks: u64| match is_one_mode {
+            true => blocks == 1 && sums >= versions + shared,
+            false => sums == versions * blocks + shared,
+        };
+        let sums = size("sums").filter(|sums| *sums <= PLACES);
+        let blocks = sums.and_then(|sums| [1, 2, 4].into_iter().find(|blocks| has_room(sums, *blocks)));
+        let blocks = blocks.ok_or_else(|| unknown("register of 1, 2 or 4 blocks of each slot", "sums"))?;
         Ok(Compiled {
             shards: shards as u16,
             static_slots: (versions / 2) as u32,
             dynamic_slots: (shared / shards) as u32,
+            blocks: blocks as u16,
             slots_pipes: Vec::new(),
         })
     }
@@ -141,17 +178,37 @@ mod tests {
 
     #[test]
     fn a_program_has_the_modes_of_its_registers() {
-        let both = program(&[("parents", 128), ("sizes", 8192), ("shared_chunks", 4096)]).unwrap();
+        let both =
+            program(&[("parents", 128), ("sizes", 4096), ("shared_chunks", 4096), ("sums", 20480)]).unwrap();
         assert_eq!(Given::default().with(&both), Ok(Sizes::default()));
+        assert_eq!((Sizes::default().cells(), Sizes::default().shared_elements()), (20480, 64));
+        let program_of = |versions, sums| {
+            program(&[("parents", 128), ("sizes", versions), ("shared_chunks", 4096), ("sums", sums)])
+        };
+        for (versions, sums, blocks) in [(8192, 12288, 1), (4096, 12288, 2), (4096, 20480, 4)] {
+            let program = program_of(versions, sums).unwrap();
+            let sizes = Given::default().with(&program).unwrap();
+            assert_eq!((sizes.blocks, u64::from(sizes.cells())), (blocks, sums));
+            assert_eq!(sizes.elements, 64, "more only if the switch's file says so");
+            let most = given(&format!("elements = {}", 64 * blocks)).with(&program).unwrap();
+            assert_eq!((most.elements, most.shared_elements()), (64 * blocks, 64));
+        }
         for (register, cells, slots) in [("sizes", 8192, (4096, 0)), ("shared_chunks", 4096, (0, 1024))] {
-            let one = program(&[("parents", 256), (register, cells)]).unwrap();
+            let one = program(&[("parents", 256), (register, cells), ("sums", 12288)]).unwrap();
             let sizes = Given::default().with(&one).unwrap();
             assert_eq!((sizes.shards, (sizes.static_slots, sizes.dynamic_slots)), (4, slots), "{register}");
+            assert_eq!(sizes.elements, 64, "{register}");
         }
+        let no_blocks = "no register of 1, 2 or 4 blocks of each slot `sums`";
         for (sizes, expected) in [
             (&[("parents", 128)][..], "no register of 1 to 65536 slots `sizes` or `shared_chunks`"),
-            (&[("parents", 128), ("sizes", 65536), ("shared_chunks", 1)], "no register"),
-            (&[("parents", 128), ("sizes", u64::MAX), ("shared_chunks", 1)], "no register"),
+            (&[("parents", 128), ("sizes", 65536), ("shared_chunks", 1)], "no register of 1 to 65536"),
+            (&[("parents", 128), ("sizes", u64::MAX), ("shared_chunks", 1)], "no register of 1 to 65536"),
+            (&[("parents", 128), ("sizes", 4096)], no_blocks),
+            (&[("parents", 128), ("sizes", 4096), ("sums", 4095)], no_blocks),
+            (&[("parents", 128), ("sizes", 32768), ("shared_chunks", 4096), ("sums", 69632)], no_blocks),
+            (&[("parents", 128), ("sizes", 4096), ("shared_chunks", 64), ("sums", 16384)], no_blocks),
+            (&[("parents", 128), ("sizes", 4096), ("shared_chunks", 4096), ("sums", 16384)], no_blocks),
             (&[("parents", 192), ("sizes", 8192)], "no table of 1, 2 or 4 shards `parents`"),
             (&[("sizes", 8192)], "no table"),
         ] {
@@ -160,16 +217,17 @@ mod tests {
         }
     }
 
-    /// 5120 static and 1024 dynamic slots fill as many places as the default sizes.
     #[test]
     fn sizes_that_the_program_does_not_have_are_refused() {
-        let program = program(&[("parents", 128), ("sizes", 8192)]).unwrap();
+        let program =
+            |shared| program(&[("parents", 128), ("sizes", 8192), shared, ("sums", 16448)]).unwrap();
+        let (program, one_mode) = (program(("shared_chunks", 64)), program(("absent", 0)));
         let table = [
             ("static_slots = 5120", "static_slots = 5120, and the program was compiled with 4096"),
-            ("dynamic_slots = 2048", "dynamic_slots = 2048, and the program was compiled with 0"),
+            ("dynamic_slots = 2048", "dynamic_slots = 2048, and the program was compiled with 32"),
             ("shards = 4", "shards = 4, and the program was compiled with 2"),
             ("base_port = 48701", "base_port 48701 and shards 2"),
-            ("elements = 65", "elements 65: the program adds 1 to 64"),
+            ("elements = 129", "elements 129: the program adds 1 to 128"),
             ("elements = 0", "elements 0"),
         ];
         for (text, expected) in table {
@@ -177,26 +235,30 @@ mod tests {
             assert!(error.contains(expected), "{text}: {error}");
         }
         let same =
-            given("shards = 2\nstatic_slots = 4096\ndynamic_slots = 0\nbase_port = 40000\nelements = 32");
+            given("shards = 2\nstatic_slots = 4096\ndynamic_slots = 32\nbase_port = 40000\nelements = 32");
         let sizes = same.with(&program).unwrap();
-        assert_eq!((sizes.base_port, sizes.elements, sizes.places()), (40000, 32, 8192));
+        assert_eq!((sizes.base_port, sizes.elements, sizes.cells()), (40000, 32, 16448));
+        assert_eq!(sizes.shared_elements(), 32, "no more than are given");
+        let error = given("elements = 65").with(&one_mode).unwrap_err();
+        assert_eq!(error, "elements 65: the program adds 1 to 64 of a packet");
     }
 
-    /// p4/common/sizes.p4 is what is compiled unless its user says otherwise.
+    /// p4/common/sizes.p4 is what is compiled unless its user, or the chip, says otherwise.
     #[test]
     fn the_default_sizes_are_those_of_the_program() {
         let sizes = include_str!("../../../p4/common/sizes.p4");
-        let Sizes { base_port, shards, static_slots, dynamic_slots, .. } = Sizes::default();
+        let Sizes { base_port, shards, static_slots, dynamic_slots, blocks, .. } = Sizes::default();
         let defaults = [
             ("BASE_PORT", u32::from(base_port)),
             ("SHARDS", shards.into()),
             ("STATIC_SLOTS", static_slots),
             ("DYNAMIC_SLOTS", dynamic_slots),
+            ("BLOCKS", blocks.into()),
             ("JOBS", MAX_JOBS as u32),
         ];
         for (name, value) in defaults {
             let line = format!("#define {name} {value}");
-            assert!(sizes.lines().any(|found| found == line), "{line}");
+            assert!(sizes.lines().any(|found| found.trim() == line), "{line}");
         }
     }
 }

@@ -212,7 +212,7 @@ mod tests {
         }
         for (sizes, expected) in [
             ("shards = 3", "1, 2 or 4 shards"),
-            ("elements = 65", "adds 1 to 64 of a packet"),
+            ("elements = 257", "adds 1 to 256 of a packet"),
             ("slot_timeout_ms = 1000", "slot_timeout_ms"),
         ] {
             let error = Wiring::parse(&format!("[program]\n{sizes}\n{FILE}"), "switch.toml").unwrap_err();
@@ -227,11 +227,19 @@ mod tests {
     #[test]
     fn the_program_decides_about_sizes_and_pipes() {
         let mut wiring = Wiring::parse(&FILE.replace("number = 2", "number = 132"), "switch.toml").unwrap();
-        let program = Compiled { shards: 4, static_slots: 8, dynamic_slots: 0, slots_pipes: vec![2] };
+        let program =
+            Compiled { shards: 4, static_slots: 8, dynamic_slots: 0, blocks: 1, slots_pipes: vec![2] };
         wiring.fit(&program).unwrap();
         assert_eq!(
             wiring.program,
-            Sizes { shards: 4, static_slots: 8, dynamic_slots: 0, ..Sizes::default() }
+            Sizes {
+                shards: 4,
+                static_slots: 8,
+                dynamic_slots: 0,
+                blocks: 1,
+                elements: 64,
+                ..Sizes::default()
+            }
         );
         let error = wiring.fit(&Compiled { slots_pipes: vec![1], ..program.clone() }).unwrap_err();
         assert!(error.to_string().starts_with("switch.toml: port 132 is of pipe 1"), "{error}");

@@ -37,7 +37,8 @@ fn wiring() -> Wiring {
         );
         format!("{ports}hosts = [{}, {}]\n", host(2), host(3))
     };
-    Wiring::parse(&(1..5).map(port).collect::<String>(), "switch.toml").unwrap()
+    let ports: String = (1..5).map(port).collect();
+    Wiring::parse(&format!("[program]\nelements = 256\n{ports}"), "switch.toml").unwrap()
 }
 
 fn worker(number: u8) -> WorkerInstall {
@@ -423,9 +424,11 @@ fn what_the_switch_cannot_do_is_refused() {
         "{error}"
     );
     let refuse = |job: JobInstall| plane.install(&job).unwrap_err().to_string();
-    let long = JobTerms { elements: 65, ..job(1, 1).terms };
-    assert!(refuse(JobInstall { terms: long, ..job(1, 1) }).contains("takes 1 to 64"));
-    assert!(refuse(JobInstall { first_slot: 4090, ..job(1, 1) }).contains("not all in the pool of 4096"));
+    for (job, elements, words) in [(job(1, 1), 257, "takes 1 to 256"), (dynamic(1, 1), 65, "takes 1 to 64")] {
+        let terms = JobTerms { elements, ..job.terms.clone() };
+        assert!(refuse(JobInstall { terms, ..job }).contains(words), "{elements}");
+    }
+    assert!(refuse(JobInstall { first_slot: 2042, ..job(1, 1) }).contains("not all in the pool of 2048"));
     plane.install(&job(1, 1)).unwrap();
     assert!(refuse(JobInstall { first_slot: 40, ..job(2, 1) }).contains("belong to job 1"));
 }

@@ -66,6 +66,32 @@ fn the_table_of_cases() {
     });
 }
 
+/// A switch may drop a contribution between two turns for its blocks. The register is set here as that leaves it.
+#[test]
+fn a_chunk_without_all_blocks_of_a_contribution_does_not_leave() {
+    with_program("a_chunk_without_all_blocks_of_a_contribution_does_not_leave", |program| {
+        let job = Job { whole: true, ..packets::static_job(1, 2, 200) };
+        let setup = packets::setup("blocks", None, vec![job.clone()]);
+        let mut model = Model::start(PORTS);
+        let mut run = Run::new(&mut model, program, &setup);
+        let contributes =
+            |rank: usize, reason: Reason| contribution(&job, rank, packets::header(&job, rank, 0), reason);
+        run.steps(&[contributes(0, Reason::Added)]);
+        run.leave_unwritten(0);
+        run.steps(&[contributes(1, Reason::Completed)]);
+        run.finish();
+    });
+}
+
+/// Returns a step of which nothing leaves, and whose slot is not compared.
+fn contribution(job: &Job, rank: usize, header: Header, reason: Reason) -> Step {
+    let from = &job.workers[rank];
+    let values = vec![1; header.elements.into()];
+    let frame = packets::frame(job, from, &header, &values, 0, packets::TOS);
+    let (interface, reason) = (from.interface, reason.name().into());
+    Step { case: None, interface, frame, reason, answer: None, slot: None, shared: None }
+}
+
 /// Vectors have no time: the ticks at which somebody last added are set here.
 #[test]
 fn a_slot_to_which_nobody_adds_is_taken_back() {
@@ -76,11 +102,7 @@ fn a_slot_to_which_nobody_adds_is_taken_back() {
         let mut run = Run::new(&mut model, program, &setup);
         let [silent, other] = jobs;
         let contributes = |job: &Job, rank: usize, reason: Reason| {
-            let header = Header { slot: 3, ..packets::header(job, rank, 3) };
-            let from = &job.workers[rank];
-            let frame = packets::frame(job, from, &header, &[1; 13], 0, packets::TOS);
-            let (interface, reason) = (from.interface, reason.name().into());
-            Step { case: None, interface, frame, reason, answer: None, slot: None, shared: None }
+            contribution(job, rank, Header { slot: 3, ..packets::header(job, rank, 3) }, reason)
         };
         run.steps(&[contributes(&silent, 0, Reason::Added)]);
         run.age();

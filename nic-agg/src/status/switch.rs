@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use sumac_agg_host::{NewJob, watch::JobSeen};
 use sumac_agg_p4::{plane::is_active, tables::HeldJob};
 use sumac_control::{DataPlane as _, plane::PlaneError};
-use sumac_wire::{MAX_JOBS, header::ELEMENT_LEN, tables::WorkerEntry};
+use sumac_wire::{BLOCK_ELEMENTS, MAX_JOBS, header::ELEMENT_LEN, tables::WorkerEntry};
 
 use super::{
     ChunkLimit, DynamicPool, Plane, Status,
@@ -34,7 +34,7 @@ pub fn status(plane: &SwitchPlane) -> Result<Status, PlaneError> {
         slots: sizes.static_slots,
         slots_used: slots_used(&jobs),
         dynamic: (dynamic.slots > 0).then_some(dynamic),
-        pool_bytes: u64::from(sizes.places()) * u64::from(sizes.elements) * ELEMENT_LEN as u64,
+        pool_bytes: u64::from(sizes.cells()) * (BLOCK_ELEMENTS * ELEMENT_LEN) as u64,
         elements: sizes.elements,
         chunk_limit: ChunkLimit { elements: sizes.elements, port: None },
         jumbo: false,

@@ -41,9 +41,12 @@ class ControlPlane(unittest.TestCase):
         for source, chip in build.tested():
             with self.subTest(f"{source.stem} for {chip.title}"):
                 static, dynamic = "dynamic" not in source.stem, "static" not in source.stem
-                for size, compiled in (("static_slots", 4096 * static), ("dynamic_slots", 2048 * dynamic), ("shards", 2)):
+                slots, most = (2048, 256) if chip.target == "tofino2" else (4096, 64)
+                for size, compiled in (("static_slots", slots * static), ("dynamic_slots", 2048 * dynamic), ("shards", 2)):
                     refusal = self.refusal(source, chip, f"[program]\n{size} = 1{PORT.format(port=8)}")
                     self.assertIn(f"the program was compiled with {compiled}", refusal)
+                refusal = self.refusal(source, chip, f"[program]\nelements = {most + 1}{PORT.format(port=8)}")
+                self.assertIn(f"the program adds 1 to {most} of a packet", refusal)
                 self.assertIn("pipe 1", self.refusal(source, chip, PORT.format(port=132)))
                 self.assertIn("127.0.0.1:1", self.refusal(source, chip, PORT.format(port=8)))
 

@@ -8,7 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 pub use sumac_job::AggregatorKind as PlaneKind;
 use sumac_job::{JobTerms, Mode};
-use sumac_wire::{CLASSES, DEFAULT_BASE_PORT, MAX_LANES, PAGE_ELEMENTS};
+use sumac_wire::{BLOCK_ELEMENTS, CLASSES, DEFAULT_BASE_PORT, MAX_ELEMENTS, MAX_LANES, PAGE_ELEMENTS};
 use thiserror::Error;
 
 use crate::message::PlaneReport;
@@ -17,6 +17,7 @@ use crate::message::PlaneReport;
 pub struct PlaneInfo {
     pub kind: PlaneKind,
     pub slots: u32,
+    /// Most elements in a chunk; see [`PlaneInfo::most_elements`].
     pub max_elements: u16,
     /// The port whose MTU carries no more, for people; none: the slots hold no more.
     pub narrowest: Option<String>,
@@ -44,6 +45,20 @@ pub struct PlaneInfo {
     /// Parameter host: the numbers of jobs that its control plane does not know and that still see packets. No other job
     /// gets them meanwhile.
     pub kept: Vec<u16>,
+}
+
+impl PlaneInfo {
+    /// Returns the most elements in a chunk of a job of this mode. A switch adds chunks of dynamic jobs in one pass, and what its
+    /// program cannot do it does not do to the packets of direct ones, which it only forwards.
+    #[must_use]
+    pub fn most_elements(&self, mode: Mode) -> u16 {
+        let most = match (self.kind, mode) {
+            (PlaneKind::P4, Mode::Dynamic) => self.max_elements.min(BLOCK_ELEMENTS as u16),
+            (PlaneKind::P4, Mode::Direct) => MAX_ELEMENTS as u16,
+            _ => self.max_elements,
+        };
+        most.min(MAX_ELEMENTS as u16)
+    }
 }
 
 /// The journals of releases without switches do not have their limits.

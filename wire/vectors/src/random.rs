@@ -18,8 +18,6 @@ use crate::{
 
 /// Elements of the longest chunk of jobs on hosts: three times what a switch's pass of 4 words takes, and one more.
 pub const ELEMENTS: u16 = 13;
-/// The same of a switch: what its program takes in one pass.
-pub const SWITCH_ELEMENTS: u16 = 64;
 
 /// The seed of the switch's packets in all tests: on every plane the same.
 pub const SWITCH_SEED: u64 = 17;
@@ -33,7 +31,7 @@ pub enum Profile {
     /// All that the protocol has.
     #[default]
     Host,
-    /// All sums hold all workers, no checksums, chunks of at most 64 elements, and no sum of a dynamic job overflows.
+    /// All sums hold all workers, no checksums, chunks of at most 256 elements, dynamic jobs' of 64, and no sum of a dynamic job overflows.
     Switch,
 }
 
@@ -41,9 +39,13 @@ pub enum Profile {
 pub fn jobs(profile: Profile, checksum: bool) -> Vec<Job> {
     let two_lanes = |job: Job| Job { slots: 8, shards: SHARDS, ..job };
     let is_switch = profile == Profile::Switch;
-    // Chunks that fill a switch's pass, and such that do not.
-    let elements =
-        |number: u16| if is_switch && number.is_multiple_of(2) { SWITCH_ELEMENTS } else { ELEMENTS };
+    // Chunks that fill all four of a switch's blocks, a part of the last, one block, and not even that.
+    let elements = |number: u16| match number {
+        2 if is_switch => 256,
+        4 if is_switch => 200,
+        6 | 8 if is_switch => 64,
+        _ => ELEMENTS,
+    };
     let static_job = |number, world| packets::static_job(number, world, elements(number));
     let dynamic_job = |number, world| packets::dynamic_job(number, world, elements(number));
     let two_hosts = vec![packets::parent(0), packets::parent(1)];

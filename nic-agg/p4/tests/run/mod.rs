@@ -82,6 +82,15 @@ impl<'a> Run<'a> {
         self.model.thrift.fill_register(self.program.name("stamps"), slots, unused);
     }
 
+    /// Makes it so that not all blocks of this worker's contributions are written yet, once all packets sent have ended.
+    pub fn leave_unwritten(&mut self, rank: u32) {
+        let name = self.program.name("unwritten_senders");
+        let deadline = Instant::now() + LIMIT;
+        // The first slot of the first version: begun by the contribution, and cleared by its last block.
+        while self.model.thrift.register(name, 0) & 1 << rank != 0 && Instant::now() < deadline {}
+        self.model.thrift.fill_register(name, 1, 1 << rank);
+    }
+
     pub fn steps(&mut self, steps: &[Step]) {
         for (at, step) in steps.iter().enumerate() {
             if let Err(difference) = self.step(step) {

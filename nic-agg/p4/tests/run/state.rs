@@ -3,6 +3,7 @@
 use sumac_agg_p4::sizes::Sizes;
 use sumac_vectors::record::{Job, SharedSlot, SharedTransition, Slot, SlotVersion, Transition};
 use sumac_wire::{
+    BLOCK_ELEMENTS,
     admit::all_workers,
     header::flag,
     slot::{owner, state},
@@ -64,7 +65,7 @@ impl Registers<'_> {
                 _ => self.word("next_exponents", place) as i8,
             },
             state,
-            values: self.values(place, elements, &expected.values),
+            values: self.chunk(place, elements, &expected.values),
         }
     }
 
@@ -92,7 +93,7 @@ impl Registers<'_> {
         let is_second = if kind >> 16 & 1 == 1 { flag::LEVEL } else { 0 };
         let values = match expected.before == expected.after {
             true => expected.after.values.clone(),
-            false => self.values(sizes.static_slots * 2 + slot, kind & 0xffff, &expected.after.values),
+            false => self.block(sizes.shared_cell(slot), kind & 0xffff, &expected.after.values),
         };
         SharedSlot {
             owner,
@@ -109,18 +110,29 @@ impl Registers<'_> {
         }
     }
 
-    /// Returns the values of a version, or of a shared slot. They are where the headers of their number's binary digits are summed:
-    /// 32 elements in 16 pairs, 16 in 8, and so on, the first half of each header in the first words; the last pair has two headers.
+    /// Returns the values of a static version: blocks of [`BLOCK_ELEMENTS`] in cells of their own, and the rest of the chunk.
+    fn chunk(&mut self, place: u32, elements: u32, expected: &[i32]) -> Vec<i32> {
+        let (sizes, block) = (Sizes::default(), BLOCK_ELEMENTS as u32);
+        let firsts = (0..elements).step_by(BLOCK_ELEMENTS);
+        let blocks = firsts.map(|first| {
+            let expected = expected.get(first as usize..).unwrap_or_default();
+            self.block(sizes.cell(place, first / block), (elements - first).min(block), expected)
+        });
+        blocks.collect::<Vec<_>>().concat()
+    }
+
+    /// Returns the values of a block. They are where the headers of their number's binary digits are summed: 32 elements in 16 pairs,
+    /// 16 in 8, and so on, the first half of each header in the first words; the last pair has two headers.
     ///
     /// Thrift has signed numbers of 64 bits: of a pair with a negative first word it shows the largest number, and the two words are
     /// taken for those expected.
-    fn values(&mut self, place: u32, elements: u32, expected: &[i32]) -> Vec<i32> {
+    fn block(&mut self, cell: u32, elements: u32, expected: &[i32]) -> Vec<i32> {
         let mut values: Vec<Option<i32>> = Vec::new();
         let mut first = 0;
         for digit in [32, 16, 8, 4, 2] {
             let pairs = digit / 2;
             if elements & digit != 0 || elements == 64 {
-                let sums: Vec<_> = (first..first + pairs).map(|pair| self.sums(pair, place)).collect();
+                let sums: Vec<_> = (first..first + pairs).map(|pair| self.sums(pair, cell)).collect();
                 values.extend([0, 1].iter().flat_map(|half| sums.iter().map(|sum| sum[*half])));
             }
             first += pairs;
@@ -130,14 +142,14 @@ impl Registers<'_> {
             _ => elements as usize % 2,
         };
         if last != 0 {
-            values.extend(&self.sums(first, place)[..last]);
+            values.extend(&self.sums(first, cell)[..last]);
         }
         let expected = expected.iter().map(|value| Some(*value)).chain(std::iter::repeat(None));
         values.iter().zip(expected).map(|(value, expected)| value.or(expected).unwrap_or_default()).collect()
     }
 
-    fn sums(&mut self, pair: u32, place: u32) -> [Option<i32>; 2] {
-        match self.pair(&format!("pair_{pair}.sums"), place) {
+    fn sums(&mut self, pair: u32, cell: u32) -> [Option<i32>; 2] {
+        match self.pair(&format!("pair_{pair}.sums"), cell) {
             [0x7fff_ffff, u32::MAX] => [None; 2],
             words => words.map(|word| Some(word as i32)),
         }

@@ -7,7 +7,7 @@ use crate::deployment::{Pipeline, SumacOptions};
 use crate::spec::Faults;
 
 /// A network that the model can train in seconds, and packets of as many elements as the P4 program adds.
-const RECIPE: [&str; 4] = ["--elements", "64", "--hidden", "64"];
+const RECIPE: [&str; 4] = ["--elements", "256", "--hidden", "64"];
 
 /// Runs the demo. Returns whether all weights are the same, and nothing is left.
 pub(super) fn demo(options: &DemoOptions) -> Result<bool> {

@@ -34,7 +34,7 @@ pub(super) fn opening(options: &DemoOptions) {
 pub(super) fn opening_p4(options: &DemoOptions) {
     let DemoOptions { workers, epochs, loss, .. } = options;
     println!(
-        "{workers} trainers on {workers} hosts learn to read scikit-learn's digits, {epochs} epochs, in packets of 64 elements. Their gradients\n\
+        "{workers} trainers on {workers} hosts learn to read scikit-learn's digits, {epochs} epochs, in packets of 256 elements. Their gradients\n\
          are summed by the XDP programs, then by the P4 program on the behavioural model of a switch, then there with {loss} of\n\
          the frames lost. Beside each epoch stands the accuracy of the same training in one process."
     );

@@ -22,6 +22,9 @@ const MODEL: &str = "simple_switch_grpc";
 /// Slots of each shard that dynamic jobs share: DYNAMIC_SLOTS of p4/common/sizes.p4.
 pub const MODEL_SHARED_SLOTS: u32 = 2048;
 
+/// Most elements in a chunk of a static job: all blocks of the program.
+const ELEMENTS: u16 = 256;
+
 /// TCP ports of the model in its namespace: of P4Runtime, and of Thrift.
 const P4RUNTIME_PORT: u16 = 9559;
 const THRIFT_PORT: u16 = 9090;
@@ -170,7 +173,10 @@ impl Deployment<'_> {
                 hosts: hosts.collect::<Result<_>>()?,
             })
         };
-        Ok(Wiring { ports: numbered(&interfaces).map(port).collect::<Result<_>>()? })
+        Ok(Wiring {
+            program: WiredProgram { elements: ELEMENTS },
+            ports: numbered(&interfaces).map(port).collect::<Result<_>>()?,
+        })
     }
 
     /// Returns the hosts behind the ports of an aggregator's host.
@@ -229,7 +235,13 @@ struct Neighbour<'a> {
 /// The file of `sumac-agg serve --switch`.
 #[derive(Serialize)]
 struct Wiring {
+    program: WiredProgram,
     ports: Vec<WiredPort>,
+}
+
+#[derive(Serialize)]
+struct WiredProgram {
+    elements: u16,
 }
 
 #[derive(Serialize)]

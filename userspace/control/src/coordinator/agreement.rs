@@ -2,7 +2,7 @@
 
 use sumac_job::{JobSpec, JobTerms, Mode, Scale, Topology, WireFormat};
 use sumac_transport::limits::{MAX_WINDOW, MIN_WINDOW};
-use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
+use sumac_wire::{CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
 use crate::{
     failure::{COMPILED_IN, Refusal, RefusalKind, invalid},
@@ -171,10 +171,8 @@ impl PlaneInfo {
             // A plane without slots of any kind limits none.
             PlaneKind::None | PlaneKind::Parameter => u32::MAX,
         };
-        // What a switch's program cannot do it does not do to the packets that it only forwards.
+        let max_elements = self.most_elements(mode);
         let is_forwarded = mode == Mode::Direct && self.kind == PlaneKind::P4;
-        let max_elements =
-            if is_forwarded { MAX_ELEMENTS as u16 } else { self.max_elements.min(MAX_ELEMENTS as u16) };
         let verifies_checksums = is_forwarded || self.verifies_checksums;
         let shards = self.shards.min(MAX_LANES as u16 / CLASSES);
         Limits { max_elements, shards, dynamic_slots, verifies_checksums, ..self.clone() }

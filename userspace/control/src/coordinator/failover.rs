@@ -256,7 +256,7 @@ impl Coordinator {
         };
         is_where_it_was
             && plane.dynamic_slots >= terms.slots
-            && plane.max_elements >= terms.elements
+            && plane.most_elements(terms.mode) >= terms.elements
             && plane.shards >= terms.shards
             && (plane.verifies_checksums || !terms.checksum)
             && (plane.marks_overflow || terms.headroom || !terms.is_dynamic())

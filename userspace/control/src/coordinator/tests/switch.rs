@@ -10,7 +10,7 @@ use super::{
 fn switch() -> PlaneInfo {
     PlaneInfo {
         kind: PlaneKind::P4,
-        max_elements: 64,
+        max_elements: 256,
         verifies_checksums: false,
         marks_overflow: false,
         bounds_loss: false,
@@ -25,12 +25,32 @@ fn open(mode: Mode, job: &str, rank: u16, world: u16) -> Join {
 }
 
 #[test]
-fn a_static_job_has_short_chunks_without_checksums() {
-    let mut world = World::with(switch());
-    let members = world.all((0..2).map(|rank| open(Mode::Static, "a", rank, 2)));
-    let terms = world.terms(members[0]);
-    assert_eq!((terms.elements, terms.checksum, terms.headroom), (64, false, false));
-    assert!(terms.whole, "every sum holds all workers");
+fn a_static_job_has_all_blocks_of_a_switch_without_checksums() {
+    // A worker's frames may hold fewer elements, or the file of the switch.
+    for (most, host, elements) in [(256, 352, 256), (256, 200, 200), (32, 352, 32)] {
+        let mut world = World::with(PlaneInfo { max_elements: most, ..switch() });
+        let members = world.all((0..2).map(|rank| {
+            let mut request = open(Mode::Static, "a", rank, 2);
+            request.asked.host.max_elements = host;
+            request
+        }));
+        let terms = world.terms(members[0]);
+        assert_eq!((terms.elements, terms.checksum, terms.headroom), (elements, false, false));
+        assert!(terms.whole, "every sum holds all workers");
+    }
+}
+
+#[test]
+fn a_dynamic_job_has_one_block_of_a_switch() {
+    for (most, elements) in [(256, 64), (32, 32)] {
+        let mut world = World::with(PlaneInfo { max_elements: most, ..switch() });
+        world.enter(host(0));
+        let members = world.all((0..2).map(|rank| plain("a", rank, 2)));
+        assert_eq!(world.terms(members[0]).elements, elements);
+        let refused = world.join(&dynamic("b", 0, 1, |spec| spec.elements = Some(65))).unwrap_err();
+        assert_eq!(refused.kind, RefusalKind::TooManyElements);
+        assert!(refused.message.contains(&format!("at most {elements}")), "{}", refused.message);
+    }
 }
 
 #[test]
@@ -49,9 +69,9 @@ fn refusals_name_what_can_be_done_about_a_switch_too() {
     let compiled_in = "(those of a switch are compiled into its program)";
     let table = [
         (
-            request("b", 0, 1),
+            wanting("b", 0, 1, |asked| asked.spec.elements = Some(257)),
             RefusalKind::TooManyElements,
-            "chunks of 256 elements are too large: the aggregator takes at most 64, which its slots hold; ask for fewer, or \
+            "chunks of 257 elements are too large: the aggregator takes at most 256, which its slots hold; ask for fewer, or \
              give it larger --elements",
         ),
         (
@@ -129,30 +149,39 @@ fn a_direct_job_passes_a_switch_as_any_packets() {
 
 #[test]
 fn a_job_with_other_terms_does_not_come_to_a_switch() {
-    // Each lacks one of the two things.
+    // Each lacks one of the three things.
     let unmarked = PlaneInfo { verifies_checksums: true, ..switch() };
     let unverified = PlaneInfo { marks_overflow: true, ..switch() };
-    for (plane, checksum) in [(unmarked, false), (unverified, true)] {
+    let in_one_pass = PlaneInfo { verifies_checksums: true, marks_overflow: true, ..switch() };
+    for (plane, checksum, elements) in
+        [(unmarked, false, 64), (unverified, true, 64), (in_one_pass, true, 65)]
+    {
         let mut world = World::sharing(&[0]);
         world.coordinator.rejoin_grace = seconds(9);
         let short = |rank| {
             let mut request = plain("a", rank, 2);
-            (request.asked.spec.elements, request.asked.host.checksum) = (Some(64), checksum);
+            (request.asked.spec.elements, request.asked.host.checksum) = (Some(elements), checksum);
             request
         };
         let members = world.all((0..2).map(short));
-        let others = PlaneInfo { max_elements: 64, ..SHARING };
+        let others = PlaneInfo { max_elements: elements, ..SHARING };
         for (instance, plane, restored) in [(0xb, others.clone(), 1), (0xc, plane, 1), (0xd, others, 2)] {
             world.plane.clear();
             world.coordinator.on_plane(world.now, Ok((instance, plane)));
             world.pass_with(seconds(2), &members, &present());
-            assert_eq!(world.restored.len(), restored, "instance {instance:x}, checksum {checksum}");
+            assert_eq!(
+                world.restored.len(),
+                restored,
+                "instance {instance:x}, checksum {checksum}, {elements} elements"
+            );
         }
         world.plane.clear();
         world.info = switch();
         world.coordinator.on_plane(world.now, Ok((0xe, switch())));
         world.pass_with(seconds(3), &members[..1], &present());
-        world.coordinator.join(world.now, &short(1)).unwrap();
+        let mut again = short(1);
+        again.asked.spec.elements = None;
+        world.coordinator.join(world.now, &again).unwrap();
         let Some(Action::Renew(_, order)) = world.coordinator.poll_action() else { panic!("no renewal") };
         assert_eq!(order.unfit, [None], "a new worker does not bring it back either");
     }
