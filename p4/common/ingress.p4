@@ -62,6 +62,12 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
         } else {
             measure();
             lookup.apply(hdr, meta);
+            // The job was removed, or began anew, between two passes: the slot may be another job's.
+            if (hdr.bridge.pass != PASS_NONE && hdr.bridge.pass != PASS_SEND
+                && (meta.is_known == 0 || meta.is_placed == 0 || meta.other_epoch != 0)) {
+                hdr.bridge.pass = PASS_END;
+                hdr.bridge.operation = OPERATION_NONE;
+            }
             if (hdr.bridge.pass == PASS_NONE) {
                 admission.apply(hdr, meta);
                 meta.is_first_pass = 1;
@@ -69,7 +75,8 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
                     drops.apply(hdr, meta);
                 }
             }
-            if (meta.is_injected == 1) {
+            if (hdr.bridge.pass == PASS_END) {
+            } else if (meta.is_injected == 1) {
                 meta.reason = REASON_INJECTED_DROP;
                 hdr.bridge.pass = PASS_END;
             } else if (meta.is_told == 1) {

@@ -143,8 +143,8 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
             hdr.sumac.kind : ternary;
             slot.state : ternary;
         }
-        actions = { send; end; concluded; concluded_maximum; stored; fetched; fetched_maximum; fetched_result; NoAction; }
-        const default_action = NoAction;
+        actions = { send; end; concluded; concluded_maximum; stored; fetched; fetched_maximum; fetched_result; }
+        const default_action = end;
         const entries = {
             (PASS_AGREE, _, _, _, _) : send();
             (PASS_CONCLUDE, _, OPERATION_MAXIMUM, _, _) : concluded_maximum();

@@ -311,7 +311,9 @@ control FrontIngress(
             strip();
             if (hdr.bridge.pass == PASS_SEND) {
                 ways.apply(hdr, meta);
-            } else if (hdr.bridge.pass != PASS_END) {
+            } else if (hdr.bridge.pass != PASS_END && (meta.is_first_pass == 1
+                // Else the job was removed, or began anew, between two passes: the slot may be another job's.
+                || (meta.is_known == 1 && meta.is_placed == 1 && meta.other_epoch == 0))) {
                 to_slots();
             }
         }

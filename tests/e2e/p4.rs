@@ -40,7 +40,9 @@ fn is_there(test: &str) -> bool {
 /// The sums that all workers get over the XDP programs or the P4 program, round by round.
 fn sums(what: &str, spec: LabSpec, options: SumacOptions) -> Vec<Vec<Vec<f32>>> {
     let mut rounds = Vec::new();
-    let announced = if options.dynamic.is_some() { DYNAMIC_CHUNK } else { CHUNK };
+    // Of a static job at two levels too.
+    let is_one_block = options.dynamic.is_some() || spec.racks > 0;
+    let announced = if is_one_block { DYNAMIC_CHUNK } else { CHUNK };
     let chunk = options.chunk.map_or(announced, usize::from);
     let asked = if options.on_model { options.chunk } else { Some(chunk as u16) };
     let options = SumacOptions { chunk: asked, ..options };

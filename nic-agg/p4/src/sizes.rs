@@ -144,8 +144,8 @@ impl Compiled {
             Some(1..=PLACES) => {}
             _ => return Err(unknown("register of 1 to 65536 slots", "sizes` or `shared_chunks")),
         }
-        // Each version has the values of all blocks, each shared slot those of one. A program of one mode, as Tofino 1 has, adds one
-        // block, and its registers of values may have room for the other mode.
+        // Each version has the values of all blocks, each shared slot those of one. A program of one mode, as Tofino 1 has, is taken
+        // to add one block: its registers of values have room for the other mode.
         let is_one_mode = versions == 0 || shared == 0;
         let has_room = |sums: u64, blocks: u64| match is_one_mode {
             true => blocks == 1 && sums >= versions + shared,

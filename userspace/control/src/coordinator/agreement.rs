@@ -2,7 +2,7 @@
 
 use sumac_job::{JobSpec, JobTerms, Mode, Scale, Topology, WireFormat};
 use sumac_transport::limits::{MAX_WINDOW, MIN_WINDOW};
-use sumac_wire::{CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
+use sumac_wire::{BLOCK_ELEMENTS, CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
 use crate::{
     failure::{COMPILED_IN, Refusal, RefusalKind, invalid},
@@ -176,6 +176,15 @@ impl PlaneInfo {
         let verifies_checksums = is_forwarded || self.verifies_checksums;
         let shards = self.shards.min(MAX_LANES as u16 / CLASSES);
         Limits { max_elements, shards, dynamic_slots, verifies_checksums, ..self.clone() }
+    }
+
+    /// The limits of a static job at two levels. A rack repeats its part, also one of which a switch lost a block.
+    pub(super) fn at_two_levels(self) -> Limits {
+        let max_elements = match self.kind {
+            PlaneKind::P4 => self.max_elements.min(BLOCK_ELEMENTS as u16),
+            _ => self.max_elements,
+        };
+        Limits { max_elements, ..self }
     }
 
     pub(super) fn at(self, title: &str) -> Limits {

@@ -229,6 +229,9 @@ impl Coordinator {
         let is_dynamic = run.is_dynamic();
         let mode = run.members.values().next().map_or(Mode::default(), |member| member.asked.mode());
         let mut limits = self.plane.limits(mode);
+        if mode == Mode::Static && run.members.values().any(|member| member.rack.is_some()) {
+            limits = limits.at_two_levels();
+        }
         if is_dynamic {
             limits.max_elements = limits.max_elements.min(PAGE_ELEMENTS as u16);
         }
@@ -241,7 +244,9 @@ impl Coordinator {
                 let gone =
                     || Refusal::plane(&format!("rank {rank} is below a rack whose aggregator is gone"));
                 let rack = self.racks.get(&id).ok_or_else(gone)?;
-                limits = limits.and(rack.plane.limits(mode).at(&rack.title()));
+                let of_rack = rack.plane.limits(mode);
+                let of_rack = if mode == Mode::Static { of_rack.at_two_levels() } else { of_rack };
+                limits = limits.and(of_rack.at(&rack.title()));
             }
         }
         self.check_tree(&below, is_dynamic)?;

@@ -41,6 +41,19 @@ fn a_static_job_has_all_blocks_of_a_switch_without_checksums() {
 }
 
 #[test]
+fn a_static_job_at_two_levels_has_one_block_of_a_switch() {
+    let kernel = |max_elements| PlaneInfo { kind: PlaneKind::Ebpf, max_elements, ..switch() };
+    for (root, of_rack, elements) in
+        [(switch(), kernel(300), 64), (kernel(300), switch(), 64), (kernel(300), kernel(200), 200)]
+    {
+        let mut world = World::with(root);
+        world.enter(RackEntry { plane: of_rack, ..rack(0) });
+        let members = world.all((0..2).map(|rank| below(1, open(Mode::Static, "a", rank, 2))));
+        assert_eq!(world.terms(members[0]).elements, elements);
+    }
+}
+
+#[test]
 fn a_dynamic_job_has_one_block_of_a_switch() {
     for (most, elements) in [(256, 64), (32, 32)] {
         let mut world = World::with(PlaneInfo { max_elements: most, ..switch() });
