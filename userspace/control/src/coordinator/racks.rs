@@ -228,10 +228,12 @@ impl Coordinator {
         let mut below: HashMap<Option<RackId>, (u16, usize)> = HashMap::new();
         let is_dynamic = run.is_dynamic();
         let mode = run.members.values().next().map_or(Mode::default(), |member| member.asked.mode());
-        let mut limits = self.plane.limits(mode);
-        if mode == Mode::Static && run.members.values().any(|member| member.rack.is_some()) {
-            limits = limits.at_two_levels();
-        }
+        let has_two_levels = mode == Mode::Static && run.members.values().any(|member| member.rack.is_some());
+        let of_aggregator = |plane: &PlaneInfo| match has_two_levels {
+            true => plane.limits(mode).at_two_levels(),
+            false => plane.limits(mode),
+        };
+        let mut limits = of_aggregator(&self.plane);
         if is_dynamic {
             limits.max_elements = limits.max_elements.min(PAGE_ELEMENTS as u16);
         }
@@ -244,9 +246,7 @@ impl Coordinator {
                 let gone =
                     || Refusal::plane(&format!("rank {rank} is below a rack whose aggregator is gone"));
                 let rack = self.racks.get(&id).ok_or_else(gone)?;
-                let of_rack = rack.plane.limits(mode);
-                let of_rack = if mode == Mode::Static { of_rack.at_two_levels() } else { of_rack };
-                limits = limits.and(of_rack.at(&rack.title()));
+                limits = limits.and(of_aggregator(&rack.plane).at(&rack.title()));
             }
         }
         self.check_tree(&below, is_dynamic)?;
