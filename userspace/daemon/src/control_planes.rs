@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use sumac_api::{Code, Failure, Open};
 use sumac_control::{Credential, Endpoint, HostPort, ResolveError, SecretError};
+use sumac_host::{AccessRules, Credentials};
 
-use crate::access::{AccessRules, Credentials};
+use crate::access::user_name;
 use crate::config::{Config, ControlPlaneConfig, EndpointError};
 
 /// The name of the control plane that the key `aggregator` gives.
@@ -103,7 +104,7 @@ impl ControlPlanes {
         let mut credential = match (given, own) {
             (Some(given), _) => given,
             (None, Some(own)) => {
-                self.rules.check(peer, &open.spec.job)?;
+                self.rules.check(peer, &user_name(peer.uid), &open.spec.job)?;
                 own
             }
             (None, None) => {
@@ -165,7 +166,7 @@ mod tests {
             token(2)
         );
         let config = Config::parse(&text, Path::new("test.toml")).unwrap();
-        let rules = AccessRules::resolve(&config.allow, 5).unwrap();
+        let rules = crate::access::resolve(&config.allow, 5).unwrap();
         let planes = ControlPlanes::resolve(&config, rules).unwrap();
         (config, planes)
     }
@@ -231,7 +232,7 @@ mod tests {
         ];
         for (text, named) in cases {
             let config = Config::parse(text, Path::new("test.toml")).unwrap();
-            let rules = AccessRules::resolve(&[], 5).unwrap();
+            let rules = crate::access::resolve(&[], 5).unwrap();
             let failed = ControlPlanes::resolve(&config, rules).unwrap_err().to_string();
             assert!(failed.contains(named), "{text}: {failed}");
         }

@@ -1,4 +1,4 @@
-//! The daemon: its start from a configuration, its shutdown, and the state that all sessions share.
+//! The daemon: its start from a configuration, and its shutdown.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
-use serde::Serialize;
-use serde_json::Value;
-use sumac_api::{Code, Failure, Open, SandboxReply, StatsReply};
+use sumac_api::SandboxReply;
 use sumac_control::Endpoint;
+use sumac_host::quotas::QuotaLimits;
+use sumac_host::{Host, HostConfig, HostState};
 use sumac_hostprog::Attached;
 use sumac_metrics::MetricsError;
 use sumac_sandbox::{Sandbox, SandboxError};
@@ -17,22 +17,22 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch as state_watch};
 
-use crate::access::{AccessRules, UnknownPrincipal};
-use crate::backend::{Backend, BackendError, FramePath, PreparedBackend, attach_program};
+use crate::access::{self, UnknownPrincipal};
+use crate::arena::Arena;
+use crate::backend::{Backend, BackendError, PreparedBackend, attach_program};
 use crate::config::{BackendChoice, Config};
 use crate::control_planes::{ControlPlaneError, ControlPlanes};
-use crate::datapath::DatapathStats;
+use crate::core::Core;
 use crate::handover::{self, HandoverError, Parts, Predecessor, Successor, Takeover, Versions};
-use crate::job::{Job, JobHandle, Plan};
-use crate::jobs::JobTable;
-use crate::metrics::{DaemonMetrics, Opens};
-use crate::operations::Client;
-use crate::pace::CommandPace;
+use crate::job::{self, JobContext};
+use crate::metrics::DaemonMetrics;
 use crate::parameter::{self, ParameterHostError, ParameterHostTask, ParameterJobs};
-use crate::quotas::{Quotas, Reservation};
+use crate::plan::Planner;
 use crate::sandbox;
 use crate::server::{Permissions, ServeError, Server, Sessions, listen};
 use crate::spans::{Collector, Spans, SpansError, SpansTask};
+use crate::state::DaemonState;
+use crate::stats::StatsSource;
 use crate::watch::{self, Service};
 
 /// The time for jobs to leave their coordinators at shutdown.
@@ -84,7 +84,7 @@ struct Resolved {
 
 impl Resolved {
     fn new(config: &Config) -> Result<Resolved, DaemonError> {
-        let rules = AccessRules::resolve(&config.allow, rustix::process::geteuid().as_raw())?;
+        let rules = access::resolve(&config.allow, rustix::process::geteuid().as_raw())?;
         Ok(Resolved {
             control_planes: ControlPlanes::resolve(config, rules)?,
             permissions: Permissions::of(config)?,
@@ -154,10 +154,30 @@ impl PreparedDaemon {
             .enable_all()
             .build()
             .map_err(DaemonError::Runtime)?;
-        let jobs = Arc::new(JobTable::default());
-        let sink = jobs.clone();
+        let config = Arc::new(config);
+        let control_planes = resolved.control_planes;
+        let (starts, started) = mpsc::unbounded_channel();
+        let quotas = QuotaLimits { mapped: config.memory_bytes(), held: config.buffer_bytes() };
+        let core_config = HostConfig {
+            quotas,
+            backend: if backend.is_xdp() { "xdp" } else { "udp" }.to_owned(),
+            daemon: format!("sumac {}", env!("CARGO_PKG_VERSION")),
+            has_spans: collector.is_some(),
+        };
+        let (takeover, host) = match takeover {
+            Some(mut takeover) => {
+                let host = takeover.host();
+                (Some(takeover), host)
+            }
+            None => (None, HostState::default()),
+        };
+        let planner = Arc::new(Planner { config: config.clone(), control_planes });
+        let arena = Arena::new(planner, runtime.handle().clone());
+        let core = Arc::new(Core::new(Host::resume(core_config, host), arena, starts));
+        let sink = core.clone();
         let backend = Backend::start(backend, &config, Arc::new(move |event| sink.deliver(event)))?;
-        let quotas = Quotas::new(&config);
+        let backend = Arc::new(backend);
+        core.set_backend(&backend);
         let (spans, spans_task) = match collector {
             Some(collector) => {
                 let (spans, task) = SpansTask::start(collector, runtime.handle());
@@ -165,18 +185,27 @@ impl PreparedDaemon {
             }
             None => (Spans::default(), None),
         };
+        let context = JobContext {
+            core: core.clone(),
+            backend: backend.clone(),
+            spans: Arc::new(spans),
+            opens: Arc::default(),
+        };
+        runtime.spawn(job::spawn(context.clone(), started));
+        let stats = Arc::new(StatsSource {
+            config: config.clone(),
+            backend: backend.clone(),
+            core: core.clone(),
+            sandbox,
+        });
+        let sessions = Sessions { config: config.clone(), core: core.clone(), stats };
         let state = Arc::new(DaemonState {
             config,
-            control_planes: resolved.control_planes,
             backend,
-            jobs,
+            core,
             parameter_jobs: ParameterJobs::default(),
-            sessions: Sessions::default(),
-            quotas,
-            pace: CommandPace::default(),
-            opens: Opens::default(),
-            spans: Arc::new(spans),
-            sandbox,
+            opens: context.opens.clone(),
+            spans: context.spans.clone(),
             service: takeover.as_ref().map_or_else(Service::of_environment, Takeover::service),
             runtime: runtime.handle().clone(),
         });
@@ -184,10 +213,9 @@ impl PreparedDaemon {
         let server = match (listener, takeover) {
             (_, Some(mut takeover)) => {
                 state.backend.datapath.freeze();
-                let (listener, last) = (takeover.take_listener()?, takeover.last_connection());
-                let server = Server::resume(state.clone(), listener, last)?;
-                match takeover.resume(&state) {
-                    Ok(resumed) => resumed.start(),
+                let server = Server::resume(sessions.clone(), takeover.take_listener()?)?;
+                match takeover.resume(context, &sessions) {
+                    Ok(resumed) => resumed.start(runtime.handle()),
                     Err(error) => {
                         // The socket is the other daemon's.
                         server.hand_over();
@@ -197,7 +225,7 @@ impl PreparedDaemon {
                 server.thaw();
                 server
             }
-            (Some(listener), None) => Server::start(state.clone(), listener)?,
+            (Some(listener), None) => Server::start(sessions, listener)?,
             (None, None) => return Err(DaemonError::Handover(HandoverError::State("no socket".into()))),
         };
         if let Some(listener) = metrics {
@@ -325,7 +353,7 @@ impl Daemon {
         };
         server.stop();
         let deadline = Instant::now() + STOP_TIMEOUT;
-        while self.state.jobs.len() > 0 && Instant::now() < deadline {
+        while self.state.core.totals().jobs > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
         // After its own jobs, which it may be summing.
@@ -348,76 +376,6 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.shut_down();
     }
-}
-
-#[derive(Debug)]
-pub(crate) struct DaemonState {
-    pub(crate) config: Config,
-    pub(crate) control_planes: ControlPlanes,
-    pub(crate) backend: Backend,
-    pub(crate) jobs: Arc<JobTable>,
-    /// The jobs that this host is a parameter host of.
-    pub(crate) parameter_jobs: ParameterJobs,
-    pub(crate) sessions: Sessions,
-    pub(crate) quotas: Quotas,
-    pub(crate) pace: CommandPace,
-    pub(crate) opens: Opens,
-    pub(crate) spans: Arc<Spans>,
-    sandbox: Option<SandboxReply>,
-    pub(crate) service: Service,
-    pub(crate) runtime: tokio::runtime::Handle,
-}
-
-impl DaemonState {
-    /// Starts a job's task. The client is notified when the job is open, or cannot be opened.
-    pub(crate) fn open(
-        self: &Arc<DaemonState>,
-        open: Open,
-        client: Client,
-        request: u64,
-        reserved: Arc<Reservation>,
-    ) -> Result<JobHandle, Failure> {
-        let plan = Plan::new(&self.config, &self.control_planes, &open, &client.credentials)?;
-        let (events, received) = mpsc::unbounded_channel();
-        let handle = JobHandle(events.clone());
-        let job = Job { daemon: self.clone(), open, plan, client, request, events, _reserved: reserved };
-        self.runtime.spawn(job.run(received));
-        Ok(handle)
-    }
-
-    /// Returns why `auto` has chosen AF_XDP, by the sockets as they are bound; empty for another backend.
-    fn backend_reason(&self, threads: &[DatapathStats]) -> &'static str {
-        let is_chosen = self.config.backend == BackendChoice::Auto && self.backend.interface().is_some();
-        let path = || FramePath::of(threads.iter().map(|thread| &thread.port));
-        if is_chosen { path().reason() } else { "" }
-    }
-
-    pub(crate) fn stats(&self) -> Result<StatsReply, Failure> {
-        let threads = self.backend.stats()?;
-        let hosted = self.config.parameter_host.as_ref().map(|_| DatapathStats::merge_hosted(&threads).jobs);
-        Ok(StatsReply {
-            backend: self.backend.name().to_owned(),
-            fallback: self.backend.fallback.clone(),
-            backend_reason: self.backend_reason(&threads).into(),
-            sandbox: self.sandbox.clone(),
-            clients: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
-            jobs: self.jobs.stats(DatapathStats::merge_jobs(&threads))?,
-            parameter_host: hosted.map(|jobs| json_list(&jobs)).transpose()?,
-            ports: json_list(threads.iter().map(|thread| &thread.port))?,
-            threads: json_list(&threads)?,
-            frames: json(&DatapathStats::frames(&threads))?,
-            host_program: self.backend.host_program()?,
-        })
-    }
-}
-
-pub(crate) fn json(counters: &impl Serialize) -> Result<Value, Failure> {
-    serde_json::to_value(counters)
-        .map_err(|error| Failure::new(Code::Internal, format!("the counters have no JSON form: {error}")))
-}
-
-pub(crate) fn json_list<T: Serialize>(all: impl IntoIterator<Item = T>) -> Result<Vec<Value>, Failure> {
-    all.into_iter().map(|counters| json(&counters)).collect()
 }
 
 async fn termination() -> std::io::Result<()> {

@@ -35,25 +35,27 @@ macro_rules! log_limited {
 }
 
 mod access;
+mod arena;
 mod backend;
 pub mod config;
 mod control_planes;
+mod core;
 mod daemon;
 pub mod datapath;
-mod explain;
 mod handover;
 mod job;
-mod jobs;
+mod job_events;
 pub mod metrics;
-mod operations;
-mod pace;
+mod outbox;
 mod parameter;
 mod path;
-mod quotas;
+mod plan;
 mod sandbox;
 mod server;
 mod session;
 mod spans;
+mod state;
+mod stats;
 mod sync;
 mod wake_queue;
 mod watch;

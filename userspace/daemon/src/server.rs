@@ -1,6 +1,5 @@
 //! The socket that trainers connect to: its setup, its access control, and a thread for each connection.
 
-use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -16,23 +15,22 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sumac_api::{Channel, Code, Failure, FrameError, Outbound};
+use sumac_host::{ConnectionId, Credentials};
+use sumac_memory::FurtherMappings;
 
-use crate::access::{Credentials, UnknownPrincipal, gid};
+use crate::access::{self, UnknownPrincipal, gid};
+use crate::arena::SessionHandle;
 use crate::config::Config;
-use crate::daemon::DaemonState;
-use crate::quotas::{CONNECTION_BYTES, Reservation};
-use crate::session::{Notification, Session};
-use crate::sync::Event;
-use crate::wake_queue::WakeQueue;
+use crate::core::Core;
+use crate::outbox::{Notification, Outbox};
+use crate::session::{Session, operations_that_fit};
+use crate::stats::StatsSource;
+use crate::sync::{Event, monotonic_ns};
 
 /// The length of the kernel's queue of connections that are not accepted yet.
 const BACKLOG: i32 = 64;
 /// The pause of the accepting thread when the process has no descriptors or threads left.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// The CPU time that a connection takes before its first command.
-const ACCEPT_COST: Duration = Duration::from_micros(100);
-/// The longest delay of a connection's first command; beyond it the connection is refused.
-const MAX_DELAY: Duration = Duration::from_secs(5);
 /// The pause after a refused connection, so that a flood of them takes little of a CPU.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 /// The time for sessions to end when the daemon stops.
@@ -52,60 +50,6 @@ pub enum ServeError {
     Group(#[from] UnknownPrincipal),
     #[error("cannot {doing} {path}: {source}; see `socket` in the configuration")]
     System { doing: &'static str, path: PathBuf, source: std::io::Error },
-}
-
-/// The notification queues of all sessions, by connection.
-#[derive(Debug, Default)]
-pub(crate) struct Sessions(Mutex<HashMap<u64, Arc<WakeQueue<Notification>>>>);
-
-impl Sessions {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<WakeQueue<Notification>>>> {
-        // Every statement leaves the map whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    /// Returns the notification queues, by connection.
-    pub(crate) fn all(&self) -> Vec<(u64, Arc<WakeQueue<Notification>>)> {
-        self.lock().iter().map(|(connection, notes)| (*connection, notes.clone())).collect()
-    }
-}
-
-/// A thread for the session of a connection.
-pub(crate) struct SessionThread {
-    entry: SessionEntry,
-    session: Session,
-}
-
-impl SessionThread {
-    /// A session of another daemon, which goes on here. It counts in its user's shares.
-    pub(crate) fn resume(
-        daemon: &Arc<DaemonState>,
-        connection: u64,
-        session: Session,
-        notes: Arc<WakeQueue<Notification>>,
-        uid: u32,
-    ) -> Result<SessionThread, Failure> {
-        let quotas = &daemon.quotas;
-        let reserved = [quotas.connections.reserve(uid, 1)?, quotas.held.reserve(uid, CONNECTION_BYTES)?];
-        daemon.sessions.lock().insert(connection, notes);
-        let entry = SessionEntry { daemon: daemon.clone(), connection, _reserved: reserved };
-        Ok(SessionThread { entry, session })
-    }
-
-    pub(crate) fn start(self) {
-        let spawned = std::thread::Builder::new().name("sumac-session".into()).spawn(move || {
-            let SessionThread { entry: _entry, session } = self;
-            session.run();
-        });
-        if let Err(error) = spawned {
-            // The closure is dropped, which closes the connection and removes its entry.
-            log_limited!(error, %error, "no thread for a trainer");
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +105,7 @@ impl AcceptGate {
 
 #[derive(Debug)]
 pub(crate) struct Server {
-    daemon: Arc<DaemonState>,
+    core: Arc<Core>,
     path: PathBuf,
     pub(crate) listener: Arc<OwnedFd>,
     gate: Arc<AcceptGate>,
@@ -169,36 +113,27 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(daemon: Arc<DaemonState>, listener: OwnedFd) -> Result<Server, ServeError> {
-        Server::begin(daemon, listener, 0, AcceptMode::Running)
+    pub(crate) fn start(sessions: Sessions, listener: OwnedFd) -> Result<Server, ServeError> {
+        Server::begin(sessions, listener, AcceptMode::Running)
     }
 
-    /// Continues with another daemon's socket after [`Server::thaw`]. `connections`: the number of its last connection.
-    pub(crate) fn resume(
-        daemon: Arc<DaemonState>,
-        listener: OwnedFd,
-        connections: u64,
-    ) -> Result<Server, ServeError> {
-        Server::begin(daemon, listener, connections, AcceptMode::Frozen)
+    /// Continues with another daemon's socket after [`Server::thaw`].
+    pub(crate) fn resume(sessions: Sessions, listener: OwnedFd) -> Result<Server, ServeError> {
+        Server::begin(sessions, listener, AcceptMode::Frozen)
     }
 
-    fn begin(
-        daemon: Arc<DaemonState>,
-        listener: OwnedFd,
-        connections: u64,
-        mode: AcceptMode,
-    ) -> Result<Server, ServeError> {
-        let (path, listener) = (daemon.config.socket.clone(), Arc::new(listener));
+    fn begin(sessions: Sessions, listener: OwnedFd, mode: AcceptMode) -> Result<Server, ServeError> {
+        let (path, listener) = (sessions.config.socket.clone(), Arc::new(listener));
         allow_open_files();
         // A client may end its connection between poll and accept; the latter shall not wait for the next one.
         rustix::io::ioctl_fionbio(&listener, true).map_err(system("configure the socket", &path))?;
         let gate = Arc::new(AcceptGate::new(mode).map_err(system("make an eventfd for", &path))?);
-        let (listener_of, gate_of) = (listener.clone(), gate.clone());
-        let acceptor = Acceptor { daemon: daemon.clone(), listener: listener_of, gate: gate_of, connections };
+        let core = sessions.core.clone();
+        let acceptor = Acceptor { sessions, listener: listener.clone(), gate: gate.clone() };
         let thread = std::thread::Builder::new().name("sumac-accept".into()).spawn(move || acceptor.run());
         let thread = thread.map_err(system("start the thread that accepts at", &path))?;
         tracing::info!(socket = %path.display(), "listening for trainers");
-        Ok(Server { daemon, path, listener, gate, thread })
+        Ok(Server { core, path, listener, gate, thread })
     }
 
     /// Accepts no connection until [`Server::thaw`].
@@ -226,12 +161,9 @@ impl Server {
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
         }
-        for session in self.daemon.sessions.lock().values() {
-            // Fails when the session has ended.
-            let _ = session.push(Notification::Stop);
-        }
+        self.core.notify_sessions(|| Notification::Stop);
         let deadline = Instant::now() + STOP_TIMEOUT;
-        while self.daemon.sessions.len() > 0 && Instant::now() < deadline {
+        while !self.core.outboxes().is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -322,14 +254,13 @@ fn check_user(uid: u32, own: u32, allowed: Option<&[u32]>) -> Result<(), Failure
 }
 
 struct Acceptor {
-    daemon: Arc<DaemonState>,
+    sessions: Sessions,
     listener: Arc<OwnedFd>,
     gate: Arc<AcceptGate>,
-    connections: u64,
 }
 
 impl Acceptor {
-    fn run(mut self) {
+    fn run(self) {
         let gate = self.gate.clone();
         while gate.wait(&self.listener) {
             let mode = gate.lock();
@@ -349,10 +280,9 @@ impl Acceptor {
         }
     }
 
-    fn accept(&mut self, socket: OwnedFd) {
-        let checked = self.check(&socket);
+    fn accept(&self, socket: OwnedFd) {
         let channel = Channel::from_socket(socket);
-        let Admitted { credentials, notes, reserved, resume } = match checked {
+        let session = match self.admit(&channel) {
             Ok(admitted) => admitted,
             Err(failure) => {
                 log_limited!(warn, %failure, "a connection was refused");
@@ -364,57 +294,53 @@ impl Acceptor {
                 return;
             }
         };
-        self.connections += 1;
-        let (daemon, connection) = (self.daemon.clone(), self.connections);
-        let entry = SessionEntry { daemon: daemon.clone(), connection, _reserved: reserved };
-        self.daemon.sessions.lock().insert(connection, notes.clone());
-        let session = Session::new(daemon, channel, connection, credentials, notes, resume);
-        SessionThread { entry, session }.start();
+        let (connection, credentials, outbox) = session;
+        self.sessions.session(connection, credentials, Arc::new(channel), outbox).start();
     }
 
-    /// Checks the process at the other end of a connection (SO_PEERCRED), and creates its notification queue.
-    fn check(&self, socket: &OwnedFd) -> Result<Admitted, Failure> {
-        let peer = getsockopt(socket, PeerCredentials).map_err(|error| {
+    /// Checks the process at the other end of a connection (SO_PEERCRED), and creates its outbox.
+    fn admit(&self, channel: &Channel) -> Result<(ConnectionId, Credentials, Arc<Outbox>), Failure> {
+        let peer = getsockopt(channel, PeerCredentials).map_err(|error| {
             Failure::new(Code::Internal, format!("cannot read the credentials of the connection: {error}"))
         })?;
         let own = rustix::process::geteuid().as_raw();
-        check_user(peer.uid(), own, self.daemon.config.allow_uids.as_deref())?;
-        let (quotas, uid) = (&self.daemon.quotas, peer.uid());
-        let now = Instant::now();
-        let resume = self.daemon.pace.charge(uid, ACCEPT_COST, now);
-        if resume.is_some_and(|resume| resume > now + MAX_DELAY) {
-            let message =
-                format!("the commands and connections of user {uid} take too much of this daemon's time");
-            return Err(Failure::new(Code::Limit, message).hint("connect again later, and less often"));
-        }
-        let reserved = [quotas.connections.reserve(uid, 1)?, quotas.held.reserve(uid, CONNECTION_BYTES)?];
-        let notes =
-            WakeQueue::new().map_err(|error| Failure::new(Code::Limit, format!("no eventfd: {error}")))?;
-        let credentials = Credentials::new(peer.pid(), uid, peer.gid());
-        Ok(Admitted { credentials, notes: Arc::new(notes), reserved, resume })
+        check_user(peer.uid(), own, self.sessions.config.allow_uids.as_deref())?;
+        let outbox =
+            Outbox::new().map_err(|error| Failure::new(Code::Limit, format!("no eventfd: {error}")))?;
+        let credentials = access::credentials(peer.pid(), peer.uid(), peer.gid());
+        let operations = operations_that_fit(channel);
+        let now = monotonic_ns();
+        let connection =
+            self.sessions.core.call(|host, _, _| host.connect(now, credentials.clone(), operations))?;
+        Ok((connection, credentials, Arc::new(outbox)))
     }
 }
 
-/// A connection that may be served.
-struct Admitted {
-    credentials: Credentials,
-    notes: Arc<WakeQueue<Notification>>,
-    /// In its user's shares: one of the connections, and its bytes.
-    reserved: [Reservation; 2],
-    /// The time of its first command; see [`crate::pace`].
-    resume: Option<Instant>,
+/// The parts of the daemon that sessions use.
+#[derive(Clone, Debug)]
+pub(crate) struct Sessions {
+    pub(crate) config: Arc<Config>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) stats: Arc<StatsSource>,
 }
 
-/// The entry of a session, removed when dropped.
-struct SessionEntry {
-    daemon: Arc<DaemonState>,
-    connection: u64,
-    _reserved: [Reservation; 2],
-}
-
-impl Drop for SessionEntry {
-    fn drop(&mut self) {
-        self.daemon.sessions.lock().remove(&self.connection);
+impl Sessions {
+    /// Returns the session of a connection that the core has.
+    pub(crate) fn session(
+        &self,
+        connection: ConnectionId,
+        credentials: Credentials,
+        channel: Arc<Channel>,
+        outbox: Arc<Outbox>,
+    ) -> Session {
+        let handle = SessionHandle { channel: channel.clone(), outbox: outbox.clone() };
+        self.core.call(|_, arena, _| drop(arena.sessions.insert(connection, handle)));
+        let further = match self.config.live_upgrade {
+            true => FurtherMappings::Allowed,
+            false => FurtherMappings::Refused,
+        };
+        let (core, stats) = (self.core.clone(), self.stats.clone());
+        Session { core, stats, channel, outbox, connection, credentials, further, is_frozen: false }
     }
 }
 

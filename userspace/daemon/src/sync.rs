@@ -4,7 +4,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(crate) use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use rustix::event::EventfdFlags;
 
@@ -13,24 +12,6 @@ pub(crate) fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     // Neither part is negative.
     now.tv_sec.unsigned_abs().saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
-}
-
-/// Returns a moment in nanoseconds of `CLOCK_MONOTONIC`, by which another process knows it.
-pub(crate) fn to_monotonic(moment: Instant) -> u64 {
-    let (now, ns) = (Instant::now(), monotonic_ns());
-    let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    match moment.checked_duration_since(now) {
-        Some(ahead) => ns.saturating_add(nanos(ahead)),
-        None => ns.saturating_sub(nanos(now.saturating_duration_since(moment))),
-    }
-}
-
-/// Returns the moment of these nanoseconds of `CLOCK_MONOTONIC`.
-pub(crate) fn from_monotonic(moment: u64) -> Instant {
-    let (now, ns) = (Instant::now(), monotonic_ns());
-    let ahead = now.checked_add(Duration::from_nanos(moment.saturating_sub(ns)));
-    let behind = |ahead: Instant| ahead.checked_sub(Duration::from_nanos(ns.saturating_sub(moment)));
-    ahead.and_then(behind).unwrap_or(now)
 }
 
 /// A wake-up that stays until it is reset: an eventfd, readable meanwhile.

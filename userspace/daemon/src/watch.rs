@@ -16,7 +16,7 @@ use sumac_transport::JobError;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::daemon::DaemonState;
+use crate::state::DaemonState;
 
 /// The interval between two looks at the interface.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -49,7 +49,7 @@ pub(crate) async fn interface(daemon: Arc<DaemonState>) {
         if !is_lost {
             let reason = format!("interface {name} of this host was removed, or made anew");
             tracing::warn!(interface = name, "the interface is another than before; all jobs end");
-            daemon.jobs.fail_all(&JobError::PathLost { reason });
+            daemon.core.call(|host, _, out| host.fail_all(&JobError::PathLost { reason }, out));
         }
         is_lost = true;
         if found.is_none() {

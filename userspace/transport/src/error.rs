@@ -134,7 +134,7 @@ pub enum OpError {
 }
 
 /// The end of a job: everything outstanding and everything later fails with it.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum JobError {
     #[error(
         "no answer from the aggregator to {probes} probes in {waited_ms} ms; is its program attached, does it \
@@ -159,7 +159,7 @@ pub enum JobError {
     )]
     UnknownJob { job: u16, epoch: u16 },
     #[error("the aggregator has {field} {theirs} where this worker has {ours}; restart the job")]
-    Disagrees { field: &'static str, ours: u64, theirs: u64 },
+    Disagrees { field: String, ours: u64, theirs: u64 },
     /// Another worker has another operation in the same chunk of the lane's stream.
     #[error(
         "chunk {seq} of lane {lane}, element {base} of operation {signature:08x} here, belongs to another \

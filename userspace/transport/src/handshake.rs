@@ -117,7 +117,7 @@ impl Handshake {
             ("worker bit", 1 << params.rack_rank, u64::from(report.bitmap_0)),
         ];
         if let Some((field, ours, theirs)) = checks.into_iter().find(|(_, ours, theirs)| ours != theirs) {
-            return Some(Outcome::Failed(JobError::Disagrees { field, ours, theirs }));
+            return Some(Outcome::Failed(JobError::Disagrees { field: field.to_owned(), ours, theirs }));
         }
         let rtt = self.round.filter(|(_, number)| *number == report.seq).map(|(sent, _)| now.since(sent));
         Some(Outcome::Ready(rtt))
@@ -150,7 +150,7 @@ mod tests {
     fn an_aggregator_that_changes_the_job_is_named() {
         let mut handshake = Handshake::new(&Tuning::default());
         let report = Header { fan_in_0: 3, ..probe(&params(), Time(0), 256, 0) };
-        let expected = JobError::Disagrees { field: "world size", ours: 2, theirs: 3 };
+        let expected = JobError::Disagrees { field: "world size".into(), ours: 2, theirs: 3 };
         assert_eq!(handshake.on_report(Time(1), &report, &params()), Some(Outcome::Failed(expected)));
     }
 

@@ -424,7 +424,7 @@ impl Backend {
     }
 
     pub(crate) fn stats(&self) -> Result<Vec<DatapathStats>, Failure> {
-        self.datapath.stats().ok_or_else(stopped)
+        self.datapath.stats().ok_or_else(|| Failure::new(Code::ShuttingDown, "the data path has stopped"))
     }
 
     pub(crate) fn hosted_packets(&self) -> Vec<(u16, u64)> {
@@ -444,7 +444,7 @@ impl Backend {
     }
 
     /// Returns the transfers of a job whose other end was not posted.
-    pub(crate) fn unposted(&self, job: u16) -> Option<Vec<u64>> {
+    pub(crate) fn unposted(&self, job: u16) -> Option<Vec<sumac_host::OperationKey>> {
         let stats = self.datapath.stats()?;
         let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.job == job);
         Some(lanes.flat_map(|lane| lane.unposted.iter().copied()).collect())
@@ -468,10 +468,6 @@ impl Backend {
             }
         }
     }
-}
-
-pub(crate) fn stopped() -> Failure {
-    Failure::new(Code::ShuttingDown, "the data path has stopped")
 }
 
 fn datapath(error: impl std::fmt::Display) -> Failure {

@@ -7,7 +7,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// In a pattern of job names: the name of the user that opens the job.
-pub(crate) const USER: &str = "{user}";
 
 /// A user or a group, by name or by number.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]

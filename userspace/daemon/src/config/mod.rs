@@ -15,7 +15,6 @@ use sumac_control::{Credential, Endpoint, Identity, SecretError, TlsError, Trust
 use sumac_hostprog::{HostMode, Steer};
 use sumac_wire::{DEFAULT_PATHS, MAX_ELEMENTS, MAX_PATHS};
 
-pub(crate) use self::access::USER;
 pub use self::access::{AccessRule, Principal};
 pub use self::tracing::TracingConfig;
 pub use sumac_control::HostPort;

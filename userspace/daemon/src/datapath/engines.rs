@@ -3,11 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
+use sumac_host::FragmentKey;
 use sumac_transport::{JobError, LaneField, Operation, Packet, PeerId, Time};
 use sumac_wire::{CLASSES, Kind};
 
 use super::frame_io::{FrameIo, Received};
-use super::job::{Event, InstallError, JobPeers, OperationKey, Rejection, WorkerJob};
+use super::job::{Event, InstallError, JobPeers, Rejection, WorkerJob};
 use super::lane::{Lane, check_capacity};
 use super::links::{Links, Progress, thread_of};
 use super::parameter::ThreadParameterHost;
@@ -148,7 +149,7 @@ impl Engines {
         Ok(())
     }
 
-    pub(super) fn submit(&mut self, now: Time, job: u16, lane: u16, id: OperationKey, operation: Operation) {
+    pub(super) fn submit(&mut self, now: Time, job: u16, lane: u16, id: FragmentKey, operation: Operation) {
         let rejected = match self.find(job).ok().and_then(|job| job.lane(lane)) {
             None => Some((Rejection::UnknownJob { job }, operation)),
             Some(entry) => entry.submit(now, id, operation).err(),

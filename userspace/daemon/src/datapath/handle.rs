@@ -10,13 +10,14 @@ use std::thread::JoinHandle;
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
+use sumac_host::FragmentKey;
 use sumac_parameter::{HostError, Worker as Member};
 use sumac_transport::{JobError, Operation};
 use tokio::sync::watch;
 
 use super::engines::Engines;
 use super::frame_io::{FrameIo, Peer, Route};
-use super::job::{EventSink, InstallError, OperationKey, ParameterJob, WorkerJob};
+use super::job::{EventSink, InstallError, ParameterJob, WorkerJob};
 use super::lane::Lane;
 use super::links::{Link, Links, Progress, thread_of};
 use super::stats::DatapathStats;
@@ -222,7 +223,7 @@ impl Datapath {
 
     /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Rejected`] follows, with `id`.
     /// Returns `false` when the thread has ended.
-    pub fn submit(&self, job: u16, lane: u16, id: OperationKey, operation: Operation) -> bool {
+    pub fn submit(&self, job: u16, lane: u16, id: FragmentKey, operation: Operation) -> bool {
         let shards = self.progress.shards(job).unwrap_or(1);
         let link = &self.links[thread_of(lane, shards, self.links.len())];
         link.send(move |thread| thread.engines.submit(thread.now(), job, lane, id, operation))

@@ -3,6 +3,7 @@
 //! Frozen threads execute commands, and neither send nor receive. Packets that arrive meanwhile wait in the sockets, or are
 //! lost and sent again.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -10,25 +11,25 @@ use std::time::Instant;
 use ciborium::de::from_reader;
 use ciborium::ser::into_writer;
 use serde::{Deserialize, Serialize};
+use sumac_host::FragmentKey;
 use sumac_transport::{Buffer, CompletionQueue, EngineState, OpId, SuspendedEngine, Time};
 
 use super::frame_io::{Build, FrameIo, IoReport, Received, Transmitted, wait};
 use super::handle::Datapath;
-use super::job::{InstallError, OperationKey, WorkerJob};
+use super::job::{InstallError, WorkerJob};
 use super::lane::Lane;
 use super::thread::DatapathThread;
-use crate::session::{BufferPlace, LeasedBuffer};
 
 /// The longest wait for sent frames to complete before their socket is closed.
 const QUIESCE_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// An operation in an engine: its key, when its first packets have left, and its memory unless the engine has ended it.
+/// A fragment in an engine: its key, when its first packets have left, and whether the engine still needs its memory.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct OperationState {
     pub(super) number: OpId,
-    pub(super) key: OperationKey,
+    pub(super) key: FragmentKey,
     pub(super) sent: Time,
-    pub(super) memory: Option<BufferPlace>,
+    pub(super) has_memory: bool,
 }
 
 #[derive(Serialize)]
@@ -56,23 +57,18 @@ pub(crate) struct LaneSnapshot {
 /// A lane that another daemon has handed over.
 pub(crate) struct ResumedLane(Lane);
 
-fn place(buffer: &dyn Buffer) -> Option<BufferPlace> {
-    let buffer: &dyn std::any::Any = buffer;
-    buffer.downcast_ref::<LeasedBuffer>().map(LeasedBuffer::place)
-}
-
 impl Lane {
     fn snapshot(&self) -> Result<LaneSnapshot, String> {
         let (job, lane) = (self.engine.params().job, self.number());
         let failed = |problem: String| format!("lane {lane} of job number {job}: {problem}");
         let engine = self.engine.state_for_handover();
         let engine = engine.ok_or_else(|| failed("the job has just ended, or does not run yet".into()))?;
-        let mut memory: Vec<_> =
-            self.engine.buffers().map(|(number, buffer)| (number, place(buffer))).collect();
-        let operations = self.ids.iter().map(|(number, submitted)| {
-            let at = memory.iter().position(|(other, _)| other == number);
-            let memory = at.and_then(|at| memory.swap_remove(at).1);
-            OperationState { number: *number, key: submitted.key, sent: submitted.sent, memory }
+        let with_memory: BTreeSet<_> = self.engine.buffers().map(|(number, _)| number).collect();
+        let operations = self.ids.iter().map(|(number, submitted)| OperationState {
+            number: *number,
+            key: submitted.key,
+            sent: submitted.sent,
+            has_memory: with_memory.contains(number),
         });
         let state = LaneRef { engine, operations: operations.collect(), ended: self.ended.as_ref() };
         let mut bytes = Vec::new();
@@ -82,18 +78,16 @@ impl Lane {
 }
 
 impl LaneSnapshot {
-    /// Continues a lane. `lease` leases the memory of an operation.
+    /// Continues a lane. `lease` returns the memory of a fragment.
     pub(crate) fn resume(
         &self,
-        mut lease: impl FnMut(&BufferPlace) -> Result<LeasedBuffer, String>,
+        mut lease: impl FnMut(FragmentKey) -> Option<Box<dyn Buffer>>,
     ) -> Result<ResumedLane, String> {
         let LaneState { engine, operations, ended } =
             from_reader(self.state.as_slice()).map_err(|error| format!("the state of a lane: {error}"))?;
         let mut buffers = Vec::new();
-        for OperationState { number, memory, .. } in &operations {
-            if let Some(place) = memory {
-                buffers.push((*number, Box::new(lease(place)?) as Box<dyn Buffer>));
-            }
+        for OperationState { number, key, .. } in operations.iter().filter(|each| each.has_memory) {
+            buffers.push((*number, lease(*key).ok_or_else(|| format!("no memory for {key:?}"))?));
         }
         let buffer = |number| {
             let at = buffers.iter().position(|(other, _)| *other == number)?;

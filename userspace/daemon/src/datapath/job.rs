@@ -3,8 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use sumac_job::OperationId;
+use sumac_host::FragmentKey;
 use sumac_parameter::{HostError, HostJob};
 use sumac_transport::{
     Completion, JobError, JobParams, Operation, ParamError, PathMeasure, PeerId, PeerRole, PeerTable,
@@ -137,7 +136,7 @@ pub enum Event {
     Completed {
         job: u16,
         lane: u16,
-        id: OperationKey,
+        id: FragmentKey,
         completion: Completion,
         /// The end of the round in which the thread took it: its first packets have left.
         sent: Time,
@@ -145,24 +144,10 @@ pub enum Event {
     Rejected {
         job: u16,
         lane: u16,
-        id: OperationKey,
+        id: FragmentKey,
         error: Rejection,
         operation: Operation,
     },
-}
-
-/// The number by which the data path returns an operation: one of all workers, or a transfer, of which only this host has the
-/// number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum OperationKey {
-    Collective(OperationId),
-    Transfer(u64),
-}
-
-impl From<OperationId> for OperationKey {
-    fn from(id: OperationId) -> OperationKey {
-        OperationKey::Collective(id)
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

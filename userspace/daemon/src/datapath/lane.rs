@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use sumac_host::{FragmentKey, OperationKey};
 use sumac_transport::{
     Completion, CompletionQueue, Engine, JobParams, JobState, OpId, Operation, PeerTable, Time, Tuning,
     class_of,
@@ -11,7 +12,7 @@ use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use super::frame_io::{FrameIo, take_turn};
 use super::handover::OperationState;
-use super::job::{Event, InstallError, JobPeers, OperationKey, Rejection};
+use super::job::{Event, InstallError, JobPeers, Rejection};
 use super::links::Progress;
 use super::stats::JobStats;
 
@@ -25,7 +26,7 @@ enum Reported {
 
 /// An operation in the engine.
 pub(super) struct Submitted {
-    pub(super) key: OperationKey,
+    pub(super) key: FragmentKey,
     pub(super) sent: Time,
 }
 
@@ -99,7 +100,7 @@ impl Lane {
     pub(super) fn submit(
         &mut self,
         now: Time,
-        id: OperationKey,
+        id: FragmentKey,
         operation: Operation,
     ) -> Result<(), (Rejection, Operation)> {
         let number =
@@ -177,11 +178,8 @@ impl Lane {
     }
 
     /// Returns the transfers whose other end was not posted.
-    fn unposted(&self) -> Vec<u64> {
-        let key = |number: OpId| match self.ids.get(&number) {
-            Some(Submitted { key: OperationKey::Transfer(key), .. }) => Some(*key),
-            _ => None,
-        };
+    fn unposted(&self) -> Vec<OperationKey> {
+        let key = |number: OpId| self.ids.get(&number).map(|submitted| submitted.key.operation);
         self.engine.unposted().into_iter().filter_map(key).collect()
     }
 

@@ -23,7 +23,7 @@ pub mod xdp;
 pub use frame_io::{FrameIo, IoReport, Outgoing, Peer, Route, SocketReport, Transmitted};
 pub use handle::Datapath;
 pub(crate) use handover::{LaneSnapshot, ResumedLane};
-pub use job::{Event, EventSink, InstallError, OperationKey, ParameterJob, Rejection, WorkerJob};
+pub use job::{Event, EventSink, InstallError, ParameterJob, Rejection, WorkerJob};
 pub(crate) use parameter::host_memory;
 pub use stats::{DatapathStats, JobStats};
 pub use udp::UdpFrameIo;

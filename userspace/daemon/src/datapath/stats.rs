@@ -1,6 +1,7 @@
 //! The report of a data path thread.
 
 use serde::Serialize;
+use sumac_host::OperationKey;
 use sumac_parameter::HostStats;
 use sumac_transport::EngineStats;
 use sumac_xsk::Conservation;
@@ -93,7 +94,7 @@ pub struct JobStats {
     pub engine: EngineStats,
     /// Direct jobs: the transfers whose other end was not posted.
     #[serde(skip)]
-    pub unposted: Vec<u64>,
+    pub unposted: Vec<OperationKey>,
 }
 
 /// Received packets that no engine of this thread and no parameter host took.

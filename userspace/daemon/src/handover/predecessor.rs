@@ -15,18 +15,21 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sd_notify::NotifyState;
+use sumac_control::SuspendedMember;
+use sumac_host::{Host, JobId};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::channel::{HandoverChannel, MAX_DESCRIPTORS};
 use super::state::{Answer, HandoverState, Offer, Request};
 use super::versions::{Versions, different_setting, settings};
-use crate::daemon::DaemonState;
-use crate::job::{Freeze, HandedOver, JobEvent, JobState};
-use crate::operations::JobOperations;
+use crate::arena::{Arena, TaskHandle};
+use crate::core::Core;
+use crate::job_events::{Freeze, HandedOver, TaskEvent};
+use crate::outbox::Notification;
 use crate::parameter::ParameterHostTask;
 use crate::server::{ServeError, Server, system};
-use crate::session::{Notification, SessionState};
+use crate::state::DaemonState;
 use crate::sync::Event;
 
 /// The time that a successor may take before it asks for the freeze: it touches nothing meanwhile.
@@ -152,7 +155,7 @@ fn hand_over(parts: &Parts, socket: OwnedFd) -> Result<(), String> {
     channel.set_timeout(FROZEN_TIMEOUT).map_err(failed)?;
     tracing::info!(peer = peer.pid(), "standing still for a new daemon");
     let started = Instant::now();
-    let mut frozen = Frozen { parts, jobs: Vec::new(), is_closed: false, is_handed_over: false };
+    let mut frozen = Frozen { parts, tasks: Vec::new(), is_closed: false, is_handed_over: false };
     let state = frozen.freeze();
     let (state, descriptors) = match state {
         Ok(state) => state,
@@ -173,7 +176,7 @@ fn hand_over(parts: &Parts, socket: OwnedFd) -> Result<(), String> {
             Request::Freeze => return Err("the new daemon does not keep to the protocol".into()),
         }
     }
-    let jobs = state.jobs.len();
+    let jobs = state.members.len();
     frozen.hand_over();
     tracing::info!(stood_still = ?started.elapsed(), jobs, "handing over");
     // From here on the jobs are the successor's, whatever becomes of it.
@@ -214,7 +217,7 @@ fn settle(parts: &Parts) -> Result<(), String> {
                  jobs have ended"
             ));
         }
-        let unsettled = state.jobs.unsettled();
+        let unsettled = state.core.call(|host, _, _| host.unsettled());
         if unsettled.is_empty() {
             return Ok(());
         }
@@ -238,8 +241,8 @@ fn send_state(channel: &HandoverChannel, state: &HandoverState, descriptors: &[O
 /// A daemon that stands still. Dropped, it goes on, unless it was handed over.
 struct Frozen<'a> {
     parts: &'a Parts,
-    /// The jobs' operations, and the senders by which their tasks end.
-    jobs: Vec<(Arc<JobOperations>, oneshot::Sender<HandedOver>)>,
+    /// The senders by which the jobs' tasks end.
+    tasks: Vec<oneshot::Sender<HandedOver>>,
     /// Whether the sockets of AF_XDP are closed.
     is_closed: bool,
     is_handed_over: bool,
@@ -256,67 +259,74 @@ impl Frozen<'_> {
             }
             None => return Err("this daemon is stopping".into()),
         };
-        let sessions = freeze_sessions(state)?;
+        freeze_sessions(&state.core)?;
         if !state.backend.datapath.freeze() {
             return Err("a thread of the data path has ended".into());
         }
-        let jobs = self.freeze_jobs()?;
+        let members = self.freeze_tasks()?;
         let hosted = state.parameter_jobs.numbers();
         if !hosted.is_empty() {
             return Err(format!("it has become the parameter host of jobs number {hosted:?}"));
         }
         let lanes = state.backend.datapath.snapshot()?;
         let sockets = state.backend.datapath.sockets()?;
+        // The messages of operations that have ended meanwhile are written.
+        freeze_sessions(&state.core)?;
         let mut descriptors = vec![listener];
         descriptors.extend(metrics.as_ref().map(duplicate).transpose()?);
         let counts = sockets.iter().map(Vec::len).collect();
         descriptors.extend(sockets.into_iter().flatten());
-        let mut session_states = Vec::new();
-        for notes in sessions {
-            let (answer, answered) = channel();
-            let asked = notes.push(Notification::Snapshot(answer));
-            let snapshot = asked.ok().and_then(|()| answered.recv_timeout(FREEZE_TIMEOUT).ok());
-            let (session, fds): (SessionState, _) =
-                snapshot.ok_or_else(|| "a trainer's connection has ended".to_owned())??;
-            session_states.push(session);
-            descriptors.extend(fds);
-        }
+        let host = state.core.call(|host, arena, _| {
+            let unsettled = host.unsettled();
+            if !unsettled.is_empty() {
+                return Err(format!("jobs {unsettled:?} are being opened or closed; try again later"));
+            }
+            descriptors.extend(handles(host, arena)?);
+            Ok(host.state().clone())
+        })?;
         let handed = HandoverState {
             is_xdp: state.backend.interface().is_some(),
             fallback: state.backend.fallback.clone(),
             has_metrics: metrics.is_some(),
             service: state.service.clone(),
             sockets: counts,
-            sessions: session_states,
-            jobs,
+            host,
+            members,
             lanes,
         };
         Ok((handed, descriptors))
     }
 
-    fn freeze_jobs(&mut self) -> Result<Vec<JobState>, String> {
+    /// Suspends the jobs' memberships.
+    fn freeze_tasks(&mut self) -> Result<Vec<(JobId, SuspendedMember)>, String> {
         let state = &self.parts.state;
+        let tasks: Vec<_> = state.core.call(|_, arena, _| {
+            let tasks = arena.tasks.iter();
+            let task =
+                |(id, task): (&JobId, &TaskHandle)| (*id, task.plan.spec.job.clone(), task.events.clone());
+            tasks.map(task).collect()
+        });
         let mut asked = Vec::new();
-        for (name, events, operations, reply) in state.jobs.open_jobs() {
+        for (id, name, events) in tasks {
             let (frozen, answered) = oneshot::channel();
             let (release, released) = oneshot::channel();
-            let freeze = Freeze { frozen, release: released };
-            events.send(JobEvent::Freeze(freeze)).map_err(|_| format!("job {name:?} is ending"))?;
-            self.jobs.push((operations.clone(), release));
-            asked.push((name, answered, operations, reply));
+            let freeze = TaskEvent::Freeze(Freeze { frozen, release: released });
+            let is_sent = events.is_some_and(|events| events.send(freeze).is_ok());
+            ensure!(is_sent, format!("job {name:?} is ending"));
+            self.tasks.push(release);
+            asked.push((id, name, answered));
         }
-        let mut jobs = Vec::new();
-        for (name, answered, operations, reply) in asked {
+        let mut members = Vec::new();
+        for (id, name, answered) in asked {
             let answered = state.runtime.block_on(async { timeout(FREEZE_TIMEOUT, answered).await });
-            let frozen = match answered {
-                Ok(Ok(frozen)) => frozen.map_err(|problem| format!("job {name:?}: {problem}"))?,
+            match answered {
+                Ok(Ok(member)) => {
+                    members.push((id, member.map_err(|problem| format!("job {name:?}: {problem}"))?));
+                }
                 Ok(Err(_)) | Err(_) => return Err(format!("job {name:?} is ending")),
-            };
-            let operations = operations.snapshot().map_err(|problem| format!("job {name:?} {problem}"))?;
-            let (open, opener, member) = (frozen.open, frozen.opener, frozen.member);
-            jobs.push(JobState { open, opener, member, reply, operations });
+            }
         }
-        Ok(jobs)
+        Ok(members)
     }
 
     fn close_interface(&mut self) {
@@ -328,14 +338,12 @@ impl Frozen<'_> {
     fn hand_over(mut self) {
         self.is_handed_over = true;
         let Parts { state, role, .. } = self.parts;
-        for (operations, release) in self.jobs.drain(..) {
-            operations.hand_over();
+        state.core.call(|_, arena, _| arena.hand_over());
+        for release in self.tasks.drain(..) {
             // Fails when the job has ended meanwhile, which it cannot.
             let _ = release.send(HandedOver);
         }
-        for (_, notes) in state.sessions.all() {
-            let _ = notes.push(Notification::HandedOver);
-        }
+        state.core.notify_sessions(|| Notification::HandedOver);
         state.backend.datapath.hand_over();
         if let Some(server) = self.parts.server().take() {
             server.hand_over();
@@ -355,31 +363,47 @@ impl Drop for Frozen<'_> {
         {
             tracing::error!(%error, "cannot open the interface again; its jobs end");
         }
-        self.jobs.clear();
+        self.tasks.clear();
         state.backend.datapath.thaw();
-        for (_, notes) in state.sessions.all() {
-            let _ = notes.push(Notification::Thaw);
-        }
+        state.core.notify_sessions(|| Notification::Thaw);
         if let Some(server) = self.parts.server().as_ref() {
             server.thaw();
         }
     }
 }
 
-/// Stops the sessions. Returns their notification queues.
-fn freeze_sessions(
-    state: &DaemonState,
-) -> Result<Vec<Arc<crate::wake_queue::WakeQueue<Notification>>>, String> {
+/// Stops the sessions, after they have written all messages.
+fn freeze_sessions(core: &Core) -> Result<(), String> {
     let ended = || "a trainer's connection is ending".to_owned();
     let (answer, answered) = channel();
-    let sessions = state.sessions.all();
-    for (_, notes) in &sessions {
-        notes.push(Notification::Freeze(answer.clone())).map_err(|_| ended())?;
+    let outboxes = core.outboxes();
+    for outbox in &outboxes {
+        outbox.push(Notification::Freeze(answer.clone())).map_err(|_| ended())?;
     }
-    for _ in &sessions {
+    for _ in &outboxes {
         answered.recv_timeout(FREEZE_TIMEOUT).map_err(|_| ended())?;
     }
-    Ok(sessions.into_iter().map(|(_, notes)| notes).collect())
+    Ok(())
+}
+
+/// Returns the descriptors of the core's handles, in the order of [`HandoverState`].
+fn handles(host: &Host, arena: &Arena) -> Result<Vec<OwnedFd>, String> {
+    let mut descriptors = Vec::new();
+    for (connection, credentials, _) in host.connections() {
+        let missing = || format!("the connection of {credentials} is ending");
+        descriptors.push(duplicate(&*arena.sessions.get(&connection).ok_or_else(missing)?.channel)?);
+        for handle in host.handles(connection) {
+            let event = arena.events.get(&(connection, handle)).ok_or_else(missing)?;
+            descriptors.push(duplicate(&event.eventfd)?);
+        }
+    }
+    for (region, _) in host.regions() {
+        let file = arena.file(region);
+        let file =
+            file.ok_or("a trainer has registered memory while `live_upgrade` was false, or is about to")?;
+        descriptors.push(duplicate(file)?);
+    }
+    Ok(descriptors)
 }
 
 fn duplicate(file: &impl AsFd) -> Result<OwnedFd, String> {

@@ -8,11 +8,11 @@ use ciborium::de::from_reader;
 use ciborium::ser::into_writer;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
+use sumac_control::SuspendedMember;
+use sumac_host::{HostState, JobId};
 
 use super::versions::{Settings, Versions};
 use crate::datapath::LaneSnapshot;
-use crate::job::JobState;
-use crate::session::SessionState;
 use crate::watch::Service;
 
 /// The successor's first message.
@@ -47,7 +47,7 @@ pub(super) enum Answer {
 }
 
 /// All that a daemon hands over but the descriptors, which are in this order: the trainers' socket, that of metrics if there
-/// is one, the data path's UDP sockets, and those of each session.
+/// is one, the data path's UDP sockets, of each connection its socket and its jobs' eventfds, and the regions' files.
 #[derive(Serialize, Deserialize)]
 pub(super) struct HandoverState {
     pub(super) is_xdp: bool,
@@ -57,8 +57,8 @@ pub(super) struct HandoverState {
     pub(super) service: Service,
     /// The number of UDP sockets of each shard.
     pub(super) sockets: Vec<usize>,
-    pub(super) sessions: Vec<SessionState>,
-    pub(super) jobs: Vec<JobState>,
+    pub(super) host: HostState,
+    pub(super) members: Vec<(JobId, SuspendedMember)>,
     pub(super) lanes: Vec<LaneSnapshot>,
 }
 

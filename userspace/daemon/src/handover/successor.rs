@@ -1,6 +1,5 @@
 //! The new daemon's part: it takes the state of a running one, and goes on from there.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -10,21 +9,26 @@ use std::time::Duration;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tokio::sync::mpsc;
+use sumac_api::Channel;
+use sumac_control::SuspendedMember;
+use sumac_host::{Host, HostState, JobId, Resources as _};
+use sumac_transport::Buffer;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::HandoverError;
 use super::channel::HandoverChannel;
 use super::state::{Answer, HandoverState, Offer, Request};
 use super::versions::{Versions, settings};
+use crate::arena::{Arena, CompletionEvent, MappedRegion};
 use crate::backend::HandedBackend;
 use crate::config::Config;
-use crate::daemon::DaemonState;
 use crate::datapath::{LaneSnapshot, ResumedLane};
-use crate::job::{JobState, ResumedJob};
-use crate::operations::{Client, Restored};
-use crate::server::SessionThread;
-use crate::session::{Region, Session, SessionDescriptors, SessionState};
-use crate::wake_queue::WakeQueue;
+use crate::job::{JobContext, JobTask};
+use crate::job_events::TaskEvent;
+use crate::outbox::Outbox;
+use crate::server::Sessions;
+use crate::session::Session;
 use crate::watch::Service;
 
 /// The longest wait for an answer: the other daemon waits for jobs that are being opened.
@@ -39,7 +43,8 @@ pub(crate) struct Successor {
 pub(crate) struct Takeover {
     channel: HandoverChannel,
     state: HandoverState,
-    descriptors: Vec<SessionDescriptors>,
+    /// Of the core's handles.
+    handles: Vec<OwnedFd>,
     listener: Option<OwnedFd>,
     pub(crate) metrics: Option<TcpListener>,
 }
@@ -104,17 +109,14 @@ impl Successor {
         let metrics = if state.has_metrics { descriptors.next().map(TcpListener::from) } else { None };
         let sockets: Vec<Vec<OwnedFd>> =
             state.sockets.iter().map(|count| descriptors.by_ref().take(*count).collect()).collect();
-        let sessions = state.sessions.iter().map(|session| {
-            SessionDescriptors::take(session, &mut descriptors).ok_or_else(|| short("a session"))
-        });
-        let sessions = sessions.collect::<Result<_, _>>()?;
+        let handles = descriptors.collect();
         let (fallback, is_xdp) = (state.fallback.clone(), state.is_xdp);
         if is_xdp {
             channel.send(&Request::CloseInterface).map_err(silent)?;
             let (answer, _) = channel.receive().map_err(silent)?;
             let Answer::InterfaceClosed = answer else { return Err(refused(answer)) };
         }
-        let takeover = Takeover { channel, state, descriptors: sessions, listener: Some(listener), metrics };
+        let takeover = Takeover { channel, state, handles, listener: Some(listener), metrics };
         Ok((takeover, HandedBackend { sockets, fallback, is_xdp }))
     }
 }
@@ -123,23 +125,23 @@ fn short(what: &str) -> HandoverError {
     HandoverError::State(format!("{what} is missing among the descriptors"))
 }
 
-/// All that goes on in this daemon, and stands still until the other one has ended. Dropped before, it is left to that one.
+/// Jobs and sessions taken over, frozen until the predecessor exits. Dropped before, they are left to it.
 pub(crate) struct Resumed {
-    daemon: Arc<DaemonState>,
-    jobs: Vec<ResumedJob>,
-    sessions: Vec<SessionThread>,
+    context: JobContext,
+    tasks: Vec<(JobTask, UnboundedReceiver<TaskEvent>, SuspendedMember)>,
+    sessions: Vec<Session>,
     is_started: bool,
 }
 
 impl Takeover {
-    /// Returns the number of the last connection.
-    pub(crate) fn last_connection(&self) -> u64 {
-        self.state.sessions.iter().map(|session| session.connection).max().unwrap_or(0)
-    }
-
     /// Returns the connection to systemd.
     pub(crate) fn service(&self) -> Service {
         self.state.service.clone()
+    }
+
+    /// Returns the core's state.
+    pub(crate) fn host(&mut self) -> HostState {
+        std::mem::take(&mut self.state.host)
     }
 
     /// Returns the trainers' socket.
@@ -147,12 +149,23 @@ impl Takeover {
         self.listener.take().ok_or_else(|| short("the trainers' socket"))
     }
 
-    /// Takes sessions and jobs into the daemon, whose data path is frozen, and has the other one end.
-    pub(crate) fn resume(self, daemon: &Arc<DaemonState>) -> Result<Resumed, HandoverError> {
-        let Takeover { channel, state, descriptors, .. } = self;
-        let mut resumed =
-            Resumed { daemon: daemon.clone(), jobs: Vec::new(), sessions: Vec::new(), is_started: false };
-        resumed.fill(state, descriptors).map_err(HandoverError::State)?;
+    /// Makes the handles of sessions and jobs anew, in a daemon whose data path is frozen, and has the other one end.
+    pub(crate) fn resume(self, context: JobContext, sessions: &Sessions) -> Result<Resumed, HandoverError> {
+        let Takeover { channel, state, handles, .. } = self;
+        let core = context.core.clone();
+        let mut resumed = Resumed { context, tasks: Vec::new(), sessions: Vec::new(), is_started: false };
+        let HandoverState { members, lanes, .. } = state;
+        let channels = core.call(|host, arena, _| rebuild(host, arena, handles));
+        for (connection, credentials, socket) in channels.map_err(HandoverError::State)? {
+            let outbox =
+                Outbox::new().map_err(|error| HandoverError::State(format!("no eventfd: {error}")))?;
+            let channel = Arc::new(Channel::from_socket(socket));
+            let session = sessions.session(connection, credentials, channel, Arc::new(outbox));
+            resumed.sessions.push(session);
+        }
+        for (id, member) in members {
+            resumed.job(id, member, &lanes).map_err(HandoverError::State)?;
+        }
         channel.send(&Request::Ready).map_err(silent)?;
         match channel.receive().map_err(silent)?.0 {
             Answer::Go => Ok(resumed),
@@ -161,106 +174,82 @@ impl Takeover {
     }
 }
 
+/// Makes the handles anew. Returns the connections' sockets.
+#[expect(clippy::type_complexity, reason = "the parts of a session, once")]
+fn rebuild(
+    host: &Host,
+    arena: &mut Arena,
+    handles: Vec<OwnedFd>,
+) -> Result<Vec<(u64, sumac_host::Credentials, OwnedFd)>, String> {
+    let mut handles = handles.into_iter();
+    let mut next = |what: &str| handles.next().ok_or_else(|| format!("{what} is missing"));
+    let mut channels = Vec::new();
+    for (connection, credentials, _) in host.connections() {
+        channels.push((connection, credentials.clone(), next("a connection's socket")?));
+        for handle in host.handles(connection) {
+            let event = CompletionEvent { eventfd: next("a job's eventfd")? };
+            arena.events.insert((connection, handle), Arc::new(event));
+        }
+    }
+    for (region, size) in host.regions() {
+        let mapped = MappedRegion::take_over(next("a region's file")?, size);
+        arena.regions.insert(region, mapped.map_err(|failure| failure.to_string())?);
+    }
+    for (key, request) in host.leases() {
+        arena.lease(key, request).map_err(|failure| failure.to_string())?;
+    }
+    for (key, word) in host.words() {
+        arena.lease_word(key, word).map_err(|failure| failure.to_string())?;
+    }
+    for (job, credentials, open) in host.jobs() {
+        let credentials = credentials.ok_or("the connection that has opened a job is missing")?;
+        arena.plan(job, credentials, open).map_err(|failure| failure.to_string())?;
+    }
+    Ok(channels)
+}
+
 impl Resumed {
-    fn fill(&mut self, state: HandoverState, descriptors: Vec<SessionDescriptors>) -> Result<(), String> {
-        let HandoverState { sessions, jobs, lanes, .. } = state;
-        let (sessions, regions) = self.map(sessions, descriptors)?;
-        let client = |connection, handle| {
-            let session = sessions.iter().find(|session| session.state.connection == connection)?;
-            let (notes, credentials) = (session.notes.clone(), session.state.credentials.clone());
-            Some(Client { notes, connection, handle, credentials })
+    fn job(&mut self, id: JobId, member: SuspendedMember, lanes: &[LaneSnapshot]) -> Result<(), String> {
+        let grant = member.grant().clone();
+        let number = grant.terms.job;
+        let failed = |problem: &dyn std::fmt::Display| format!("job number {number}: {problem}");
+        let (task, events) =
+            JobTask::new(&self.context, id).ok_or_else(|| failed(&"its state is missing"))?;
+        task.trace(&grant);
+        let own = lanes.iter().filter(|lane| lane.job == number);
+        let core = &self.context.core;
+        let lease = |key| {
+            let lease = core.call(|_, arena, _| arena.take_lease(key));
+            lease.map(|lease| Box::new(lease) as Box<dyn Buffer>)
         };
-        let daemon = self.daemon.clone();
-        let restored = Restored { quotas: &daemon.quotas, client: &client, regions: &regions };
-        let mut tasks = HashMap::new();
-        for job in jobs {
-            let resumed = self.job(job, &lanes, &restored)?;
-            let number = resumed.operations.terms.job;
-            tasks.insert(number, (resumed.operations.clone(), resumed.job.events.clone()));
-            self.jobs.push(resumed);
-        }
-        for MappedSession { state, channel, events, notes } in sessions {
-            let (connection, uid) = (state.connection, state.credentials.uid);
-            let session = Session::resume(&daemon, state, channel, events, notes.clone(), &regions, &tasks)?;
-            let thread = SessionThread::resume(&daemon, connection, session, notes, uid);
-            self.sessions.push(thread.map_err(|failure| failure.to_string())?);
-        }
+        let own: Vec<ResumedLane> = own
+            .map(|lane| lane.resume(lease))
+            .collect::<Result<_, _>>()
+            .map_err(|problem| failed(&problem))?;
+        self.context.backend.resume_job(&grant, own).map_err(|failure| failed(&failure))?;
+        self.tasks.push((task, events, member));
         Ok(())
     }
 
-    /// Maps the sessions' regions.
-    fn map(
-        &self,
-        sessions: Vec<SessionState>,
-        descriptors: Vec<SessionDescriptors>,
-    ) -> Result<(Vec<MappedSession>, Regions), String> {
-        let (mut mapped, mut regions) = (Vec::new(), HashMap::new());
-        for (state, SessionDescriptors { channel, events, regions: files }) in
-            sessions.into_iter().zip(descriptors)
-        {
-            for (region, file) in state.regions.iter().zip(files) {
-                let taken = Region::take_over(&self.daemon.quotas, region.uid, file, region.size);
-                regions.insert(region.number, taken.map_err(|failure| failure.to_string())?);
-            }
-            let notes = WakeQueue::new().map_err(|error| format!("no eventfd: {error}"))?;
-            mapped.push(MappedSession { state, channel, events, notes: Arc::new(notes) });
-        }
-        Ok((mapped, regions))
-    }
-
-    fn job(
-        &self,
-        state: JobState,
-        lanes: &[LaneSnapshot],
-        restored: &Restored<'_>,
-    ) -> Result<ResumedJob, String> {
-        let daemon = &self.daemon;
-        let (name, grant) = (state.open.spec.job.clone(), state.member.grant().clone());
-        let failed = |problem: &dyn std::fmt::Display| format!("job {name:?}: {problem}");
-        let (connection, handle) = state.opener;
-        let client = (restored.client)(connection, handle);
-        let client = client.ok_or_else(|| failed(&"the connection that has opened it is missing"))?;
-        let reserved = daemon.runtime.block_on(daemon.jobs.reserve(&name, state.open.spec.rank));
-        let reserved = reserved.map_err(|failure| failed(&failure))?;
-        let job = ResumedJob::new(daemon, state, reserved, mpsc::unbounded_channel(), (client, restored))?;
-        let number = grant.terms.job;
-        let own = lanes.iter().filter(|lane| lane.job == number);
-        let own = own.map(|lane| lane.resume(|place| restored.lease(place)));
-        let own: Vec<ResumedLane> = own.collect::<Result<_, _>>().map_err(|problem| failed(&problem))?;
-        daemon.backend.resume_job(&grant, own).map_err(|failure| failed(&failure))?;
-        Ok(job)
-    }
-
     /// Goes on.
-    pub(crate) fn start(mut self) {
+    pub(crate) fn start(mut self, runtime: &Handle) {
         self.is_started = true;
-        let (jobs, sessions) = (std::mem::take(&mut self.jobs), std::mem::take(&mut self.sessions));
-        tracing::info!(jobs = jobs.len(), trainers = sessions.len(), "taking over");
-        for job in jobs {
-            self.daemon.runtime.spawn(job.run());
+        let (tasks, sessions) = (std::mem::take(&mut self.tasks), std::mem::take(&mut self.sessions));
+        tracing::info!(jobs = tasks.len(), trainers = sessions.len(), "taking over");
+        for (task, events, member) in tasks {
+            runtime.spawn(task.resume(events, member));
         }
-        sessions.into_iter().for_each(SessionThread::start);
-        self.daemon.backend.datapath.thaw();
+        sessions.into_iter().for_each(Session::start);
+        self.context.backend.datapath.thaw();
     }
 }
 
 impl Drop for Resumed {
     fn drop(&mut self) {
-        if self.is_started {
-            return;
+        if !self.is_started {
+            // The other daemon goes on with the operations: nothing ends here.
+            self.context.core.call(|_, arena, _| arena.hand_over());
+            self.context.backend.datapath.hand_over();
         }
-        // The other daemon goes on with the operations: nothing ends here.
-        self.jobs.iter().for_each(|job| job.operations.hand_over());
-        self.daemon.backend.datapath.hand_over();
     }
-}
-
-/// Regions by their numbers in the other daemon.
-type Regions = HashMap<u64, Arc<Region>>;
-
-struct MappedSession {
-    state: SessionState,
-    channel: OwnedFd,
-    events: Vec<OwnedFd>,
-    notes: Arc<WakeQueue<crate::session::Notification>>,
 }

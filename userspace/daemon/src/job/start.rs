@@ -1,19 +1,22 @@
-//! The start of a job: it reserves its name, joins the workers, and probes and measures its path.
+//! The start of a job: it takes its name, joins the workers, and probes and measures its path.
 
 use std::time::Duration;
 
-use sumac_api::{Code, Failure, Mode, OpenReply};
+use sumac_api::{Code, Failure, Mode};
 use sumac_control::events::Event;
 use sumac_control::{Grant, JoinRequest, Member, WorkerHost};
+use sumac_host::{explain, is_valid};
 use sumac_job::ResumePoint;
 use sumac_wire::PAGE_ELEMENTS;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Job, JobEvent, blocking};
-use crate::jobs::NameReservation;
-use crate::operations::is_valid;
-use crate::{explain, path};
+use super::{JobTask, blocking};
+use crate::job_events::TaskEvent;
+use crate::path;
+
+/// The time that an open waits for the end of a job of the same name, which may be leaving its coordinator.
+const NAME_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The timeout of the handshake. The engine's own is shorter.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,12 +59,14 @@ impl Channels {
     }
 }
 
-impl Job {
-    pub(super) async fn join(&self) -> Result<(NameReservation, Member), Failure> {
-        let name = self.daemon.jobs.reserve(&self.plan.spec.job, self.plan.spec.rank).await?;
+impl JobTask {
+    /// Takes the job's name, and joins the other workers.
+    pub(super) async fn join(&self) -> Result<Member, Failure> {
+        self.take_name().await?;
         let (spec, endpoint) = (self.plan.spec.clone(), &self.plan.endpoint);
-        let local = self.daemon.backend.local();
-        let mut max_elements = path::words_to(endpoint.address).min(self.daemon.backend.most_words());
+        let backend = &self.context.backend;
+        let local = backend.local();
+        let mut max_elements = path::words_to(endpoint.address).min(backend.most_words());
         if spec.mode == Some(Mode::Dynamic) {
             // The limit of a shared slot.
             max_elements = max_elements.min(PAGE_ELEMENTS as u16);
@@ -71,13 +76,32 @@ impl Job {
             data_port: local.port,
             mac: local.mac,
             max_elements,
-            max_shards: self.daemon.backend.datapath.shards,
+            max_shards: backend.datapath.shards,
             checksum: self.plan.checksum,
         };
-        let member = sumac_control::join(endpoint, JoinRequest { spec, host })
+        sumac_control::join(endpoint, JoinRequest { spec, host })
             .await
-            .map_err(|error| explain::join_error(&error, self.plan.order()))?;
-        Ok((name, member))
+            .map_err(|error| explain::join_error(&error, self.plan.order()))
+    }
+
+    /// Takes the job's name. Waits for the end of a job that has it: a restarted trainer may meet its former job.
+    async fn take_name(&self) -> Result<(), Failure> {
+        let (core, name) = (&self.context.core, &self.plan.spec.job);
+        let deadline = Instant::now() + NAME_TIMEOUT;
+        loop {
+            // Before the attempt, so that no release is missed.
+            let mut released = std::pin::pin!(core.released.notified());
+            released.as_mut().enable();
+            let Err(holder) = core.call(|host, _, _| host.take_name(self.id)) else { return Ok(()) };
+            if timeout_at(deadline, released).await.is_err() {
+                return Err(Failure::new(
+                    Code::RankTaken,
+                    format!("job {name:?} is open on this daemon already, as rank {holder}"),
+                )
+                .hint("a daemon is one worker of a job; attach to it, or close it before it is opened again")
+                .ranks([holder]));
+            }
+        }
     }
 
     /// Returns this worker's grant, and its first operation: a worker that replaces another one receives it from the other
@@ -86,7 +110,6 @@ impl Job {
         &self,
         member: &Member,
         channels: &mut Channels,
-        events: &mut UnboundedReceiver<JobEvent>,
     ) -> Result<(Grant, ResumePoint), Failure> {
         let grant = member.grant().clone();
         if grant.terms.resume.is_empty() || grant.terms.world < 2 {
@@ -95,7 +118,7 @@ impl Job {
         tokio::select! {
             biased;
             failure = member.failed() => Err(self.failure(&failure)),
-            event = events.recv() => Err(interruption(event)),
+            failure = self.interrupted() => Err(failure),
             point = timeout(RESUME_TIMEOUT, channels.resume_point(grant)) => point.ok().flatten().ok_or_else(|| {
                 Failure::new(Code::Handshake, "no other worker reports the position at which to continue")
                     .hint("open the job anew, on all workers")
@@ -108,23 +131,23 @@ impl Job {
         &self,
         member: &Member,
         grant: Grant,
-        reply: &mut OpenReply,
-        events: &mut UnboundedReceiver<JobEvent>,
+        events: &mut UnboundedReceiver<TaskEvent>,
     ) -> Result<(), Failure> {
-        let daemon = self.daemon.clone();
-        blocking(move || daemon.backend.add_job(&grant)).await??;
+        let (backend, job) = (self.context.backend.clone(), grant.terms.job);
+        blocking(move || backend.add_job(&grant)).await??;
         tokio::select! {
             biased;
             failure = member.failed() => Err(self.failure(&failure)),
-            begun = self.handshake(member, reply, events) => begun,
+            failure = self.interrupted() => Err(failure),
+            begun = self.handshake(member, job, events) => begun,
         }
     }
 
     async fn handshake(
         &self,
         member: &Member,
-        reply: &mut OpenReply,
-        events: &mut UnboundedReceiver<JobEvent>,
+        job: u16,
+        events: &mut UnboundedReceiver<TaskEvent>,
     ) -> Result<(), Failure> {
         loop {
             let event = timeout(HANDSHAKE_TIMEOUT, events.recv()).await.map_err(|_| {
@@ -132,32 +155,20 @@ impl Job {
                     .hint("see the daemon's log, and `sumac doctor`")
             })?;
             let measure = match event {
-                Some(JobEvent::Ready) => return Ok(()),
-                Some(JobEvent::Measured(measure)) => measure,
-                event => return Err(interruption(event)),
+                Some(TaskEvent::Ready) => return Ok(()),
+                Some(TaskEvent::Measured(measure)) => measure,
+                // A job that starts is not handed over.
+                Some(TaskEvent::Freeze(_)) => continue,
+                None => return Err(Failure::new(Code::JobFailed, "its trainer went away")),
             };
             // The coordinator chooses the number of slots by all workers' measurements.
-            let (slots, reason) = tokio::select! {
-                biased;
-                tuned = member.tune(measure) => tuned.map_err(|failure| self.failure(&failure))?,
-                // While the slowest worker measures, this one's trainer may disconnect.
-                event = events.recv() => return Err(interruption(event)),
-            };
+            let tuned = member.tune(measure).await;
+            let (slots, reason) = tuned.map_err(|failure| self.failure(&failure))?;
             log_limited!(info, job = self.plan.spec.job, slots, reason, "the window is chosen");
-            (reply.slots, reply.slots_reason) = (slots, reason);
-            let (daemon, job) = (self.daemon.clone(), reply.wire_job);
-            daemon.jobs.with(job, |job| {
-                (job.reply.slots, job.reply.slots_reason) = (slots, reply.slots_reason.clone());
-            });
-            blocking(move || daemon.backend.start_job(job, slots)).await??;
+            self.context.core.call(|host, _, _| host.set_slots(self.id, slots, &reason));
+            let backend = self.context.backend.clone();
+            blocking(move || backend.start_job(job, slots)).await??;
         }
-    }
-}
-
-fn interruption(event: Option<JobEvent>) -> Failure {
-    match event {
-        Some(JobEvent::Failed(error)) => explain::job_error(&error),
-        _ => Failure::new(Code::JobFailed, "its trainer went away"),
     }
 }
 

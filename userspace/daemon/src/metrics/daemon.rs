@@ -8,8 +8,8 @@ use sumac_metrics::{Description, Encoder, Group, Metric, Unit};
 
 use super::unreadable;
 use crate::backend::FramePath;
-use crate::daemon::DaemonState;
 use crate::datapath::{DatapathStats, IoReport};
+use crate::state::DaemonState;
 
 const INFO: Group<()> = Group {
     labels: &["version", "backend"],
@@ -20,7 +20,7 @@ const DAEMON: Group<DaemonState> = Group {
     labels: &[],
     metrics: &[
         Metric::gauge("sumac_clients", Unit::None, "Open connections of trainers", |it| {
-            it.sessions.len() as f64
+            it.core.totals().connections as f64
         }),
         Metric::gauge("sumac_fallback", Unit::None, "1: the backend is not the requested one", |it| {
             f64::from(u8::from(!it.backend.fallback.is_empty()))

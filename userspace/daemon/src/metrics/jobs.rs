@@ -2,17 +2,18 @@
 
 use std::fmt;
 
+use sumac_host::JobSummary;
 use sumac_metrics::{Description, Encoder, Group, Histogram, Metric, Unit};
 use sumac_parameter::JobStats as HostedStats;
 
+use crate::core::Core;
 use crate::datapath::{DatapathStats, JobStats};
-use crate::jobs::{JobState, JobTable};
 
 const NANOS: f64 = 1e-9;
 
 /// One job's statistics: of its operations, and of its lanes together.
 pub(super) struct JobSample {
-    job: JobState,
+    job: JobSummary,
     lanes: JobStats,
 }
 
@@ -226,10 +227,10 @@ pub(super) fn describe() -> impl Iterator<Item = Description> {
     JOBS.describe().chain(HOSTED.describe())
 }
 
-pub(super) fn samples(jobs: &JobTable, threads: &[DatapathStats]) -> Vec<(Vec<String>, JobSample)> {
+pub(super) fn samples(core: &Core, threads: &[DatapathStats]) -> Vec<(Vec<String>, JobSample)> {
     let measured = DatapathStats::merge_jobs(threads).into_iter().map(|(lanes, _)| lanes);
     let sample = |lanes: JobStats| {
-        let job = jobs.state(lanes.job)?;
+        let job = core.summary(lanes.job)?;
         Some((vec![job.name.clone(), lanes.rank.to_string()], JobSample { job, lanes }))
     };
     measured.filter_map(sample).collect()

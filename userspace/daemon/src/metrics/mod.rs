@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sumac_api::{Code, Failure};
 use sumac_metrics::{Description, Encode, Encoder, process};
 
-use crate::daemon::DaemonState;
 use crate::datapath::DatapathStats;
+use crate::state::DaemonState;
 
 /// A scraped daemon.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Encode for DaemonMetrics {
         let state = &self.0;
         let threads = state.backend.stats().map_err(unreadable)?;
         daemon::encode(encoder, state, &threads)?;
-        jobs::encode(encoder, jobs::samples(&state.jobs, &threads))?;
+        jobs::encode(encoder, jobs::samples(&state.core, &threads))?;
         if state.config.parameter_host.is_some() {
             jobs::encode_hosted(encoder, DatapathStats::merge_hosted(&threads).jobs)?;
         }

@@ -22,8 +22,8 @@ use tokio::task::JoinHandle;
 
 use crate::backend::host_job;
 use crate::config::{Config, EndpointError};
-use crate::daemon::DaemonState;
 use crate::path;
+use crate::state::DaemonState;
 
 pub(crate) use self::jobs::ParameterJobs;
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use sumac_api::Timing;
+use sumac_host::Span;
 use sumac_job::{JobTerms, OperationDescriptor, OperationId};
 
 pub use self::export::SpansError;
@@ -42,10 +43,6 @@ pub(crate) struct Spans {
 impl Spans {
     fn on() -> Spans {
         Spans { queue: Some(Arc::new(ArrayQueue::new(QUEUE))), counters: Arc::default() }
-    }
-
-    pub(crate) fn is_on(&self) -> bool {
-        self.queue.is_some()
     }
 }
 
@@ -94,14 +91,9 @@ impl JobSpans {
     }
 
     /// Records an operation's end. It does not block.
-    pub(crate) fn ended(
-        &self,
-        id: OperationId,
-        descriptor: OperationDescriptor,
-        timing: Option<Timing>,
-        error: Option<String>,
-    ) {
-        let (Some(queue), Some(timing)) = (&self.spans.queue, timing) else { return };
+    pub(crate) fn ended(&self, span: Span) {
+        let Some(queue) = &self.spans.queue else { return };
+        let Span { id, descriptor, timing, error } = span;
         let ended = EndedOperation { job: self.job.clone(), id, descriptor, timing, error };
         if queue.push(ended).is_err() {
             self.spans.counters.overflowed.fetch_add(1, Ordering::Relaxed);

@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-use sumac_daemon::datapath::{Datapath, Event, FrameIo, OperationKey, Peer, UdpFrameIo, WorkerJob};
-use sumac_job::OperationId;
+use sumac_daemon::datapath::{Datapath, Event, FrameIo, Peer, UdpFrameIo, WorkerJob};
+use sumac_host::{FragmentKey, OperationKey};
 use sumac_transport::{Arithmetic, Buffer, DType, JobParams, Operation, Scale};
 
 /// The timeout of an event on a busy machine.
@@ -22,6 +22,11 @@ pub const SLOTS: u32 = 32;
 
 pub fn params(rank: u16, world: u16) -> JobParams {
     JobParams { rank, rack_rank: rank, scaling: Scale::Fixed(1024.0), ..JobParams::new(7, world, SLOTS, 64) }
+}
+
+/// Returns the key of an operation's only fragment.
+pub fn key(op: u64) -> FragmentKey {
+    FragmentKey { operation: OperationKey { connection: 1, op }, fragment: 0 }
 }
 
 /// Returns a socket for each thread of a data path with this many shards.
@@ -100,18 +105,18 @@ impl Worker {
         let operation =
             Operation::allreduce(tag as u32, DType::Float32, Arithmetic::Sum, values.len(), buffer);
         let operation = Operation { skip, ..operation };
-        assert!(self.path.submit(7, lane, OperationId(tag as u32).into(), operation));
+        assert!(self.path.submit(7, lane, key(tag), operation));
         counters
     }
 
     /// Waits for an operation to succeed. Returns its tag and the sum.
     pub fn sum(&self) -> (u64, Vec<f32>) {
         match self.event() {
-            Event::Completed { id: OperationKey::Collective(id), completion, .. } => {
+            Event::Completed { id, completion, .. } => {
                 completion.result.unwrap();
                 let bytes = completion.buffer.input(0, usize::MAX);
                 let values = bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-                (u64::from(id.0), values.collect())
+                (id.operation.op, values.collect())
             }
             other => panic!("{other:?}"),
         }

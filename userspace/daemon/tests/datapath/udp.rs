@@ -6,14 +6,14 @@ use std::{
 };
 
 use sumac_agg_host::HostDataPlane;
-use sumac_daemon::datapath::{DatapathStats, Event, InstallError, OperationKey, Peer, Rejection, WorkerJob};
-use sumac_job::OperationId;
+use sumac_daemon::datapath::{DatapathStats, Event, InstallError, Peer, Rejection, WorkerJob};
+use sumac_host::{FragmentKey, OperationKey};
 use sumac_transport::{Arithmetic, DType, JobError, JobParams, OpError, Operation};
 use sumac_wire::{Header, Kind};
 
 use crate::{
     aggregator,
-    job::{SLOTS, Worker, copied, expected, ios, params, peer, plan, values},
+    job::{SLOTS, Worker, copied, expected, ios, key, params, peer, plan, values},
 };
 
 const COUNT: usize = 20_000;
@@ -88,17 +88,12 @@ fn two_jobs_share_a_thread() {
         Operation::allreduce(1, DType::Int32, Arithmetic::Sum, buffer.len() / 4, Box::new(buffer))
     };
     for job in [7, 8] {
-        assert!(worker.path.submit(
-            job,
-            0,
-            OperationId(job.into()).into(),
-            operation(vec![job as u8; 40_000])
-        ));
+        assert!(worker.path.submit(job, 0, key(job.into()), operation(vec![job as u8; 40_000])));
     }
     for _ in 0..2 {
         let Event::Completed { job, id, completion, .. } = worker.event() else { panic!() };
         completion.result.unwrap();
-        assert_eq!(OperationKey::from(OperationId(job.into())), id);
+        assert_eq!(key(job.into()), id);
         assert_eq!(completion.buffer.input(0, 40_000), vec![job as u8; 40_000]);
     }
 }
@@ -109,7 +104,9 @@ fn a_silent_aggregator_fails_the_job_and_its_operations() {
     worker.submit(5, &values(0, 10));
     let Event::JobFailed { job: 7, error } = worker.event() else { panic!() };
     assert!(matches!(error, JobError::NoReply { .. }), "{error}");
-    let Event::Completed { id: OperationKey::Collective(OperationId(5)), completion, .. } = worker.event()
+    let Event::Completed {
+        id: FragmentKey { operation: OperationKey { op: 5, .. }, .. }, completion, ..
+    } = worker.event()
     else {
         panic!()
     };
@@ -126,19 +123,26 @@ fn a_job_that_is_failed_or_removed_gives_everything_back() {
     let why = JobError::Worker { rank: 2, reason: "(10.77.2.2) stopped answering".to_owned() };
     worker.path.fail_job(7, &why);
     assert!(matches!(worker.event(), Event::JobFailed { job: 7, error } if error == why));
-    let Event::Completed { id: OperationKey::Collective(OperationId(1)), completion, .. } = worker.event()
+    let Event::Completed {
+        id: FragmentKey { operation: OperationKey { op: 1, .. }, .. }, completion, ..
+    } = worker.event()
     else {
         panic!()
     };
     assert_eq!(completion.result.unwrap_err().to_string(), "rank 2 (10.77.2.2) stopped answering");
     worker.submit(2, &values(0, 10));
     assert!(
-        matches!(worker.event(), Event::Completed { id: OperationKey::Collective(OperationId(2)), completion, .. } if completion.result.is_err())
+        matches!(worker.event(), Event::Completed { id: FragmentKey { operation: OperationKey { op: 2, .. }, .. }, completion, .. } if completion.result.is_err())
     );
     worker.path.remove_job(7);
     worker.submit(3, &values(0, 10));
-    let Event::Rejected { job: 7, id: OperationKey::Collective(OperationId(3)), error, operation, .. } =
-        worker.event()
+    let Event::Rejected {
+        job: 7,
+        id: FragmentKey { operation: OperationKey { op: 3, .. }, .. },
+        error,
+        operation,
+        ..
+    } = worker.event()
     else {
         panic!()
     };

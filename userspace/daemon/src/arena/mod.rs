@@ -1,0 +1,156 @@
+//! The handles beside the core's state, by the same ids: mappings and their leases, completion words, eventfds, outboxes.
+
+mod buffer;
+mod event;
+mod region;
+mod word;
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use sumac_api::{Channel, Code, Failure, JobSpec, Open};
+use sumac_control::Credential;
+use sumac_host::{
+    ConnectionId, Credentials, FragmentKey, JobId, LeaseRequest, OperationKey, RegionId, Resources, WordPlace,
+};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc::UnboundedSender};
+
+pub(crate) use self::buffer::LeasedBuffer;
+pub(crate) use self::event::CompletionEvent;
+pub(crate) use self::region::MappedRegion;
+use self::word::CompletionWord;
+use crate::job_events::TaskEvent;
+use crate::outbox::Outbox;
+use crate::plan::{Plan, Planner};
+use crate::spans::JobSpans;
+
+/// A connection's socket, and the messages to it.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionHandle {
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) outbox: Arc<Outbox>,
+}
+
+/// The task of a job.
+#[derive(Debug)]
+pub(crate) struct TaskHandle {
+    pub(crate) plan: Plan,
+    /// Signalled when the core has posts or an end for the job.
+    pub(crate) wake: Arc<Notify>,
+    pub(crate) events: Option<UnboundedSender<TaskEvent>>,
+    pub(crate) spans: Option<JobSpans>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    planner: Arc<Planner>,
+    runtime: Handle,
+    pub(crate) regions: HashMap<RegionId, Arc<MappedRegion>>,
+    leases: BTreeMap<FragmentKey, LeasedBuffer>,
+    words: HashMap<OperationKey, CompletionWord>,
+    pub(crate) events: HashMap<(ConnectionId, u64), Arc<CompletionEvent>>,
+    pub(crate) sessions: BTreeMap<ConnectionId, SessionHandle>,
+    pub(crate) tasks: HashMap<JobId, TaskHandle>,
+}
+
+impl Arena {
+    pub(crate) fn new(planner: Arc<Planner>, runtime: Handle) -> Arena {
+        Arena {
+            planner,
+            runtime,
+            regions: HashMap::new(),
+            leases: BTreeMap::new(),
+            words: HashMap::new(),
+            events: HashMap::new(),
+            sessions: BTreeMap::new(),
+            tasks: HashMap::new(),
+        }
+    }
+
+    /// Takes a fragment's lease, for the engine that sums it.
+    pub(crate) fn take_lease(&mut self, key: FragmentKey) -> Option<LeasedBuffer> {
+        self.leases.remove(&key)
+    }
+
+    /// Leaves all completion words to another daemon: they are not set here.
+    pub(crate) fn hand_over(&mut self) {
+        self.words.drain().for_each(|(_, word)| word.hand_over());
+    }
+
+    /// Returns a region's file for another daemon.
+    pub(crate) fn file(&self, region: RegionId) -> Option<&OwnedFd> {
+        self.regions.get(&region)?.file.as_ref()
+    }
+
+    fn mapped(&self, region: RegionId) -> Result<&Arc<MappedRegion>, Failure> {
+        self.regions.get(&region).ok_or_else(|| {
+            Failure::new(Code::Internal, format!("region {region} of this host is not mapped"))
+        })
+    }
+}
+
+impl Resources for Arena {
+    fn lease(&mut self, key: FragmentKey, request: &LeaseRequest) -> Result<(), Failure> {
+        let [from, to] = request.regions;
+        let lease = LeasedBuffer::new(self.mapped(from)?, self.mapped(to)?, request)?;
+        self.leases.insert(key, lease);
+        Ok(())
+    }
+
+    fn lease_word(&mut self, key: OperationKey, place: &WordPlace) -> Result<(), Failure> {
+        let word = CompletionWord::new(self.mapped(place.region)?, place.handle, place.offset)?;
+        self.words.insert(key, word);
+        Ok(())
+    }
+
+    fn set_word(&mut self, key: OperationKey, is_complete: bool) {
+        if let Some(word) = self.words.remove(&key) {
+            word.set(is_complete);
+        }
+    }
+
+    fn release(&mut self, key: OperationKey) {
+        self.words.remove(&key);
+        let fragment = |fragment| FragmentKey { operation: key, fragment };
+        // Nearly always there are none: the engines have them.
+        while let Some((first, _)) = self.leases.range(fragment(0)..=fragment(u16::MAX)).next() {
+            let first = *first;
+            self.leases.remove(&first);
+        }
+    }
+
+    fn create_event(&mut self, connection: ConnectionId, handle: u64) -> Result<(), Failure> {
+        let event = CompletionEvent::new().map_err(|error| {
+            Failure::new(Code::Internal, format!("cannot make an eventfd for the job: {error}"))
+        })?;
+        self.events.insert((connection, handle), Arc::new(event));
+        Ok(())
+    }
+
+    fn close_event(&mut self, connection: ConnectionId, handle: u64) {
+        self.events.remove(&(connection, handle));
+    }
+
+    fn plan(&mut self, job: JobId, credentials: &Credentials, open: &Open) -> Result<JobSpec, Failure> {
+        let plan = self.planner.plan(open, credentials)?;
+        let spec = plan.spec.clone();
+        self.tasks.insert(job, TaskHandle { plan, wake: Arc::default(), events: None, spans: None });
+        Ok(spec)
+    }
+
+    fn is_secret(&self, job: JobId, secret: &str) -> bool {
+        let own = self.tasks.get(&job).map(|task| &task.plan.endpoint.secret);
+        let given = Credential::new(secret.as_bytes());
+        own.zip(given.ok()).is_some_and(|(own, given)| *own == given.secret)
+    }
+
+    fn unmap(&mut self, region: RegionId) {
+        if let Some(region) = self.regions.remove(&region) {
+            // Unmapping takes long, and this may be a thread of the data path.
+            self.runtime.spawn_blocking(move || drop(region));
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The host's core behind one lock, with its handles: each thread that has an input calls it, and executes the outputs.
+//!
+//! The lock covers the outputs, so that all lanes have the operations, and each connection its messages, in the order in which the
+//! core made them. Nothing under it waits: outputs are queued for other threads.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use sumac_api::{Failure, JobStats};
+use sumac_host::{
+    ConnectionId, EndedFragment, FragmentOutcome, FragmentTimes, Host, HostTotals, JobId, JobSummary,
+    Message, Output,
+};
+use sumac_transport::Completion;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::arena::Arena;
+use crate::backend::Backend;
+use crate::datapath::{Event, JobStats as LaneStats, Rejection};
+use crate::job_events::TaskEvent;
+use crate::outbox::{Delivery, Notification, Outbox};
+use crate::stats::{json, json_list};
+use crate::sync::monotonic_ns;
+
+#[derive(Debug)]
+struct Inner {
+    host: Host,
+    arena: Arena,
+    outputs: Vec<Output>,
+}
+
+/// See the module.
+pub(crate) struct Core {
+    inner: Mutex<Inner>,
+    /// Set once the data path has started, whose threads have this core.
+    backend: OnceLock<Weak<Backend>>,
+    /// The jobs to start.
+    starts: UnboundedSender<JobId>,
+    /// Notified when a job has been removed, and its name is free.
+    pub(crate) released: Notify,
+}
+
+impl Core {
+    pub(crate) fn new(host: Host, arena: Arena, starts: UnboundedSender<JobId>) -> Core {
+        Core {
+            inner: Mutex::new(Inner { host, arena, outputs: Vec::new() }),
+            backend: OnceLock::new(),
+            starts,
+            released: Notify::new(),
+        }
+    }
+
+    pub(crate) fn set_backend(&self, backend: &Arc<Backend>) {
+        // It is set once.
+        let _ = self.backend.set(Arc::downgrade(backend));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic in the core ends the daemon's thread that had it; the others stop by their own errors.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the core, and executes its outputs.
+    pub(crate) fn call<T>(&self, call: impl FnOnce(&mut Host, &mut Arena, &mut Vec<Output>) -> T) -> T {
+        self.run(&mut self.lock(), None, call)
+    }
+
+    /// Calls the core from the thread of a connection's session, which looks into its outbox afterwards.
+    pub(crate) fn call_session<T>(
+        &self,
+        connection: ConnectionId,
+        call: impl FnOnce(&mut Host, &mut Arena, &mut Vec<Output>) -> T,
+    ) -> T {
+        self.run(&mut self.lock(), Some(connection), call)
+    }
+
+    fn run<T>(
+        &self,
+        inner: &mut Inner,
+        own: Option<ConnectionId>,
+        call: impl FnOnce(&mut Host, &mut Arena, &mut Vec<Output>) -> T,
+    ) -> T {
+        let mut outputs = std::mem::take(&mut inner.outputs);
+        let result = call(&mut inner.host, &mut inner.arena, &mut outputs);
+        for output in outputs.drain(..) {
+            self.execute(&mut inner.arena, own, output);
+        }
+        inner.outputs = outputs;
+        result
+    }
+
+    fn execute(&self, arena: &mut Arena, own: Option<ConnectionId>, output: Output) {
+        match output {
+            Output::Send { connection, message } => send(arena, own, connection, *message),
+            Output::Submit { job, lane, key, mut operation } => {
+                if let Some(lease) = arena.take_lease(key) {
+                    operation.buffer = Box::new(lease);
+                }
+                if let Some(backend) = self.backend.get().and_then(Weak::upgrade) {
+                    // Fails when a thread of the data path has ended, which ends the daemon.
+                    let _ = backend.datapath.submit(job, lane, key, *operation);
+                }
+            }
+            // Fails when the daemon stops.
+            Output::Start { job } => drop(self.starts.send(job)),
+            Output::Wake { job } => {
+                if let Some(task) = arena.tasks.get(&job) {
+                    task.wake.notify_one();
+                }
+            }
+            Output::PeerLeft { job, rank } => {
+                if let Some(backend) = self.backend.get().and_then(Weak::upgrade) {
+                    backend.peer_left(job, rank);
+                }
+            }
+            Output::Span { job, span } => {
+                if let Some(spans) = arena.tasks.get(&job).and_then(|task| task.spans.as_ref()) {
+                    spans.ended(*span);
+                }
+            }
+            Output::Warn { job, message, ranks } => {
+                let name = arena.tasks.get(&job).map(|task| &task.plan.spec.job);
+                log_limited!(warn, job = ?name, ?ranks, "{message}");
+            }
+        }
+    }
+
+    /// Handles an event of a data path thread. It blocks no longer than the submission of an operation.
+    pub(crate) fn deliver(&self, event: Event) {
+        match event {
+            Event::JobReady { job } => self.send_task(job, TaskEvent::Ready),
+            Event::JobMeasured { job, measure } => self.send_task(job, TaskEvent::Measured(measure)),
+            Event::JobFailed { job, error } => self.call(|host, _, out| {
+                if let Some(job) = host.numbered(job) {
+                    host.engine_failed(monotonic_ns(), job, error, out);
+                }
+            }),
+            // The memory is released before the trainer is notified.
+            Event::Completed { id, completion, sent, .. } => {
+                let Completion { result, buffer, started, finished, loss, .. } = completion;
+                drop(buffer);
+                let times = FragmentTimes { taken: started.0, sent: sent.0, arrived: finished.0 };
+                let outcome = result.map_or_else(FragmentOutcome::Failed, |()| FragmentOutcome::Complete);
+                self.fragment_ended(id, EndedFragment { outcome, times, loss });
+            }
+            Event::Rejected { id, error, operation, .. } => {
+                drop(operation);
+                let outcome = match error {
+                    Rejection::Submit(error) => FragmentOutcome::Refused(error.to_string()),
+                    Rejection::UnknownJob { .. } => FragmentOutcome::JobEnded,
+                };
+                let times = FragmentTimes::default();
+                self.fragment_ended(id, EndedFragment { outcome, times, loss: None });
+            }
+        }
+    }
+
+    fn fragment_ended(&self, key: sumac_host::FragmentKey, ended: EndedFragment) {
+        self.call(|host, arena, out| host.fragment_ended(monotonic_ns(), key, ended, arena, out));
+    }
+
+    fn send_task(&self, number: u16, event: TaskEvent) {
+        self.call(|host, arena, _| {
+            let task = host.numbered(number).and_then(|job| arena.tasks.get(&job));
+            if let Some(events) = task.and_then(|task| task.events.as_ref()) {
+                // Fails when the job has ended.
+                let _ = events.send(event);
+            }
+        });
+    }
+
+    /// Removes a job, whose name is free from here on.
+    pub(crate) fn remove_job(&self, job: JobId) {
+        self.call(|host, arena, _| {
+            host.remove_job(job);
+            arena.tasks.remove(&job);
+        });
+        self.released.notify_waiters();
+    }
+
+    pub(crate) fn totals(&self) -> HostTotals {
+        self.lock().host.totals()
+    }
+
+    /// Returns the job with this number in packets.
+    pub(crate) fn summary(&self, number: u16) -> Option<JobSummary> {
+        let inner = self.lock();
+        inner.host.summary(inner.host.numbered(number)?)
+    }
+
+    /// Returns the statistics of the jobs that the data path has measured, from the sum of their lanes and the lanes.
+    pub(crate) fn job_stats(
+        &self,
+        measured: Vec<(LaneStats, Vec<LaneStats>)>,
+    ) -> Result<Vec<JobStats>, Failure> {
+        // The data path's threads take the lock with every operation that ends: the JSON is made without it.
+        let job = |(sum, lanes): (LaneStats, Vec<LaneStats>)| Some((self.summary(sum.job)?, sum, lanes));
+        let jobs: Vec<_> = measured.into_iter().filter_map(job).collect();
+        jobs.into_iter().map(|(summary, sum, lanes)| job_stats(summary, sum, lanes)).collect()
+    }
+
+    /// Returns the outboxes of all sessions.
+    pub(crate) fn outboxes(&self) -> Vec<Arc<Outbox>> {
+        self.lock().arena.sessions.values().map(|session| session.outbox.clone()).collect()
+    }
+
+    /// Notifies all sessions.
+    pub(crate) fn notify_sessions(&self, notification: impl Fn() -> Notification) {
+        for outbox in self.outboxes() {
+            // Fails when the session has ended.
+            let _ = outbox.push(notification());
+        }
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").finish_non_exhaustive()
+    }
+}
+
+/// Queues a message. `own`: the connection of this thread, which needs no wake-up.
+fn send(arena: &Arena, own: Option<ConnectionId>, connection: ConnectionId, message: Message) {
+    let Some(session) = arena.sessions.get(&connection) else { return };
+    let Message { outbound, attached_event, signalled_event, is_optional } = message;
+    let event = |handle: Option<u64>| arena.events.get(&(connection, handle?)).cloned();
+    let (attached, signalled) = (event(attached_event), event(signalled_event));
+    let delivery = Notification::Message(Delivery { outbound, attached, signalled, is_optional });
+    let outbox = &session.outbox;
+    // Fails when the session has ended.
+    let _ = if own == Some(connection) { outbox.append(delivery) } else { outbox.push(delivery) };
+}
+
+fn job_stats(job: JobSummary, sum: LaneStats, lanes: Vec<LaneStats>) -> Result<JobStats, Failure> {
+    let JobSummary { name, reply, submitted, ended, clients, .. } = job;
+    Ok(JobStats {
+        name,
+        job: sum.job,
+        epoch: reply.epoch,
+        rank: reply.rank,
+        world: reply.world,
+        state: sum.state.to_owned(),
+        error: sum.error.unwrap_or_default(),
+        clients,
+        mode: reply.mode,
+        slots: reply.slots,
+        slots_reason: reply.slots_reason,
+        dynamic: reply.dynamic,
+        elements: reply.elements,
+        operations_submitted: submitted,
+        operations_ended: ended,
+        engine: json(&sum.engine)?,
+        lanes: json_list(lanes)?,
+    })
+}

@@ -1,0 +1,36 @@
+//! The messages to a connection, from all threads to that of its session.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use sumac_api::Outbound;
+
+use crate::arena::CompletionEvent;
+use crate::wake_queue::WakeQueue;
+
+/// A message, with its eventfds.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) outbound: Outbound,
+    /// The eventfd that goes with it.
+    pub(crate) attached: Option<Arc<CompletionEvent>>,
+    /// The eventfd that is incremented after it was sent.
+    pub(crate) signalled: Option<Arc<CompletionEvent>>,
+    /// Whether a client that does not read does without it.
+    pub(crate) is_optional: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Notification {
+    Message(Delivery),
+    /// The daemon stops.
+    Stop,
+    /// Another daemon is about to take the connection over: no command is read after the answer, which follows the messages before.
+    Freeze(Sender<()>),
+    /// It goes on here.
+    Thaw,
+    /// The connection goes on in another daemon.
+    HandedOver,
+}
+
+pub(crate) type Outbox = WakeQueue<Notification>;

@@ -1,0 +1,47 @@
+//! A trainer's request to open a job, with the control plane and the secret for it.
+
+use std::sync::Arc;
+
+use sumac_api::{Failure, JobSpec, Open, OperationOrder};
+use sumac_control::Endpoint;
+use sumac_host::Credentials;
+use sumac_host::plan::{JobDefaults, complete};
+
+use crate::config::Config;
+use crate::control_planes::ControlPlanes;
+
+/// The request to the control plane, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) spec: JobSpec,
+    pub(crate) checksum: bool,
+}
+
+impl Plan {
+    pub(crate) fn order(&self) -> OperationOrder {
+        self.spec.order.unwrap_or_default()
+    }
+}
+
+/// Plans jobs from the configuration.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    pub(crate) config: Arc<Config>,
+    pub(crate) control_planes: ControlPlanes,
+}
+
+impl Planner {
+    pub(crate) fn plan(&self, open: &Open, credentials: &Credentials) -> Result<Plan, Failure> {
+        let Planner { config, control_planes } = self;
+        let defaults = JobDefaults {
+            scale: config.scale,
+            elements: config.elements,
+            slots: config.slots,
+            join_timeout_s: config.join_timeout().as_secs_f64(),
+        };
+        let spec = complete(&open.spec, &defaults)?;
+        let endpoint = control_planes.endpoint(config, open, credentials)?;
+        Ok(Plan { endpoint, spec, checksum: config.checksum })
+    }
+}

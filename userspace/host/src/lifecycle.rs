@@ -1,0 +1,307 @@
+//! The life of a job, from the name that it takes to its removal.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use sumac_api::{Code, DynamicReply, Failure, OpenReply, Outbound, Scale};
+use sumac_control::events::Post;
+use sumac_control::{Grant, Outcome};
+use sumac_job::ResumePoint;
+use sumac_transport::JobError;
+use sumac_wire::CLASSES;
+
+use crate::connection::ConnectionJobState;
+use crate::host::Host;
+use crate::job::{Job, JobPhase, JobSummary, RunningJob};
+use crate::job_end::JobEnd;
+use crate::lanes::Lanes;
+use crate::late::LateWorkers;
+use crate::log::Log;
+use crate::named::Named;
+use crate::quotas::{Quota, job_bytes};
+use crate::watch::Watch;
+use crate::{JobId, Message, Nanos, Output, Resources};
+
+impl Host {
+    /// Takes a job's name, of which a host has one job. Returns the rank of the job that has it.
+    ///
+    /// # Errors
+    /// The rank under which the name is in use.
+    pub fn take_name(&mut self, job: JobId) -> Result<(), u16> {
+        let Some(own) = self.state.jobs.get(&job).filter(|own| own.phase == JobPhase::AwaitsName) else {
+            return Ok(());
+        };
+        if let Some(holder) = self.holder(&own.name) {
+            return Err(holder);
+        }
+        if let Some(job) = self.state.jobs.get_mut(&job) {
+            job.phase = JobPhase::Starting;
+        }
+        Ok(())
+    }
+
+    /// Returns the rank of the job that has a name.
+    pub(crate) fn holder(&self, name: &str) -> Option<u16> {
+        let has_it = |job: &&Job| job.name == name && job.phase != JobPhase::AwaitsName;
+        self.state.jobs.values().find(has_it).map(|job| job.rank)
+    }
+
+    /// Records that all workers have joined. `point`: the position at which a worker that replaces another one continues.
+    ///
+    /// # Errors
+    /// The user's share is exceeded, or another job of this host has the job's number.
+    pub fn joined(&mut self, id: JobId, grant: &Grant, point: &ResumePoint) -> Result<OpenReply, Failure> {
+        let number = grant.terms.job;
+        let is_taken = self.running().any(|(_, running)| running.terms.job == number);
+        let Some(job) = self.state.jobs.get_mut(&id) else {
+            return Err(Failure::new(Code::JobFailed, "its trainer went away"));
+        };
+        let held = job_bytes(&grant.terms);
+        self.state.quotas.reserve(&self.config.quotas, job.uid, &[(Quota::Held, held)])?;
+        if is_taken {
+            self.state.quotas.release(job.uid, Quota::Held, held);
+            let message =
+                format!("the coordinator assigned number {number}, which another job of this host has");
+            return Err(Failure::new(Code::Refused, message).hint("use one aggregator per daemon"));
+        }
+        let reply = open_reply(job, grant, point, &self.config.backend);
+        let mut lanes = Lanes::new(CLASSES, grant.terms.shards, &grant.terms.resume);
+        lanes.begin_at(point);
+        job.running = Some(Box::new(RunningJob {
+            terms: grant.terms.clone(),
+            reply: reply.clone(),
+            held,
+            next: point.operation,
+            lanes,
+            log: Log::default(),
+            named: Named::default(),
+            next_transfers: BTreeMap::new(),
+            clients: BTreeSet::from([job.opener]),
+            late: LateWorkers::default(),
+            submitted: 0,
+            ended: 0,
+            is_cancelled: false,
+            closed: None,
+            faults: VecDeque::new(),
+            undiagnosed: None,
+            watch: Watch::default(),
+        }));
+        Ok(reply)
+    }
+
+    /// Records whether the control plane of a job answers.
+    pub fn set_connected(&mut self, job: JobId, is_connected: bool) {
+        if let Some(job) = self.state.jobs.get_mut(&job) {
+            job.is_connected = is_connected;
+        }
+    }
+
+    /// Records the number of slots that the coordinator has chosen by all workers' measurements.
+    pub fn set_slots(&mut self, job: JobId, slots: u32, reason: &str) {
+        if let Some(running) = self.running_mut(job) {
+            (running.reply.slots, running.reply.slots_reason) = (slots, reason.to_owned());
+        }
+    }
+
+    /// Answers the `open` of a job that is ready, and lets others attach.
+    pub fn opened(&mut self, id: JobId, out: &mut Vec<Output>) {
+        let Some(job) = self.state.jobs.get_mut(&id) else { return };
+        job.phase = JobPhase::Open;
+        let (Some(running), (connection, handle)) = (&job.running, job.opener) else { return };
+        let reply = Outbound::ok(job.request, &OpenReply { job: handle, ..running.reply.clone() });
+        if let Some(own) = self.handle_mut(connection, handle) {
+            own.state = ConnectionJobState::Open;
+            let message = Message { attached_event: Some(handle), ..Message::new(reply) };
+            out.push(Output::Send { connection, message: Box::new(message) });
+        }
+    }
+
+    /// Answers the `open` of a job that cannot be opened, and removes it.
+    pub fn not_opened(
+        &mut self,
+        id: JobId,
+        failure: Failure,
+        resources: &mut dyn Resources,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(job) = self.state.jobs.get(&id) else { return };
+        let ((connection, handle), request) = (job.opener, job.request);
+        if self.handle_mut(connection, handle).is_some() {
+            self.remove_handle(connection, handle, resources);
+            self.send(connection, Outbound::failed(Some(request), failure), out);
+        }
+        self.remove_job(id);
+    }
+
+    /// Records a further epoch, in which another worker was replaced, and reports the position for that one.
+    pub fn renewed(&mut self, id: JobId, epoch: u16, resume: &[u32], out: &mut Vec<Output>) {
+        let Some(job) = self.state.jobs.get_mut(&id) else { return };
+        let Some(running) = &mut job.running else { return };
+        running.reply.epoch = epoch;
+        let end = running.lanes.position(running.next);
+        if let Some(point) = running.log.resume_point(end, resume) {
+            job.post(id, Post::ResumePoint { epoch, point }, out);
+        }
+    }
+
+    /// Takes the reports for the job's control plane.
+    pub fn take_posts(&mut self, job: JobId) -> VecDeque<Post> {
+        self.state.jobs.get_mut(&job).map(|job| std::mem::take(&mut job.posts)).unwrap_or_default()
+    }
+
+    /// Takes the job's end, if it has one, after which it takes no part in anything.
+    pub fn take_end(&mut self, job: JobId) -> Option<JobEnd> {
+        let job = self.state.jobs.get_mut(&job)?;
+        let end = job.end.take()?;
+        job.phase = JobPhase::Leaving;
+        Some(end)
+    }
+
+    /// Returns the reason for which a job that starts is given up, if there is one.
+    #[must_use]
+    pub fn interruption(&self, job: JobId) -> Option<Failure> {
+        let gone = || Failure::new(Code::JobFailed, "its trainer went away");
+        match self.state.jobs.get(&job).map(|job| &job.end) {
+            Some(None) => None,
+            Some(Some(JobEnd::Failed { outcome: Some(Outcome::Died(_)), .. } | JobEnd::Closed { .. }))
+            | None => Some(gone()),
+            Some(Some(JobEnd::Failed { failure, .. })) => Some(failure.clone()),
+        }
+    }
+
+    /// Ends the operations of a job and notifies its clients. The data path has returned all fragments.
+    pub fn finish(
+        &mut self,
+        now: Nanos,
+        id: JobId,
+        end: &JobEnd,
+        resources: &mut dyn Resources,
+        out: &mut Vec<Output>,
+    ) {
+        let (failure, is_closed) = match end {
+            JobEnd::Failed { failure, .. } => (failure.clone(), false),
+            JobEnd::Closed { .. } => {
+                (Failure::new(Code::JobFailed, "the client that opened the job has closed it"), true)
+            }
+        };
+        let Some(job) = self.state.jobs.get_mut(&id) else { return };
+        job.phase = JobPhase::Leaving;
+        let opener = job.opener;
+        let mut clients = Vec::new();
+        if let Some(running) = &mut job.running {
+            running.closed.get_or_insert_with(|| failure.clone());
+            running.named.clear();
+            clients = std::mem::take(&mut running.clients).into_iter().collect();
+        }
+        self.fail_operations(now, id, &failure, resources, out);
+        for (connection, handle) in clients.into_iter().filter(|client| !is_closed || *client != opener) {
+            self.job_failed_at(connection, handle, &failure, resources, out);
+        }
+    }
+
+    /// Answers the `close` of a job that has left its control plane.
+    pub fn closed(&mut self, id: JobId, request: u64, resources: &mut dyn Resources, out: &mut Vec<Output>) {
+        let Some(job) = self.state.jobs.get(&id) else { return };
+        let (connection, handle) = job.opener;
+        if self.handle_mut(connection, handle).is_some() {
+            self.remove_handle(connection, handle, resources);
+            self.send(connection, Outbound::ok(request, &serde_json::Map::new()), out);
+        }
+    }
+
+    /// Removes a job, whose name is free from here on.
+    pub fn remove_job(&mut self, id: JobId) {
+        let Some(job) = self.state.jobs.remove(&id) else { return };
+        let held = job.running.as_ref().map_or(0, |running| running.held);
+        self.state.quotas.release(job.uid, Quota::Held, held);
+        if !job.has_handle {
+            self.state.quotas.release(job.uid, Quota::Jobs, 1);
+        }
+    }
+
+    /// Fails all jobs of this host.
+    pub fn fail_all(&mut self, error: &JobError, out: &mut Vec<Output>) {
+        for (id, job) in &mut self.state.jobs {
+            job.end_with(*id, JobEnd::ours(error.clone()), out);
+        }
+    }
+
+    /// Returns the job with this number in packets.
+    #[must_use]
+    pub fn numbered(&self, number: u16) -> Option<JobId> {
+        self.running().find(|(_, running)| running.terms.job == number).map(|(id, _)| id)
+    }
+
+    /// Returns the open job of this name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<JobId> {
+        let mut open = self.state.jobs.iter().filter(|(_, job)| job.phase == JobPhase::Open);
+        open.find(|(_, job)| job.name == name).map(|(id, _)| *id)
+    }
+
+    /// Returns a job as `stats` and the metrics describe it.
+    #[must_use]
+    pub fn summary(&self, id: JobId) -> Option<JobSummary> {
+        let job = self.state.jobs.get(&id)?;
+        let running = job.running.as_ref()?;
+        Some(JobSummary {
+            name: job.name.clone(),
+            is_connected: job.is_connected,
+            reply: running.reply.clone(),
+            submitted: running.submitted,
+            ended: running.ended,
+            clients: u32::try_from(running.clients.len()).unwrap_or(u32::MAX),
+        })
+    }
+
+    pub(crate) fn running(&self) -> impl Iterator<Item = (JobId, &RunningJob)> {
+        self.state.jobs.iter().filter_map(|(id, job)| Some((*id, job.running.as_deref()?)))
+    }
+
+    pub(crate) fn running_mut(&mut self, job: JobId) -> Option<&mut RunningJob> {
+        self.state.jobs.get_mut(&job)?.running.as_deref_mut()
+    }
+}
+
+fn open_reply(
+    job: &Job,
+    Grant { terms, placement }: &Grant,
+    point: &ResumePoint,
+    backend: &str,
+) -> OpenReply {
+    let is_dynamic = terms.is_dynamic();
+    // A dynamic job detects overflow of sums, and mostly needs no headroom.
+    let has_headroom = !is_dynamic || terms.headroom;
+    let max_int = i32::MAX / if has_headroom { i32::from(terms.world) } else { 1 };
+    let max_float = match terms.scale {
+        // In a dynamic job values that do not fit travel as floats.
+        Scale::Fixed(scale) if !is_dynamic => Some(f64::from(max_int) / f64::from(scale)),
+        Scale::Fixed(_) | Scale::Block => None,
+    };
+    OpenReply {
+        job: job.opener.1,
+        wire_job: terms.job,
+        epoch: terms.epoch,
+        rank: job.rank,
+        world: terms.world,
+        mode: terms.mode,
+        slots: terms.slots,
+        slots_reason: terms.slots_reason.clone(),
+        dynamic: is_dynamic.then(|| DynamicReply {
+            window: terms.window,
+            hosts: terms.parameter_hosts.clone(),
+            congestion_control: terms.congestion_control,
+            resumed: !terms.resume.is_empty(),
+            first_operation: point.operation.0,
+        }),
+        shards: terms.shards,
+        elements: terms.elements,
+        scale: terms.scale,
+        wire: terms.wire,
+        not_finite: terms.not_finite,
+        order: terms.order,
+        max_int,
+        max_float,
+        backend: backend.to_owned(),
+        plane: placement.aggregator.name().to_owned(),
+    }
+}

@@ -1,0 +1,443 @@
+//! The submission of operations: their checks, memory, order, and lanes.
+
+use std::ops::Range;
+
+use sumac_api::{
+    Code, Collective, CollectiveKind, Failure, MissingValues, OperationReply, Outbound, PostRecv, PostSend,
+};
+use sumac_control::events::{Announcement, Post};
+use sumac_job::{DType, JobTerms, OperationOrder, Reduction};
+use sumac_transport::Arithmetic;
+use sumac_wire::MAX_WORKERS;
+
+use crate::connection::ConnectionJobState;
+use crate::finished::Outcome;
+use crate::fragment::{ElementRanges, Fragment, Part, arithmetic, divide};
+use crate::host::Host;
+use crate::job::RunningJob;
+use crate::lanes::{Assignment, append_range};
+use crate::operation::{FragmentRecord, Operation, OperationPhase, Work};
+use crate::quotas::{Quota, operation_bytes};
+use crate::refusals::{gone, limit, unknown_job, unknown_region};
+use crate::tensor::Tensor;
+use crate::transfer::{self, Direction, Transfer, check_fraction};
+use crate::{ConnectionId, FragmentKey, JobId, Nanos, OperationKey, Output, RegionId, Resources, WordPlace};
+
+/// The longest name of an operation in bytes.
+const NAME_LEN: usize = 128;
+/// The most chunks of an operation: the largest tensor has so many of 256 elements.
+const MAX_CHUNKS: u64 = 1 << 24;
+/// The most outstanding operations of a job, over all its connections.
+const MAX_OUTSTANDING: u64 = 4096;
+
+/// An operation that is checked, and its tensor.
+struct Submission {
+    handle: u64,
+    tensor: Tensor,
+    work: Work,
+    /// The word's offset in the output's region.
+    word: Option<u64>,
+    fragments: Vec<(Fragment, ElementRanges)>,
+    chunks: u64,
+    received_ns: Option<Nanos>,
+    is_timed: bool,
+}
+
+impl Host {
+    pub(crate) fn submit(
+        &mut self,
+        now: Nanos,
+        (connection, id): (ConnectionId, u64),
+        kind: CollectiveKind,
+        request: &Collective,
+        resources: &mut dyn Resources,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Failure> {
+        let received_ns = (request.timing || self.config.has_spans).then_some(now);
+        let (job, running, rank) = self.open_job(connection, request.job)?;
+        let terms = &running.terms;
+        check(kind, request, terms)?;
+        let ranges = ElementRanges::of(kind, request.count, rank, terms.world, request.root);
+        let tensor = Tensor::new(kind, request, ranges);
+        let descriptor = request.descriptor(kind);
+        let per_chunk = running.per_chunk(descriptor.dtype, arithmetic(&descriptor));
+        let fragments = divide(descriptor.count, per_chunk, terms.shards);
+        let ranges = tensor.ranges();
+        let fragments = fragments.into_iter().map(|fragment| {
+            let ranges = ranges.within(&fragment.elements);
+            (fragment, ranges)
+        });
+        let (priority, importance) = (request.priority, request.importance);
+        let submission = Submission {
+            handle: request.job,
+            fragments: fragments.collect(),
+            chunks: chunks(request.count, per_chunk)?,
+            tensor,
+            work: Work::Collective { descriptor, priority, importance, id: None },
+            word: request.completion_word,
+            received_ns,
+            is_timed: request.timing,
+        };
+        let key = self.accept(now, connection, job, submission, resources)?;
+        self.send(connection, Outbound::ok(id, &OperationReply { op: key.op }), out);
+        self.place(key, job, resources, out);
+        Ok(())
+    }
+
+    /// Launches an operation, or announces its name to the other workers.
+    fn place(&mut self, key: OperationKey, job: JobId, resources: &mut dyn Resources, out: &mut Vec<Output>) {
+        let Some(found) = self.state.jobs.get_mut(&job) else { return };
+        let Some(running) = &mut found.running else { return };
+        if running.terms.order == OperationOrder::Submission {
+            return self.launch(key, resources, out);
+        }
+        let Some(announcement) = self.state.operations.get(&key).and_then(announcement) else { return };
+        if running.named.add(&announcement.name, key) {
+            found.post(job, Post::Announce(announcement), out);
+        }
+    }
+
+    pub(crate) fn post_send(
+        &mut self,
+        now: Nanos,
+        at: (ConnectionId, u64),
+        request: &PostSend,
+        resources: &mut dyn Resources,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Failure> {
+        let PostSend { job, region, dtype, offset, count, destination, priority, importance } = *request;
+        let direction = Direction::Send { priority, importance };
+        let transfer = Transfer { direction, peer: destination, dtype, count };
+        self.post(now, at, job, transfer, (region, offset), resources, out)
+    }
+
+    pub(crate) fn post_recv(
+        &mut self,
+        now: Nanos,
+        at: (ConnectionId, u64),
+        request: &PostRecv,
+        resources: &mut dyn Resources,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Failure> {
+        let PostRecv { job, region, dtype, offset, count, source, loss_bound, missing } = *request;
+        let direction = Direction::Receive { loss_bound, keeps: missing == MissingValues::Keep };
+        let transfer = Transfer { direction, peer: source, dtype, count };
+        self.post(now, at, job, transfer, (region, offset), resources, out)
+    }
+
+    /// Submits a transfer as a whole to one lane. Both workers spread their transfers over the shards by their numbers.
+    #[expect(clippy::too_many_arguments, reason = "a request's parts, with the core's usual parameters")]
+    fn post(
+        &mut self,
+        now: Nanos,
+        (connection, id): (ConnectionId, u64),
+        handle: u64,
+        transfer: Transfer,
+        (region, offset): (u64, u64),
+        resources: &mut dyn Resources,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Failure> {
+        let (job, running, rank) = self.open_job(connection, handle)?;
+        transfer::check(&transfer, &running.terms, rank)?;
+        let per_chunk = running.per_chunk(transfer.dtype, Arithmetic::Bits);
+        let whole = Fragment { elements: 0..transfer.count, chunks: 0 };
+        let submission = Submission {
+            handle,
+            tensor: Tensor::of_transfer(region, offset, &transfer),
+            fragments: vec![(whole, transfer.ranges())],
+            chunks: chunks(transfer.count, per_chunk)?,
+            work: Work::Transfer(transfer.clone()),
+            word: None,
+            received_ns: None,
+            is_timed: false,
+        };
+        let key = self.accept(now, connection, job, submission, resources)?;
+        self.send(connection, Outbound::ok(id, &OperationReply { op: key.op }), out);
+        let Some(running) = self.running_mut(job) else { return Ok(()) };
+        let next = running.next_transfers.entry((transfer.sends(), transfer.peer)).or_default();
+        let number = *next;
+        *next = number.wrapping_add(1);
+        let shard = number % u32::from(running.terms.shards.max(1));
+        // The lanes of the class that is not urgent come first: the receiver does not know the priority.
+        let (lane, job) = (u16::try_from(shard).unwrap_or(0), running.terms.job);
+        if let Some(operation) = self.state.operations.get_mut(&key) {
+            (operation.phase, operation.fragments_left) = (OperationPhase::InFlight, 1);
+        }
+        let key = FragmentKey { operation: key, fragment: 0 };
+        out.push(Output::Submit { job, lane, key, operation: Box::new(transfer.operation(number)) });
+        Ok(())
+    }
+
+    /// Returns an open job of a connection: its id, its state, and this worker's rank.
+    pub(crate) fn open_job(
+        &self,
+        connection: ConnectionId,
+        handle: u64,
+    ) -> Result<(JobId, &RunningJob, u16), Failure> {
+        let own = self.state.connections.get(&connection).and_then(|found| found.jobs.get(&handle));
+        match own.map(|own| (own.job, &own.state)) {
+            Some((job, ConnectionJobState::Open)) => {
+                let found = self.state.jobs.get(&job);
+                let running = found.and_then(|found| Some((found.running.as_deref()?, found.rank)));
+                running.map(|(running, rank)| (job, running, rank)).ok_or_else(|| unknown_job(handle))
+            }
+            Some((_, ConnectionJobState::Failed(failure))) => Err(failure.clone()),
+            Some((_, ConnectionJobState::Opening | ConnectionJobState::Closing { .. })) | None => {
+                Err(unknown_job(handle))
+            }
+        }
+    }
+
+    /// Checks and leases the memory of an operation, and adds it to the table.
+    fn accept(
+        &mut self,
+        now: Nanos,
+        connection: ConnectionId,
+        job: JobId,
+        submission: Submission,
+        resources: &mut dyn Resources,
+    ) -> Result<OperationKey, Failure> {
+        let Submission { handle, tensor, work, word, fragments, chunks, received_ns, is_timed } = submission;
+        let Some(found) = self.state.connections.get_mut(&connection) else { return Err(gone()) };
+        if found.outstanding >= found.limits.operations {
+            return Err(limit("outstanding operations", found.limits.operations, "wait for one first"));
+        }
+        let region = |handle: u64| -> Result<(RegionId, u64), Failure> {
+            let id = found.regions.get(&handle).ok_or_else(|| unknown_region(handle))?;
+            Ok((*id, self.state.regions.get(id).map_or(0, |region| region.size)))
+        };
+        let [from, to] = tensor.regions().map(region);
+        let ((from, from_size), (to, to_size)) = (from?, to?);
+        tensor.check(from_size, to_size)?;
+        let Some(running) = self.state.jobs.get_mut(&job).and_then(|job| job.running.as_deref_mut()) else {
+            return Err(unknown_job(handle));
+        };
+        check_outstanding(running)?;
+        let (uid, held) = (found.credentials.uid, operation_bytes(chunks, &running.terms));
+        self.state.quotas.reserve(&self.config.quotas, uid, &[(Quota::Held, held)])?;
+        found.last_operation += 1;
+        let key = OperationKey { connection, op: found.last_operation };
+        let word = word.map(|offset| WordPlace { region: to, handle: tensor.regions()[1], offset });
+        let records: Vec<_> = fragments
+            .into_iter()
+            .map(|(fragment, ranges)| {
+                let memory = tensor.lease_request([from, to], &fragment.elements, &ranges);
+                FragmentRecord { fragment, ranges, memory }
+            })
+            .collect();
+        if let Err(failure) = lease(key, word.as_ref(), &records, resources) {
+            resources.release(key);
+            self.state.quotas.release(uid, Quota::Held, held);
+            return Err(failure);
+        }
+        running.submitted += 1;
+        found.outstanding += 1;
+        for id in [from, to] {
+            if let Some(region) = self.state.regions.get_mut(&id) {
+                region.users += 1;
+            }
+        }
+        let mut operation = Operation::new((job, handle, uid), [from, to], now, held, work);
+        (operation.word, operation.fragments) = (word, records);
+        (operation.received_ns, operation.is_timed) = (received_ns, is_timed);
+        self.state.operations.insert(key, operation);
+        Ok(key)
+    }
+
+    /// Assigns an operation its id, and submits its fragments to their lanes. All lanes have the operations in the same order.
+    pub(crate) fn launch(&mut self, key: OperationKey, resources: &mut dyn Resources, out: &mut Vec<Output>) {
+        let Some(operation) = self.state.operations.get_mut(&key) else { return };
+        let running = self.state.jobs.get_mut(&operation.job).and_then(|job| job.running.as_deref_mut());
+        let (Some(running), Work::Collective { descriptor, priority, importance, id: number }) =
+            (running, &mut operation.work)
+        else {
+            return;
+        };
+        let id = running.next;
+        running.next = id.next();
+        *number = Some(id);
+        let class = u16::from(descriptor.is_urgent);
+        let is_block_scaled = running.is_block_scaled(descriptor);
+        let fragments = operation.fragments.iter().map(|record| &record.fragment);
+        let assignments = running.lanes.assign(class, is_block_scaled, fragments);
+        let per_chunk = running.per_chunk(descriptor.dtype, arithmetic(descriptor));
+        let mut submitted = 0;
+        for (fragment, (assignment, record)) in (0..).zip(assignments.iter().zip(&operation.fragments)) {
+            let Assignment { chunks, completed, completed_values } = assignment;
+            let Range { start, end } = record.fragment.elements;
+            let skipped = u64::from(*completed_values) * per_chunk;
+            append_range(&mut operation.missed, start..end.min(start + skipped));
+            if *completed < chunks.chunks {
+                let part = Part {
+                    terms: &running.terms,
+                    descriptor,
+                    id,
+                    priority: *priority,
+                    importance: *importance,
+                    elements: start..end,
+                    ranges: record.ranges.clone(),
+                    skip: *completed,
+                };
+                let key = FragmentKey { operation: key, fragment };
+                let (job, lane) = (running.terms.job, chunks.lane);
+                out.push(Output::Submit { job, lane, key, operation: Box::new(part.operation()) });
+                submitted += 1;
+            }
+        }
+        let chunks = assignments.iter().map(|assignment| assignment.chunks).collect();
+        running.log.add(id, descriptor.clone(), chunks);
+        (operation.phase, operation.fragments_left) = (OperationPhase::InFlight, submitted);
+        if submitted == 0 {
+            running.log.ended(id);
+            let missed = std::mem::take(&mut operation.missed);
+            self.complete(key, Outcome { missed, ..Outcome::default() }, resources, out);
+        }
+    }
+
+    /// Launches the operation of a name that all workers have announced.
+    pub(crate) fn release(
+        &mut self,
+        id: JobId,
+        name: &str,
+        resources: &mut dyn Resources,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(job) = self.state.jobs.get_mut(&id) else { return };
+        let released = job.running.as_mut().and_then(|running| running.named.release(name));
+        let Some((released, next)) = released else {
+            let message = format!("name {name:?} was released, for which no operation here waits");
+            return out.push(Output::Warn { job: id, message, ranks: Vec::new() });
+        };
+        let next = next.and_then(|next| self.state.operations.get(&next)).and_then(announcement);
+        if let Some(next) = next {
+            job.post(id, Post::Announce(next), out);
+        }
+        self.launch(released, resources, out);
+    }
+}
+
+/// Returns the announcement of an operation's name to the other workers.
+fn announcement(operation: &Operation) -> Option<Announcement> {
+    let Work::Collective { descriptor, priority, .. } = &operation.work else { return None };
+    let (signature, description) = (descriptor.unnumbered_signature(), descriptor.to_string());
+    let name = descriptor.name.clone().unwrap_or_default();
+    Some(Announcement { name, signature, description, priority: *priority })
+}
+
+fn lease(
+    key: OperationKey,
+    word: Option<&WordPlace>,
+    records: &[FragmentRecord],
+    resources: &mut dyn Resources,
+) -> Result<(), Failure> {
+    word.map_or(Ok(()), |word| resources.lease_word(key, word))?;
+    (0..).zip(records).try_for_each(|(fragment, record)| {
+        resources.lease(FragmentKey { operation: key, fragment }, &record.memory)
+    })
+}
+
+/// Refuses a further operation of a job that has ended, or has the most.
+fn check_outstanding(running: &RunningJob) -> Result<(), Failure> {
+    if let Some(failure) = &running.closed {
+        return Err(failure.clone());
+    }
+    if running.submitted.saturating_sub(running.ended) >= MAX_OUTSTANDING {
+        let message =
+            format!("{MAX_OUTSTANDING} operations of this job are outstanding, the most it may have");
+        return Err(Failure::new(Code::Limit, message).hint("wait for one first"));
+    }
+    Ok(())
+}
+
+/// Returns the chunks of a tensor. Refuses too many.
+fn chunks(count: u64, per_chunk: u64) -> Result<u64, Failure> {
+    let per_chunk = per_chunk.max(1);
+    let chunks = count.div_ceil(per_chunk);
+    if chunks > MAX_CHUNKS {
+        let message = format!("{count} elements in packets of {per_chunk} are {chunks} packets");
+        return Err(Failure::new(Code::Limit, format!("{message}; an operation has at most {MAX_CHUNKS}"))
+            .hint("open the job with larger `elements`, or split the tensor"));
+    }
+    Ok(chunks)
+}
+
+/// Checks a request's loss bound.
+fn check_bound(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Result<(), Failure> {
+    let (name, bound) = (kind.name(), request.loss_bound);
+    check_fraction(name, bound)?;
+    let reduction = request.reduction.unwrap_or_default();
+    let problem = match () {
+        () if bound == 0.0 => return Ok(()),
+        () if job.is_direct() && bound == 1.0 => "something must arrive",
+        () if !(kind.reduces() || job.is_direct() && kind == CollectiveKind::Allgather) => {
+            "values that are only moved have no others that could stand for them"
+        }
+        () if request.dtype == DType::Int32 => "a sum of some workers' int32 cannot be scaled to that of all",
+        () if matches!(reduction, Reduction::Min | Reduction::Max) => {
+            "the minimum or maximum of some workers is not that of all"
+        }
+        () if usize::from(job.world) > MAX_WORKERS => "it is for jobs of up to 32 workers",
+        () if job.whole => "a P4 switch aggregates this static job, and leaves no worker out",
+        () if job.fan_in_1 > 0 && !job.is_dynamic() => {
+            "in a static job two levels of aggregators wait for all workers"
+        }
+        () => return Ok(()),
+    };
+    let message = format!("{name}: loss_bound {bound}: {problem}");
+    Err(Failure::new(Code::Unsupported, message).hint("leave loss_bound out, or give 0"))
+}
+
+/// Checks a request before its memory is leased.
+fn check(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Result<(), Failure> {
+    let bad = |problem: String| Failure::new(Code::BadField, format!("{}: {problem}", kind.name()));
+    let Collective { count, priority, root, ref name, .. } = *request;
+    check_bound(kind, request, job)?;
+    if priority > 7 {
+        return Err(bad(format!("priority {priority} is not between 0 and 7")));
+    }
+    if count > u64::from(u32::MAX) {
+        let problem = format!("{count} elements; packets can address {} of a tensor", u32::MAX);
+        return Err(bad(problem).hint("split the tensor"));
+    }
+    if let Some(root) = root.filter(|root| *root >= job.world) {
+        return Err(bad(format!("root {root} is not below world {}", job.world)));
+    }
+    if kind.has_blocks() && !count.is_multiple_of(u64::from(job.world)) {
+        let problem = format!("{count} elements do not divide into blocks for {} workers", job.world);
+        return Err(bad(problem).hint("count is that of the whole tensor; pad it to a multiple of world"));
+    }
+    match name {
+        Some(name) if name.is_empty() || name.len() > NAME_LEN || name.contains(char::is_control) => {
+            Err(bad(format!("a name must have 1 to {NAME_LEN} bytes and no control characters")))
+        }
+        None if job.order == OperationOrder::Name => {
+            Err(bad("an operation of a job in order of names needs a name".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_static_job_of_a_switch_has_no_loss_bound() {
+        let terms = JobTerms::new(1, 1, 1, 2);
+        let with = |loss_bound: f32, terms: &JobTerms| {
+            let sum = json!({"job": 1, "region": 1, "dtype": "float32", "offset": 0, "count": 4, "loss_bound": loss_bound});
+            check_bound(CollectiveKind::Allreduce, &serde_json::from_value(sum).unwrap(), terms)
+        };
+        with(0.1, &terms).unwrap();
+        let whole = JobTerms { whole: true, ..terms };
+        let refused = with(0.1, &whole).unwrap_err();
+        assert_eq!(refused.code, Code::Unsupported);
+        assert_eq!(
+            &*refused.message,
+            "allreduce: loss_bound 0.1: a P4 switch aggregates this static job, and leaves no worker out"
+        );
+        with(0.0, &whole).unwrap();
+    }
+}
