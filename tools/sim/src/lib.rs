@@ -18,6 +18,7 @@
 //! | [`fabric`] | a leaf-spine network |
 //! | [`job`] | set-up of a job at all of them |
 //! | [`trainer`] | the source of operations |
+//! | [`hosts`] | whole hosts: core, engines, coordinator, aggregator, trainers |
 //! | [`observer`] | hooks for checks at every packet |
 //! | [`tcp`] | a competing flow: NewReno or DCTCP |
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ pub mod class_queues;
 pub mod conservation;
 pub mod events;
 pub mod fabric;
+pub mod hosts;
 pub mod job;
 pub mod link;
 pub mod network;

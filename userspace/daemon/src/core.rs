@@ -225,7 +225,8 @@ fn send(arena: &Arena, own: Option<ConnectionId>, connection: ConnectionId, mess
     let Message { outbound, attached_event, signalled_event, is_optional } = message;
     let event = |handle: Option<u64>| arena.events.get(&(connection, handle?)).cloned();
     let (attached, signalled) = (event(attached_event), event(signalled_event));
-    let delivery = Notification::Message(Delivery { outbound, attached, signalled, is_optional });
+    let delivery = Delivery { outbound, attached, signalled, is_optional };
+    let delivery = Notification::Message(Box::new(delivery));
     let outbox = &session.outbox;
     // Fails when the session has ended.
     let _ = if own == Some(connection) { outbox.append(delivery) } else { outbox.push(delivery) };

@@ -22,7 +22,7 @@ pub(crate) struct Delivery {
 
 #[derive(Debug)]
 pub(crate) enum Notification {
-    Message(Delivery),
+    Message(Box<Delivery>),
     /// The daemon stops.
     Stop,
     /// Another daemon is about to take the connection over: no command is read after the answer, which follows the messages before.

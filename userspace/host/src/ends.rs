@@ -99,7 +99,10 @@ impl Host {
                 match report {
                     Some((rank, fault)) => attributed(outcome, *rank, fault),
                     None => {
-                        operation.phase = OperationPhase::HeldBack { outcome, until: now + FAULT_TIMEOUT };
+                        operation.phase = OperationPhase::HeldBack {
+                            outcome: Box::new(outcome),
+                            until: now + FAULT_TIMEOUT,
+                        };
                         return;
                     }
                 }

@@ -48,6 +48,7 @@ pub mod quotas;
 mod refusals;
 mod submit;
 mod tensor;
+pub mod terms;
 mod tick;
 mod transfer;
 mod watch;

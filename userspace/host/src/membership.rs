@@ -8,7 +8,7 @@ use crate::explain::{self, bounded};
 use crate::finished::Outcome;
 use crate::host::Host;
 use crate::job_end::{JobEnd, Undiagnosed};
-use crate::operation::OperationPhase;
+use crate::operation::{Operation, OperationPhase};
 use crate::{JobId, Nanos, OperationKey, Output, Resources, SECOND};
 
 /// The time to wait for the coordinator's diagnosis of a mismatch, while it is connected.
@@ -100,7 +100,7 @@ impl Host {
         let of_job = self.state.operations.iter().filter(|(_, operation)| operation.job == job);
         let held = of_job.filter_map(|(key, operation)| match &operation.phase {
             OperationPhase::HeldBack { outcome, until } => {
-                Some((*key, operation.id(), outcome.clone(), *until))
+                Some((*key, operation.id(), (**outcome).clone(), *until))
             }
             _ => None,
         });
@@ -150,7 +150,7 @@ impl Host {
     pub(crate) fn oldest(&self, id: JobId) -> Option<ReportedOperation> {
         let running = self.state.jobs.get(&id)?.running.as_ref()?;
         let own = self.state.operations.values().filter(|operation| operation.job == id);
-        let ids = own.filter(|operation| operation.is_in_flight()).filter_map(|operation| operation.id());
+        let ids = own.filter(|operation| operation.is_in_flight()).filter_map(Operation::id);
         let oldest = ids.max_by_key(|id| running.next.since(*id))?;
         running.log.get(oldest)
     }

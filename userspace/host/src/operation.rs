@@ -109,7 +109,7 @@ pub(crate) enum OperationPhase {
     InFlight,
     /// Its values could not be sent by another worker, whose report is awaited until this moment.
     HeldBack {
-        outcome: Outcome,
+        outcome: Box<Outcome>,
         until: Nanos,
     },
     /// It has ended with its job, and is reported with the job's end.

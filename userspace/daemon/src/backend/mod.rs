@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
 use sumac_control::neighbour::{self, ResolveError};
 use sumac_control::{Grant, PlaneKind};
+use sumac_host::terms::lane_params;
 use sumac_parameter::HostJob;
 use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
@@ -270,7 +271,7 @@ impl Backend {
         let hosts = terms.parameter_hosts.iter().copied();
         let line_rate = if terms.is_direct() { self.line_rate() } else { 0 };
         let plan = WorkerJob {
-            lanes: (0..terms.lanes()).map(|lane| terms::params(grant, lane, line_rate)).collect(),
+            lanes: (0..terms.lanes()).map(|lane| lane_params(grant, lane, line_rate)).collect(),
             hosts: self.paths(terms.job, "parameter host", hosts, terms.checksum, aggregator.as_ref())?,
             workers: self.paths(terms.job, "worker", terms.workers.iter().copied(), terms.checksum, None)?,
             peer: aggregator,

@@ -2,56 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use sumac_control::Grant;
 use sumac_control::plane::JobInstall;
-use sumac_control::{Grant, PlaneKind};
-use sumac_job::{JobTerms, Mode, result_token};
+use sumac_job::result_token;
 use sumac_parameter::{HostJob, Worker};
-use sumac_transport::limits::MIN_WINDOW;
-use sumac_transport::{DirectParams, DynamicParams, JobParams};
 use sumac_wire::MAX_HOSTS;
 use sumac_wire::tables::{HostJobEntry, job_flag};
-
-/// Returns the parameters of a lane. The first one measures the path for all.
-/// `line_rate`: that of this host's link, in bits per second; only direct jobs use it.
-pub(super) fn params(grant: &Grant, lane: u16, line_rate: u64) -> JobParams {
-    let Grant { terms, placement } = grant;
-    JobParams {
-        job: terms.job,
-        epoch: terms.epoch,
-        token: terms.token,
-        rank: placement.rank,
-        world: terms.world,
-        rack_rank: placement.rack_rank,
-        rack_world: placement.rack_world,
-        lane,
-        shards: terms.shards,
-        slots: if terms.mode == Mode::Static { terms.slots } else { 0 },
-        elements: terms.elements,
-        wire: terms.wire,
-        scaling: terms.scale,
-        not_finite: terms.not_finite,
-        measure: !terms.is_measured && lane == 0,
-        congestion_control: terms.mode == Mode::Static && terms.congestion_control,
-        dynamic: terms.is_dynamic().then(|| dynamic(grant)),
-        direct: terms.is_direct().then(|| direct(terms, line_rate)),
-    }
-}
-
-/// The shards divide the window and the link.
-fn direct(terms: &JobTerms, line_rate: u64) -> DirectParams {
-    let shards = terms.shards.max(1);
-    let window = (terms.window / u32::from(shards)).max(MIN_WINDOW * 2);
-    DirectParams { line_rate: line_rate / u64::from(shards), ..DirectParams::new(window) }
-}
-
-fn dynamic(Grant { terms, placement }: &Grant) -> DynamicParams {
-    let slots = if placement.aggregator == PlaneKind::None { 0 } else { terms.slots };
-    let usual = DynamicParams::new(slots).with_window(terms.window);
-    let usual = if terms.congestion_control { usual } else { usual.without_congestion_control() };
-    let (bitmap_1, beside_root) = (placement.bitmap_1, placement.beside_root);
-    let headroom = terms.headroom;
-    DynamicParams { fan_in_1: terms.fan_in_1, bitmap_1, beside_root, headroom, ..usual }
-}
 
 pub(super) fn worker_entry(Grant { terms, placement }: &Grant, local: Ipv4Addr) -> HostJobEntry {
     let mut host_ips = [0; MAX_HOSTS];

@@ -6,8 +6,6 @@ use glob::Pattern;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// In a pattern of job names: the name of the user that opens the job.
-
 /// A user or a group, by name or by number.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(untagged)]

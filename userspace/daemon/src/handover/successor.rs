@@ -175,7 +175,6 @@ impl Takeover {
 }
 
 /// Makes the handles anew. Returns the connections' sockets.
-#[expect(clippy::type_complexity, reason = "the parts of a session, once")]
 fn rebuild(
     host: &Host,
     arena: &mut Arena,

@@ -1,0 +1,529 @@
+//! A simulated host: its core, the engines of its jobs, its memberships; a live upgrade in place.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use sumac_control::coordinator::{Coordinator, Grant, Join, MemberId};
+use sumac_control::events::Post;
+use sumac_control::message::{End, JoinRequest, Status, WorkerHost};
+use sumac_control::plane::WorkerInstall;
+use sumac_host::quotas::QuotaLimits;
+use sumac_host::terms::lane_params;
+use sumac_host::{
+    EndedFragment, FragmentKey, FragmentOutcome, FragmentTimes, Host, HostConfig, HostState, JobEnd, JobId,
+    Message, Observed, Output, explain,
+};
+use sumac_job::{JobSpec, ResumePoint};
+use sumac_transport::{
+    Buffer, Completion, CompletionQueue, Engine, JobError, JobState, OpId, Packet as Received, PeerId,
+    PeerTable, SuspendedEngine, Time, Transmit,
+};
+
+use super::memory::Handles;
+use crate::events::{MILLI, Nanos};
+
+/// The aggregator's address.
+pub const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 48700);
+
+/// A lane of a job.
+struct Lane {
+    engine: Engine,
+    keys: BTreeMap<OpId, FragmentKey>,
+    ended: CompletionQueue,
+}
+
+/// A job's membership in its control plane.
+struct Membership {
+    spec: JobSpec,
+    member: Option<MemberId>,
+    /// The time until which the job's name, and then the other ranks, are waited for.
+    deadline: Nanos,
+    grant: Option<Grant>,
+    is_open: bool,
+    received: u64,
+    /// All reports, of which a restarted control plane may lack the last ones.
+    posts: Vec<Post>,
+    /// Whether the control plane was restarted, and does not know this connection.
+    is_stale: bool,
+    departed: Vec<u16>,
+    lanes: Vec<Lane>,
+}
+
+/// See the module.
+pub struct SimHost {
+    pub ip: Ipv4Addr,
+    pub core: Host,
+    pub handles: Handles,
+    memberships: BTreeMap<JobId, Membership>,
+    /// Messages to its trainers, in order.
+    pub outbox: VecDeque<(u64, Message)>,
+    pub upgrades: u32,
+    last_tick: Nanos,
+}
+
+fn config() -> HostConfig {
+    HostConfig {
+        quotas: QuotaLimits { mapped: 64 << 20, held: 256 << 20 },
+        backend: "sim".into(),
+        daemon: "sumac".into(),
+        has_spans: false,
+    }
+}
+
+impl SimHost {
+    #[must_use]
+    pub fn new(ip: Ipv4Addr) -> SimHost {
+        SimHost {
+            ip,
+            core: Host::new(config()),
+            handles: Handles::default(),
+            memberships: BTreeMap::new(),
+            outbox: VecDeque::new(),
+            upgrades: 0,
+            last_tick: 0,
+        }
+    }
+
+    /// Calls the core, and executes its outputs.
+    pub fn call<T>(
+        &mut self,
+        now: Nanos,
+        call: impl FnOnce(&mut Host, &mut Handles, &mut Vec<Output>) -> T,
+    ) -> T {
+        let mut outputs = Vec::new();
+        let result = call(&mut self.core, &mut self.handles, &mut outputs);
+        for output in outputs {
+            self.execute(now, output);
+        }
+        result
+    }
+
+    fn execute(&mut self, now: Nanos, output: Output) {
+        match output {
+            Output::Send { connection, message } => self.outbox.push_back((connection, *message)),
+            Output::Submit { job, lane, key, mut operation } => {
+                if let Some(memory) = self.handles.take_lease(key) {
+                    operation.buffer = Box::new(memory);
+                }
+                let id = self.core.numbered(job);
+                let found = id.and_then(|id| self.memberships.get_mut(&id));
+                let lane = found.and_then(|found| found.lanes.get_mut(usize::from(lane)));
+                let refused = match lane {
+                    Some(lane) => match lane.engine.submit(Time(now), *operation) {
+                        Ok(number) => {
+                            lane.keys.insert(number, key);
+                            None
+                        }
+                        Err((error, _)) => Some(FragmentOutcome::Refused(error.to_string())),
+                    },
+                    None => Some(FragmentOutcome::JobEnded),
+                };
+                if let Some(outcome) = refused {
+                    let times = FragmentTimes::default();
+                    self.fragment_ended(now, key, EndedFragment { outcome, times, loss: None });
+                }
+            }
+            Output::Start { job } => {
+                let open = self.core.jobs().find(|(id, ..)| *id == job).map(|(_, _, open)| open.clone());
+                let Some(open) = open else { return };
+                let timeout = open.spec.timeout_s.unwrap_or(5.0);
+                self.memberships.insert(
+                    job,
+                    Membership {
+                        spec: open.spec,
+                        member: None,
+                        deadline: now + (timeout * 1e9) as Nanos,
+                        grant: None,
+                        is_open: false,
+                        received: 0,
+                        posts: Vec::new(),
+                        is_stale: false,
+                        departed: Vec::new(),
+                        lanes: Vec::new(),
+                    },
+                );
+            }
+            // The cluster looks after each event.
+            Output::Wake { .. } | Output::PeerLeft { .. } | Output::Span { .. } | Output::Warn { .. } => {}
+        }
+    }
+
+    fn fragment_ended(&mut self, now: Nanos, key: FragmentKey, ended: EndedFragment) {
+        self.call(now, |host, handles, out| host.fragment_ended(now, key, ended, handles, out));
+    }
+
+    /// Exchanges everything with the control plane. Returns whether something has changed.
+    pub fn synchronize(&mut self, now: Nanos, coordinator: &mut Coordinator, is_connected: bool) -> bool {
+        let ids: Vec<JobId> = self.memberships.keys().copied().collect();
+        let mut has_changed = false;
+        for id in ids {
+            has_changed |= self.synchronize_job(now, id, coordinator, is_connected);
+        }
+        has_changed
+    }
+
+    fn synchronize_job(
+        &mut self,
+        now: Nanos,
+        id: JobId,
+        coordinator: &mut Coordinator,
+        is_connected: bool,
+    ) -> bool {
+        let Some(found) = self.memberships.get(&id) else { return false };
+        if found.is_open {
+            return self.synchronize_open(now, id, coordinator, is_connected);
+        }
+        if let Some(failure) = self.core.interruption(id) {
+            self.abort(now, id, coordinator, failure);
+            return true;
+        }
+        if !is_connected {
+            return false;
+        }
+        match found.member {
+            // The control plane was restarted meanwhile.
+            None if found.is_stale => {
+                let failure =
+                    sumac_api::Failure::new(sumac_api::Code::Unreachable, "the connection was lost");
+                self.abort(now, id, coordinator, failure);
+                true
+            }
+            None => self.join(now, id, coordinator),
+            Some(member) => self.start(now, id, member, coordinator),
+        }
+    }
+
+    fn join(&mut self, now: Nanos, id: JobId, coordinator: &mut Coordinator) -> bool {
+        if let Err(holder) = self.core.take_name(id) {
+            let Some(found) = self.memberships.get(&id) else { return false };
+            if now < found.deadline {
+                return false;
+            }
+            let failure =
+                sumac_api::Failure::new(sumac_api::Code::RankTaken, format!("rank {holder} has it"));
+            self.abort(now, id, coordinator, failure);
+            return true;
+        }
+        let Some(found) = self.memberships.get_mut(&id) else { return false };
+        let host = WorkerHost {
+            data_ip: self.ip,
+            data_port: AGGREGATOR.port(),
+            mac: [0; 6],
+            max_elements: 352,
+            max_shards: 2,
+            checksum: false,
+        };
+        let worker =
+            WorkerInstall { ip: self.ip, port: AGGREGATOR.port(), mac: [0; 6], local_ip: *AGGREGATOR.ip() };
+        let asked = JoinRequest { spec: found.spec.clone(), host };
+        match coordinator.join(std::time::Duration::from_nanos(now), &Join { asked, worker, rack: None }) {
+            Ok(member) => found.member = Some(member),
+            Err(refusal) => {
+                let error = sumac_control::JoinError::Refused(refusal);
+                let failure = explain::join_error(&error, found.spec.order.unwrap_or_default());
+                self.abort(now, id, coordinator, failure);
+            }
+        }
+        true
+    }
+
+    /// Starts a job whose workers have joined, and opens it once its engines are ready.
+    fn start(&mut self, now: Nanos, id: JobId, member: MemberId, coordinator: &mut Coordinator) -> bool {
+        let status = coordinator.status(member).map(|(_, status)| status);
+        let Some(found) = self.memberships.get_mut(&id) else { return false };
+        let order = found.spec.order.unwrap_or_default();
+        let failure = match (status, &found.grant) {
+            (Some(Status::Waiting(ranks)), _) if now < found.deadline => {
+                let _ = ranks;
+                return false;
+            }
+            (Some(Status::Waiting(ranks)), _) => {
+                sumac_api::Failure::new(sumac_api::Code::RanksMissing, "ranks are missing").ranks(ranks)
+            }
+            (Some(Status::Over(End::Failed(failure))), _) => explain::job_failure(&failure, order),
+            (Some(Status::Over(End::Refused(refusal))), _) => {
+                explain::join_error(&sumac_control::JoinError::Refused(refusal), order)
+            }
+            (Some(Status::Over(End::Finished)) | None, _) => {
+                sumac_api::Failure::new(sumac_api::Code::JobFailed, "no member any more")
+            }
+            (Some(Status::Running { grant, departed }), None) => {
+                let peers = PeerTable::of(Some(AGGREGATOR), []);
+                let engine = |lane| Engine::new(lane_params(&grant, lane, 0), &peers);
+                let lanes = (0..grant.terms.lanes()).map(engine);
+                let lane = |engine| Lane { engine, keys: BTreeMap::new(), ended: CompletionQueue::default() };
+                let lanes: Result<Vec<_>, _> = lanes.map(|engine| engine.map(lane)).collect();
+                found.lanes = lanes.expect("the coordinator's terms make engines");
+                (found.departed, found.grant) = (departed, Some((*grant).clone()));
+                match self.core.joined(id, &grant, &ResumePoint::default()) {
+                    Ok(_) => return true,
+                    Err(failure) => failure,
+                }
+            }
+            (Some(Status::Running { .. }), Some(_)) => {
+                let mut failed = None;
+                for lane in &found.lanes {
+                    match lane.engine.state() {
+                        JobState::Ready => {}
+                        JobState::Failed(error) => failed = Some(error.clone()),
+                        JobState::Probing | JobState::Measured(_) => return false,
+                    }
+                }
+                match failed {
+                    Some(error) => explain::job_error(&error),
+                    None => {
+                        found.is_open = true;
+                        self.call(now, |host, _, out| host.opened(id, out));
+                        return true;
+                    }
+                }
+            }
+        };
+        self.abort(now, id, coordinator, failure);
+        true
+    }
+
+    fn abort(&mut self, now: Nanos, id: JobId, coordinator: &mut Coordinator, failure: sumac_api::Failure) {
+        if let Some(member) = self.memberships.remove(&id).and_then(|found| found.member) {
+            let outcome = sumac_control::Outcome::Failed(format!("its start failed: {}", failure.message));
+            coordinator.leave(member, &outcome);
+        }
+        self.call(now, |host, handles, out| host.not_opened(id, failure, handles, out));
+    }
+
+    fn synchronize_open(
+        &mut self,
+        now: Nanos,
+        id: JobId,
+        coordinator: &mut Coordinator,
+        is_connected: bool,
+    ) -> bool {
+        if let Some(end) = self.core.take_end(id) {
+            self.finish(now, id, end, coordinator);
+            return true;
+        }
+        let Some(found) = self.memberships.get_mut(&id) else { return false };
+        let (Some(member), true) = (found.member, is_connected) else { return false };
+        let time = std::time::Duration::from_nanos(now);
+        found.posts.extend(self.core.take_posts(id));
+        if std::mem::take(&mut found.is_stale) {
+            let (job, rank, received) = (found.spec.job.clone(), found.spec.rank, found.received);
+            if let Err(failure) = coordinator.reconnect(time, &job, rank, member, received) {
+                self.call(now, |host, _, out| host.membership_failed(id, &failure, out));
+                return true;
+            }
+        }
+        let known = coordinator.posted(member);
+        let new = found.posts.get(usize::try_from(known).unwrap_or(usize::MAX)..).unwrap_or_default();
+        let mut has_changed = !new.is_empty();
+        if has_changed {
+            coordinator.post(time, member, known, new.to_vec());
+            has_changed = coordinator.posted(member) > known;
+        }
+        match coordinator.status(member).map(|(_, status)| status) {
+            Some(Status::Over(End::Failed(failure))) => {
+                self.call(now, |host, _, out| host.membership_failed(id, &failure, out));
+                return true;
+            }
+            Some(Status::Running { departed, .. }) => found.departed = departed,
+            Some(Status::Over(_) | Status::Waiting(_)) => {}
+            None => {
+                let failure = sumac_control::JobFailure {
+                    kind: sumac_control::FailureKind::NoMember,
+                    message: "this worker is no member any more".into(),
+                    ranks: Vec::new(),
+                };
+                self.call(now, |host, _, out| host.membership_failed(id, &failure, out));
+                return true;
+            }
+        }
+        let received = found.received;
+        if let Some((number, event)) = coordinator.event(member, received) {
+            found.received = number + 1;
+            coordinator.on_received(member, number + 1);
+            self.call(now, |host, handles, out| host.control_event(now, id, event, handles, out));
+            has_changed = true;
+        }
+        has_changed
+    }
+
+    fn finish(&mut self, now: Nanos, id: JobId, end: JobEnd, coordinator: &mut Coordinator) {
+        let error = match &end {
+            JobEnd::Failed { error, .. } => error.clone(),
+            JobEnd::Closed { .. } => JobError::Ended { reason: "this worker has left it".into() },
+        };
+        if let Some(found) = self.memberships.get_mut(&id) {
+            found.lanes.iter_mut().for_each(|lane| lane.engine.fail(error.clone()));
+        }
+        self.collect(now);
+        let member = self.memberships.remove(&id).and_then(|found| found.member);
+        let outcome = match &end {
+            JobEnd::Closed { .. } => Some(sumac_control::Outcome::Done),
+            JobEnd::Failed { outcome, .. } => outcome.clone(),
+        };
+        if let (Some(member), Some(outcome)) = (member, outcome) {
+            coordinator.leave(member, &outcome);
+        }
+        self.call(now, |host, handles, out| host.finish(now, id, &end, handles, out));
+        if let JobEnd::Closed { request } = end {
+            self.call(now, |host, handles, out| host.closed(id, request, handles, out));
+        }
+        self.core.remove_job(id);
+    }
+
+    /// The control plane was restarted. Jobs that are being opened end, as their connections do.
+    pub fn lose_control(&mut self) {
+        for found in self.memberships.values_mut() {
+            found.is_stale = true;
+            if !found.is_open {
+                found.member = None;
+                found.deadline = 0;
+            }
+        }
+    }
+
+    /// Lets time pass: heartbeats, the periodic looks, expired requests.
+    pub fn tick(&mut self, now: Nanos, coordinator: &mut Coordinator, is_connected: bool) {
+        if now < self.last_tick + 100 * MILLI {
+            return;
+        }
+        self.last_tick = now;
+        let ids: Vec<JobId> = self.memberships.keys().copied().collect();
+        for id in ids {
+            let Some(found) = self.memberships.get(&id) else { continue };
+            if let (Some(member), true) = (found.member, is_connected) {
+                coordinator.heartbeat(std::time::Duration::from_nanos(now), member);
+            }
+            if !found.is_open {
+                continue;
+            }
+            let departed = found.departed.clone();
+            let results = found.lanes.iter().map(|lane| lane.engine.stats().results).sum();
+            let tick = self
+                .call(now, |host, handles, out| host.tick(now, id, is_connected, &departed, handles, out));
+            if tick.wants_results {
+                let observed = Observed::Results(Some(results));
+                self.call(now, |host, _, out| host.observe(now, id, observed, out));
+            }
+        }
+        let connections: Vec<u64> = self.core.connections().map(|(id, ..)| id).collect();
+        for connection in connections {
+            self.call(now, |host, _, out| host.expire(now, connection, out));
+        }
+    }
+
+    /// Delivers a packet of the aggregator.
+    pub fn deliver(&mut self, now: Nanos, payload: &[u8]) {
+        let Ok(packet) = Received::parse(payload, PeerId(0), false) else { return };
+        let id = self.core.numbered(packet.header.job);
+        let Some(found) = id.and_then(|id| self.memberships.get_mut(&id)) else { return };
+        let slots = found.grant.as_ref().map_or(1, |grant| grant.terms.slots.max(1));
+        let lane = sumac_transport::LaneField::Slot(slots).lane(&packet.header);
+        if let Some(lane) = lane.and_then(|lane| found.lanes.get_mut(usize::from(lane))) {
+            lane.engine.on_packet(Time(now), &packet);
+        }
+    }
+
+    /// Returns the next packet, with its shard.
+    pub fn transmit(&mut self, now: Nanos, frame: &mut [u8]) -> Option<(u16, Vec<u8>)> {
+        let mut lanes = self.memberships.values_mut().flat_map(|found| &mut found.lanes);
+        let sent = lanes.find_map(|lane| lane.engine.poll_transmit(Time(now), frame))?;
+        let Transmit { len, port_offset, .. } = sent;
+        Some((port_offset, frame[..len].to_vec()))
+    }
+
+    pub fn deadline(&self) -> Option<Nanos> {
+        let lanes = self.memberships.values().flat_map(|found| &found.lanes);
+        lanes.filter_map(|lane| lane.engine.poll_timeout()).map(|time| time.0).min()
+    }
+
+    /// Runs the engines' timers.
+    pub fn expire(&mut self, now: Nanos) {
+        for lane in self.memberships.values_mut().flat_map(|found| &mut found.lanes) {
+            if lane.engine.poll_timeout().is_some_and(|due| due.0 <= now) {
+                lane.engine.on_timeout(Time(now));
+            }
+        }
+    }
+
+    /// Passes the ends of operations and jobs to the core.
+    pub fn collect(&mut self, now: Nanos) {
+        let mut ended = Vec::new();
+        let mut failed = Vec::new();
+        for (id, found) in &mut self.memberships {
+            for lane in &mut found.lanes {
+                while let Some(completion) = lane.engine.poll_completion() {
+                    lane.ended.push(completion);
+                }
+                while let Some(Completion { id, result, buffer, started, finished, loss, .. }) =
+                    lane.ended.pop()
+                {
+                    drop(buffer);
+                    let Some(key) = lane.keys.remove(&id) else { continue };
+                    let times = FragmentTimes { taken: started.0, sent: started.0, arrived: finished.0 };
+                    let outcome = result.map_or_else(FragmentOutcome::Failed, |()| FragmentOutcome::Complete);
+                    ended.push((key, EndedFragment { outcome, times, loss }));
+                }
+                if let (JobState::Failed(error), true) = (lane.engine.state(), found.is_open) {
+                    failed.push((*id, error.clone()));
+                }
+            }
+        }
+        for (key, end) in ended {
+            self.fragment_ended(now, key, end);
+        }
+        for (id, error) in failed {
+            self.call(now, |host, _, out| host.engine_failed(now, id, error, out));
+        }
+    }
+
+    /// Goes on as another daemon would: the core's state and the engines are written and read, and the handles made anew. Does
+    /// nothing while a job is being opened or ends.
+    pub fn upgrade(&mut self) {
+        let is_settled =
+            self.core.unsettled().is_empty() && self.memberships.values().all(|found| found.is_open);
+        let lanes = || self.memberships.values().flat_map(|found| &found.lanes);
+        if !is_settled || lanes().any(|lane| lane.engine.state_for_handover().is_none()) {
+            return;
+        }
+        let bytes = written(self.core.state());
+        let state: HostState = ciborium::from_reader(bytes.as_slice()).expect("the core's state is read");
+        assert_eq!(bytes, written(&state), "the state does not change by being handed over");
+        self.core = Host::resume(config(), state);
+        let mut suspended = Vec::new();
+        for lane in self.memberships.values_mut().flat_map(|found| &mut found.lanes) {
+            let engine = written(&lane.engine.state_for_handover().expect("checked"));
+            let engine: SuspendedEngine =
+                ciborium::from_reader(engine.as_slice()).expect("an engine is read");
+            let peers = PeerTable::of(Some(AGGREGATOR), []);
+            let idle = Engine::new(lane.engine.params().clone(), &peers).expect("the same parameters");
+            let with_memory: Vec<OpId> = lane.engine.buffers().map(|(number, _)| number).collect();
+            drop(std::mem::replace(&mut lane.engine, idle).into_buffers());
+            suspended.push((engine, with_memory));
+        }
+        self.handles.forget_leases();
+        for (key, request) in self.core.leases() {
+            sumac_host::Resources::lease(&mut self.handles, key, request).expect("it was leased before");
+        }
+        for (key, word) in self.core.words() {
+            sumac_host::Resources::lease_word(&mut self.handles, key, word).expect("it was leased before");
+        }
+        let mut suspended = suspended.into_iter();
+        for lane in self.memberships.values_mut().flat_map(|found| &mut found.lanes) {
+            let Some((engine, with_memory)) = suspended.next() else { return };
+            let (keys, handles) = (&lane.keys, &mut self.handles);
+            let buffer = |number: OpId| {
+                let key = keys.get(&number).filter(|_| with_memory.contains(&number))?;
+                handles.take_lease(*key).map(|memory| Box::new(memory) as Box<dyn Buffer>)
+            };
+            lane.engine = engine.resume(buffer).expect("an engine goes on");
+        }
+        self.upgrades += 1;
+    }
+}
+
+fn written(state: &impl serde::Serialize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    ciborium::into_writer(state, &mut bytes).expect("a state is written");
+    bytes
+}

@@ -1,0 +1,131 @@
+//! The handles of a simulated host: regions of real shared memory, their leases, completion words, and counted eventfds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sumac_api::{Code, Failure, JobSpec, Open};
+use sumac_host::plan::{JobDefaults, complete};
+use sumac_host::{
+    ConnectionId, Credentials, FragmentKey, JobId, LeaseRequest, OperationKey, RegionId, Resources, WordPlace,
+};
+use sumac_memory::{Lease, LeaseError, SharedRegion, Word};
+use sumac_transport::Buffer;
+
+/// The memory of a fragment.
+#[derive(Debug)]
+pub struct LeasedMemory {
+    input: Option<Lease>,
+    output: Option<Lease>,
+    skips: [usize; 2],
+}
+
+impl Buffer for LeasedMemory {
+    fn input(&self, byte_offset: usize, len: usize) -> &[u8] {
+        let at = byte_offset.checked_sub(self.skips[0]);
+        self.input.as_ref().zip(at).and_then(|(lease, at)| lease.input(at, len)).unwrap_or(&[])
+    }
+
+    fn output(&mut self, byte_offset: usize, len: usize) -> &mut [u8] {
+        let at = byte_offset.checked_sub(self.skips[1]);
+        let lease = self.output.as_mut().or(self.input.as_mut());
+        lease.zip(at).and_then(|(lease, at)| lease.output(at, len)).unwrap_or(&mut [])
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Handles {
+    /// The daemon's mappings.
+    pub regions: BTreeMap<RegionId, SharedRegion>,
+    leases: BTreeMap<FragmentKey, LeasedMemory>,
+    words: BTreeMap<OperationKey, Word>,
+    pub events: BTreeSet<(ConnectionId, u64)>,
+}
+
+fn failed(handle: u64) -> impl Fn(LeaseError) -> Failure {
+    move |error| {
+        let code = match error {
+            LeaseError::Outside { .. } => Code::OutOfRange,
+            LeaseError::Unaligned { .. } => Code::Misaligned,
+            LeaseError::Busy { .. } => Code::RangeBusy,
+        };
+        Failure::new(code, format!("region {handle}: {error}"))
+    }
+}
+
+impl Handles {
+    /// Takes a fragment's lease, for the engine that sums it.
+    pub fn take_lease(&mut self, key: FragmentKey) -> Option<LeasedMemory> {
+        self.leases.remove(&key)
+    }
+
+    /// Whether nothing is leased or open.
+    pub fn are_free(&self) -> bool {
+        self.regions.is_empty() && self.leases.is_empty() && self.words.is_empty() && self.events.is_empty()
+    }
+
+    /// Ends all leases, as a daemon does that has handed over; no word is set.
+    pub fn forget_leases(&mut self) {
+        self.leases.clear();
+        self.words.clear();
+    }
+
+    fn region(&self, region: RegionId) -> Result<&SharedRegion, Failure> {
+        self.regions.get(&region).ok_or_else(|| Failure::new(Code::Internal, "the region is not mapped"))
+    }
+}
+
+impl Resources for Handles {
+    fn lease(&mut self, key: FragmentKey, request: &LeaseRequest) -> Result<(), Failure> {
+        let ([from, to], failed) = (request.regions, failed(request.handle));
+        let (input, output) = (request.input.clone(), request.output.clone());
+        let (input, output) = if input.is_empty() && output.is_empty() {
+            (None, None)
+        } else if from == to {
+            (Some(self.region(from)?.lease(input, output).map_err(failed)?), None)
+        } else {
+            let input = self.region(from)?.lease(input, 0..0).map_err(&failed)?;
+            (Some(input), Some(self.region(to)?.lease(0..0, output).map_err(&failed)?))
+        };
+        self.leases.insert(key, LeasedMemory { input, output, skips: request.skips });
+        Ok(())
+    }
+
+    fn lease_word(&mut self, key: OperationKey, place: &WordPlace) -> Result<(), Failure> {
+        let offset = usize::try_from(place.offset).unwrap_or(usize::MAX);
+        let word = self.region(place.region)?.word(offset).map_err(failed(place.handle))?;
+        self.words.insert(key, word);
+        Ok(())
+    }
+
+    fn set_word(&mut self, key: OperationKey, is_complete: bool) {
+        if let Some(word) = self.words.remove(&key) {
+            word.release_with(if is_complete { sumac_api::WORD_COMPLETE } else { sumac_api::WORD_FAILED });
+        }
+    }
+
+    fn release(&mut self, key: OperationKey) {
+        self.words.remove(&key);
+        self.leases.retain(|fragment, _| fragment.operation != key);
+    }
+
+    fn create_event(&mut self, connection: ConnectionId, handle: u64) -> Result<(), Failure> {
+        assert!(self.events.insert((connection, handle)), "a handle has two eventfds");
+        Ok(())
+    }
+
+    fn close_event(&mut self, connection: ConnectionId, handle: u64) {
+        assert!(self.events.remove(&(connection, handle)), "an eventfd is closed twice");
+    }
+
+    fn plan(&mut self, _job: JobId, _credentials: &Credentials, open: &Open) -> Result<JobSpec, Failure> {
+        complete(&open.spec, &JobDefaults { join_timeout_s: 5.0, ..JobDefaults::default() })
+    }
+
+    fn is_secret(&self, _job: JobId, secret: &str) -> bool {
+        secret == "right"
+    }
+
+    fn unmap(&mut self, region: RegionId) {
+        assert!(self.regions.remove(&region).is_some(), "a region is unmapped twice");
+    }
+}

@@ -1,0 +1,22 @@
+//! Whole hosts in one simulated world: the host core, its engines, the coordinator and the aggregator as they are; trainers, the
+//! network, memory, time and faults come from a seed.
+//!
+//! ```text
+//!  trainers - host core - engines == lossy network == aggregator
+//!                 |                                      |
+//!                 +---- posts, events, status ---- coordinator
+//! ```
+//!
+//! | module | content |
+//! | --- | --- |
+//! | [`memory`] | the handles of a host: regions, leases, completion words |
+//! | [`host`] | a host: core, engines, memberships, live upgrade |
+//! | [`client`] | a trainer: honest, lying, hanging, or dying |
+//! | [`cluster`] | the event loop, the network, coordinator and aggregator |
+
+#![expect(clippy::expect_used, clippy::panic, reason = "an inconsistent world ends the run with its seed")]
+
+pub mod client;
+pub mod cluster;
+pub mod host;
+pub mod memory;
