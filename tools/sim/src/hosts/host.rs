@@ -496,6 +496,8 @@ impl SimHost {
             let engine: SuspendedEngine =
                 ciborium::from_reader(engine.as_slice()).expect("an engine is read");
             let peers = PeerTable::of(Some(AGGREGATOR), []);
+            let ended = written(&lane.ended);
+            lane.ended = ciborium::from_reader(ended.as_slice()).expect("a queue is read");
             let idle = Engine::new(lane.engine.params().clone(), &peers).expect("the same parameters");
             let with_memory: Vec<OpId> = lane.engine.buffers().map(|(number, _)| number).collect();
             drop(std::mem::replace(&mut lane.engine, idle).into_buffers());
