@@ -17,8 +17,13 @@ setup: ## install what is missing (Debian 12); the only task that touches the sy
 	@tools/setup.sh
 
 .PHONY: build
-build: setup ## build the binaries into target/release
+build: setup ## build the product into target/release: the daemon's CLI and the aggregator
 	cargo build --release --locked --bins
+	@ls -1 $(BIN)/sumac $(BIN)/sumac-agg
+
+.PHONY: equipment
+equipment: setup ## build the product and its equipment: lab, demo, figures, vectors
+	cargo build --workspace --release --locked --bins
 	@ls -1 $(BIN)/sumac $(BIN)/sumac-agg $(BIN)/sumac-lab $(BIN)/sumac-figures
 
 .PHONY: install
@@ -27,7 +32,7 @@ install: ## build and install libsumac, its header and its pkg-config file (PREF
 	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' INCLUDEDIR='$(INCLUDEDIR)' DESTDIR='$(DESTDIR)' userspace/c/install.sh $(BIN)
 
 .PHONY: package
-package: build ## the Debian packages into target/debian, and the wheel into target/wheels (installs cargo-deb first)
+package: equipment ## the Debian packages into target/debian, and the wheel into target/wheels (installs cargo-deb first)
 	@tools/setup.sh --packages
 	cargo build --release --locked -p sumac-c
 	tools/packaging/package.sh $(BIN)
@@ -39,12 +44,29 @@ container: package ## container images of Sumac and of a trainer, some minutes (
 	tools/launchers/container/build.sh $(if $(BASE),--base $(BASE))
 
 .PHONY: demo
-demo: build ## train on real data over a lab of 4 workers, without and with packet loss, and with PyTorch beside Gloo
+demo: equipment ## train on real data over a lab of 4 workers, without and with packet loss, and with PyTorch beside Gloo
 	$(BIN)/sumac-lab demo
 
 .PHONY: demo-p4
-demo-p4: build ## train through the P4 program on the behavioural model of a switch, and through the XDP programs (1 minute)
+demo-p4: equipment ## train through the P4 program on the behavioural model of a switch, and through the XDP programs (1 minute)
 	@p4=$$(tools/p4.sh); export PATH="$$p4$${p4:+:}$$PATH"; tools/p4/build.py --model && $(BIN)/sumac-lab demo --p4 --workers 2 --epochs 5
+
+C ?=
+
+.PHONY: check
+check: ## one crate: formatting, clippy with warnings denied, its tests (C=sumac-wire)
+	@test -n "$(C)" || { echo "name a crate: make check C=sumac-wire" >&2; exit 2; }
+	cargo fmt --check --package $(C)
+	cargo clippy --locked --package $(C) --all-targets -- -D warnings
+	cargo test --locked --package $(C)
+
+.PHONY: test-fast
+test-fast: ## what needs no root, in some minutes: units, decisions, models, simulation, lints
+	@tools/test-fast.sh
+
+.PHONY: nightly
+nightly: ## what CI has no time for: licences, site, PyTorch's cases, fuzzing, 10,000 seeds of whole hosts; a table of outcomes in target/nightly.txt
+	@tools/nightly.sh
 
 .PHONY: test
 test: ## everything: units, simulation, model checking, eBPF programs, packages, end to end
@@ -60,7 +82,7 @@ KILLS ?= 500
 SEED ?= $(shell date +%s)
 
 .PHONY: chaos
-chaos: build ## kill 1,000 random processes under a loop of allreduces, half of them in each mode (KILLS=N SEED=S)
+chaos: equipment ## kill 1,000 random processes under a loop of allreduces, half of them in each mode (KILLS=N SEED=S)
 	$(BIN)/sumac-lab chaos --mode static --kills $(KILLS) --seed $(SEED)
 	$(BIN)/sumac-lab chaos --mode dynamic --kills $(KILLS) --seed $(SEED)
 
@@ -90,12 +112,12 @@ torch-trixie: ## the same, and the Python client's tests, with Debian 13's PyTor
 		'python3 -B -m unittest discover -t userspace/python -s userspace/python/tests && python3 -B tools/torch-tests/run.py'
 
 .PHONY: bench
-bench: build ## measure, and write docs/results.md's numbers as JSON (long; installs what it compares with)
+bench: equipment ## measure, and write docs/results.md's numbers as JSON (long; installs what it compares with)
 	@tools/setup.sh --compare
 	tools/bench.sh
 
 .PHONY: vm
-vm: build ## run a lab on Debian's own kernel under emulation (needs qemu-system-x86 busybox-static cpio)
+vm: equipment ## run a lab on Debian's own kernel under emulation (needs qemu-system-x86 busybox-static cpio)
 	tools/vm/run.sh
 
 .PHONY: format
@@ -127,7 +149,7 @@ doc: build ## man pages and completions into target/doc-cli
 	$(BIN)/sumac-agg man target/doc-cli
 
 .PHONY: reference
-reference: build ## write docs/reference, the pages that are generated from the code
+reference: equipment ## write docs/reference, the pages that are generated from the code
 	SUMAC_BIN_DIR=$(BIN) /usr/bin/python3 tools/docs/reference.py
 
 .PHONY: book

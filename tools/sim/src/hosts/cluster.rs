@@ -18,6 +18,8 @@ use super::host::{AGGREGATOR, SimHost};
 use crate::events::{MILLI, Nanos};
 
 const STEP: Nanos = 10 * MILLI;
+/// The time after which a silent connection to the control plane ends.
+const SILENCE: Nanos = 2000 * MILLI;
 const SLOTS: u32 = 512;
 /// The number of elements of the aggregator's slots.
 const ELEMENTS: u16 = 352;
@@ -38,6 +40,8 @@ pub enum Fault {
     RestartCoordinator,
     /// The host does not reach the control plane until this time.
     CutControl(usize, Nanos),
+    /// Both ends of a host's connection to the control plane notice the other's silence, if it lasts.
+    Silent(usize),
 }
 
 /// The probabilities of a packet's fates.
@@ -209,6 +213,7 @@ impl Cluster {
         due.into_iter().for_each(|(_, fault)| self.strike(fault));
         self.coordinator.on_plane(time(now), Ok((self.instance, info(self.shards.len() as u16))));
         self.coordinator.tick(time(now));
+        self.execute_actions();
         self.shards.iter_mut().for_each(|shard| shard.set_now((now / MILLI) as u32));
         for client in &mut self.clients {
             if client.is_to_die()
@@ -234,7 +239,9 @@ impl Cluster {
     fn strike(&mut self, fault: Fault) {
         match fault {
             Fault::KillHost(host) => {
-                self.hosts[host] = None;
+                if let Some(mut killed) = self.hosts[host].take() {
+                    killed.disconnect_control(&mut self.coordinator);
+                }
                 let lost = self.clients.iter_mut().filter(|client| client.host == host);
                 lost.for_each(Client::lose_host);
             }
@@ -253,7 +260,16 @@ impl Cluster {
                 self.records = self.coordinator.all_records();
                 self.hosts.iter_mut().flatten().for_each(SimHost::lose_control);
             }
-            Fault::CutControl(host, until) => self.cut_until[host] = until,
+            Fault::CutControl(host, until) => {
+                self.cut_until[host] = until;
+                self.faults.push((self.now + SILENCE, Fault::Silent(host)));
+            }
+            Fault::Silent(host) if self.cut_until[host] <= self.now => {}
+            Fault::Silent(host) => {
+                if let Some(found) = &mut self.hosts[host] {
+                    found.disconnect_control(&mut self.coordinator);
+                }
+            }
         }
     }
 
@@ -434,11 +450,11 @@ impl Cluster {
         self.hosts.iter().flatten().all(is_free) && self.coordinator.is_idle()
     }
 
-    /// What hosts still hold, for messages.
+    /// Describes the hosts' remaining state, for messages.
     #[must_use]
     pub fn leftovers(&self) -> String {
         let totals: Vec<_> =
             self.hosts.iter().flatten().map(|host| (host.core.totals(), &host.handles)).collect();
-        format!("{totals:?}, coordinator idle: {}", self.coordinator.is_idle())
+        format!("{totals:?}, coordinator: {:?}", self.coordinator.overview())
     }
 }

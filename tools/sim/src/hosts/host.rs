@@ -371,6 +371,14 @@ impl SimHost {
         self.core.remove_job(id);
     }
 
+    /// The connections to the control plane have ended, which it notices.
+    pub fn disconnect_control(&mut self, coordinator: &mut Coordinator) {
+        for member in self.memberships.values().filter_map(|found| found.member) {
+            coordinator.on_disconnected(member);
+        }
+        self.lose_control();
+    }
+
     /// The control plane was restarted. Jobs that are being opened end, as their connections do.
     pub fn lose_control(&mut self) {
         for found in self.memberships.values_mut() {
