@@ -23,6 +23,7 @@ use std::{
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use sumac_agg::{AddJobError, OpenError, local::AskError};
+use sumac_control::release::{FormatVersion, requested};
 use sumac_loader::chain;
 
 const HELP: &str = "\
@@ -78,6 +79,12 @@ enum Verb {
 const NOT_ATTACHED: u8 = 3;
 
 pub fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let own = [FormatVersion { of: "maps of the aggregator", version: sumac_agg_layout::ABI }];
+    if let Some(table) = requested(&arguments, "sumac-agg", env!("CARGO_PKG_VERSION"), &own) {
+        println!("{table}");
+        return ExitCode::SUCCESS;
+    }
     let cli = Cli::parse();
     // Messages would be written over the live view.
     if !matches!(cli.verb, Verb::Top(_)) {

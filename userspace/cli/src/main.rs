@@ -25,6 +25,8 @@ mod upgrade;
 use std::{io::IsTerminal as _, process::ExitCode};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use sumac_control::release::{FormatVersion, requested};
+use sumac_daemon::Versions;
 use tracing_subscriber::EnvFilter;
 
 /// In-network gradient aggregation: the command line of a worker's host.
@@ -48,6 +50,7 @@ const EXAMPLES: &str = concat!(
     "  sumac top                             a live view of its jobs\n",
     "  sumac allreduce --job J --rank R --world N IN.npy OUT.npy   sum one array\n",
     "  sumac detach eth1                     remove the program\n",
+    "  sumac --version -v                    the versions of packets, protocols and maps\n",
     "\n",
     "Messages go to standard error; RUST_LOG=debug prints more of them.\n",
     "\n",
@@ -76,6 +79,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(table) = requested(&arguments, "sumac", env!("CARGO_PKG_VERSION"), &versions()) {
+        println!("{table}");
+        return ExitCode::SUCCESS;
+    }
     let cli = Cli::parse();
     // Messages would be written over the live view.
     if !matches!(cli.command, Command::Top(_)) {
@@ -101,6 +109,16 @@ fn main() -> ExitCode {
         Command::BenchXdp(args) => bench_xdp::run(&args),
     };
     result.unwrap_or_else(|error| exit::failed(&error))
+}
+
+/// Returns the versions that a host's programs have, as `--version -v` prints them.
+fn versions() -> [FormatVersion; 3] {
+    let Versions { format, local_api, program_abi, .. } = Versions::own();
+    [
+        FormatVersion { of: "local API", version: local_api },
+        FormatVersion { of: "maps of the host's program", version: program_abi },
+        FormatVersion { of: "handover between daemons", version: format },
+    ]
 }
 
 /// Logs to standard error, at level `info` unless RUST_LOG is set.

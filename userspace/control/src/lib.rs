@@ -10,6 +10,7 @@
 //! | [`rack`] | the aggregator of a rack: relays its workers' messages to a root, and executes the root's commands |
 //! | [`message`], [`events`] | the messages of the control channel |
 //! | [`plane`] | the interface to an aggregator: [`DataPlane`] |
+//! | [`release`] | the versions that `--version -v` prints |
 //! | [`secret`], [`tls`] | join tokens; TLS 1.3 with a pinned key or the site's own authorities |
 //! | [`neighbour`] | the interface and MAC address that lead to an IPv4 address |
 //! | `rpc` | one gRPC stream in each direction, JSON messages |
@@ -28,6 +29,7 @@ pub mod plane;
 mod pool;
 pub mod rack;
 mod rate_limiter;
+pub mod release;
 mod rpc;
 pub mod secret;
 pub mod server;

@@ -18,8 +18,8 @@ use crate::arena::Arena;
 use crate::backend::Backend;
 use crate::datapath::{Event, JobStats as LaneStats, Rejection};
 use crate::job_events::TaskEvent;
+use crate::json::{json, json_list};
 use crate::outbox::{Delivery, Notification, Outbox};
-use crate::stats::{json, json_list};
 use crate::sync::monotonic_ns;
 
 #[derive(Debug)]

@@ -30,10 +30,11 @@ use crate::parameter::{self, ParameterHostError, ParameterHostTask, ParameterJob
 use crate::plan::Planner;
 use crate::sandbox;
 use crate::server::{Permissions, ServeError, Server, Sessions, listen};
+use crate::service::Service;
 use crate::spans::{Collector, Spans, SpansError, SpansTask};
 use crate::state::DaemonState;
 use crate::stats::StatsSource;
-use crate::watch::{self, Service};
+use crate::watch;
 
 /// The time for jobs to leave their coordinators at shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);

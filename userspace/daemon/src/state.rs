@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::backend::Backend;
 use crate::config::Config;
 use crate::core::Core;
-use crate::metrics::Opens;
+use crate::opens::Opens;
 use crate::parameter::ParameterJobs;
+use crate::service::Service;
 use crate::spans::Spans;
-use crate::watch::Service;
 
 #[derive(Debug)]
 pub(crate) struct DaemonState {

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
-use serde_json::Value;
-use sumac_api::{Code, Failure, SandboxReply, StatsReply};
+use sumac_api::{Failure, SandboxReply, StatsReply};
 
 use crate::backend::{Backend, FramePath};
 use crate::config::{BackendChoice, Config};
 use crate::core::Core;
 use crate::datapath::DatapathStats;
+use crate::json::{json, json_list};
 
 /// The parts of the daemon that `stats` describes.
 #[derive(Debug)]
@@ -45,13 +44,4 @@ impl StatsSource {
             host_program: self.backend.host_program()?,
         })
     }
-}
-
-pub(crate) fn json(counters: &impl Serialize) -> Result<Value, Failure> {
-    serde_json::to_value(counters)
-        .map_err(|error| Failure::new(Code::Internal, format!("the counters have no JSON form: {error}")))
-}
-
-pub(crate) fn json_list<T: Serialize>(all: impl IntoIterator<Item = T>) -> Result<Vec<Value>, Failure> {
-    all.into_iter().map(|counters| json(&counters)).collect()
 }

@@ -4,7 +4,7 @@ use sumac_api::{Code, Failure, OperationOrder};
 use sumac_control::{DenialKind, FailureKind, JobFailure, JoinError, RefusalKind};
 use sumac_transport::{JobError, OpError};
 
-use crate::operation::FragmentEnd;
+use crate::fragment_end::FragmentEnd;
 
 /// The longest message of an error that ends an operation, in bytes; many of them must fit a socket's buffer.
 pub const MESSAGE_LEN: usize = 900;

@@ -1,13 +1,24 @@
 //! The assignment of fragments to lanes. All workers assign the same fragments in the same order, with the same result.
 
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 use sumac_job::{OperationId, ResumePoint};
 use sumac_transport::has_exponent_chunk;
 
 use crate::fragment::Fragment;
-use crate::log::ChunkRange;
+
+/// Consecutive chunks of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ChunkRange {
+    pub(crate) lane: u16,
+    pub(crate) first: u32,
+    pub(crate) chunks: u32,
+}
+
+impl ChunkRange {
+    pub(crate) fn contains(&self, lane: u16, seq: u32) -> bool {
+        self.lane == lane && seq.wrapping_sub(self.first) < self.chunks
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Assignment {
@@ -143,17 +154,6 @@ pub(crate) fn summed(first: u32, chunks: u32, unsummed: u32) -> u32 {
     if ahead.cast_signed() > 0 { ahead.min(chunks) } else { 0 }
 }
 
-/// Appends a range to ascending ranges, and merges it with the last one where they meet.
-pub(crate) fn append_range(ranges: &mut Vec<(u64, u64)>, range: Range<u64>) {
-    if range.is_empty() {
-        return;
-    }
-    match ranges.last_mut() {
-        Some((_, end)) if *end == range.start => *end = range.end,
-        _ => ranges.push((range.start, range.end)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,14 +276,5 @@ mod tests {
     fn the_last_completed_chunk_may_end_an_operation() {
         let mut completed = CompletedPrefix::new(&[5]);
         assert_eq!((completed.take(0, 0, 5), completed.take(0, 5, 5)), (5, 0));
-    }
-
-    #[test]
-    fn ranges_that_meet_are_merged() {
-        let mut ranges = Vec::new();
-        for range in [0..4, 4..4, 4..8, 10..12] {
-            append_range(&mut ranges, range);
-        }
-        assert_eq!(ranges, [(0, 8), (10, 12)]);
     }
 }

@@ -7,23 +7,10 @@ use sumac_control::events::{ReportedOperation, TEXT_LEN};
 use sumac_job::{OperationDescriptor, OperationId, ResumePoint};
 
 use crate::explain::shortened;
-use crate::lanes::{relative, summed, take_back};
+use crate::lanes::{ChunkRange, relative, summed, take_back};
 
 /// The number of operations that are kept: more than may be outstanding on all connections that usually share a job.
 const KEPT: usize = 4096;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ChunkRange {
-    pub(crate) lane: u16,
-    pub(crate) first: u32,
-    pub(crate) chunks: u32,
-}
-
-impl ChunkRange {
-    fn contains(&self, lane: u16, seq: u32) -> bool {
-        self.lane == lane && seq.wrapping_sub(self.first) < self.chunks
-    }
-}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {

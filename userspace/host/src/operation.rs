@@ -3,52 +3,16 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use sumac_api::{Failure, Loss, Timing};
+use sumac_api::{Loss, Timing};
 use sumac_job::{Importance, OperationDescriptor, OperationId};
 use sumac_transport::OpError;
 
 use crate::finished::Outcome;
 use crate::fragment::{ElementRanges, Fragment};
-use crate::lanes::append_range;
+use crate::fragment_end::FragmentEnd;
+use crate::ranges::{append_range, joined};
 use crate::transfer::Transfer;
 use crate::{JobId, LeaseRequest, Nanos, RegionId, WordPlace};
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum FragmentEnd {
-    Complete,
-    /// Another worker's value could not be sent; that worker can name it.
-    PeerFault(Failure),
-    /// A sum does not fit; all workers receive the same error.
-    SumFault(Failure),
-    /// A value of this worker could not be sent, or the failure concerns this worker's operation alone.
-    OwnFault(Failure),
-    /// The job has ended, and with it all its operations.
-    JobEnded,
-}
-
-impl FragmentEnd {
-    /// Returns the reason of a failure.
-    pub(crate) fn problem(&self) -> Option<String> {
-        match self {
-            FragmentEnd::Complete => None,
-            FragmentEnd::PeerFault(failure)
-            | FragmentEnd::SumFault(failure)
-            | FragmentEnd::OwnFault(failure) => Some(failure.message.to_string()),
-            FragmentEnd::JobEnded => Some("the job has ended".to_owned()),
-        }
-    }
-
-    /// Orders the ends: an operation ends like its most severe fragment.
-    fn severity(&self) -> u8 {
-        match self {
-            FragmentEnd::Complete => 0,
-            FragmentEnd::PeerFault(_) => 1,
-            FragmentEnd::SumFault(_) => 2,
-            FragmentEnd::OwnFault(_) => 3,
-            FragmentEnd::JobEnded => 4,
-        }
-    }
-}
 
 /// The times of a fragment's steps, in nanoseconds of `CLOCK_MONOTONIC`; zeros where it was not taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -250,25 +214,6 @@ impl Operation {
     }
 }
 
-/// Sorts ranges. Where they are more than a message may have, neighbours become one, with what arrived between them.
-pub(crate) fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
-    ranges.sort_unstable();
-    let mut gap = 0;
-    loop {
-        ranges.dedup_by(|next, last| {
-            let is_near = next.0 <= last.1.saturating_add(gap);
-            if is_near {
-                last.1 = last.1.max(next.1);
-            }
-            is_near
-        });
-        if ranges.len() <= Loss::RANGES {
-            return ranges;
-        }
-        gap = gap.max(1) * 2;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,13 +282,5 @@ mod tests {
         }
         let loss = operation.loss().unwrap();
         assert_eq!((loss.own.len(), loss.own[0]), (Loss::RANGES, (0, 1)), "a message holds no more");
-    }
-
-    #[test]
-    fn ranges_are_joined_where_they_touch_or_are_too_many() {
-        assert_eq!(joined(vec![(10, 20), (0, 5), (5, 7)]), [(0, 7), (10, 20)]);
-        let many = joined((0..10_000).map(|at| (at * 10, at * 10 + 5)).collect());
-        let last = many.last().copied().unwrap_or_default();
-        assert!(many.len() <= Loss::RANGES && many[0].0 == 0 && last.1 == 99_995);
     }
 }

@@ -12,7 +12,7 @@ use sumac_job::{DType, Importance, JobTerms};
 use sumac_transport::{Arithmetic, Exchange, Operation, Pattern};
 
 use crate::fragment::ElementRanges;
-use crate::operation::joined;
+use crate::ranges::joined;
 
 /// The transfers' signature in agreements: type and count are compared by themselves.
 const SIGNATURE: u32 = 0;

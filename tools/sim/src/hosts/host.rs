@@ -10,13 +10,13 @@ use sumac_control::plane::WorkerInstall;
 use sumac_host::quotas::QuotaLimits;
 use sumac_host::terms::lane_params;
 use sumac_host::{
-    EndedFragment, FragmentKey, FragmentOutcome, FragmentTimes, Host, HostConfig, HostState, JobEnd, JobId,
-    Message, Observed, Output, explain,
+    EndedFragment, FragmentKey, FragmentOutcome, FragmentTimes, Host, HostConfig, JobEnd, JobId, Message,
+    Observed, Output, explain,
 };
 use sumac_job::{JobSpec, ResumePoint};
 use sumac_transport::{
-    Buffer, Completion, CompletionQueue, Engine, JobError, JobState, OpId, Packet as Received, PeerId,
-    PeerTable, SuspendedEngine, Time, Transmit,
+    Completion, CompletionQueue, Engine, JobError, JobState, OpId, Packet as Received, PeerId, PeerTable,
+    Time, Transmit,
 };
 
 use super::memory::Handles;
@@ -26,27 +26,27 @@ use crate::events::{MILLI, Nanos};
 pub const AGGREGATOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 48700);
 
 /// A lane of a job.
-struct Lane {
-    engine: Engine,
-    keys: BTreeMap<OpId, FragmentKey>,
-    ended: CompletionQueue,
+pub(super) struct Lane {
+    pub(super) engine: Engine,
+    pub(super) keys: BTreeMap<OpId, FragmentKey>,
+    pub(super) ended: CompletionQueue,
 }
 
 /// A job's membership in its control plane.
-struct Membership {
+pub(super) struct Membership {
     spec: JobSpec,
     member: Option<MemberId>,
     /// The time until which the job's name, and then the other ranks, are waited for.
     deadline: Nanos,
     grant: Option<Grant>,
-    is_open: bool,
+    pub(super) is_open: bool,
     received: u64,
     /// All reports, of which a restarted control plane may lack the last ones.
     posts: Vec<Post>,
     /// Whether the control plane was restarted, and does not know this connection.
     is_stale: bool,
     departed: Vec<u16>,
-    lanes: Vec<Lane>,
+    pub(super) lanes: Vec<Lane>,
 }
 
 /// See the module.
@@ -54,14 +54,14 @@ pub struct SimHost {
     pub ip: Ipv4Addr,
     pub core: Host,
     pub handles: Handles,
-    memberships: BTreeMap<JobId, Membership>,
+    pub(super) memberships: BTreeMap<JobId, Membership>,
     /// Messages to its trainers, in order.
     pub outbox: VecDeque<(u64, Message)>,
     pub upgrades: u32,
     last_tick: Nanos,
 }
 
-fn config() -> HostConfig {
+pub(super) fn config() -> HostConfig {
     HostConfig {
         quotas: QuotaLimits { mapped: 64 << 20, held: 256 << 20 },
         backend: "sim".into(),
@@ -484,56 +484,4 @@ impl SimHost {
             self.call(now, |host, _, out| host.engine_failed(now, id, error, out));
         }
     }
-
-    /// Goes on as another daemon would: the core's state and the engines are written and read, and the handles made anew. Does
-    /// nothing while a job is being opened or ends.
-    pub fn upgrade(&mut self) {
-        let is_settled =
-            self.core.unsettled().is_empty() && self.memberships.values().all(|found| found.is_open);
-        let lanes = || self.memberships.values().flat_map(|found| &found.lanes);
-        if !is_settled || lanes().any(|lane| lane.engine.state_for_handover().is_none()) {
-            return;
-        }
-        let bytes = written(self.core.state());
-        let state: HostState = ciborium::from_reader(bytes.as_slice()).expect("the core's state is read");
-        assert_eq!(bytes, written(&state), "the state does not change by being handed over");
-        self.core = Host::resume(config(), state);
-        let mut suspended = Vec::new();
-        for lane in self.memberships.values_mut().flat_map(|found| &mut found.lanes) {
-            let engine = written(&lane.engine.state_for_handover().expect("checked"));
-            let engine: SuspendedEngine =
-                ciborium::from_reader(engine.as_slice()).expect("an engine is read");
-            let peers = PeerTable::of(Some(AGGREGATOR), []);
-            let ended = written(&lane.ended);
-            lane.ended = ciborium::from_reader(ended.as_slice()).expect("a queue is read");
-            let idle = Engine::new(lane.engine.params().clone(), &peers).expect("the same parameters");
-            let with_memory: Vec<OpId> = lane.engine.buffers().map(|(number, _)| number).collect();
-            drop(std::mem::replace(&mut lane.engine, idle).into_buffers());
-            suspended.push((engine, with_memory));
-        }
-        self.handles.forget_leases();
-        for (key, request) in self.core.leases() {
-            sumac_host::Resources::lease(&mut self.handles, key, request).expect("it was leased before");
-        }
-        for (key, word) in self.core.words() {
-            sumac_host::Resources::lease_word(&mut self.handles, key, word).expect("it was leased before");
-        }
-        let mut suspended = suspended.into_iter();
-        for lane in self.memberships.values_mut().flat_map(|found| &mut found.lanes) {
-            let Some((engine, with_memory)) = suspended.next() else { return };
-            let (keys, handles) = (&lane.keys, &mut self.handles);
-            let buffer = |number: OpId| {
-                let key = keys.get(&number).filter(|_| with_memory.contains(&number))?;
-                handles.take_lease(*key).map(|memory| Box::new(memory) as Box<dyn Buffer>)
-            };
-            lane.engine = engine.resume(buffer).expect("an engine goes on");
-        }
-        self.upgrades += 1;
-    }
-}
-
-fn written(state: &impl serde::Serialize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    ciborium::into_writer(state, &mut bytes).expect("a state is written");
-    bytes
 }

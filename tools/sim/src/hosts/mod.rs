@@ -10,7 +10,8 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`memory`] | the handles of a host: regions, leases, completion words |
-//! | [`host`] | a host: core, engines, memberships, live upgrade |
+//! | [`host`] | a host: core, engines, memberships |
+//! | `upgrade` | its live upgrade |
 //! | [`client`] | a trainer: honest, lying, hanging, or dying |
 //! | [`cluster`] | the event loop, the network, coordinator and aggregator |
 
@@ -20,3 +21,4 @@ pub mod client;
 pub mod cluster;
 pub mod host;
 pub mod memory;
+mod upgrade;

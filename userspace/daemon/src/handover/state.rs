@@ -13,7 +13,7 @@ use sumac_host::{HostState, JobId};
 
 use super::versions::{Settings, Versions};
 use crate::datapath::LaneSnapshot;
-use crate::watch::Service;
+use crate::service::Service;
 
 /// The successor's first message.
 #[derive(Serialize, Deserialize)]

@@ -28,8 +28,8 @@ use crate::job::{JobContext, JobTask};
 use crate::job_events::TaskEvent;
 use crate::outbox::Outbox;
 use crate::server::Sessions;
+use crate::service::Service;
 use crate::session::Session;
-use crate::watch::Service;
 
 /// The longest wait for an answer: the other daemon waits for jobs that are being opened.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

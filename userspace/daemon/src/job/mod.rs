@@ -16,7 +16,7 @@ use self::start::Channels;
 use crate::backend::Backend;
 use crate::core::Core;
 use crate::job_events::TaskEvent;
-use crate::metrics::Opens;
+use crate::opens::Opens;
 use crate::plan::Plan;
 use crate::spans::{JobSpans, Spans};
 use crate::sync::monotonic_ns;

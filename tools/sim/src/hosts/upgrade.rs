@@ -1,0 +1,60 @@
+//! A live upgrade of a simulated host, in place.
+
+use sumac_host::{Host, HostState, Resources as _};
+use sumac_transport::{Buffer, Engine, OpId, PeerTable, SuspendedEngine};
+
+use super::host::{AGGREGATOR, SimHost, config};
+
+impl SimHost {
+    /// Goes on as another daemon would: the core's state and the engines are written and read, and the handles made anew. Does
+    /// nothing while a job is being opened or ends.
+    pub fn upgrade(&mut self) {
+        let is_settled =
+            self.core.unsettled().is_empty() && self.memberships.values().all(|found| found.is_open);
+        let lanes = || self.memberships.values().flat_map(|found| &found.lanes);
+        if !is_settled || lanes().any(|lane| lane.engine.state_for_handover().is_none()) {
+            return;
+        }
+        let bytes = written(self.core.state());
+        let state: HostState = ciborium::from_reader(bytes.as_slice()).expect("the core's state is read");
+        assert_eq!(bytes, written(&state), "the state does not change by being handed over");
+        self.core = Host::resume(config(), state);
+        let mut suspended = Vec::new();
+        for lane in self.memberships.values_mut().flat_map(|found| &mut found.lanes) {
+            let engine = written(&lane.engine.state_for_handover().expect("checked"));
+            let engine: SuspendedEngine =
+                ciborium::from_reader(engine.as_slice()).expect("an engine is read");
+            let peers = PeerTable::of(Some(AGGREGATOR), []);
+            let ended = written(&lane.ended);
+            lane.ended = ciborium::from_reader(ended.as_slice()).expect("a queue is read");
+            let idle = Engine::new(lane.engine.params().clone(), &peers).expect("the same parameters");
+            let with_memory: Vec<OpId> = lane.engine.buffers().map(|(number, _)| number).collect();
+            drop(std::mem::replace(&mut lane.engine, idle).into_buffers());
+            suspended.push((engine, with_memory));
+        }
+        self.handles.forget_leases();
+        for (key, request) in self.core.leases() {
+            self.handles.lease(key, request).expect("it was leased before");
+        }
+        for (key, word) in self.core.words() {
+            self.handles.lease_word(key, word).expect("it was leased before");
+        }
+        let mut suspended = suspended.into_iter();
+        for lane in self.memberships.values_mut().flat_map(|found| &mut found.lanes) {
+            let Some((engine, with_memory)) = suspended.next() else { return };
+            let (keys, handles) = (&lane.keys, &mut self.handles);
+            let buffer = |number: OpId| {
+                let key = keys.get(&number).filter(|_| with_memory.contains(&number))?;
+                handles.take_lease(*key).map(|memory| Box::new(memory) as Box<dyn Buffer>)
+            };
+            lane.engine = engine.resume(buffer).expect("an engine goes on");
+        }
+        self.upgrades += 1;
+    }
+}
+
+fn written(state: &impl serde::Serialize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    ciborium::into_writer(state, &mut bytes).expect("a state is written");
+    bytes
+}
