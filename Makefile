@@ -64,6 +64,10 @@ check: ## one crate: formatting, clippy with warnings denied, its tests (C=sumac
 test-fast: ## what needs no root, in some minutes: units, decisions, models, simulation, lints
 	@tools/test-fast.sh
 
+.PHONY: spec
+spec: ## the mechanisms of the three papers, with the code and the tests that cite them
+	@/usr/bin/python3 tools/lint/spec.py
+
 .PHONY: nightly
 nightly: ## what CI has no time for: licences, site, PyTorch's cases, fuzzing, 10,000 seeds of whole hosts; a table of outcomes in target/nightly.txt
 	@tools/nightly.sh

@@ -278,6 +278,7 @@ fn hold(workers: u32, slots_log2: u32) {
     checker.assert_properties();
 }
 
+//= switchml#4.3 aggregation in a pool of slots
 #[test]
 fn two_workers_one_slot() {
     hold(2, 0);
@@ -298,6 +299,7 @@ fn three_workers_two_slots() {
     hold(3, 1);
 }
 
+//= switchml#4.5 shadow copies of slots
 /// With one bit instead of the chunk's number a delayed duplicate enters a later sum.
 #[test]
 fn one_bit_of_version_is_not_enough() {

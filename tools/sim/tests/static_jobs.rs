@@ -53,6 +53,7 @@ fn engine(world: &World, rank: usize) -> &Engine {
     &world.workers[rank].engines[0]
 }
 
+//= switchml#4.4 self-clocked stream of chunks
 #[test]
 fn without_faults_every_chunk_is_sent_once() {
     let (mut world, recorders) = start(3, 16, Scale::Fixed(65536.0), false);

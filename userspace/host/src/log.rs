@@ -61,6 +61,7 @@ impl Log {
         self.entries.get(self.position(id)?).map(Entry::report)
     }
 
+    //= atp#A.3 replacement of a worker
     /// Returns the position of the first operation that is not summed by lane up to `resume`, computed back from `end`.
     /// `None`: that operation is no longer kept.
     pub(crate) fn resume_point(&self, end: ResumePoint, resume: &[u32]) -> Option<ResumePoint> {

@@ -98,6 +98,7 @@ impl Host {
         }
     }
 
+    //= mlt#5.1 sends and receives matched in order
     pub(crate) fn post_send(
         &mut self,
         now: Nanos,

@@ -73,6 +73,7 @@ impl SendingBudget for CongestionWindow {
         within(self.window, before)
     }
 
+    //= atp#3.5 congestion marks merged through slots
     fn reacts_to_marks(&self) -> bool {
         true
     }
@@ -94,6 +95,7 @@ impl SendingBudget for CongestionWindow {
         }
     }
 
+    //= atp#3.7 window with additive increase and halving
     /// Halves the window, once per window of chunks and so once per round trip.
     fn on_congestion(&mut self, CongestionEvent { seq, base, next, lost }: CongestionEvent) -> bool {
         if !self.is_new_sign(seq) {
@@ -148,6 +150,7 @@ mod tests {
         assert_eq!(grown, [3, 4, 5, 6, 7, 8, 8, 8]);
     }
 
+    //= atp#3.7 window with additive increase and halving
     #[test]
     fn it_is_halved_once_per_window_and_then_grows_by_one_per_window() {
         let mut window = CongestionWindow::new(8, 64, 1);

@@ -36,6 +36,7 @@ impl ImportanceRule {
         }
     }
 
+    //= mlt#4.2.2 queues and drops by layer and magnitude
     /// Whether the chunk with these values is important; `None` where chunks are not told apart. They are read only where they
     /// decide.
     pub fn is_important<'a>(self, dtype: DType, values: impl FnOnce() -> &'a [u8]) -> Option<bool> {

@@ -75,6 +75,7 @@ impl Paths {
         PathStats { sent: zeros(), lost: zeros(), late: zeros(), weight: weights }
     }
 
+    //= mlt#4.2.1 load balancing packet by packet
     /// Chooses the path of the next packet: in turn, each with the probability of its weight.
     pub fn choose(&mut self, now: Time, stats: &mut PathStats) -> u16 {
         let path = self.due_probe(now).unwrap_or_else(|| self.weighted());
@@ -200,6 +201,7 @@ mod tests {
         stats.sent.iter().map(|sent| sent / 100).collect()
     }
 
+    //= mlt#4.2.1 load balancing packet by packet
     #[test]
     fn packets_are_spread_evenly_without_losses() {
         assert_eq!(shares(&mut Paths::new(1, 7), Time(0)), [100]);

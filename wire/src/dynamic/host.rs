@@ -21,6 +21,7 @@ pub const MAX_RACKS: usize = 32;
 /// Workers as bits: `[rack]`, a rack being what has one bit at the second level, a single worker for instance.
 pub type Bits = [u32; MAX_RACKS];
 
+//= atp#3.4 two levels of aggregation
 /// The workers whose values a packet holds, when the job's workers are `all`; none when the packet claims what the job
 /// does not have.
 pub fn holds(header: &Header, all: &Bits) -> Option<Bits> {
@@ -136,6 +137,7 @@ impl ChunkMeta {
         self.raw
     }
 
+    //= atp#3.6 parameter host adds each worker once
     /// Decides what an admitted contribution or sum does, `self` being what stands at `seq % kept`.
     pub fn absorb(&mut self, header: &Header, job: Job<'_>) -> Action {
         let Some(bits) = holds(header, job.all) else { return Action::Ignore(Reason::WrongWorker) };
@@ -306,6 +308,7 @@ impl ChunkMeta {
         Header { flags: result.flags | flag::PARTIAL, bitmap_0: contributors, ..result }
     }
 
+    //= atp#3.8 overflow is sent again as floats
     /// The header that asks for a chunk's floats.
     pub fn ask(&self, request: &Header, contributors: u16) -> Header {
         let flags = self.flags & !flag::COLLISION | flag::RAW_FLOAT;

@@ -67,6 +67,7 @@ pub const fn owner(job: u16, epoch: u16, lane: u16) -> u32 {
 
 const _: () = assert!(crate::MAX_LANES <= 1 << 6 && crate::MAX_JOBS <= 1 << 10);
 
+//= atp#3.5 slots by hash, first come first served
 /// The slot that a lane's chunks begin with, by their place in the window (ATP section 3.5): jobs and chunks that follow
 /// one another are spread over the pool.
 ///
@@ -251,6 +252,7 @@ impl SlotMeta {
     }
 }
 
+//= atp#3.7 retransmission flushes partial sums
 /// Decides what a contribution does to its slot at `now` (milliseconds): the slot's metadata afterwards, what it held when it is flushed, and
 /// the action. A slot in which nobody has added anything for `timeout` milliseconds counts as free.
 #[inline(always)]

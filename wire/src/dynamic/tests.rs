@@ -62,6 +62,7 @@ fn a_level_fills_and_keeps_its_sum() {
     assert_eq!(at(&three, &packet(1, 5), after(3)), (three, Action::Drop));
 }
 
+//= atp#3.5 congestion marks merged through slots
 #[test]
 fn congestion_reaches_the_sum_from_every_packet() {
     let marked = Header { flags: flag::ECN_ECHO, ..packet(0, 5) };
@@ -122,6 +123,7 @@ fn the_second_level_refuses_a_chunk_that_collided_below() {
     assert_eq!(at(&SlotMeta::default(), &resent, NOW), (SlotMeta::default(), Action::Pass), "after a loss");
 }
 
+//= atp#3.7 retransmission flushes partial sums
 #[test]
 fn what_is_sent_again_flushes_the_first_level() {
     let again = Header { flags: flag::RESEND, ..packet(1, 5) };
@@ -171,6 +173,7 @@ fn alone_at_a_level_needs_no_slot() {
     assert_eq!(passed(&alone).flags, flag::LEVEL, "the second level may take it");
 }
 
+//= atp#3.5 slots by hash, first come first served
 #[test]
 fn hashes_spread_jobs_and_runs() {
     const SLOTS: u32 = 1000;
@@ -222,6 +225,7 @@ fn the_host_knows_whose_values_a_packet_holds() {
     assert_eq!(host::holds(&one_level, &workers(&[0b11])), Some(workers(&[0b11])));
 }
 
+//= atp#3.6 parameter host adds each worker once
 #[test]
 fn the_host_adds_everyone_once() {
     let all = workers(&[0b111]);

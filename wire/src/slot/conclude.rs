@@ -28,6 +28,7 @@ pub struct Conclusion {
     pub next_seq: u32,
 }
 
+//= switchml#7 racks below a root
 /// Decides what the parent's result does to a slot, and gives the slot's metadata afterwards.
 ///
 /// [`Action::Store`] and [`Action::Ask`], both with [`Then::Complete`], or [`Action::Ignore`]; and

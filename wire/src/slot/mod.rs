@@ -237,6 +237,7 @@ impl SlotMeta {
     }
 }
 
+//= switchml#4.5 shadow copies of slots
 /// Decides what `contribution` does to a slot, and returns the slot's metadata afterwards. Whatever is not ignored notes
 /// how far its sender has received; all else changes only by what is taken in.
 #[inline(always)]
@@ -253,6 +254,7 @@ pub fn decide(before: &SlotMeta, contribution: &Contribution) -> (SlotMeta, Acti
     if is_left { (*before, action) } else { (SlotMeta::of(c.owner, c.version, active, shadow), action) }
 }
 
+//= switchml#4.3 aggregation in a pool of slots
 /// The decision proper, on the version that the contribution names and the other one, which have noted its sender: for
 /// the eBPF program, which has no room for copies of both. Neither is used when the slot has another owner. Returns the
 /// version that the contribution names as it is afterwards.

@@ -296,6 +296,7 @@ fn round(seq: u32, v: u8, worker: u32, exponent: i8) -> Contribution {
     }
 }
 
+//= switchml#4.6 block floating point with an exponent one chunk ahead
 #[test]
 fn an_exponent_round_comes_before_its_chunk() {
     let mut slot = SlotMeta::default();

@@ -121,6 +121,7 @@ fn sums_that_overflow_on_mixed_paths() {
     hold("2 workers, 1 chunk, sums overflow, mixed paths", system);
 }
 
+//= atp#A.3 replacement of a worker
 #[test]
 fn a_worker_is_replaced() {
     let system = System { renews: true, ..ONE_LEVEL };
@@ -143,6 +144,7 @@ fn a_worker_is_replaced_while_sums_overflow() {
     hold("2 workers, 1 chunk, renewal, sums overflow", system);
 }
 
+//= atp#3.4 two levels of aggregation
 #[test]
 fn two_levels() {
     hold("2 racks of 1 worker", System { racks: &[1, 1], two_levels: true, ..ONE_LEVEL });

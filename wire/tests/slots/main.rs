@@ -60,6 +60,7 @@ fn three_workers_steal() {
     hold("3 workers, 1 slot, work stealing", System { workers: 3, chunks: 4, stealing: true, ..PLAIN });
 }
 
+//= switchml#7 racks below a root
 #[test]
 fn two_levels() {
     hold("2 racks of 2 workers, 1 slot", System { racks: 2, chunks: 3, ..PLAIN });

@@ -25,6 +25,7 @@ fn output(net: &Network, rank: usize, len: usize) -> Vec<u8> {
     net.completions(rank)[0].buffer.input(0, len).to_vec()
 }
 
+//= atp#3.8 overflow is sent again as floats
 #[test]
 fn a_sum_that_overflows_comes_again_as_floats() {
     let params = JobParams { scaling: Scale::Fixed(1e8), ..job(3, 64) };

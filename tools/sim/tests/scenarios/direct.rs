@@ -170,6 +170,7 @@ fn sums_of_both_patterns_are_exact_under_loss() {
     assert!(lost > 1_000, "{lost} frames lost");
 }
 
+//= mlt#4.2.3 bounded loss with stop, probe and report
 #[test]
 fn a_bounded_transfer_lacks_no_more_than_its_bound_and_what_came_is_right() {
     let mut missing = 0;
@@ -196,6 +197,7 @@ fn a_bounded_transfer_lacks_no_more_than_its_bound_and_what_came_is_right() {
     assert!(missing > 0, "some run was short of a chunk");
 }
 
+//= mlt#4.2.2 queues and drops by layer and magnitude
 /// Chunks of large magnitude and of small ones in turns, from seven workers to one over ports that queue by class.
 #[test]
 fn ports_with_classes_drop_what_is_not_important() {

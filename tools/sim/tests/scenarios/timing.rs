@@ -194,6 +194,7 @@ fn short_operations_have_no_long_tail() {
     assert!(at(0.98) < 1_700);
 }
 
+//= switchml#4.5 retransmission by the worker
 /// A lost frame blocks its slot for all four workers, and none can tell whose it was: each asks a few times, and the one whose
 /// contribution or result was lost sends its elements again.
 #[test]

@@ -15,6 +15,7 @@ use crate::lab::Lab;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+//= mlt#5.1 sends and receives matched in order
 fn direct(options: JobOptions) -> JobOptions {
     options.mode(Mode::Direct).elements(64)
 }

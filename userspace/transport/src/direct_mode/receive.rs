@@ -185,6 +185,7 @@ impl DirectMode {
         Ok(())
     }
 
+    //= mlt#4.2.3 bounded loss with stop, probe and report
     pub(super) fn on_stop(&mut self, core: &mut Core, rank: usize, id: TransferId) {
         if let Some(send) = self.flows[rank].sends.remove(&id) {
             self.end_step(core, &send.part);

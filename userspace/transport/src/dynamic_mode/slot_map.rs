@@ -129,6 +129,7 @@ impl SlotMap {
         slot < self.slots
     }
 
+    //= atp#3.6 collisions are hashed again
     pub fn on_feedback(&mut self, seq: u64, feedback: CollisionFeedback) {
         if !self.is_linear {
             let chunk = self.chunk(seq);
@@ -177,6 +178,7 @@ mod tests {
         map.on_feedback(seq, CollisionFeedback::Busy(other));
     }
 
+    //= atp#3.6 collisions are hashed again
     #[test]
     fn a_position_keeps_its_slot_until_its_chunk_collides() {
         let mut map = slot_map(8, 100, false);

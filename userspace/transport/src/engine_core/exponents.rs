@@ -23,6 +23,7 @@ impl Core {
         self.stream.get(record.operation).is_some_and(|pending| pending.is_exponents(record.seq))
     }
 
+    //= switchml#4.6 block floating point with an exponent one chunk ahead
     /// The exponent of this worker's part of chunk `seq`, an operation at or after number `near` (SwitchML section 4.6). It goes
     /// with an earlier chunk, so that the scale of this one is known with that one's result.
     pub fn look_ahead(&mut self, seq: u64, near: u64) -> i8 {

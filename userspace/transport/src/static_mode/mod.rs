@@ -207,6 +207,7 @@ impl ModeProtocol for StaticMode {
         }
     }
 
+    //= switchml#4.5 retransmission by the worker
     fn on_timeout(&mut self, core: &mut Core) {
         match (&core.phase, &mut self.probing) {
             (Phase::Probing, Probing::Handshake(handshake)) => {

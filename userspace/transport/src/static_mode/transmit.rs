@@ -28,6 +28,7 @@ enum PacketForm {
 }
 
 impl StaticMode {
+    //= switchml#4.4 self-clocked stream of chunks
     pub(super) fn send_chunk(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {
         let slot = self.let_go(core)?;
         let record = *core.in_flight.get(slot);
