@@ -217,7 +217,7 @@ impl Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sumac_api::Code;
+    use sumac_api::{Code, Failure};
     use sumac_job::{CollectiveKind, DType, LossBound, Reduction};
 
     fn operation(fragments: usize) -> Operation {

@@ -80,9 +80,20 @@ impl Host {
             is_timed: request.timing,
         };
         let key = self.accept(now, connection, job, submission, resources)?;
-        self.send(connection, Outbound::ok(id, &OperationReply { op: key.op }), out);
+        let first = out.len();
         self.place(key, job, resources, out);
+        self.reply_submitted(key, id, first, out);
         Ok(())
+    }
+
+    /// Replies to the submission of an operation: after its fragments have gone to their lanes, and before all messages about it.
+    /// `first`: the first of its outputs.
+    fn reply_submitted(&self, key: OperationKey, id: u64, first: usize, out: &mut Vec<Output>) {
+        let is_message = |output: &Output| matches!(output, Output::Send { .. });
+        let at = out[first..].iter().position(is_message).map_or(out.len(), |at| first + at);
+        let later = out.split_off(at);
+        self.send(key.connection, Outbound::ok(id, &OperationReply { op: key.op }), out);
+        out.extend(later);
     }
 
     /// Launches an operation, or announces its name to the other workers.
@@ -154,7 +165,7 @@ impl Host {
             is_timed: false,
         };
         let key = self.accept(now, connection, job, submission, resources)?;
-        self.send(connection, Outbound::ok(id, &OperationReply { op: key.op }), out);
+        let first = out.len();
         let Some(running) = self.running_mut(job) else { return Ok(()) };
         let next = running.next_transfers.entry((transfer.sends(), transfer.peer)).or_default();
         let number = *next;
@@ -165,8 +176,10 @@ impl Host {
         if let Some(operation) = self.state.operations.get_mut(&key) {
             (operation.phase, operation.fragments_left) = (OperationPhase::InFlight, 1);
         }
-        let key = FragmentKey { operation: key, fragment: 0 };
-        out.push(Output::Submit { job, lane, key, operation: Box::new(transfer.operation(number)) });
+        let fragment = FragmentKey { operation: key, fragment: 0 };
+        let operation = Box::new(transfer.operation(number));
+        out.push(Output::Submit { job, lane, key: fragment, operation });
+        self.reply_submitted(key, id, first, out);
         Ok(())
     }
 
