@@ -8,6 +8,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${SUMAC_BIN_DIR:-target/release} out=docs/results
+# The commit of the programs. Whoever names others by SUMAC_BIN_DIR names their commit, too.
+build=${SUMAC_BUILD:-$(git describe --always --dirty)}
 mkdir -p "$out"
 
 declare -A groups=(
@@ -86,6 +88,13 @@ case_of() { # NAME: the words of its command
     esac
 }
 
+record() { # NAME: notes the build and the machine of a case that was measured
+    touch "$out/builds.txt"
+    { grep -v "^$1 " "$out/builds.txt" || true; printf '%s %s\n' "$1" "$build"; } | sort > "$out/builds.draft"
+    mv "$out/builds.draft" "$out/builds.txt"
+    printf 'Linux %s, %s cores, %s\n' "$(uname -r)" "$(nproc)" "$(uname -m)" > "$out/machine.txt"
+}
+
 measure() { # NAME
     local words
     words=$(case_of "$1") || { printf 'bench: no case %s; groups: programs convert sim mlt %s\n' "$1" "${!groups[*]}" >&2; exit 2; }
@@ -95,7 +104,7 @@ measure() { # NAME
     # Renamed into place: a case that is interrupted leaves the last whole one. A library that fails has a row that says so.
     # shellcheck disable=SC2086 # no word has a space
     "$bin/$program" $words --json > "$out/$1.draft" || printf 'bench: %s did not end with right sums\n' "$1" >&2
-    if [ -s "$out/$1.draft" ]; then mv "$out/$1.draft" "$out/$1.json"; else rm "$out/$1.draft"; fi
+    if [ -s "$out/$1.draft" ]; then mv "$out/$1.draft" "$out/$1.json"; record "$1"; else rm "$out/$1.draft"; fi
 }
 
 programs() {
@@ -103,6 +112,7 @@ programs() {
     "$bin/sumac-agg" bench --elements 64,256,360,832 --workers 1,4,32 --repeat 2000000 --json > "$out/aggregator.json"
     "$bin/sumac-agg" bench --dynamic --elements 64,256,360,832 --workers 1,4,32 --repeat 2000000 --json > "$out/aggregator-dynamic.json"
     "$bin/sumac" bench-xdp --elements 64,256,360,832 --repeat 2000000 --json > "$out/host.json"
+    record aggregator; record aggregator-dynamic; record host
 }
 
 convert() {
@@ -110,12 +120,14 @@ convert() {
     rm -rf target/criterion/memory
     cargo bench --quiet -p sumac-benches --bench convert -- '^memory/(i32 mean|f32|f32 fixed|f32 int16|f16|bf16)/' >&2
     tools/bench/criterion.py target/criterion/memory > "$out/convert.json"
+    record convert
 }
 
 simulate() { # FIGURE [OPTION...]
     printf 'bench: sumac-figures %s\n' "$*" >&2
     "$bin/sumac-figures" "$@" --json > "$out/sim-$1.draft"
     mv "$out/sim-$1.draft" "$out/sim-$1.json"
+    record "sim-$1"
 }
 
 [ "$#" -gt 0 ] || set -- programs convert sim straight udp mbit gbit latency loss pool conversion dynamic bounded

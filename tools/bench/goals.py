@@ -199,7 +199,7 @@ def program(results: Results) -> Optional[Reached]:
 
 CPU_CASES = ("udp4", "udp8", "udp4-loopback", "n4-1500", "n4-9000", "gbit8-super", "small")
 
-# What bounds a number, where several goals share it. Each was measured: see "What bounds it".
+# What bounds a number, where several goals share it. Each was measured: see docs/results/history.md.
 CPU = "CPU: both cores are busy throughout"
 PER_FRAME = "the kernel's cost of a frame: copy mode allocates and copies an skb for each, one frame a packet"
 BRIDGE = "the bridge of the one-arm topology, which copies each result for each worker"

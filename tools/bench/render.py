@@ -3,14 +3,12 @@
 
   tools/bench/render.py docs/results > docs/results.md
 
-Says nothing that is not in the files, and leaves out what was not measured. What bounds the numbers is told by hand, in
-the folder's notes.md, which becomes a part of the page.
+Says nothing that is not in the files, and leaves out what was not measured. Names the build of each case, and says so
+when they are of several. What bounded the numbers of earlier builds is written by hand, in the folder's history.md.
 """
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 from pathlib import Path
 from typing import Any, Iterable, Optional
@@ -26,10 +24,10 @@ from results import Results
 HEAD = """# Results
 
 Measured by `make bench`, which writes this page from the JSON in `docs/results/` and draws the figures from the same files by
-`tools/bench/plot.py docs/results`. Linux {kernel}, {cores} cores, {machine}. Each table says its command; `tools/bench.sh NAME` repeats one.
+`tools/bench/plot.py docs/results`. {machine}. Each table says its command; `tools/bench.sh NAME` repeats one.
 
 Machines are shared and noisy: read ratios within a table, whose rows were measured one after the other in one lab, and minima beside medians.
-Veths in namespaces on one machine are not NICs: every frame of every worker, cable and aggregator is moved by the same {cores} cores.
+Veths in namespaces on one machine are not NICs: all frames of workers, cables and the aggregator are moved by the same cores.
 Times are from the first worker's start to the last one's sum. CPU seconds are of one allreduce: those of the library's processes, and those of
 the whole machine, in whose interrupts XDP programs, veths and cables run.
 """
@@ -58,6 +56,20 @@ def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 def seconds(value: float) -> str:
     """A time, in the unit that fits."""
     return f"{value * 1000:.2f} ms" if value < 0.1 else f"{value:.3f} s"
+
+
+def builds(results: Results) -> str:
+    """Returns the section that names the build of each case."""
+    found = results.by_build()
+    if len(found) < 2:
+        return "".join(f"\nAll numbers are of build {build}.\n" for build in found)
+    rows = [(build, " ".join(f"`{name}`" for name in names)) for build, names in found.items()]
+    return (
+        f"\n## Builds\n\n**The cases are of {len(found)} builds**, each by the commit that recorded it: "
+        "compare within a table only. `tools/bench.sh` without names makes all of one.\n"
+        "What bounded the numbers is in the [results of earlier builds](results/history.md).\n\n"
+        + table(("recorded in", "cases"), rows)
+    )
 
 
 def goals(results: Results) -> str:
@@ -177,11 +189,10 @@ def main() -> int:
         return 2
     folder = Path(sys.argv[1])
     results = Results(folder)
-    notes = folder / "notes.md"
     parts = [
-        HEAD.format(kernel=platform.release(), cores=os.cpu_count(), machine=platform.machine()),
+        HEAD.format(machine=(folder / "machine.txt").read_text().strip()),
+        builds(results),
         goals(results),
-        "\n" + notes.read_text() if notes.exists() else "",
         figures(folder),
         programs(results),
         converting(results),

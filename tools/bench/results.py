@@ -22,6 +22,16 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self._cases = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
+        self._builds = builds(folder)
+
+    def by_build(self) -> dict[str, list[str]]:
+        """The measured cases by the build that they are of, in the order of names."""
+        found: dict[str, list[str]] = {}
+        # The P4 compiler's report is of no build of the programs.
+        for name in (name for name in self._cases if name != "p4"):
+            found.setdefault(self._builds.get(name, "unknown"), []).append(name)
+        return found
+
     def case(self, name: str) -> Optional[Any]:
         """The JSON of a case, where it was measured."""
         return self._cases.get(name)
@@ -95,6 +105,12 @@ class Results:
                 elif row["outcome"] == "measured" and not row["verified"]:
                     found.append(f"{name}: {row['library']}: wrong sums")
         return found
+
+
+def builds(folder: Path) -> dict[str, str]:
+    """The build of each case, as tools/bench.sh notes it in builds.txt: a case and a commit in each line."""
+    path = folder / "builds.txt"
+    return dict(line.split(maxsplit=1) for line in path.read_text().splitlines()) if path.exists() else {}
 
 
 def ideal_rate(bits_per_s: float, chunk: int) -> float:

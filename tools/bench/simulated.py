@@ -35,7 +35,7 @@ What these numbers depend on:
   The three jobs of figure 13a lose 13 % at half of the need, and at a third they are ahead of static by 27 %: both goals, 10 % and 38 %, are
   reached by memory only, since a hash does not find every slot that is free while jobs come and go.
 - The workers of these figures are in step. Where they are not, few slots cost more; what chunks that stalled had cost, and what two choices of a slot would
-  bring, is [below](#what-bounds-it) ("Chunks that stall").
+  bring, is in the [results of earlier builds](results/history.md#what-bounds-it) ("Chunks that stall").
 - A job learns to avoid collisions where there is room to: 8 jobs with places for 256 chunks each on 8 x 256 slots come to none. Where slots are
   few, as on 8 x 128 with places for 128, positions also have to bear a collision now and then: without that 14 % of contributions collided for ever.
 - In figure 13a places repeat after 128 chunks, half a window: as many as are in slots at a time, since a slot is held for the half of the way

@@ -47,6 +47,17 @@ class WithFolder(unittest.TestCase):
         return Results(self.folder)
 
 
+class Builds(WithFolder):
+    def test_cases_of_several_builds_are_marked(self) -> None:
+        (self.folder / "builds.txt").write_text("small abc\ntiny abc\n")
+        one = render.builds(self.write(small=case(), tiny=case()))
+        self.assertEqual(one, "\nAll numbers are of build abc.\n")
+        page = render.builds(self.write(mbit2=case()))
+        self.assertIn("The cases are of 2 builds", page)
+        self.assertIn("| unknown | `mbit2` |", page)
+        self.assertIn("| abc | `small` `tiny` |", page)
+
+
 class Goals(WithFolder):
     def test_speed_is_relative_to_the_same_lab(self) -> None:
         results = self.write(n4_1500=case(row("Sumac XDP", 0.25), row("Gloo (PyTorch 1)", 0.5), row("Open MPI 4", 0.6)))

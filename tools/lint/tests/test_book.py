@@ -13,8 +13,7 @@ from blocks import FOLDER, SHELL, BadMark, blocks, blocks_of, missing_line  # no
 SUMMARY = FOLDER / "SUMMARY.md"
 # Includes the changelog of the repository's top.
 CHANGELOG = FOLDER / "changelog.md"
-# results/ has measurements, and a text that results.md is made of.
-PAGES = sorted(path for path in FOLDER.rglob("*.md") if path != SUMMARY and path.parent.name != "results")
+PAGES = sorted(path for path in FOLDER.rglob("*.md") if path != SUMMARY)
 
 
 class TableOfContents(unittest.TestCase):
