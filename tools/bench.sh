@@ -104,7 +104,12 @@ measure() { # NAME
     # Renamed into place: a case that is interrupted leaves the last whole one. A library that fails has a row that says so.
     # shellcheck disable=SC2086 # no word has a space
     "$bin/$program" $words --json > "$out/$1.draft" || printf 'bench: %s did not end with right sums\n' "$1" >&2
-    if [ -s "$out/$1.draft" ]; then mv "$out/$1.draft" "$out/$1.json"; record "$1"; else rm "$out/$1.draft"; fi
+    if [ ! -s "$out/$1.draft" ]; then
+        rm "$out/$1.draft"
+        return
+    fi
+    mv "$out/$1.draft" "$out/$1.json"
+    record "$1"
 }
 
 programs() {
