@@ -75,6 +75,22 @@ class BannedNames(unittest.TestCase):
         self.assertEqual(findings("const JOIN_TIMEOUT: u64 = 1;").banned, [])
 
 
+class Shrinking(unittest.TestCase):
+    def test_no_type_name_is_shared_by_further_files(self) -> None:
+        found, known = check_comments.shared_names(), check_comments.known()["type_names"]
+        more = {name: count for name, count in found.items() if count > known.get(name, 0)}
+        self.assertEqual(more, {}, "name the types after their owners")
+        self.assertEqual(set(known) - set(found), set(), "tools/lint/check_comments.py --write")
+
+    def test_no_further_comment_lets_things_speak(self) -> None:
+        found = check_comments.persons(Path(__file__).resolve().parents[3])
+        self.assertLessEqual(found, check_comments.known()["persons"], "returns, reports, sends, receives")
+
+    def test_comments_are_told_from_code(self) -> None:
+        source = '/// Gives up.\n    // It says so.\nlet told = "says";\n//! Each hears it.\n'
+        self.assertEqual(len(check_comments.PERSONS.findall(source)), 2)
+
+
 class Outcome(unittest.TestCase):
     def test_one_question_word_fails(self) -> None:
         good = "/// The rank.\na,\n"
