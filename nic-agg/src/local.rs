@@ -77,7 +77,7 @@ pub enum AskError {
     )]
     Nobody { name: String },
     #[error("@{name} belongs to user {uid}, neither to you nor to root: ask as that user")]
-    Stranger { name: String, uid: u32 },
+    Unauthenticated { name: String, uid: u32 },
     #[error("asking @{name}: {source}; it answers the user that runs it, and root")]
     Io { name: String, source: io::Error },
     #[error(
@@ -105,7 +105,7 @@ fn ask_within(timeout: Duration, name: &str, question: &Question) -> Result<Stri
         SocketAddr::from_abstract_name(name).and_then(|at| UnixStream::connect_addr(&at)).map_err(failed)?;
     let uid = peer(&stream).map_err(failed)?;
     if !is_trusted(uid) {
-        return Err(AskError::Stranger { name: name.to_owned(), uid: uid.as_raw() });
+        return Err(AskError::Unauthenticated { name: name.to_owned(), uid: uid.as_raw() });
     }
     limit(&stream, timeout).map_err(failed)?;
     let answer = converse(&mut stream, question).map_err(failed)?;

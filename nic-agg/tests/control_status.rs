@@ -18,7 +18,7 @@ use serve::{Serving, endpoint, request};
 use sumac_control::{coordinator::overview::Overview, join};
 use sumac_job::{JobSpec, Mode};
 
-/// Far above what anything here takes: it ends a hanging test, and says nothing about speed.
+/// Far above what anything here takes: it ends a hanging test, and is no measure of speed.
 const HANGS: Duration = Duration::from_secs(60);
 const SECRET: &str = "the secret of all";
 

@@ -33,7 +33,7 @@ struct Path {
     backend: Backend,
 }
 
-/// Sums the same values over a path, in two runs that differ in nothing, and gives one worker's bits.
+/// Sums the same values over a path, in two runs that differ in nothing, and returns one worker's bits.
 fn sums_over(path: Path) -> Option<Vec<f32>> {
     let Path { workers, topology, backend } = path;
     let options = SumacOptions { backend, ..SumacOptions::default() };

@@ -24,7 +24,7 @@ const ROOT: u16 = 1;
 
 type Submitted<T> = Result<Pending<T>, Box<Failed<T>>>;
 
-/// Lets all workers submit their values, and gives what they got, by rank.
+/// Lets all workers submit their values, and returns what they got, by rank.
 fn all<T: Value>(crew: &Crew, submit: impl Fn(&Trainer, Tensor<T>) -> Submitted<T>) -> Vec<Vec<T>> {
     let start = |trainer: &Trainer| {
         let mut tensor = trainer.client.tensor::<T>(COUNT).unwrap();

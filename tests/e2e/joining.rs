@@ -1,4 +1,4 @@
-//! Jobs that cannot begin: everybody who waits is told why, and for whom.
+//! Jobs that cannot begin: everybody who waits receives the reason and the ranks that it waits for.
 //!
 //! ```text
 //! w0 net0 ------ port0 +-----+
@@ -28,7 +28,7 @@ fn refusal(rank: u16, opened: Result<Trainer, ClientError>) -> Failure {
     }
 }
 
-/// Opens a job that must not begin, and gives every rank's failure.
+/// Opens a job that must not begin, and returns every rank's failure.
 fn refusals(
     sumac: &Deployment<'_>,
     ranks: impl IntoIterator<Item = u16>,

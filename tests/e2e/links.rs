@@ -6,7 +6,8 @@
 //!                        +-----+
 //! ```
 //!
-//! Each operation gives the right sums or fails by name, and the daemons serve the next job without a restart.
+//! Each operation yields the right sums or fails by name, and the daemons serve the next job without a
+//! restart.
 
 use std::thread;
 use std::time::{Duration, Instant};

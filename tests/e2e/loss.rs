@@ -30,7 +30,7 @@ fn slots_that_lose_less_take_more() {
             let steals: Vec<_> =
                 crew.trainers.iter().map(|trainer| stats::counter(trainer, "steals")).collect();
             println!("{what}: {steals:?} of {} chunks", stats::counter(&crew.trainers[0], "results"));
-            // All workers are told the same next chunk, and take it.
+            // All workers receive the same next chunk, and take it.
             assert!(steals.iter().all(|count| *count == steals[0] && (*count > 0) == stealing), "{steals:?}");
         });
     }

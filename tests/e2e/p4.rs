@@ -28,7 +28,7 @@ const IN_FLIGHT: u32 = 8;
 /// One in fifty.
 const LOSS: Probability = Probability(20_000);
 
-/// Whether the model and the compiled program are there; says so where they are not.
+/// Whether the model and the compiled program are there; prints a line where they are not.
 fn is_there(test: &str) -> bool {
     let found = Pipeline::find();
     if let Err(why) = &found {
@@ -89,7 +89,8 @@ fn unreachables(sumac: &Deployment<'_>) -> u64 {
     lines[1][place].parse().unwrap()
 }
 
-/// Asserts that the P4 program, whose lab loses frames and which drops some itself, gives the bits of the XDP programs.
+/// Asserts that the P4 program, whose lab loses frames and which drops some itself, yields the bits of the
+/// XDP programs.
 fn assert_same_bits(what: &str, spec: &LabSpec, options: &SumacOptions) {
     let kernel = sums(&format!("{what}, XDP programs"), spec.clone(), options.clone());
     let faults = Faults { loss: LOSS, duplicate: LOSS, reorder: LOSS };

@@ -46,7 +46,7 @@ fn what_does_not_fit_is_named_and_ends_nothing_else() {
                 if rank == CULPRIT {
                     assert_eq!(failure.index, Some(INDEX as u64), "{bad}, rank {rank}: {failure}");
                 } else {
-                    // The others know the packet, and were told whose value it is.
+                    // The others know the packet, and know whose value it is.
                     let told = ["rank 1", "12345"].iter().all(|part| failure.message.contains(part));
                     assert!(told, "{bad}, rank {rank}: {failure}");
                 }

@@ -27,7 +27,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Sums until it is told to stop, with two operations outstanding, and compares every sum.
+/// Sums until it is signalled to stop, with two operations outstanding, and compares every sum.
 fn train(crew: &Crew, rounds: &AtomicU64, stop: &AtomicBool) {
     for seed in (0..).step_by(2) {
         let outstanding = [seed, seed + 1].map(|seed| crew.submit(seed, COUNT));

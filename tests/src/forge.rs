@@ -11,7 +11,7 @@ use sumac_wire::{Header, checksum};
 pub struct Forgery {
     pub header: Header,
     pub to: Endpoints,
-    /// Bytes of elements, whatever the header says.
+    /// Bytes of elements, whatever the header states.
     pub elements_len: usize,
     /// The last change of the frame's bytes.
     pub finish: Finish,
@@ -29,7 +29,7 @@ pub enum Finish {
     Fragment,
     /// One bit of the last element is turned, and the checksum is that of before.
     FlipBit,
-    /// The checksum says that there is none.
+    /// The checksum states that there is none.
     NoChecksum,
     /// An 802.1Q tag in front of the IPv4 header.
     Tagged,

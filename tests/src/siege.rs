@@ -72,7 +72,7 @@ pub fn more_elements(forgery: &mut Forgery, more: i16) {
     forgery.elements_len = usize::from(forgery.header.elements) * 4;
 }
 
-/// A worker's packet that says that it is an aggregator's or a parameter host's, with the token of these.
+/// A worker's packet that states that it is an aggregator's or a parameter host's, with the token of these.
 pub fn as_answer(forgery: &mut Forgery, kind: Kind) {
     (forgery.header.kind, forgery.header.token) = (kind as u8, result_token(forgery.header.token));
 }

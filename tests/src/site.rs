@@ -23,7 +23,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 /// The right to have a lab, until it is dropped.
 type Turn = MutexGuard<'static, ()>;
 
-/// Tests that have said that they cannot have a lab: each says so once, because these lines are counted.
+/// Tests that have said that they cannot have a lab: each prints it once, because these lines are counted.
 static SKIPPED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Runs a test that makes labs of its own, in its turn.

@@ -37,8 +37,8 @@ fn assert_conserved(who: &str, stats: &Value) {
     assert_eq!(unaccounted(stats), None, "{who}");
 }
 
-/// Asserts that a daemon's packets move as it was told: driver XDP and AF_XDP in copy mode, which is what veths have,
-/// or a UDP socket.
+/// Asserts that a daemon's packets move as configured: driver XDP and AF_XDP in copy mode, which is what
+/// veths have, or a UDP socket.
 pub fn assert_bound(client: &Client, backend: Backend) {
     let stats = client.stats_json().unwrap();
     assert_eq!(stats["backend"], backend.of_workers(), "{stats}");

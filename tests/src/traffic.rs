@@ -15,7 +15,7 @@ pub enum Kind {
     Udp,
 }
 
-/// One iperf3 from a worker's host to another's, until it is told to end.
+/// One iperf3 from a worker's host to another's, until it is signalled to end.
 #[derive(Debug)]
 pub struct Traffic {
     kind: Kind,

@@ -7,7 +7,7 @@ use sumac_wire::{Reason, bytes::Bytes, frame};
 
 use crate::{maps::LIMITERS, packet::Packet};
 
-/// Nanoseconds in which one event is told once.
+/// Nanoseconds in which one event is reported once.
 const WINDOW: u64 = 1_000_000_000;
 /// Wrong tokens in a window that make a burst: a stray packet of an old run is no news.
 const BURST: u64 = 16;

@@ -67,7 +67,7 @@ fn tell(ctx: &XdpContext, work: &Work) -> Option<u32> {
     if admit::source(work.src_ip, worker).is_err() || work.dst_ip != worker.aggregator_ip {
         return None;
     }
-    if events::nth(Event::Told) > MOST {
+    if events::nth(Event::FormerMember) > MOST {
         return Some(XDP_DROP);
     }
     headers.swap_macs();

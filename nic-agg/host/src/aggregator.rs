@@ -64,28 +64,28 @@ pub struct HostAggregator {
     budgets: Vec<Budget>,
     counters: [u64; COUNTERS],
     pub watch: Watch,
-    told: Told,
+    answers_to_former: FormerMemberLimit,
 }
 
 /// Limits the answers to workers of removed jobs: the second, and the answers in it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct FormerMemberLimit {
     second: u32,
     answers: u32,
 }
 
-impl Told {
+impl FormerMemberLimit {
     /// Most answers in a second: a worker has its first within that time in any case, since it goes on sending.
     const MOST: u32 = 64;
 
-    /// Whether one more may go at `now`, in milliseconds.
-    fn may(&mut self, now: u32) -> bool {
+    /// Counts an answer at `now` (milliseconds), and returns whether it is within the limit.
+    fn is_admitted(&mut self, now: u32) -> bool {
         let second = now / 1000;
         if self.second != second {
-            *self = Told { second, answers: 0 };
+            *self = FormerMemberLimit { second, answers: 0 };
         }
         self.answers += 1;
-        self.answers <= Told::MOST
+        self.answers <= FormerMemberLimit::MOST
     }
 }
 
@@ -115,7 +115,7 @@ impl HostAggregator {
             budgets: vec![Budget::default(); MAX_JOBS * MAX_LANES],
             counters: [0; COUNTERS],
             watch: Watch::new(slots),
-            told: Told::default(),
+            answers_to_former: FormerMemberLimit::default(),
         })
     }
 
@@ -172,7 +172,7 @@ impl HostAggregator {
     }
 
     /// Stops to aggregate for a job; returns whether it was there. The entry stays, inactive: slots remember its epoch, and
-    /// workers that still send are told.
+    /// workers that still send are answered.
     pub fn remove(&mut self, number: u16) -> bool {
         let Some(job) = self.jobs.get_mut(usize::from(number)) else { return false };
         let before = job.entry.flags;
@@ -231,15 +231,15 @@ impl HostAggregator {
 
     /// Takes a packet (UDP payload) that came from `source`.
     pub fn on_packet(&mut self, source: Ipv4Addr, packet: &mut [u8]) -> Answer {
-        self.on(source, packet, false)
+        self.process(source, packet, false)
     }
 
     /// The same of a packet that the network has marked on its way (ECN: congestion experienced).
     pub fn on_marked_packet(&mut self, source: Ipv4Addr, packet: &mut [u8]) -> Answer {
-        self.on(source, packet, true)
+        self.process(source, packet, true)
     }
 
-    fn on(&mut self, source: Ipv4Addr, packet: &mut [u8], is_marked: bool) -> Answer {
+    fn process(&mut self, source: Ipv4Addr, packet: &mut [u8], is_marked: bool) -> Answer {
         // A datagram that ends in its header has a wrong length.
         let header = Header::read(&*packet, 0, packet.len()).map_err(|reason| match reason {
             Reason::Truncated => Reason::BadLength,
@@ -247,7 +247,7 @@ impl HostAggregator {
         });
         let job = header.ok().map(|header| header.job).filter(|job| self.job(*job).is_some());
         let taken = header.and_then(|header| match self.take(&header, source, packet, is_marked) {
-            Err(Reason::UnknownJob) => self.tell_former(&header, source, packet),
+            Err(Reason::UnknownJob) => self.answer_former_member(&header, source, packet),
             taken => taken,
         });
         let answer = taken.unwrap_or_else(Answer::None);
@@ -269,7 +269,8 @@ impl HostAggregator {
     ) -> Result<Answer, Reason> {
         let entry = self.jobs.get(usize::from(header.job)).ok_or(Reason::UnknownJob)?.entry;
         let parent = self.parent(header.job);
-        // Whatever a packet brings on tells that the network marked it.
+        // The mark of a packet is kept: contribution, probe and result carry it to whoever reacts to
+        // congestion.
         let mark = if is_marked { flag::ECN_ECHO } else { 0 };
         let header = &Header { flags: header.flags | mark, ..*header };
         if entry.flags & job_flag::DYNAMIC != 0 {
@@ -283,7 +284,7 @@ impl HostAggregator {
     }
 
     /// Answers a worker of a removed job.
-    fn tell_former(
+    fn answer_former_member(
         &mut self,
         header: &Header,
         source: Ipv4Addr,
@@ -292,7 +293,7 @@ impl HostAggregator {
         let job = self.jobs.get(usize::from(header.job)).ok_or(Reason::UnknownJob)?;
         let rank = admit::former_sender(header, &job.entry).ok_or(Reason::UnknownJob)?;
         let worker = *job.workers.get(usize::from(rank)).ok_or(Reason::UnknownJob)?;
-        if *worker.ip() != source || !self.told.may(self.shared.now) {
+        if *worker.ip() != source || !self.answers_to_former.is_admitted(self.shared.now) {
             return Err(Reason::UnknownJob);
         }
         packet[..HEADER_LEN].copy_from_slice(&admit::unknown_job(header, &job.entry).to_bytes());

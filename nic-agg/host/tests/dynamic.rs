@@ -18,7 +18,7 @@ use sumac_wire::{
 };
 use summed::Summed;
 
-/// Sends a packet of a worker's; gives the answer and what the packet is afterwards.
+/// Sends a packet of a worker's; returns the answer and what the packet is afterwards.
 fn send(aggregator: &mut HostAggregator, rank: u16, header: &Header) -> (Answer, Vec<u8>) {
     let mut packet = packet(header, &values(rank, header.seq, header.elements));
     (aggregator.on_packet(worker_ip(rank), &mut packet), packet)

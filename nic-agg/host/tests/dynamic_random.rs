@@ -81,7 +81,7 @@ impl Tree {
         }
     }
 
-    /// A worker sends; gives what the parameter host got.
+    /// A worker sends; returns what the parameter host got.
     fn send(&mut self, rack: usize, bit: u16, seq: u32, flags: u16) {
         let header = self.header(rack, bit, seq);
         let header = Header { flags: header.flags | flags, ..header };

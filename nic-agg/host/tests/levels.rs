@@ -184,7 +184,7 @@ impl Tree {
         (self.choices >> 33) % 100 < self.loss
     }
 
-    /// A worker sends; gives what reaches which workers of that.
+    /// A worker sends; returns what reaches which workers of that.
     fn send(&mut self, rank: u16, mut packet: Vec<u8>) -> Vec<(u16, Vec<u8>)> {
         let rack = rank / WORKERS;
         if self.is_lost() {

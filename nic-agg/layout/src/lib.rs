@@ -56,7 +56,7 @@ pub mod name {
         LATENESS,
         /// The MAC address of each port, in the low 48 bits as they lie in memory, by its interface's index.
         OWN,
-        /// The aggregator's addresses that workers and parents of any job were ever told.
+        /// The aggregator's addresses that workers and parents of any job ever received.
         ADDRESSES,
     }
 
@@ -220,13 +220,13 @@ pub struct Began {
 pub enum Event {
     UnknownJob = 0,
     BadToken = 1,
-    /// A worker of a removed job was told.
-    Told = 2,
+    /// A worker of a removed job was answered.
+    FormerMember = 2,
 }
 
 pub const EVENTS: usize = 3;
 
-/// Limits how often one CPU tells of one event.
+/// Limits how often one CPU reports one event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Limiter {

@@ -64,7 +64,7 @@ const fn most(blocks: u16) -> u16 {
 /// `[program]` of the switch's file. A size that it leaves out is the program's.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Given {
+pub struct SizeOptions {
     base_port: Option<u16>,
     shards: Option<u16>,
     static_slots: Option<u32>,
@@ -72,7 +72,7 @@ pub struct Given {
     elements: Option<u16>,
 }
 
-impl Given {
+impl SizeOptions {
     /// Returns these sizes for a program.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ mod tests {
         Compiled::of(|name| sizes.iter().find(|(of, _)| *of == name).map(|(_, size)| *size))
     }
 
-    fn given(text: &str) -> Given {
+    fn given(text: &str) -> SizeOptions {
         toml::from_str(text).unwrap()
     }
 
@@ -180,14 +180,14 @@ mod tests {
     fn a_program_has_the_modes_of_its_registers() {
         let both =
             program(&[("parents", 128), ("sizes", 4096), ("shared_chunks", 4096), ("sums", 20480)]).unwrap();
-        assert_eq!(Given::default().with(&both), Ok(Sizes::default()));
+        assert_eq!(SizeOptions::default().with(&both), Ok(Sizes::default()));
         assert_eq!((Sizes::default().cells(), Sizes::default().shared_elements()), (20480, 64));
         let program_of = |versions, sums| {
             program(&[("parents", 128), ("sizes", versions), ("shared_chunks", 4096), ("sums", sums)])
         };
         for (versions, sums, blocks) in [(8192, 12288, 1), (4096, 12288, 2), (4096, 20480, 4)] {
             let program = program_of(versions, sums).unwrap();
-            let sizes = Given::default().with(&program).unwrap();
+            let sizes = SizeOptions::default().with(&program).unwrap();
             assert_eq!((sizes.blocks, u64::from(sizes.cells())), (blocks, sums));
             assert_eq!(sizes.elements, 64, "more only if the switch's file says so");
             let most = given(&format!("elements = {}", 64 * blocks)).with(&program).unwrap();
@@ -195,7 +195,7 @@ mod tests {
         }
         for (register, cells, slots) in [("sizes", 8192, (4096, 0)), ("shared_chunks", 4096, (0, 1024))] {
             let one = program(&[("parents", 256), (register, cells), ("sums", 12288)]).unwrap();
-            let sizes = Given::default().with(&one).unwrap();
+            let sizes = SizeOptions::default().with(&one).unwrap();
             assert_eq!((sizes.shards, (sizes.static_slots, sizes.dynamic_slots)), (4, slots), "{register}");
             assert_eq!(sizes.elements, 64, "{register}");
         }

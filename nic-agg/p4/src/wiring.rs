@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use sumac_wire::tables::WorkerEntry;
 
 use crate::{
-    sizes::{Compiled, Given, Sizes},
+    sizes::{Compiled, SizeOptions, Sizes},
     tables::{hosts, own},
     target::{Entry, SwitchError},
 };
@@ -28,7 +28,7 @@ pub struct Wiring {
     #[serde(skip)]
     pub program: Sizes,
     #[serde(default, rename = "program")]
-    given: Given,
+    given: SizeOptions,
     pub ports: Vec<SwitchPort>,
     /// The path of the file, for messages.
     #[serde(skip)]

@@ -20,7 +20,7 @@ use sumac_wire::{
 
 use super::options::{PinRoot, print_json};
 
-/// Slots of a lane unless told otherwise.
+/// Slots of a lane by default.
 const DEFAULT_LANE_SLOTS: u32 = 512;
 
 const ADD_EXAMPLES: &str = "\

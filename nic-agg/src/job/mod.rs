@@ -121,7 +121,7 @@ fn first_gap(slots: u32, pool: u32, jobs: &[(u16, JobEntry)]) -> Option<u32> {
 }
 
 /// Removes a job, whose slots are free from now on. Returns whether it was there. Its entry and its workers' stay, inactive:
-/// the epoch may not be used again while slots hold it, and workers that still send are told.
+/// the epoch may not be used again while slots hold it, and workers that still send are answered.
 pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
     let entry = entry(tables, job)?;
     if entry.flags & job_flag::ACTIVE == 0 {

@@ -44,7 +44,7 @@ impl Serve {
         Serve(child.unwrap())
     }
 
-    /// Returns the line that says that it waits for workers, or the last one.
+    /// Returns the line that states that it waits for workers, or the last one.
     fn line(&mut self) -> String {
         let mut last = String::new();
         for line in BufReader::new(self.0.stderr.take().unwrap()).lines().map_while(Result::ok) {

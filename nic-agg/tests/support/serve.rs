@@ -30,7 +30,7 @@ pub fn request(spec: JobSpec, data_port: u16) -> JoinRequest {
     JoinRequest { spec, host }
 }
 
-/// A server that waits for workers, and the line of its log that says so.
+/// A server that waits for workers, and that line of its log.
 pub struct Serving {
     pub child: Child,
     line: String,

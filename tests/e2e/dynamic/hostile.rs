@@ -70,7 +70,7 @@ const AT_AGGREGATOR: &[Case] = &[
     ("no elements", no_elements, "wrong_elements"),
 ];
 
-/// Wrong at the aggregator, of what says that it is the parameter host's.
+/// Wrong at the aggregator, of what states that it is the parameter host's.
 const FROM_ABOVE: &[Case] = &[
     ("a result and no token", |f| f.header.token = 0, "bad_token"),
     ("a result of the next epoch", |f| f.header.epoch += 1, "wrong_epoch"),

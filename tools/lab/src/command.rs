@@ -22,7 +22,7 @@ pub fn output_of(command: &mut Command, input: &str) -> Result<String> {
     let mut child =
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(start)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends before it has read all says why in its status.
+        // A program that ends before it has read all states why in its status.
         let _ = stdin.write_all(input.as_bytes());
     }
     let done = child.wait_with_output().map_err(start)?;

@@ -44,7 +44,7 @@ pub struct Args {
     json: bool,
 }
 
-/// The line by which a daemon that has taken over says that it runs.
+/// The line by which a daemon that has taken over states that it runs.
 pub const RUNNING: &str = "the new daemon runs";
 
 const EXAMPLES: &str = concat!(

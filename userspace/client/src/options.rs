@@ -116,7 +116,7 @@ pub struct OpOptions<'a> {
     pub name: Option<&'a str>,
     /// The priority, 0 (lowest) to 7; from 4 on the operation is urgent and overtakes those below.
     pub priority: u8,
-    /// The way in which packets are told apart by importance, so that routers drop unimportant ones first.
+    /// The way in which packets are distinguished by importance, so that routers drop unimportant ones first.
     pub importance: Importance,
     /// The fraction of its elements that each worker may be left out with; 0 for exact results. For sums and means of floats
     /// in static jobs.
@@ -132,7 +132,7 @@ pub struct OpOptions<'a> {
 pub struct SendOptions {
     /// The priority, 0 (lowest) to 7: the order of the transfers to one worker, and the class of the packets.
     pub priority: u8,
-    /// The way in which packets are told apart by importance, so that routers drop unimportant ones first.
+    /// The way in which packets are distinguished by importance, so that routers drop unimportant ones first.
     pub importance: Importance,
 }
 

@@ -180,7 +180,7 @@ async fn a_job_outlives_its_control_plane_and_is_taken_up_by_the_next() {
     for member in &members {
         assert_eq!(*member.watch().borrow(), MemberState::Running { departed: vec![] });
     }
-    // What one says the other hears again, and that one leaves.
+    // What one says the other receives again, and that one leaves.
     let mut heard = members[1].events();
     members[0].post(fault("still here"));
     assert_eq!(problem_of(0, &mut heard).await, "still here");

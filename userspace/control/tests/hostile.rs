@@ -1,4 +1,4 @@
-//! Strangers and impostors, over loopback TCP.
+//! Unauthenticated connections and impostors, over loopback TCP.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 #[allow(dead_code, reason = "each test file uses a part")]

@@ -93,7 +93,7 @@ impl Resolved {
         })
     }
 
-    /// Returns the control plane whose route the data plane takes unless the configuration says more.
+    /// Returns the control plane whose route the data plane takes unless the configuration states more.
     fn default_control(&self) -> Option<SocketAddr> {
         let control = self.control_planes.default_address();
         control.or(self.role.as_ref().map(|(endpoint, _)| endpoint.address))

@@ -10,8 +10,8 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 
-/// The connection to systemd of a daemon that it has started. A successor continues with it: systemd tells only the first process
-/// of a service, and lets only the main process use it.
+/// The connection to systemd of a daemon that it has started. A successor continues with it: systemd
+/// passes it to the first process of a service, and lets only the main process use it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Service {
     socket: Option<PathBuf>,

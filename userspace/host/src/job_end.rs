@@ -33,7 +33,7 @@ impl JobEnd {
     }
 }
 
-/// The end of a failed job, unless the coordinator's diagnosis, which says more, comes in time.
+/// The end of a failed job, unless the coordinator's diagnosis, which states more, comes in time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Undiagnosed {
     pub(crate) end: JobEnd,

@@ -74,7 +74,8 @@ impl Reduction {
     }
 }
 
-/// The way in which an operation's packets are told apart by importance, so that routers drop unimportant ones first (MLT).
+/// The way in which an operation's packets are distinguished by importance, so that routers drop unimportant
+/// ones first (MLT).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Importance {

@@ -128,7 +128,7 @@ pub fn open_pinned(pin: &Path) -> Result<Xdp, LoadError> {
 pub enum ProgramOwner {
     Aggregator,
     Host,
-    Stranger,
+    Foreign,
 }
 
 impl ProgramOwner {
@@ -141,7 +141,7 @@ impl ProgramOwner {
         match name {
             name if name.starts_with(Self::AGGREGATOR) => Self::Aggregator,
             name if name.starts_with(Self::HOST) => Self::Host,
-            _ => Self::Stranger,
+            _ => Self::Foreign,
         }
     }
 
@@ -156,7 +156,7 @@ impl ProgramOwner {
                 "a worker's host program with other pins: see `sumac status` with the --pin-root, and in the mount \
                  namespace, that it was attached with, and release it there: sumac detach {interface}"
             ),
-            Self::Stranger => format!(
+            Self::Foreign => format!(
                 "which is not Sumac's: `bpftool net show dev {interface}` shows it; its owner must release it first"
             ),
         }
@@ -166,8 +166,8 @@ impl ProgramOwner {
 /// Returns the owner of a loaded program; a stranger's where programs cannot be listed.
 pub fn owner(id: u32) -> ProgramOwner {
     let found = loaded_programs().filter_map(Result::ok).find(|program| program.id() == id);
-    found.map_or(ProgramOwner::Stranger, |program| {
-        program.name_as_str().map_or(ProgramOwner::Stranger, ProgramOwner::of_name)
+    found.map_or(ProgramOwner::Foreign, |program| {
+        program.name_as_str().map_or(ProgramOwner::Foreign, ProgramOwner::of_name)
     })
 }
 
@@ -220,7 +220,7 @@ mod tests {
             ("sumac_agg_jumbo", ProgramOwner::Aggregator),
             ("sumac_host", ProgramOwner::Host),
             ("sumac_host_jumb", ProgramOwner::Host),
-            ("xdp_dispatcher", ProgramOwner::Stranger),
+            ("xdp_dispatcher", ProgramOwner::Foreign),
         ];
         for (name, owner) in table {
             assert_eq!(ProgramOwner::of_name(name), owner, "{name}");

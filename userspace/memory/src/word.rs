@@ -1,4 +1,5 @@
-//! A 64-bit word in shared memory by which the daemon tells a polling trainer that its result lies there.
+//! A 64-bit word in shared memory by which the daemon reports to a polling trainer that its result lies
+//! there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

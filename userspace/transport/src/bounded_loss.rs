@@ -34,7 +34,7 @@ pub struct Loss {
     pub budget: u64,
     /// By rank, the values that the worker was left out with.
     pub by_worker: Vec<u64>,
-    /// The ranges of this worker's values that were left out, ascending. In a direct job nobody tells it.
+    /// The ranges of this worker's values that were left out, ascending. In a direct job nothing reports it.
     pub own: Vec<Range<usize>>,
     /// Direct jobs, where `by_worker` counts what did not arrive here: the ranges of the tensor that this affects.
     pub missing: Vec<Range<usize>>,

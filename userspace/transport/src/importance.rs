@@ -19,7 +19,7 @@ const MAX_SAMPLE: usize = 1 << 14;
 /// The rule by which an operation's chunks are important.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum ImportanceRule {
-    /// Chunks are not told apart.
+    /// Chunks are not distinguished.
     None,
     All(bool),
     /// A mean magnitude of at least this.

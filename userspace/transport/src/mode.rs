@@ -47,7 +47,7 @@ pub(crate) struct CheckedPath {
     pub to: PeerId,
     /// Bits of the numbers of probes on this path.
     pub numbers: u32,
-    /// All chunks before this one have their results; 0 where probes do not say so.
+    /// All chunks before this one have their results; 0 where probes do not carry it.
     pub received: u32,
 }
 
@@ -80,7 +80,7 @@ pub(crate) trait ModeProtocol: Send {
         }
     }
 
-    /// Processes a result of the job. The reason for which it is dropped says how it is counted.
+    /// Processes a result of the job. The reason for which it is dropped determines how it is counted.
     fn on_result(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason>;
 
     /// Processes a report of the lane.

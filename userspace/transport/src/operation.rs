@@ -70,7 +70,7 @@ pub struct Operation {
     pub skip: u64,
     /// 0 (least) to 7 (most urgent): the class of its packets.
     pub priority: u8,
-    /// The way in which its packets are told apart by importance; may differ between workers.
+    /// The way in which its packets are distinguished by importance; may differ between workers.
     pub importance: Importance,
     /// The fraction of its values that each worker may be left out with; for sums and means of floats in static mode, else 0.
     /// The same on all workers.

@@ -1,6 +1,6 @@
 //! Checks the path of a running job when no result has come for long, with the probes of the handshake. So a path that no
-//! longer carries the job's packets ends the job with the same named errors, and a path that does not answer is told from
-//! workers that are late.
+//! longer carries the job's packets ends the job with the same named errors, and a path that does not answer
+//! is distinguished from workers that are late.
 
 use serde::{Deserialize, Serialize};
 use sumac_wire::Header;

@@ -10,9 +10,9 @@
 //! | a packet of it was lost | halves; below 1/32 the path is suspended |
 //! | suspended | one packet after 100 ms, then after twice that, up to 3.2 s; its answer restores 1/8 |
 //!
-//! In a static job the aggregator says which contributions it misses. In a dynamic job a worker cannot tell its own loss from
-//! another's; the losses of others lower all of its paths alike. In a direct job the receiver says which packets have arrived, and
-//! each receiver has paths of its own.
+//! In a static job the aggregator reports which contributions it misses. In a dynamic job a worker cannot
+//! distinguish its own loss from another's; the losses of others lower all of its paths alike. In a direct
+//! job the receiver reports which packets have arrived, and each receiver has paths of its own.
 //!
 //! A path is chosen by its share of all weights, so losses that lower all weights alike change nothing.
 //!

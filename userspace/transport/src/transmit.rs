@@ -20,10 +20,10 @@ pub struct Transmit {
 
 /// The byte of DSCP and ECN of a packet with data. All tags are decided here and at the parameter host; aggregators keep them.
 ///
-/// In dynamic jobs, and in static ones with congestion control, ECN-capable says that the sender reacts to marks, and importance
-/// travels as drop precedence. Elsewhere it says that the packet is important: beyond the threshold of RED, routers mark those and
-/// drop the others (MLT section 5.2). Packets that are not told apart are ECN-capable if the sender reacts, which it does in direct
-/// jobs.
+/// In dynamic jobs, and in static ones with congestion control, ECN-capable means that the sender reacts to
+/// marks, and importance travels as drop precedence. Elsewhere it means that the packet is important: beyond
+/// the threshold of RED, routers mark those and drop the others (MLT section 5.2). Packets that are not
+/// distinguished are ECN-capable if the sender reacts, which it does in direct jobs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag {
     pub priority: u8,

@@ -145,7 +145,7 @@ impl FrameRings for XskRings {
 
     fn receive(&mut self, limit: usize) -> usize {
         let limit = limit.min(BATCH);
-        // SAFETY: the batch is overwritten; the queue tells whether the kernel had the frames.
+        // SAFETY: the batch is overwritten; the queue reports whether the kernel had the frames.
         unsafe { self.rx.consume(&mut self.batch[..limit]) }
     }
 
@@ -192,7 +192,7 @@ impl FrameRings for XskRings {
     fn completed(&mut self, mut each: impl FnMut(usize)) -> usize {
         let (mut batch, mut count) = ([FrameDesc::default(); BATCH], 0);
         loop {
-            // SAFETY: the batch is overwritten; the queue tells whether the kernel had the frames.
+            // SAFETY: the batch is overwritten; the queue reports whether the kernel had the frames.
             let taken = unsafe { self.completion.consume(&mut batch) };
             batch[..taken].iter().for_each(|descriptor| each(descriptor.addr()));
             count += taken;

@@ -98,7 +98,7 @@ pub enum Action {
     Reply,
     /// The workers were asked for their floats, and this one has not heard: ask again.
     AskRaw,
-    /// Another operation's chunk: say so to who sent it.
+    /// Another operation's chunk: the answer reports it.
     Refuse,
     /// Leave everything as it is and count the reason.
     Ignore(Reason),
@@ -235,7 +235,7 @@ impl ChunkMeta {
         if self.seen != *all {
             return Outcome::Wait;
         }
-        // An order's keys are not values that would fit as floats: its result says that something is wrong.
+        // An order's keys are not values that would fit as floats: its result marks the error.
         if self.flags & flag::OVERFLOW != 0 && !self.raw && self.flags & flag::MAXIMUM == 0 {
             self.raw = true;
             self.seen = [0; MAX_RACKS];

@@ -283,7 +283,7 @@ fn same_chunk(before: &SlotMeta, c: &Contribution, now: u32) -> (SlotMeta, Actio
         return (free, Action::Pass);
     }
     if !before.is_like(c) {
-        // Workers that do not agree: the parameter host finds out, and says so.
+        // Workers that do not agree: the parameter host detects and reports it.
         return (*before, Action::Collide);
     }
     let is_in = before.bitmap & c.sender != 0;

@@ -29,7 +29,7 @@ pub struct Conclusion {
 }
 
 //= switchml#7 racks below a root
-/// Decides what the parent's result does to a slot, and gives the slot's metadata afterwards.
+/// Decides what the parent's result does to a slot, and returns the slot's metadata afterwards.
 ///
 /// [`Action::Store`] and [`Action::Ask`], both with [`Then::Complete`], or [`Action::Ignore`]; and
 /// [`Action::Refuse`] when the parent refused this aggregator's part as another operation's: all workers shall hear it;

@@ -111,7 +111,7 @@ fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<(), Reason> 
     }
     work.is_checked = u32::from(job.flags & job_flag::CHECKSUM);
     work.parent_index = parent_index(header.job, work.shard, job.hosts);
-    // A parameter host may have a worker's address: they are told apart by what they send.
+    // A parameter host may have a worker's address: they are distinguished by what they send.
     if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
         return from_above(header, frame, job, work);
     }

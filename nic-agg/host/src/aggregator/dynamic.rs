@@ -40,7 +40,7 @@ impl HostAggregator {
         parent: SocketAddrV4,
         packet: &mut [u8],
     ) -> Result<Answer, Reason> {
-        // A parameter host may have a worker's address: the kind of packet tells them apart.
+        // A parameter host may have a worker's address: the kind of packet distinguishes them.
         if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
             return self.take_from_above(entry, header, source, parent, packet);
         }

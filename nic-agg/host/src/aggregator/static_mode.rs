@@ -92,7 +92,7 @@ impl HostAggregator {
             return Err(Reason::Injected);
         }
         let Some(contribution) = request else {
-            // As it came: a mark on a probe is not told.
+            // As it came: a mark on a probe is not reported.
             let probe = Header::fields(&*packet, 0).ok_or(Reason::Internal)?;
             let report = Header { kind: Kind::Report as u8, token: entry.result_token, ..probe };
             packet[..HEADER_LEN].copy_from_slice(&report.to_bytes());
@@ -117,7 +117,7 @@ impl HostAggregator {
         })
     }
 
-    /// Does to the slot what the decision says; what the packet is answered with replaces it.
+    /// Applies the decision to the slot; what the packet is answered with replaces it.
     fn contribute(
         &mut self,
         job: &JobEntry,

@@ -48,7 +48,7 @@ use crate::{
     target::{Binding, Change, Entry, Group, SwitchError, Target, Update},
 };
 
-/// The TCP port on which bf_switchd serves BFRuntime unless told otherwise.
+/// The TCP port on which bf_switchd serves BFRuntime by default.
 pub const DEFAULT_PORT: u16 = 50052;
 
 #[derive(Clone, Debug)]

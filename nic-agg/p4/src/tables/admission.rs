@@ -50,7 +50,8 @@ fn active(number: u16, job: &JobEntry) -> Entry {
         .parameter("result_token", job.result_token)
 }
 
-/// Returns the entry of a job that was removed: its members are told, and its number keeps its last epoch.
+/// Returns the entry of a job that was removed: its members are notified, and its number keeps its last
+/// epoch.
 pub fn former(number: u16, job: &JobEntry) -> Entry {
     Entry::new(JOBS, "set_former_job")
         .exact("job", number)
@@ -58,7 +59,7 @@ pub fn former(number: u16, job: &JobEntry) -> Entry {
         .parameter("result_token", job.result_token)
 }
 
-/// Whether a job's entries of a table stay when it has been removed, so that its members are told.
+/// Whether a job's entries of a table stay when it has been removed, so that its members are notified.
 pub fn outlives_job(table: &str) -> bool {
     matches!(table, "tokens" | "senders" | "sources" | "sides" | "ways" | "addresses")
 }

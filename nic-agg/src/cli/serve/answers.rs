@@ -19,7 +19,7 @@ use sumac_agg::{
 };
 use sumac_agg_host::HostDataPlane;
 use sumac_agg_layout::Drops;
-use sumac_control::{plane::PlaneError, server::Overseer};
+use sumac_control::{plane::PlaneError, server::Monitor};
 use sumac_loader::log::ProgramLog;
 use sumac_wire::Reason;
 
@@ -34,11 +34,11 @@ pub fn answer_questions(name: &str, answer: impl Fn(Question) -> Result<String, 
 }
 
 /// The control plane of this process, once it listens; a rack's has none that decides.
-pub type Deciding = Arc<OnceLock<Overseer>>;
+pub type Deciding = Arc<OnceLock<Monitor>>;
 
 /// Returns the names of the jobs, by number.
 fn names(deciding: &Deciding) -> BTreeMap<u16, String> {
-    let overview = deciding.get().and_then(Overseer::overview);
+    let overview = deciding.get().and_then(Monitor::overview);
     let jobs = overview.into_iter().flat_map(|overview| overview.jobs);
     jobs.map(|job| (job.job, job.name)).collect()
 }
@@ -103,11 +103,11 @@ fn answer_for_process(
     }
 }
 
-pub fn answer_for_control(overseer: &Overseer, question: &Question) -> Result<String, String> {
+pub fn answer_for_control(monitor: &Monitor, question: &Question) -> Result<String, String> {
     let Question::Control { json } = question else {
         return Err("the aggregator tells that, and not its control plane".into());
     };
-    let overview = overseer.overview().ok_or("it is being started; ask again")?;
+    let overview = monitor.overview().ok_or("it is being started; ask again")?;
     if !*json {
         return Ok(control_status::text(&overview));
     }

@@ -10,7 +10,7 @@ use sumac_agg::{
     status::{host as host_status, switch as switch_status},
 };
 use sumac_agg_host::HostDataPlane;
-use sumac_control::server::Overseer;
+use sumac_control::server::Monitor;
 use tokio::runtime::Runtime;
 
 use super::answers::Deciding;
@@ -51,5 +51,5 @@ fn overview(
     deciding: &Deciding,
 ) -> Box<dyn Fn() -> Option<sumac_control::coordinator::overview::Overview> + Send + Sync> {
     let deciding = deciding.clone();
-    Box::new(move || deciding.get().and_then(Overseer::overview))
+    Box::new(move || deciding.get().and_then(Monitor::overview))
 }

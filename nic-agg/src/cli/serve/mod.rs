@@ -92,7 +92,7 @@ pub struct Args {
     #[arg(long, value_name = "JOB=FILE", value_parser = job_secret, conflicts_with = "parent")]
     job_secret: Vec<(String, PathBuf)>,
 
-    /// The control plane of the aggregator above: this one is a rack's, and jobs are the other's business
+    /// The control plane of the aggregator above, which makes the jobs; this one is of a rack
     #[arg(long, value_name = "HOST:PORT")]
     parent: Option<HostPort>,
 
@@ -396,10 +396,10 @@ async fn serve_on<P: DataPlane>(
         Role::Root(options) => {
             let listening = Listening::on(listener, plane.clone(), options);
             announce(listening.address(), &info, plane);
-            let overseer = listening.overseer();
-            let overseer = deciding.get_or_init(|| overseer).clone();
+            let monitor = listening.monitor();
+            let monitor = deciding.get_or_init(|| monitor).clone();
             answer_questions(&local::control_name(listening.address().port()), move |question| {
-                answer_for_control(&overseer, &question)
+                answer_for_control(&monitor, &question)
             });
             listening.serve(stop).await?;
         }

@@ -27,7 +27,7 @@ pub enum Contender {
 }
 
 /// Builds a lab and lets each of `contenders` sum in it; `tell` hears whose turn it is. The backend in the options is
-/// not used. A library that fails or is missing has a row that says so.
+/// not used. A library that fails or is missing has a row with the reason.
 pub fn compare(
     options: &RunOptions,
     contenders: &[Contender],

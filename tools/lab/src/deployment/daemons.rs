@@ -88,7 +88,7 @@ impl Deployment<'_> {
     fn start_with(&self, host: &Namespace, what: &str, config: &DaemonConfig) -> Result<Process> {
         let (socket, file) = (&config.socket, config.socket.with_extension("toml"));
         super::write(&file, &toml::to_string(config)?)?;
-        // One that was killed leaves its socket behind; a connection to it says nothing of the new one.
+        // One that was killed leaves its socket behind; a connection to it is no evidence of the new one.
         let _ = std::fs::remove_file(socket);
         let mut daemon = self.programs.sumac();
         daemon.args(["daemon", "--config"]).arg(file);

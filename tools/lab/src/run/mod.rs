@@ -108,7 +108,7 @@ pub(crate) struct Counted {
     pub(crate) injected: CableCounters,
 }
 
-/// Builds the lab, runs, measures, and removes the lab. A wrong sum is not an error: the report says it.
+/// Builds the lab, runs, measures, and removes the lab. A wrong sum is not an error: the report states it.
 pub fn run(options: &RunOptions) -> Result<Report> {
     let is_empty = options.operation.elements == 0 || options.iterations == 0 || options.jobs == 0;
     ensure!(!is_empty, "a run needs at least one element, one iteration and one job");

@@ -19,7 +19,7 @@ impl Reference {
         let Sent { job, entry, header, .. } = sent;
         let number = parent_index(0, sent.shard, entry.hosts) as u16;
         let parent = host(&job.parents, number)?;
-        // A parameter host may have a worker's address: the kind of packet tells them apart.
+        // A parameter host may have a worker's address: the kind of packet distinguishes them.
         if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
             return self.conclude_dynamic(sent, parent);
         }

@@ -395,7 +395,8 @@ impl Stay {
         Ok(())
     }
 
-    /// Ends the connection as it is told. There is no command when the member was dropped: the job is to notice.
+    /// Ends the connection as commanded. There is no command when the member was dropped: the job is to
+    /// notice.
     async fn obey(&self, connection: Option<Connection>, command: Result<MemberCommand, RecvError>) {
         match command {
             Ok(MemberCommand::Leave(outcome, answer)) => self.leave(connection, outcome, answer).await,

@@ -31,8 +31,8 @@ pub struct Position {
 }
 
 impl Layout {
-    /// Children in the order of their first ranks. Without an aggregator there are no racks either, and workers are told
-    /// apart by groups of as many as one bitmap has bits.
+    /// Children in the order of their first ranks. Without an aggregator there are no racks either, and
+    /// workers are grouped by as many as one bitmap has bits.
     pub fn new(racks: &[Option<RackId>], is_served: bool) -> Layout {
         let ranks: Vec<usize> = (0..racks.len()).collect();
         if racks.iter().any(Option::is_some) {

@@ -177,7 +177,8 @@ pub struct Coordinator {
     /// Whether a completed slot takes the next chunk of its lane, however late it is; SwitchML as published does not.
     pub stealing: bool,
     /// A dead worker's rank in a dynamic job may be taken for so long; the job fails when nobody does. Not in jobs whose
-    /// order is by name: what the dead one has announced cannot be told from what the new one announces again.
+    /// order is by name: what the dead one has announced cannot be distinguished from what the new one
+    /// announces again.
     pub rejoin_grace: Time,
     actions: VecDeque<Action>,
     records: Vec<Record>,

@@ -157,9 +157,9 @@ impl State {
 
 /// Shows the state of a control plane that is served.
 #[derive(Clone, Default)]
-pub struct Overseer(Arc<OnceLock<Arc<Shared>>>);
+pub struct Monitor(Arc<OnceLock<Arc<Shared>>>);
 
-impl Overseer {
+impl Monitor {
     pub fn overview(&self) -> Option<Overview> {
         self.0.get().map(|shared| Overview { server: shared.stats(), ..shared.lock().coordinator.overview() })
     }
@@ -186,7 +186,7 @@ pub struct Listening<P> {
     listener: Listener,
     plane: Arc<P>,
     options: ServerOptions,
-    overseer: Overseer,
+    monitor: Monitor,
 }
 
 impl<P: DataPlane> Listening<P> {
@@ -201,11 +201,11 @@ impl<P: DataPlane> Listening<P> {
 
     #[must_use]
     pub fn on(listener: Listener, plane: Arc<P>, options: ServerOptions) -> Self {
-        Listening { listener, plane, options, overseer: Overseer::default() }
+        Listening { listener, plane, options, monitor: Monitor::default() }
     }
 
-    pub fn overseer(&self) -> Overseer {
-        self.overseer.clone()
+    pub fn monitor(&self) -> Monitor {
+        self.monitor.clone()
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -215,12 +215,12 @@ impl<P: DataPlane> Listening<P> {
     /// Serves until `stop` is ready. Then all jobs are failed by name and removed from the plane, but dynamic ones that
     /// go on without.
     pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
-        let Listening { listener, plane, options, overseer, .. } = self;
+        let Listening { listener, plane, options, monitor, .. } = self;
         let tls = options.identity.server()?;
         let local = plane.clone();
         let shared = tokio::task::spawn_blocking(move || start(&*plane, options)).await??;
         // It is set once: a control plane is served once.
-        let _ = overseer.0.set(shared.clone());
+        let _ = monitor.0.set(shared.clone());
         let mut driver = JoinSet::new();
         driver.spawn(drive(shared.clone(), local));
         let stopping = async {

@@ -72,7 +72,7 @@ async fn serve(
     }
 }
 
-/// Reads the first message of a stream, and the one after it. A denial says what is wrong with them.
+/// Reads the first message of a stream, and the one after it. A denial states what is wrong with them.
 pub async fn first_messages(inbound: &mut Inbound) -> Result<ClientMessage, Denial> {
     let (hello, own) = (next_message(inbound).await?, Hello::own());
     match hello {

@@ -16,7 +16,7 @@ use sumac_control::{
     events::{Event, Fault, Post},
     join,
     rack::RackServer,
-    server::{Listening, Overseer, ServerOptions},
+    server::{Listening, Monitor, ServerOptions},
 };
 use sumac_job::{JobSpec, OperationId, Scale};
 use tokio::{
@@ -30,7 +30,7 @@ use crate::plane::FakePlane;
 
 pub const SECRET: &str = "a secret for these tests";
 pub const RACKS: &str = "the racks' own secret";
-/// Far above what anything here takes: it ends a hanging test, and says nothing about speed.
+/// Far above what anything here takes: it ends a hanging test, and is no measure of speed.
 pub const HANGS: Duration = Duration::from_secs(60);
 
 /// A directory that is removed when dropped.
@@ -66,14 +66,14 @@ pub struct Server {
     pub plane: FakePlane,
     pub state_dir: Arc<StateDir>,
     /// None of a rack's.
-    overseer: Option<Overseer>,
+    monitor: Option<Monitor>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
     runtime: Runtime,
 }
 
 /// A server's own address, once it listens.
-type Opened = oneshot::Sender<(SocketAddr, Option<Overseer>)>;
+type Opened = oneshot::Sender<(SocketAddr, Option<Monitor>)>;
 
 pub const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -91,7 +91,7 @@ impl Server {
         let (below, options) = (Arc::new(plane.clone()), options(&state_dir, rejoin_grace));
         let serve = |opened: Opened, stopped: oneshot::Receiver<()>| async move {
             let listening = Listening::open(address, below, options).await.unwrap();
-            opened.send((listening.address(), Some(listening.overseer()))).ok().unwrap();
+            opened.send((listening.address(), Some(listening.monitor()))).ok().unwrap();
             listening.serve(async { drop(stopped.await) }).await.unwrap();
         };
         Server::run(plane, state_dir, serve).await
@@ -126,8 +126,8 @@ impl Server {
         let (opened, is_open) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
         let task = runtime.spawn(serve(opened, stopped));
-        let (address, overseer) = timeout(HANGS, is_open).await.unwrap().unwrap();
-        Server { address, plane, state_dir, overseer, stop: Some(stop), task, runtime }
+        let (address, monitor) = timeout(HANGS, is_open).await.unwrap().unwrap();
+        Server { address, plane, state_dir, monitor, stop: Some(stop), task, runtime }
     }
 
     pub async fn stop(mut self) -> Arc<StateDir> {
@@ -146,14 +146,14 @@ impl Server {
 
     /// Returns the ranks that the jobs of a root wait for, by job.
     pub fn missing(&self) -> Vec<(String, Vec<u16>)> {
-        let overview = self.overseer.as_ref().and_then(Overseer::overview).unwrap_or_default();
+        let overview = self.monitor.as_ref().and_then(Monitor::overview).unwrap_or_default();
         overview.jobs.into_iter().map(|job| (job.name, job.missing)).collect()
     }
 
     /// Returns the endpoint to join.
     /// Whether a root has a job of this name.
     pub fn has(&self, job: &str) -> bool {
-        let overview = self.overseer.as_ref().and_then(Overseer::overview).unwrap_or_default();
+        let overview = self.monitor.as_ref().and_then(Monitor::overview).unwrap_or_default();
         overview.jobs.iter().any(|known| known.name == job)
     }
 

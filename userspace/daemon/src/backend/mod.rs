@@ -184,8 +184,8 @@ impl Backend {
         Some((interface.name.clone(), interface.index))
     }
 
-    /// Opens the interface of the XDP backend again, after it was made anew: attaches the program, and gives the threads
-    /// sockets on it. It may wait for ARP.
+    /// Opens the interface of the XDP backend again, after it was made anew: attaches the program, and passes
+    /// the threads their sockets. It may wait for ARP.
     pub(crate) fn reopen(&self, config: &Config) -> Result<(), BackendError> {
         if let Some(mut admitted) = self.admitted() {
             admitted.program.release();

@@ -60,7 +60,7 @@ fn over_udp(
 }
 
 /// Returns the interface and the address of the data plane. `control`: the control plane, whose route they are of unless the
-/// configuration says more.
+/// configuration states more.
 fn data_path(config: &Config, control: Option<SocketAddr>) -> Result<(String, Ipv4Addr), BackendError> {
     if let (Some(ifname), Some(ip)) = (&config.interface, config.address) {
         return Ok((ifname.clone(), ip));

@@ -134,7 +134,7 @@ fn serve(parts: &Parts, listener: &OwnedFd, stop: &Event) {
     }
 }
 
-/// Answers a successor. An error says why it has not taken over, in which case this daemon goes on.
+/// Answers a successor. An error states why it has not taken over, in which case this daemon goes on.
 fn hand_over(parts: &Parts, socket: OwnedFd) -> Result<(), String> {
     let peer = getsockopt(&socket, PeerCredentials).map_err(|error| error.desc().to_owned())?;
     if peer.uid() != 0 && peer.uid() != rustix::process::geteuid().as_raw() {

@@ -1,5 +1,5 @@
-//! A daemon whose partner in the job says what the test wants, and when: only the control plane's half of a worker.
-//! See `lab.rs` for the topology.
+//! A daemon whose partner in the job states what the test wants, and when: only the control plane's half of a
+//! worker. See `lab.rs` for the topology.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

@@ -34,7 +34,7 @@ fn expected(unit: f32, operation: usize, i: usize) -> f32 {
     (0..WORLD).map(|rank| value(unit, rank, operation, i)).sum()
 }
 
-/// Sums once, and checks every element that was written; gives how many were not.
+/// Sums once, and checks every element that was written; returns how many were not.
 fn sum(
     unit: f32,
     count: usize,

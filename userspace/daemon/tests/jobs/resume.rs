@@ -184,7 +184,7 @@ fn sums_that_are_lost_meanwhile_are_missed() {
     lab.aggregator.start_again(Kind::None, Duration::ZERO);
     for trainer in trainers {
         let ended = trainer.working.join().unwrap();
-        // The control plane says so, or before it is back the daemon's own check of the path.
+        // The control plane reports it, or before it is back the daemon's own check of the path.
         let is_named = ["did not come back with the job's sums", "no answer from the parameter host"];
         assert!(is_named.iter().any(|named| ended.contains(named)), "{ended}");
     }

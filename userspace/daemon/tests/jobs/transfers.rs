@@ -28,7 +28,7 @@ fn receive(loss_bound: f32) -> RecvOptions {
     RecvOptions { loss_bound, ..RecvOptions::default() }
 }
 
-/// Takes so many ends from the completion queue; the eventfd tells of them.
+/// Takes so many ends from the completion queue; the eventfd signals them.
 fn poll(job: &Job, count: usize) -> BTreeMap<u64, TransferCompletion> {
     let (mut ended, deadline) = (BTreeMap::new(), Instant::now() + TIMEOUT);
     while ended.len() < count {

@@ -87,7 +87,7 @@ fn occupied(name: &str, id: u32, mode: BoundXdpMode, owner: ProgramOwner) -> Che
     let whose = match owner {
         ProgramOwner::Aggregator => "Sumac's aggregator, which is no worker's host program",
         ProgramOwner::Host => "Sumac's host program, pinned elsewhere",
-        ProgramOwner::Stranger => "not Sumac's",
+        ProgramOwner::Foreign => "not Sumac's",
     };
     Check::fail(format!("XDP program {id} ({mode}) is on {name}: {whose}"), owner.advice(name))
 }

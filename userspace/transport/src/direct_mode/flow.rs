@@ -48,8 +48,9 @@ pub(super) struct Flow {
     /// Until the peer has answered a probe of full size.
     pub handshake: Option<Handshake>,
     pub rate: DelayRate,
-    /// Whether the last packet with data said that this worker reacts to marks. Where packets are told apart by importance, a mark
-    /// shows which ones are important, and the rate follows the round trip alone, as in the paper (section 5.2).
+    /// Whether the last packet with data said that this worker reacts to marks. Where packets are
+    /// distinguished by importance, a mark shows which ones are important, and the rate follows the round
+    /// trip alone, as in the paper (section 5.2).
     pub reacts_to_marks: bool,
     /// Halved by the network's marks: beside TCP the round trip alone leaves TCP nothing.
     congestion: CongestionWindow,
@@ -231,7 +232,7 @@ impl Flow {
         self.is_full().then(|| self.progress.plus(self.rtt.timeout(0)))
     }
 
-    /// Gives up what is in flight: the peer says by a report what has arrived.
+    /// Gives up what is in flight: the peer reports what has arrived.
     pub fn restart(&mut self, now: Time) {
         self.acknowledged = self.next_packet - 1;
         self.progress = now;
@@ -327,7 +328,7 @@ mod tests {
             fill(&mut flow);
         }
         assert_eq!(flow.window(), 64, "it grows again");
-        // Marks on packets that are told apart by importance are no claim that the sender yields.
+        // Marks on packets that are distinguished by importance are no claim that the sender yields.
         flow.reacts_to_marks = false;
         let number = flow.next_packet as u32 - 1;
         assert!(!acknowledge(&mut flow, number, true) && flow.window() == 64);

@@ -1,7 +1,7 @@
-//! The paths of packets with data: what the receiver says of each, and the choice of the next one's path.
+//! The paths of packets with data: the receiver's report of each, and the choice of the next one's path.
 //!
-//! An acknowledgement has a bit for each of the last packets. The sender remembers the path of each packet until that says what
-//! became of it.
+//! An acknowledgement has a bit for each of the last packets. The sender remembers the path of each packet
+//! until that reports what became of it.
 //!
 //! | packet | means for its path |
 //! | --- | --- |

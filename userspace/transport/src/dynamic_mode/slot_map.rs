@@ -10,9 +10,10 @@
 //! counts from the chunk one window later: no worker sends that one without the result. So the slot of every chunk follows
 //! from results alone, in whatever order they arrive.
 //!
-//! While some worker does not reach the aggregator, no sum completes in a slot, and results say so. From the first such result
-//! on a worker sends the chunks up to one window after it past the slots. At the end of that time all workers agree on
-//! the last of them; at its beginning they may not, which costs nothing, since these chunks would not complete anyway.
+//! While some worker does not reach the aggregator, no sum completes in a slot, and results have a flag for
+//! it. From the first such result on a worker sends the chunks up to one window after it past the slots. At
+//! the end of that time all workers agree on the last of them; at its beginning they may not, which costs
+//! nothing, since these chunks would not complete anyway.
 
 use serde::{Deserialize, Serialize};
 use sumac_wire::{dynamic::hash, header::NO_SLOT};

@@ -75,8 +75,8 @@ impl Core {
     /// slowest worker, or as another worker's recovery. Then it is a sample only when it is not later than usual: a loss
     /// anywhere would lengthen all workers' timeouts.
     ///
-    /// A result without this worker's values, but for the answer to its own packet, says nothing of its packets: it may come at once
-    /// after one.
+    /// A result without this worker's values, but for the answer to its own packet, is no evidence of its
+    /// packets: it may come at once after one.
     pub fn acknowledge(&mut self, answered: &ChunkRecord, header: &Header, is_marked: bool) -> Acknowledged {
         let (now, echo) = (self.now, header.timestamp);
         self.note_result(answered.operation);

@@ -358,7 +358,7 @@ fn chunks_that_wait_go_as_floats_after_a_worker_was_replaced() {
     assert_eq!(again.len(), 16);
     assert_eq!((is_exponents(&again[0]), again[0].header.has(flag::RESEND)), (true, true));
     assert!(again[1..].iter().all(|sent| sent.header.has(flag::RAW_FLOAT)));
-    // The result of the incarnation before says nothing of later chunks, either.
+    // The result of the incarnation before is no evidence of later chunks, either.
     again.iter().for_each(|sent| lone.take(&sent.answer()));
     let rest = lone.send_all();
     assert!(!rest.is_empty() && rest.iter().all(|sent| sent.header.has(flag::RAW_FLOAT)));

@@ -130,7 +130,7 @@ fn slots_may_be_given_out_before_or_without_a_measure() {
 }
 
 /// A chunk without a result is flushed once all workers have begun its operation. A partial sum is scaled up, and the completion
-/// says what is missing in it.
+/// states what is missing in it.
 #[test]
 fn an_operation_with_a_bound_flushes_and_reports_its_loss() {
     let mut lone = Lone::ready(job(4, 4, 4), 100_000);

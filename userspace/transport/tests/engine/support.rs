@@ -233,7 +233,7 @@ impl Lone {
         self.now = self.now.plus(nanos);
     }
 
-    /// Lets time pass until the engine's timer is due; gives the nanoseconds that passed.
+    /// Lets time pass until the engine's timer is due; returns the nanoseconds that passed.
     pub fn expire(&mut self) -> u64 {
         let due = self.engine.poll_timeout().expect("a timer").max(self.now);
         let passed = due.since(self.now);

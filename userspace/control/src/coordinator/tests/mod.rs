@@ -116,7 +116,7 @@ fn placements(order: &JobOrder) -> Vec<Placement> {
     (0..).zip(&order.workers).map(of).collect()
 }
 
-/// A coordinator, its clock, its journal, and a plane that does as it is told.
+/// A coordinator, its clock, its journal, and a plane that does as commanded.
 struct World {
     coordinator: Coordinator,
     now: Time,
