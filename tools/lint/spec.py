@@ -25,6 +25,19 @@ def mechanisms() -> dict[str, dict[str, list[str]]]:
     return {name: {"code": [], "test": []} for name in names}
 
 
+def sections() -> dict[str, str]:
+    """Returns the titles of the sections that describe mechanisms, by `paper#section`."""
+    papers = tomllib.loads(Path(__file__).with_name("spec.toml").read_text())
+    titles = [(paper, *entry) for paper, table in papers.items() for entry in table["sections"].items()]
+    return {f"{paper}#{number}": title for paper, number, title in titles}
+
+
+def uncovered() -> list[str]:
+    """Returns the sections without a mechanism, and the mechanisms of no section."""
+    cited = {name.split()[0] for name in mechanisms()}
+    return sorted(cited ^ set(sections()))
+
+
 def citations(path: Path) -> list[tuple[str, bool, int]]:
     """Returns the citations of a file: each with whether it stands in a test, and its line."""
     found, in_tests = [], "tests" in path.relative_to(layers.ROOT).parts or path.name == "tests.rs"
@@ -55,9 +68,11 @@ def main() -> int:
     for name, places in found.items():
         lack = [kind for kind in ("code", "test") if not places[kind]]
         print(f"{name:72} {'no ' + ' and no '.join(lack) if lack else 'code ' + places['code'][0] + ', test ' + places['test'][0]}")
+    for section in uncovered():
+        print("no mechanism, or no section:", section)
     for place in unknown:
         print("no such mechanism:", place)
-    return 1 if unknown or any(not places[kind] for places in found.values() for kind in ("code", "test")) else 0
+    return 1 if unknown or uncovered() or any(not places[kind] for places in found.values() for kind in ("code", "test")) else 0
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ pub struct Place {
 }
 
 /// Returns the place of chunk `seq` in `1 << slots_log2` slots.
+//= switchml#4.4 slot and version follow from the chunk's number
 #[inline(always)]
 pub const fn place(seq: u32, slots_log2: u32) -> Place {
     Place { slot: seq & ((1 << slots_log2) - 1), version: (seq >> slots_log2 & 1) as u8 }
@@ -29,6 +30,7 @@ pub const fn is_later(a: u32, b: u32) -> bool {
 mod tests {
     use super::*;
 
+    //= switchml#4.4 slot and version follow from the chunk's number
     #[test]
     fn versions_alternate_also_over_the_wrap() {
         for slots_log2 in 0..10 {

@@ -51,6 +51,7 @@ pub const fn unmarked(tos: u8) -> u8 {
 }
 
 /// The class of data of this priority, from 0.
+//= mlt#5.2 tags in DSCP and ECN
 pub const fn data_class(priority: u8) -> u8 {
     if priority < DATA_CLASSES { priority } else { DATA_CLASSES - 1 }
 }
@@ -79,6 +80,7 @@ pub const fn assured_forwarding(priority: u8, is_important: bool) -> u8 {
 }
 
 /// The priority of layer `layer` of `layers`, from the front (MLT section 4.2.2): front layers are needed first.
+//= mlt#4.2.2 layers spread over the priorities
 pub const fn layer_priority(layer: u32, layers: u32) -> u8 {
     let last = DATA_CLASSES as u64 - 1;
     let layers = if layers == 0 { 1 } else { layers as u64 };
@@ -92,6 +94,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
+    //= mlt#5.2 tags in DSCP and ECN
     #[test]
     fn classes_are_those_of_the_rfcs() {
         let dscp = |tos: u8| tos >> 2;
@@ -122,6 +125,7 @@ mod tests {
         }
     }
 
+    //= mlt#4.2.2 layers spread over the priorities
     #[test]
     fn layers_are_spread_over_the_classes() {
         let of = |layers| (0..layers).map(|layer| layer_priority(layer, layers)).collect::<Vec<_>>();

@@ -17,6 +17,9 @@ class Citations(unittest.TestCase):
                 with self.subTest(name, kind=kind):
                     self.assertTrue(places[kind], f"add `//= {name}`")
 
+    def test_each_section_has_a_mechanism(self) -> None:
+        self.assertEqual(spec.uncovered(), [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -19,6 +19,7 @@ pub fn unread(bytes: u64, workers: usize, elements: u16) -> u32 {
 /// sockets; and why.
 ///
 /// `shards` lanes share the path.
+//= switchml#C slots for the bandwidth-delay product
 pub fn slots(
     measures: &[PathMeasure],
     elements: u16,
@@ -123,6 +124,7 @@ mod tests {
         assert_eq!(slots(&measures, 352, 1, 512, None).0, 512);
     }
 
+    //= switchml#C slots for the bandwidth-delay product
     #[test]
     fn slots_follow_from_the_slowest_path() {
         let path = |rtt_us: u64, mbit: u64| measured(rtt_us, rtt_us, mbit);

@@ -60,6 +60,7 @@ impl LossDetector {
     }
 
     /// Records the answer to a packet that was the only one of its chunk; the next packet will have the number `next`.
+    //= atp#3.7 later results indicate a loss
     pub fn on_answer(&mut self, now: Time, packet: u64, next: u64, rtt: &RttEstimator) {
         if packet < self.ambiguous {
             // Packets before it are still being answered: so was the first one of its chunk.
@@ -198,6 +199,7 @@ mod tests {
         loss
     }
 
+    //= atp#3.7 later results indicate a loss
     #[test]
     fn a_later_answer_and_a_reordering_window_indicate_a_loss() {
         let rtt = path();

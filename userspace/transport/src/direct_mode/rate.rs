@@ -84,6 +84,7 @@ impl SendingBudget for DelayRate {
 
     /// The paper's rule, but that the rate falls once per round trip: an answer to a packet that was sent before the last
     /// reduction does not show its effect.
+    //= mlt#4.2.3 rate by delay
     fn on_sample(&mut self, sample: RttSample) {
         let rtt = sample.acknowledged.since(sample.sent);
         self.shortest = self.shortest.min(rtt.max(1));
@@ -111,6 +112,7 @@ mod tests {
         rate.on_sample(RttSample { sent: Time(sent), acknowledged: Time(sent + rtt), is_marked: false });
     }
 
+    //= mlt#4.2.3 rate by delay
     #[test]
     fn it_follows_the_papers_rule() {
         let mut rate = DelayRate::new(10 * GBIT, 64);

@@ -267,6 +267,7 @@ impl DirectMode {
                     match (factor, keeps) {
                         (Some(factor), _) => reducer.scale(values, factor),
                         (None, true) => {}
+                        //= mlt#4.2.1 missing values are zero or kept
                         (None, false) => values.fill(0),
                     }
                 }

@@ -144,6 +144,7 @@ fn a_peer_that_has_left_has_what_it_agreed_on() {
     assert_eq!(network.engines[0].unposted(), [OpId(1)], "it was never received");
 }
 
+//= mlt#4.2.1 missing values are zero or kept
 #[test]
 fn transfers_go_both_ways_and_missing_values_are_zero_or_kept() {
     let count = 10_000;
