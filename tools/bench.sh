@@ -61,7 +61,7 @@ case_of() { # NAME: the words of its command
     # The same cables, which lose one frame in a million: next to none.
     small-loss0) echo "${all[@]}" "${small[@]}" --loss 0.0001% ;;
     small-loss*) echo "${all[@]}" "${small[@]}" --loss "${1#small-loss}%" ;;
-    loss1-fixed) echo compare --libraries xdp --no-stealing "${link_bound[@]}" --loss 1% ;;
+    loss1-fixed) echo compare --libraries xdp --no-reassignment "${link_bound[@]}" --loss 1% ;;
     loss*) echo "${all[@]}" "${link_bound[@]}" --loss "${1#loss}%" ;;
     pool-mbit*) echo run --workers 4 --elements 2500000 --rate 100mbit --iterations 3 --slots "$digits" ;;
     pool-n*) echo run --workers 4 --elements 25000000 --iterations 2 --slots "$digits" ;;

@@ -39,7 +39,7 @@ FIGURES = [
     ("fig06-loss-inflation", "Figure 6: time with loss, relative to the library's own without, and in seconds",
      "mbit4 loss0.01 loss0.1 loss1", "100 Mbit/s, 4 workers, 10 MB, 64 slots."),
     ("fig07-packets-under-loss", "Figure 7: frames sent per 10 ms by worker 0, by its interface's counter",
-     "mbit4 loss0.01 loss1 loss1-fixed", "100 Mbit/s, 4 workers, 10 MB; the allreduce nearest to the median. Without stealing the chunks of a slot are fixed (`sumac-agg serve --no-stealing`)."),
+     "mbit4 loss0.01 loss1 loss1-fixed", "100 Mbit/s, 4 workers, 10 MB; the allreduce nearest to the median. Without reassignment the chunks of a slot are fixed (`sumac-agg serve --no-reassignment`)."),
     ("fig09-pool-size", "Figure 9: slots against time and round trip", "pool", "4 workers, MTU 1500; 10 MB at 100 Mbit/s, 100 MB without limit."),
     ("fig12-conversion", "Figure 12: cost of conversion", "conversion", "4 workers, no rate limit, 10 million elements, 64 slots. float16 and bfloat16 travel as 32-bit integers, int16 on the wire as half of that."),
 ]

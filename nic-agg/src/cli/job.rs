@@ -86,7 +86,7 @@ struct AddArgs {
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
     /// Share slots with other jobs, and have sums completed at parameter hosts (ATP)
-    #[arg(long, requires = "hosts", conflicts_with_all = ["lanes", "no_stealing"])]
+    #[arg(long, requires = "hosts", conflicts_with_all = ["lanes", "no_reassignment"])]
     dynamic: bool,
     /// A parameter host's address and, if not the base port, UDP port: shard s is that of the s-th of N, modulo N
     #[arg(long = "host", value_name = "IP[:PORT]", requires = "dynamic", value_parser = endpoint)]
@@ -99,7 +99,7 @@ struct AddArgs {
     shards: u16,
     /// A completed slot takes the chunk one lane's slots further, not whatever chunk comes next
     #[arg(long)]
-    no_stealing: bool,
+    no_reassignment: bool,
     /// Most elements in a chunk
     #[arg(long, value_name = "N", default_value_t = DEFAULT_ELEMENTS)]
     elements: u16,
@@ -173,7 +173,7 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     };
     let flags = [
         (job_flag::CHECKSUM, !args.no_checksum),
-        (job_flag::STEALING, !args.no_stealing && !args.dynamic),
+        (job_flag::STEALING, !args.no_reassignment && !args.dynamic),
         (job_flag::DYNAMIC, args.dynamic),
     ];
     let entry = JobEntry {

@@ -148,7 +148,7 @@ impl SumacArguments {
         let is_int16 = self.wire == WireFormat::Int16;
         if self.sumac.slots.is_some() || is_int16 || !self.sumac.drop.is_zero() || !self.sumac.stealing {
             refuse(
-                "--slots, --wire int16, --no-stealing and --aggregator-drop are about aggregators, and a direct job has none",
+                "--slots, --wire int16, --no-reassignment and --aggregator-drop are about aggregators, and a direct job has none",
             );
         }
     }
@@ -158,7 +158,7 @@ impl SumacArguments {
             refuse("--wire int16 is for static jobs: leave out --mode dynamic");
         }
         if !self.sumac.stealing {
-            refuse("--no-stealing is for static jobs: the slots of dynamic ones are nobody's own");
+            refuse("--no-reassignment is for static jobs: the slots of dynamic ones are nobody's own");
         }
         if !self.dynamic.has_aggregator && !self.sumac.drop.is_zero() {
             refuse("--aggregator-drop: with --no-aggregator there is none that could");

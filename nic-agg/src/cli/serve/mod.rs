@@ -113,7 +113,7 @@ pub struct Args {
 
     /// Let each slot take the chunks that its number says, even when it is late; a rack does as the one above does
     #[arg(long)]
-    no_stealing: bool,
+    no_reassignment: bool,
 
     /// Seconds in which a dead worker of a dynamic job may be replaced, by one that joins with its rank, before the job fails
     #[arg(long, value_name = "SECONDS", default_value_t = 0, conflicts_with = "parent")]
@@ -328,7 +328,7 @@ impl Args {
             identity: self.tls.identity(&self.state)?,
             secrets: Secrets { default: self.default_secret()?, jobs: self.job_secrets()?, racks },
             state_dir: self.state.path(),
-            stealing: !self.no_stealing,
+            stealing: !self.no_reassignment,
             rejoin_grace: Duration::from_secs(self.rejoin_grace),
         }))
     }

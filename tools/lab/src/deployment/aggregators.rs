@@ -205,7 +205,7 @@ impl<'lab> Deployment<'lab> {
             serve.args(["--metrics", &format!("{address}:{AGGREGATOR_METRICS_PORT}")]);
         }
         if !self.options.stealing {
-            serve.arg("--no-stealing");
+            serve.arg("--no-reassignment");
         }
         let what = if parent.is_some() { format!("rack{}", place - 1) } else { "aggregator".to_owned() };
         let port = self.control_port;

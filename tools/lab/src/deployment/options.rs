@@ -85,7 +85,7 @@ pub struct SumacOptions {
     #[arg(long = "no-checksum", action = ArgAction::SetFalse)]
     pub checksum: bool,
     /// Fix which chunks a slot takes, whatever was lost
-    #[arg(long = "no-stealing", action = ArgAction::SetFalse)]
+    #[arg(long = "no-reassignment", action = ArgAction::SetFalse)]
     pub stealing: bool,
     /// Answer Prometheus in each namespace: the aggregators' control planes on TCP port 9403, the daemons on 9402
     #[arg(long)]
