@@ -146,7 +146,7 @@ def shared_names() -> dict[str, int]:
     crates = [folder for folders in found.values() for folder in folders]
     files: dict[str, set[Path]] = {}
     for path in (path for folder in found["product"] for path in layers.sources(folder, crates)):
-        if "tests" not in path.parts and path.name != "tests.rs":
+        if "tests" not in path.relative_to(layers.ROOT).parts and path.name != "tests.rs":
             for line in path.read_text(encoding="utf-8").split("\n#[cfg(test)]")[0].splitlines():
                 defined = TYPE.match(line)
                 if defined and not line.startswith(" "):

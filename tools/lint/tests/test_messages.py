@@ -30,7 +30,8 @@ def sources() -> str:
     found = []
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".rs", ".py", ".c") and not {"target", "tests"} & set(path.parts):
+            folders = path.relative_to(ROOT).parts
+            if path.suffix in (".rs", ".py", ".c") and not {"target", "tests"} & set(folders):
                 found.append(re.sub(r"\\\n\s*", "", path.read_text(encoding="utf-8")))
     return re.sub(r"\s+", " ", "\n".join(found))
 
