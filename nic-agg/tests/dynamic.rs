@@ -1,4 +1,4 @@
-//! Dynamic jobs (ATP) on the program in the kernel: the slot's table of cases by level, and the destination of each packet.
+//! Dynamic jobs (ATP) on the program in the kernel, beyond the conformance vectors: lengths, overflow, age, and destinations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -9,140 +9,18 @@ use sumac_agg_host::NewJob;
 use sumac_agg_layout::State;
 use sumac_wire::{
     Header, Kind, Reason,
-    dynamic::{SlotMeta, host::Outcome, owner},
+    dynamic::{SlotMeta, owner},
     header::{NO_SLOT, flag},
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 use support::{
-    Bench, DROP, DYNAMIC_SLOTS, PASS, REDIRECT, Shown,
+    Bench, DYNAMIC_SLOTS, PASS, REDIRECT,
     dynamic::{
         CE, ECT, SLOTS, contribution, dynamic_job, frame, header, host, rack_job, result, root_job, values,
     },
-    frames::{self, Answer, answer, sum},
-    job_of, needs_privileges, refusal, result_token,
-    summed::Summed,
-    with_entry,
+    frames::{self, answer, sum},
+    job_of, needs_privileges, refusal, result_token, with_entry,
 };
-
-/// A packet of the tables: its sender, its chunk, and its differences from a contribution.
-#[derive(Clone, Copy)]
-enum Packet {
-    Rank(usize, u32, u16),
-    Host(u32),
-}
-use Packet::{Host, Rank};
-
-fn show(bench: &Bench, job: &NewJob, slot: u32, packet: Packet) -> Shown {
-    bench.show(&match packet {
-        Rank(rank, seq, flags) => {
-            let plain = header(job, rank, seq, slot);
-            contribution(job, rank, &Header { flags: plain.flags | flags, ..plain })
-        }
-        Host(seq) => {
-            let header = result(&header(job, 0, seq, slot));
-            frame(job, &job.parents[0], &header, &values(&header, 9), ECT)
-        }
-    })
-}
-
-#[test]
-fn table_of_cases() {
-    needs_privileges!("table_of_cases");
-    const AGAIN: u16 = flag::RESEND;
-    const FLOATS: u16 = flag::RESEND | flag::RAW_FLOAT;
-    // Three workers: the packets, the outcome of the last, the slot afterwards as chunk and bits, and the ranks whose
-    // values are forwarded.
-    type Row = (&'static str, &'static [Packet], Reason, Option<(u32, u32)>, &'static [usize]);
-    let table: [Row; 16] = [
-        ("first", &[Rank(0, 9, 0)], Reason::Added, Some((9, 1)), &[]),
-        ("second", &[Rank(0, 9, 0), Rank(2, 9, 0)], Reason::Added, Some((9, 5)), &[]),
-        ("last", &[Rank(0, 9, 0), Rank(2, 9, 0), Rank(1, 9, 0)], Reason::Forwarded, Some((9, 7)), &[0, 1, 2]),
-        ("twice", &[Rank(0, 9, 0), Rank(0, 9, 0)], Reason::Duplicate, Some((9, 1)), &[]),
-        ("another chunk", &[Rank(0, 9, 0), Rank(0, 8, 0)], Reason::Collided, Some((9, 1)), &[0]),
-        ("sent again to nothing", &[Rank(0, 9, AGAIN)], Reason::Passed, None, &[0]),
-        (
-            "sent again, is in",
-            &[Rank(0, 9, 0), Rank(2, 9, 0), Rank(0, 9, AGAIN)],
-            Reason::Flushed,
-            None,
-            &[0, 2],
-        ),
-        ("sent again, is not in", &[Rank(0, 9, 0), Rank(1, 9, AGAIN)], Reason::Flushed, None, &[0, 1]),
-        (
-            "sent again to a complete one",
-            &[Rank(0, 9, 0), Rank(2, 9, 0), Rank(1, 9, 0), Rank(1, 9, AGAIN)],
-            Reason::Flushed,
-            None,
-            &[0, 1, 2],
-        ),
-        ("sent again to another's", &[Rank(0, 9, 0), Rank(1, 8, AGAIN)], Reason::Passed, Some((9, 1)), &[1]),
-        ("floats", &[Rank(0, 9, FLOATS)], Reason::Passed, None, &[0]),
-        ("floats to the chunk's integers", &[Rank(0, 9, 0), Rank(1, 9, FLOATS)], Reason::Passed, None, &[1]),
-        ("a result to nothing", &[Host(9)], Reason::Concluded, None, &[9]),
-        ("a result", &[Rank(0, 9, 0), Rank(2, 9, 0), Rank(1, 9, 0), Host(9)], Reason::Concluded, None, &[9]),
-        ("another's result", &[Rank(0, 9, 0), Host(8)], Reason::Concluded, Some((9, 1)), &[9]),
-        (
-            "a contribution after the result",
-            &[Rank(0, 9, 0), Host(9), Rank(1, 9, 0)],
-            Reason::Added,
-            Some((9, 2)),
-            &[],
-        ),
-    ];
-    let job = dynamic_job(3, 20);
-    let bench = Bench::new(std::slice::from_ref(&job));
-    for (slot, (what, packets, reason, after, goes_on)) in (0..).zip(table) {
-        let (last, before) = packets.split_last().unwrap();
-        before.iter().for_each(|packet| drop(show(&bench, &job, slot, *packet)));
-        let shown = show(&bench, &job, slot, *last);
-        let verdict = if goes_on.is_empty() { DROP } else { REDIRECT };
-        assert_eq!((shown.verdict, shown.reason), (verdict, reason), "{what}");
-        let seq = match *last {
-            Rank(_, seq, _) | Host(seq) => seq,
-        };
-        if !goes_on.is_empty() {
-            let got = answer(&shown.out);
-            assert_eq!(got.values, sum(goes_on.iter().copied(), seq, 20), "{what}: values");
-            check_way(what, &got, reason, goes_on);
-        }
-        let slot = bench.dynamic_slot(slot);
-        let expected = after.map_or(SlotMeta::default(), |(seq, bitmap)| SlotMeta {
-            owner: owner(job.job, job.entry.epoch, 0),
-            seq,
-            bitmap,
-            tensor: 7,
-            stamp: slot.meta.stamp,
-            elements: 20,
-            ..SlotMeta::default()
-        });
-        let refused = (reason == Reason::Collided).then(|| (owner(job.job, job.entry.epoch, 0), seq));
-        let (refused_owner, refused_seq) = refused.unwrap_or_default();
-        let expected = SlotMeta { refused_owner, refused_seq, ..expected };
-        assert_eq!(slot.meta, expected, "{what}: slot");
-        assert_eq!(slot.lock, 0, "{what}: lock");
-    }
-}
-
-/// Checks a packet's destination and header.
-fn check_way(what: &str, got: &Answer, reason: Reason, ranks: &[usize]) {
-    assert_eq!(got.frame.dscp_ecn, ECT, "{what}: may be marked");
-    if reason == Reason::Concluded {
-        assert_eq!(got.macs[0], [0; 6], "{what}: a copy for each port");
-        assert_eq!((got.header.kind, got.header.flags), (Kind::Result as u8, 0), "{what}");
-        return;
-    }
-    let to = host(0);
-    assert_eq!((got.frame.dst_ip, got.frame.dst_port), (to.ip, to.port), "{what}");
-    assert_eq!((got.frame.src_ip, got.macs), (to.aggregator_ip, [to.mac, to.aggregator_mac]), "{what}");
-    assert_eq!(got.header.kind, Kind::Contribution as u8, "{what}");
-    assert_eq!(got.header.bitmap_0, ranks.iter().map(|rank| 1 << rank).sum::<u32>(), "{what}");
-    let marks = match reason {
-        Reason::Collided => flag::LEVEL | flag::RESEND | flag::COLLISION,
-        Reason::Flushed => flag::LEVEL | flag::RESEND,
-        _ => flag::LEVEL | got.header.flags & (flag::RESEND | flag::RAW_FLOAT),
-    };
-    assert_eq!(got.header.flags, marks, "{what}");
-}
 
 /// Runs the program on the parameter host's result of a chunk.
 fn free(bench: &Bench, job: &NewJob, seq: u32, slot: u32) {
@@ -304,65 +182,6 @@ fn probes_show_the_whole_way() {
             let stranger = frame(job, &job.workers[0], &report, &values(&report, 9), ECT);
             assert_eq!(bench.show(&stranger).reason, Reason::WrongSource, "{what}: nobody else answers");
         }
-    }
-}
-
-/// The slot becomes free between the packets of a chunk that it refused: it refuses the others too, and the chunk completes at
-/// the parameter host without a retransmission.
-#[test]
-fn a_chunk_that_was_refused_does_not_stall() {
-    needs_privileges!("a_chunk_that_was_refused_does_not_stall");
-    let job = dynamic_job(3, 20);
-    let (bench, mut summed) = (Bench::new(std::slice::from_ref(&job)), Summed::default());
-    let show = |rank: usize, seq: u32| bench.show(&contribution(&job, rank, &header(&job, rank, seq, 3)));
-    show(0, 8);
-    let first = show(0, 9);
-    free(&bench, &job, 8, 3);
-    let outcomes = [first, show(1, 9), show(2, 9)].map(|shown| {
-        assert_eq!(shown.reason, Reason::Collided);
-        let up = answer(&shown.out);
-        summed.take(&up.header, &up.values)
-    });
-    assert_eq!(outcomes, [Ok(Outcome::Wait), Ok(Outcome::Wait), Ok(Outcome::Complete)]);
-    assert_eq!(summed.values, sum(0..3, 9, 20));
-    assert_eq!(show(0, 10).reason, Reason::Added, "the slot is free for the next chunk");
-}
-
-/// A chunk whose first packet passes a busy slot, and whose others are then stored in it, where nothing completes it (ATP
-/// section 3.7, appendix A.1): any packet sent again frees it. The slot has refused another job's chunk meanwhile.
-#[test]
-fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
-    needs_privileges!("a_chunk_that_stalls_completes_when_it_is_sent_again");
-    type Row = (usize, Reason, Result<Outcome, Reason>);
-    let caught: &[Row] = &[(1, Reason::Flushed, Ok(Outcome::Complete))];
-    // A part of the sum in the first one's packet is at the parameter host already.
-    let passed: &[Row] = &[
-        (0, Reason::Flushed, Err(Reason::Duplicate)),
-        (2, Reason::Passed, Ok(Outcome::Wait)),
-        (1, Reason::Passed, Ok(Outcome::Complete)),
-    ];
-    let (job, other) = (dynamic_job(3, 20), NewJob { job: 4, ..dynamic_job(3, 20) });
-    for again in [caught, passed] {
-        let (bench, mut summed) = (Bench::new(&[job.clone(), other.clone()]), Summed::default());
-        let show = |rank: usize, seq: u32, flags: u16| {
-            bench.show(&contribution(&job, rank, &Header { flags, ..header(&job, rank, seq, 3) }))
-        };
-        show(0, 8, 0);
-        let shown = show(0, 9, 0);
-        assert_eq!(shown.reason, Reason::Collided);
-        let up = answer(&shown.out);
-        assert_eq!(summed.take(&up.header, &up.values), Ok(Outcome::Wait));
-        let others = bench.show(&contribution(&other, 0, &header(&other, 0, 1, 3)));
-        assert_eq!(others.reason, Reason::Collided);
-        free(&bench, &job, 8, 3);
-        assert_eq!([1, 2].map(|rank| show(rank, 9, 0).reason), [Reason::Added; 2]);
-        for (rank, reason, outcome) in again {
-            let shown = show(*rank, 9, flag::RESEND);
-            assert_eq!((shown.reason, bench.dynamic_slot(3).meta.owner), (*reason, 0));
-            let up = answer(&shown.out);
-            assert_eq!(summed.take(&up.header, &up.values), *outcome, "rank {rank}");
-        }
-        assert_eq!(summed.values, sum(0..3, 9, 20));
     }
 }
 

@@ -1,5 +1,5 @@
-//! The slot's table of cases (docs/protocol.md) on the program in the kernel: contributions, and for the last of each row
-//! verdict, counter, frame, and slot afterwards.
+//! Static jobs on the program in the kernel, beyond the conformance vectors: destinations, lengths, worlds, exponent rounds and
+//! lanes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -8,36 +8,15 @@ use sumac_agg_host::NewJob;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, Reason,
     header::{exponent, flag},
-    slot::{SlotMeta, Version, owner, state},
+    slot::SlotMeta,
     tables::{JobEntry, job_flag},
     tos::{CE, ECN_MASK, ECT_0},
 };
 use support::{
-    AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT,
-    frames::{Answer, answer, contribution, emit, frame_of, header, move_to_port, sum, tag, value, with_ecn},
+    AGGREGATOR, AGGREGATOR_MAC, Bench, REDIRECT,
+    frames::{Answer, answer, contribution, emit, frame_of, header, move_to_port, sum, tag, with_ecn},
     job_of, needs_privileges, result_token, with_entry,
 };
-
-const ALL: u32 = 0b111;
-
-fn version(seq: u32, seen: u32, elements: u16) -> Version {
-    let is_final = seen == ALL;
-    Version {
-        seq,
-        seen,
-        next: if is_final { seq.wrapping_add(16) } else { 0 },
-        tensor: 7,
-        elements,
-        exponent: exponent::NONE,
-        state: if is_final { state::FINAL } else { 0 },
-        ..Version::default()
-    }
-}
-
-/// Returns the ranks of a bitmap.
-fn ranks(seen: u32) -> Vec<usize> {
-    (0..32).filter(|rank| seen >> rank & 1 == 1).collect()
-}
 
 /// Checks a result's header and sums, but not its destination.
 fn check_result(what: &str, job: &NewJob, got: &Answer, asked_by: usize, seq: u32, elements: u16) {
@@ -63,89 +42,6 @@ fn check_result(what: &str, job: &NewJob, got: &Answer, asked_by: usize, seq: u3
     assert_eq!(got.header.token, result_token(), "{what}");
     assert_eq!(got.header.next_seq, seq.wrapping_add(16), "{what}: the version's next chunk");
     assert_eq!(got.values, sum(0..world, seq, usize::from(elements)), "{what}");
-}
-
-#[test]
-fn table_of_cases() {
-    needs_privileges!("table_of_cases");
-    use Reason::{Added, Completed, Duplicate, OutOfTurn, Replied, Stale};
-    // Slots of 8, slot 3, three workers: as in sumac_wire's table. Each row: contributions as (rank, seq), the
-    // outcome of the last, and both versions of the slot afterwards as (seq, seen).
-    type Row = (&'static str, &'static [(usize, u32)], Reason, [(u32, u32); 2]);
-    let table: [Row; 14] = [
-        ("first ever", &[(0, 3)], Added, [(3, 1), (0, 0)]),
-        ("first ever, but not the slot's first", &[(1, 11)], OutOfTurn, [(0, 0), (0, 0)]),
-        ("first ever, from far ahead", &[(1, 16 + 3)], OutOfTurn, [(0, 0), (0, 0)]),
-        ("second worker", &[(0, 3), (1, 3)], Added, [(3, 3), (0, 0)]),
-        ("last worker", &[(0, 3), (1, 3), (2, 3)], Completed, [(3, ALL), (0, 0)]),
-        ("sent again, slot waits", &[(0, 3), (1, 3), (1, 3)], Duplicate, [(3, 3), (0, 0)]),
-        ("sent again, slot complete", &[(0, 3), (1, 3), (2, 3), (1, 3)], Replied, [(3, ALL), (0, 0)]),
-        ("next chunk", &[(0, 3), (1, 3), (2, 3), (1, 11)], Added, [(3, ALL), (11, 2)]),
-        (
-            "result lost, others moved on",
-            &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 3)],
-            Replied,
-            [(3, ALL), (11, 3)],
-        ),
-        (
-            "chunk after next",
-            &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 11), (0, 19)],
-            Added,
-            [(19, 1), (11, ALL)],
-        ),
-        (
-            "chunk after next completes",
-            &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 11), (0, 19), (2, 19), (1, 19)],
-            Completed,
-            [(19, ALL), (11, ALL)],
-        ),
-        (
-            "delayed duplicate of the chunk before last",
-            &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 11), (0, 19), (1, 3)],
-            Stale,
-            [(19, 1), (11, ALL)],
-        ),
-        ("next chunk before this one is complete", &[(0, 3), (1, 3), (0, 11)], OutOfTurn, [(3, 3), (0, 0)]),
-        (
-            "this version again before the other was used",
-            &[(0, 3), (1, 3), (2, 3), (0, 19)],
-            OutOfTurn,
-            [(3, ALL), (0, 0)],
-        ),
-    ];
-    for (what, contributions, reason, after) in table {
-        let verdict = if matches!(reason, Completed | Replied) { REDIRECT } else { DROP };
-        let job = job_of(3, 20);
-        let bench = Bench::new(std::slice::from_ref(&job));
-        let (last, before) = contributions.split_last().unwrap();
-        for (rank, seq) in before {
-            bench.show(&contribution(&job, *rank, *seq, 20));
-        }
-        let shown = bench.show(&contribution(&job, last.0, last.1, 20));
-        assert_eq!((shown.verdict, shown.reason), (verdict, reason), "{what}");
-        let slot = bench.slot(16 + 3);
-        let is_used = after.iter().any(|(_, seen)| *seen != 0);
-        assert_eq!(slot.meta.owner, if is_used { owner(job.job, job.entry.epoch) } else { 0 }, "{what}");
-        for (v, (seq, seen)) in after.into_iter().enumerate() {
-            // Whoever's later packet was not ignored has this version's result.
-            let noted =
-                if matches!(reason, Reason::OutOfTurn | Reason::Stale) { before } else { contributions };
-            let later = noted.iter().filter(|(_, sent)| *sent > seq);
-            let received = later.fold(0, |bits, (rank, _)| bits | 1 << rank);
-            let expected = match seen {
-                0 => Version::default(),
-                _ => Version { received, ..version(seq, seen, 20) },
-            };
-            assert_eq!(slot.meta.versions[v], expected, "{what}: version {v}");
-            if seen != 0 {
-                let values: Vec<i32> = slot.values[v][..20].iter().map(|value| *value as i32).collect();
-                assert_eq!(values, sum(ranks(seen), seq, 20), "{what}: values of version {v}");
-            }
-        }
-        if verdict == REDIRECT {
-            check_result(what, &job, &answer(&shown.out), last.0, last.1, 20);
-        }
-    }
 }
 
 #[test]
@@ -287,26 +183,6 @@ fn exponents_are_agreed_on_and_looked_ahead() {
 }
 
 #[test]
-fn another_operation_is_sent_back_marked() {
-    needs_privileges!("another_operation_is_sent_back_marked");
-    let job = job_of(2, 4);
-    let bench = Bench::new(std::slice::from_ref(&job));
-    bench.show(&contribution(&job, 0, 3, 4));
-    let before = bench.pool();
-    let theirs = Header { tensor: 8, ..header(&job, 1, 3, 4) };
-    let refused = bench.show(&frame_of(&job, 1, &theirs));
-    assert_eq!((refused.verdict, refused.reason), (REDIRECT, Reason::Mismatch));
-    let back = answer(&refused.out);
-    assert_eq!(
-        (back.header.kind, back.header.flags, back.header.tensor),
-        (Kind::Result as u8, flag::MISMATCH, 7)
-    );
-    assert_eq!((back.header.seq, back.values), (3, (0..4).map(|i| value(1, 3, i)).collect()));
-    assert_eq!(back.frame.dst_ip, job.workers[1].ip);
-    assert!(bench.pool() == before, "a slot changed");
-}
-
-#[test]
 fn marks_of_congestion_are_merged_into_results_and_rounds() {
     needs_privileges!("marks_of_congestion_are_merged_into_results_and_rounds");
     let job = job_of(3, 5);
@@ -389,18 +265,6 @@ fn a_port_reaches_its_own_shards_slots_only() {
     for index in (0..64).filter(|index| !(16..24).contains(index)) {
         assert_eq!(bench.slot(index).meta, SlotMeta::default(), "slot {index}");
     }
-}
-
-#[test]
-fn overflow_is_merged_into_the_result_and_sums_wrap() {
-    needs_privileges!("overflow_is_merged_into_the_result_and_sums_wrap");
-    let job = job_of(2, 4);
-    let bench = Bench::new(std::slice::from_ref(&job));
-    let mut first = header(&job, 0, 3, 4);
-    first.flags |= flag::OVERFLOW | flag::RESEND;
-    bench.show(&frame_of(&job, 0, &first));
-    let result = answer(&bench.show(&contribution(&job, 1, 3, 4)).out);
-    assert_eq!(result.header.flags, flag::OVERFLOW, "merged, and no RESEND");
 }
 
 #[test]

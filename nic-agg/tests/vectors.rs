@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::net::Ipv4Addr;
+
 use sumac_agg_host::NewJob;
 use sumac_loader::Variant;
 use sumac_vectors::{
@@ -45,7 +47,10 @@ fn run(variant: Variant, setup: &Setup, steps: &[Step]) {
                 To::Parent(number) => Some(&job.parents[usize::from(number)]),
             };
             if let Some(host) = host {
-                assert_eq!(got.frame.dst_ip, host.ip.to_bits(), "{what}");
+                let ips = [got.frame.src_ip, got.frame.dst_ip].map(Ipv4Addr::from_bits);
+                assert_eq!(ips, [host.aggregator_ip, host.ip], "{what}");
+                let shard = got.frame.src_port - setup.base_port;
+                assert_eq!(got.frame.dst_port, host.port + shard, "{what}");
                 assert_eq!(got.macs.concat(), [&host.mac[..], &host.aggregator_mac].concat(), "{what}");
             }
         }

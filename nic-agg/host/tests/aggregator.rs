@@ -108,16 +108,6 @@ fn a_flush_completes_with_what_is_there_and_the_late_one_gets_the_sum() {
     assert_eq!((counters.added, counters.last, counters.duplicates), (2, 0, 2));
 }
 
-#[test]
-fn overflow_is_merged_into_the_result() {
-    let mut aggregator = aggregator(2);
-    let clamped = Header { flags: flag::OVERFLOW | flag::RESEND, ..header(2, 0, 0, ELEMENTS) };
-    aggregator.on_packet(worker_ip(0), &mut packet(&clamped, &values(0, 0, ELEMENTS)));
-    let mut last = contribution(2, 1, 0);
-    aggregator.on_packet(worker_ip(1), &mut last);
-    assert_eq!(read(&last).flags, flag::OVERFLOW);
-}
-
 /// Every way in which a packet can be wrong is refused by its name, and changes nothing: the slot
 /// then completes as if it had never come.
 /// A worker that yields to congestion counts the marks of results, whichever contribution was marked.

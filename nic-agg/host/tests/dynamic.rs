@@ -3,12 +3,12 @@
 
 #[allow(dead_code, reason = "each test file uses a part")]
 mod common;
-#[path = "../../tests/support/summed.rs"]
-mod summed;
 
 use std::net::SocketAddrV4;
 
-use common::{ELEMENTS, JOB, elements, packet, read, result_token, shared, worker, worker_ip};
+use common::{
+    ELEMENTS, JOB, elements, packet, read, result_token, shared, summed::Summed, worker, worker_ip,
+};
 use shared::{HOST, SLOTS, aggregator, contribution, header, reference, result, values};
 use sumac_agg_host::{Answer, HostAggregator, NewJob};
 use sumac_wire::{
@@ -16,7 +16,6 @@ use sumac_wire::{
     dynamic::host::Outcome,
     header::{NO_SLOT, flag},
 };
-use summed::Summed;
 
 /// Sends a packet of a worker's; returns the answer and what the packet is afterwards.
 fn send(aggregator: &mut HostAggregator, rank: u16, header: &Header) -> (Answer, Vec<u8>) {
@@ -111,55 +110,6 @@ fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
     }
 }
 
-/// A retransmission takes the slot's sum along, with its own values if they are not in it.
-#[test]
-fn what_is_sent_again_is_flushed_past_the_slot() {
-    for (rank, ranks) in [(2, 3), (1, 2)] {
-        let mut aggregator = aggregator(4);
-        for rank in 0..2 {
-            send(&mut aggregator, rank, &contribution(4, rank, 5));
-        }
-        let again = Header { flags: flag::RESEND, ..contribution(4, rank, 5) };
-        let (answer, sum) = send(&mut aggregator, rank, &again);
-        assert_eq!(answer, Answer::One(Reason::Flushed, HOST));
-        assert_eq!(
-            read(&sum),
-            Header { flags: flag::RESEND | flag::LEVEL, bitmap_0: (1 << ranks) - 1, ..again }
-        );
-        assert_eq!((elements(&sum), aggregator.held()), (reference(ranks, 5, ELEMENTS), 0));
-        // The next that is sent again passes by itself.
-        let (answer, alone) = send(&mut aggregator, 3, &Header { bitmap_0: 8, ..again });
-        assert_eq!(answer, Answer::One(Reason::Passed, HOST));
-        assert_eq!(elements(&alone), values(3, 5, ELEMENTS));
-    }
-}
-
-#[test]
-fn a_busy_slot_lets_others_pass_marked_until_it_is_free() {
-    let mut aggregator = aggregator(2);
-    let (mine, other) = (contribution(2, 0, 0), contribution(2, 1, SLOTS));
-    assert_eq!(mine.slot, other.slot);
-    send(&mut aggregator, 0, &mine);
-    let (answer, passed) = send(&mut aggregator, 1, &other);
-    assert_eq!(answer, Answer::One(Reason::Collided, HOST));
-    let marks = flag::LEVEL | flag::RESEND | flag::COLLISION;
-    assert_eq!(read(&passed), Header { flags: marks, ..other });
-    assert_eq!(elements(&passed), values(1, SLOTS, ELEMENTS));
-    // Another chunk's result leaves the slot alone, its own frees it.
-    assert_eq!(conclude(&mut aggregator, &result(&other)).reason(), Reason::Concluded);
-    assert_eq!(aggregator.held(), 1);
-    conclude(&mut aggregator, &result(&mine));
-    assert_eq!(aggregator.held(), 0);
-    let same = Header { bitmap_0: 1, ..other };
-    assert_eq!(
-        send(&mut aggregator, 0, &same).0,
-        Answer::One(Reason::Collided, HOST),
-        "the chunk as a whole"
-    );
-    let next = contribution(2, 1, 2 * SLOTS);
-    assert_eq!(send(&mut aggregator, 1, &next).0, Answer::None(Reason::Added));
-}
-
 #[test]
 fn a_result_that_frees_nothing_else_still_goes_down() {
     let mut aggregator = aggregator(2);
@@ -172,20 +122,6 @@ fn a_result_that_frees_nothing_else_still_goes_down() {
         ("that refuses", Header { elements: 0, flags: flag::MISMATCH, ..result(&contribution(2, 0, 3)) }),
     ] {
         assert_eq!(conclude(&mut aggregator, &change), Answer::All(Reason::Concluded, JOB), "{what}");
-    }
-}
-
-#[test]
-fn floats_and_packets_without_a_slot_pass() {
-    let mut aggregator = aggregator(2);
-    for header in [
-        Header { flags: flag::RESEND | flag::RAW_FLOAT, ..contribution(2, 0, 0) },
-        Header { flags: flag::RESEND, slot: NO_SLOT, ..contribution(2, 0, 0) },
-    ] {
-        let (answer, passed) = send(&mut aggregator, 0, &header);
-        assert_eq!(answer, Answer::One(Reason::Passed, HOST));
-        assert_eq!(read(&passed), Header { flags: header.flags | flag::LEVEL, ..header });
-        assert_eq!((elements(&passed), aggregator.held()), (values(0, 0, ELEMENTS), 0));
     }
 }
 

@@ -85,20 +85,6 @@ fn an_exponent_round_comes_before_the_values() {
     assert_eq!(elements(&result), reference(2, 0, ELEMENTS));
 }
 
-#[test]
-fn another_operations_chunk_goes_back() {
-    let mut aggregator = one_level(0);
-    aggregator.on_packet(worker_ip(0), &mut contribution(2, 0, 0));
-    let mut other = packet(&Header { tensor: 77, ..header(2, 1, 0, 5) }, &[1, 2, 3, 4, 5]);
-    assert_eq!(
-        aggregator.on_packet(worker_ip(1), &mut other),
-        Answer::One(Reason::Mismatch, worker(1)),
-        "to its sender"
-    );
-    assert_eq!((read(&other).flags, read(&other).tensor), (flag::MISMATCH, 9));
-    assert_eq!(elements(&other), [1, 2, 3, 4, 5]);
-}
-
 fn question(world: u16, rank: u16, seq: u32) -> Vec<u8> {
     let header = header(world, rank, seq, 0);
     packet(&Header { flags: header.flags | flag::QUERY, ..header }, &[])

@@ -6,7 +6,6 @@ pub mod frames;
 #[path = "../../../userspace/hostprog/tests/support/net.rs"]
 pub mod net;
 pub mod serve;
-pub mod summed;
 
 use std::{net::Ipv4Addr, sync::Mutex};
 

@@ -1,68 +1,302 @@
-//! The table of a slot's cases (docs/protocol.md, "Slots"), each from an empty slot.
+//! The tables of a slot's cases (docs/protocol.md, "Slot" and "Dynamic mode"), each from an empty slot.
 
-use sumac_wire::Reason::{self, Added, Completed, Duplicate, Mismatch, OutOfTurn, Replied, Stale};
+use sumac_wire::{
+    Header, Kind,
+    Reason::{
+        self, Added, Collided, Completed, Concluded, Duplicate, Flushed, Forwarded, Mismatch, OutOfTurn,
+        Passed, Replied, Stale,
+    },
+    frame::OVERHEAD,
+    header::{HEADER_LEN, NO_SLOT, flag},
+};
 
 use crate::{
-    packets::{TOS, frame, header, setup, static_job},
-    record::{Setup, Step},
+    packets::{TOS, dynamic_job, frame, header, setup, static_job},
+    record::{Job, Setup, Step},
     reference::Reference,
 };
 
-/// A case: its name, contributions as (rank, chunk), and the counter of the last.
-type Case = (&'static str, &'static [(usize, u32)], Reason);
+/// Packets of a case: the rank and the chunk of a contribution, or the chunk alone.
+#[derive(Clone, Copy)]
+enum Packet {
+    From(usize, u32),
+    /// The contributions of all three workers.
+    All(u32),
+    Again(usize, u32),
+    /// A contribution whose sender's values overflowed, sent again.
+    Overflowed(usize, u32),
+    Floats(usize, u32),
+    WithoutSlot(usize, u32),
+    OtherOperation(usize, u32),
+    /// The contribution of another job, to the same slot.
+    OtherJob(usize, u32),
+    /// The parameter host's result.
+    Result(u32),
+}
+use Packet::{Again, All, Floats, From, OtherJob, OtherOperation, Overflowed, Result, WithoutSlot};
 
-/// Three workers and a lane of 4 slots; chunk 3 is slot 3's first.
-const CASES: [Case; 14] = [
-    ("first ever", &[(0, 3)], Added),
-    ("first ever, but not the slot's first", &[(1, 7)], OutOfTurn),
-    ("first ever, from far ahead", &[(1, 11)], OutOfTurn),
-    ("second worker", &[(0, 3), (1, 3)], Added),
-    ("last worker", &[(0, 3), (1, 3), (2, 3)], Completed),
-    ("sent again, slot waits", &[(0, 3), (1, 3), (1, 3)], Duplicate),
-    ("sent again, slot complete", &[(0, 3), (1, 3), (2, 3), (1, 3)], Replied),
-    ("next chunk", &[(0, 3), (1, 3), (2, 3), (1, 7)], Added),
-    ("result lost, others moved on", &[(0, 3), (1, 3), (2, 3), (0, 7), (1, 7), (2, 3)], Replied),
-    ("chunk after next", &[(0, 3), (1, 3), (2, 3), (0, 7), (1, 7), (2, 7), (0, 11)], Added),
+/// The flags of an answer, and the ranks whose values it carries.
+type Carried = Option<(u16, &'static [usize])>;
+
+/// A case: its name, its packets, and for the last of them the counter, the answer, and the chunks in the slot afterwards,
+/// each with the bitmap of its contributors.
+type Case = (&'static str, &'static [Packet], Reason, Carried, &'static [(u32, u32)]);
+
+const SUM: Carried = Some((0, &[0, 1, 2]));
+const OVERFLOW: Carried = Some((flag::OVERFLOW, &[0, 1, 2]));
+const REFUSAL: Carried = Some((flag::MISMATCH, &[1]));
+
+/// A lane of 4 slots; chunk 3 is slot 3's first.
+const STATIC: [Case; 16] = [
+    ("first ever", &[From(0, 3)], Added, None, &[(3, 1)]),
+    ("first ever, but not the slot's first", &[From(1, 7)], OutOfTurn, None, &[]),
+    ("first ever, from far ahead", &[From(1, 11)], OutOfTurn, None, &[]),
+    ("second worker", &[From(0, 3), From(1, 3)], Added, None, &[(3, 3)]),
+    ("last worker", &[All(3)], Completed, SUM, &[(3, 7)]),
+    ("sent again, slot waits", &[From(0, 3), From(1, 3), From(1, 3)], Duplicate, None, &[(3, 3)]),
+    ("sent again, slot complete", &[All(3), From(1, 3)], Replied, SUM, &[(3, 7)]),
+    ("next chunk", &[All(3), From(1, 7)], Added, None, &[(3, 7), (7, 2)]),
     (
-        "chunk after next completes",
-        &[(0, 3), (1, 3), (2, 3), (0, 7), (1, 7), (2, 7), (0, 11), (2, 11), (1, 11)],
-        Completed,
+        "result lost, others moved on",
+        &[All(3), From(0, 7), From(1, 7), From(2, 3)],
+        Replied,
+        SUM,
+        &[(3, 7), (7, 3)],
     ),
+    ("chunk after next", &[All(3), All(7), From(0, 11)], Added, None, &[(11, 1), (7, 7)]),
+    ("chunk after next completes", &[All(3), All(7), All(11)], Completed, SUM, &[(11, 7), (7, 7)]),
     (
         "delayed duplicate of the chunk before last",
-        &[(0, 3), (1, 3), (2, 3), (0, 7), (1, 7), (2, 7), (0, 11), (1, 3)],
+        &[All(3), All(7), From(0, 11), From(1, 3)],
         Stale,
+        None,
+        &[(11, 1), (7, 7)],
     ),
-    ("next chunk before this one is complete", &[(0, 3), (1, 3), (0, 7)], OutOfTurn),
-    ("this version again before the other was used", &[(0, 3), (1, 3), (2, 3), (0, 11)], OutOfTurn),
+    (
+        "next chunk before this one is complete",
+        &[From(0, 3), From(1, 3), From(0, 7)],
+        OutOfTurn,
+        None,
+        &[(3, 3)],
+    ),
+    ("this version again before the other was used", &[All(3), From(0, 11)], OutOfTurn, None, &[(3, 7)]),
+    ("another operation", &[From(0, 3), OtherOperation(1, 3)], Mismatch, REFUSAL, &[(3, 1)]),
+    (
+        "overflow is merged into the result",
+        &[Overflowed(0, 3), From(1, 3), From(2, 3)],
+        Completed,
+        OVERFLOW,
+        &[(3, 7)],
+    ),
 ];
 
-/// Returns for each case an aggregator and its packets, and for the last a case of another operation's chunk.
+const FORWARDED: Carried = Some((flag::LEVEL, &[0, 1, 2]));
+const CONCLUDED: Carried = Some((0, &[HOST]));
+
+/// The flags of packets that go on to the parameter host.
+const COLLISION: u16 = AGAIN | flag::COLLISION;
+const AGAIN: u16 = flag::LEVEL | flag::RESEND;
+const FLOATS: u16 = AGAIN | flag::RAW_FLOAT;
+
+/// Chunks 9, 25 and 41 are in slot 9. A slot that becomes free refuses the other packets of a chunk that it refused before, unless
+/// it has refused another job's since: then the chunk stalls in it (ATP section 3.7, appendix A.1).
+const DYNAMIC: [Case; 25] = [
+    ("dynamic: first", &[From(0, 9)], Added, None, &[(9, 1)]),
+    ("dynamic: second", &[From(0, 9), From(2, 9)], Added, None, &[(9, 5)]),
+    ("dynamic: last", &[From(0, 9), From(2, 9), From(1, 9)], Forwarded, FORWARDED, &[(9, 7)]),
+    ("dynamic: twice", &[From(0, 9), From(0, 9)], Duplicate, None, &[(9, 1)]),
+    ("dynamic: another chunk", &[From(0, 9), From(0, 25)], Collided, Some((COLLISION, &[0])), &[(9, 1)]),
+    ("dynamic: sent again to nothing", &[Again(0, 9)], Passed, Some((AGAIN, &[0])), &[]),
+    (
+        "dynamic: sent again, is in",
+        &[From(0, 9), From(2, 9), Again(0, 9)],
+        Flushed,
+        Some((AGAIN, &[0, 2])),
+        &[],
+    ),
+    ("dynamic: sent again, is not in", &[From(0, 9), Again(1, 9)], Flushed, Some((AGAIN, &[0, 1])), &[]),
+    (
+        "dynamic: sent again after a flush",
+        &[From(0, 9), Again(1, 9), Again(2, 9)],
+        Passed,
+        Some((AGAIN, &[2])),
+        &[],
+    ),
+    (
+        "dynamic: sent again to a complete one",
+        &[All(9), Again(1, 9)],
+        Flushed,
+        Some((AGAIN, &[0, 1, 2])),
+        &[],
+    ),
+    ("dynamic: sent again to another's", &[From(0, 9), Again(1, 25)], Passed, Some((AGAIN, &[1])), &[(9, 1)]),
+    ("dynamic: without a slot", &[WithoutSlot(0, 9)], Passed, Some((AGAIN, &[0])), &[]),
+    ("dynamic: floats", &[Floats(0, 9)], Passed, Some((FLOATS, &[0])), &[]),
+    (
+        "dynamic: floats to the chunk's integers",
+        &[From(0, 9), Floats(1, 9)],
+        Passed,
+        Some((FLOATS, &[1])),
+        &[],
+    ),
+    ("dynamic: a result to nothing", &[Result(9)], Concluded, CONCLUDED, &[]),
+    ("dynamic: a result", &[All(9), Result(9)], Concluded, CONCLUDED, &[]),
+    ("dynamic: another's result", &[From(0, 9), Result(25)], Concluded, CONCLUDED, &[(9, 1)]),
+    (
+        "dynamic: a contribution after the result",
+        &[From(0, 9), Result(9), From(1, 9)],
+        Added,
+        None,
+        &[(9, 2)],
+    ),
+    (
+        "dynamic: a refused chunk again",
+        &[From(0, 9), From(0, 25), Result(9), From(0, 25)],
+        Collided,
+        Some((COLLISION, &[0])),
+        &[],
+    ),
+    (
+        "dynamic: the other packets of a refused chunk",
+        &[From(0, 9), From(0, 25), Result(9), From(1, 25), From(2, 25)],
+        Collided,
+        Some((COLLISION, &[2])),
+        &[],
+    ),
+    (
+        "dynamic: the chunk after a refused one",
+        &[From(0, 9), From(0, 25), Result(9), From(1, 41)],
+        Added,
+        None,
+        &[(41, 2)],
+    ),
+    (
+        "dynamic: a chunk stalls",
+        &[From(0, 9), From(0, 25), OtherJob(0, 9), Result(9), From(1, 25), From(2, 25)],
+        Added,
+        None,
+        &[(25, 6)],
+    ),
+    (
+        "dynamic: a stalled chunk is sent again, is in",
+        &[From(0, 9), From(0, 25), OtherJob(0, 9), Result(9), From(1, 25), From(2, 25), Again(1, 25)],
+        Flushed,
+        Some((AGAIN, &[1, 2])),
+        &[],
+    ),
+    (
+        "dynamic: a stalled chunk is sent again, is not in",
+        &[From(0, 9), From(0, 25), OtherJob(0, 9), Result(9), From(1, 25), From(2, 25), Again(0, 25)],
+        Flushed,
+        Some((AGAIN, &[0, 1, 2])),
+        &[],
+    ),
+    (
+        "dynamic: a stalled chunk is sent again by all",
+        &[
+            From(0, 9),
+            From(0, 25),
+            OtherJob(0, 9),
+            Result(9),
+            From(1, 25),
+            From(2, 25),
+            Again(0, 25),
+            Again(2, 25),
+            Again(1, 25),
+        ],
+        Passed,
+        Some((AGAIN, &[1])),
+        &[],
+    ),
+];
+
+const ELEMENTS: u16 = 6;
+const WORKERS: usize = 3;
+/// The number of the parameter host's values, beside those of ranks.
+const HOST: usize = WORKERS;
+
+/// Returns an aggregator and its packets for each case. All have the same jobs.
 pub fn all(checksum: bool) -> Vec<(Setup, Vec<Step>)> {
-    let mismatch: Case = ("another operation", &[(0, 3), (1, 3)], Mismatch);
-    let of = |(case, contributions, reason): Case| {
-        let job = crate::record::Job { checksum, ..static_job(1, 3, 6) };
-        let setup = setup(case, None, vec![job.clone()]);
+    let world = WORKERS as u8;
+    let jobs =
+        [static_job(1, world, ELEMENTS), dynamic_job(2, world, ELEMENTS), dynamic_job(3, world, ELEMENTS)];
+    let jobs = jobs.map(|job| Job { checksum, ..job });
+    let of = |job: &Job, case: &Case| {
+        let setup = setup(case.0, None, jobs.to_vec());
         let mut reference = Reference::new(setup.clone());
-        let mut steps = Vec::new();
-        for (at, (rank, seq)) in contributions.iter().enumerate() {
-            let mut header = header(&job, *rank, *seq);
-            header.tensor += u32::from(reason == Mismatch && at + 1 == contributions.len());
-            let values: Vec<i32> = (0..6).map(|i| value(*rank, *seq, i)).collect();
-            let bytes = frame(&job, &job.workers[*rank], &header, &values, 0, TOS);
-            let step = reference.receive(job.workers[*rank].interface, bytes);
-            steps.push(Step { case: Some(case.to_owned()), ..step });
-        }
-        assert_eq!(steps.last().map(|step| step.reason.as_str()), Some(reason.name()), "{case}");
+        let receive = |(interface, frame)| Step {
+            case: Some(case.0.to_owned()),
+            ..reference.receive(interface, frame)
+        };
+        let frames = case.1.iter().flat_map(|packet| packet.frames(job, &jobs[2]));
+        let steps: Vec<Step> = frames.map(receive).collect();
+        check(case, &steps);
         (setup, steps)
     };
-    CASES.into_iter().chain([mismatch]).map(of).collect()
+    let dynamic = DYNAMIC.iter().map(|case| of(&jobs[1], case));
+    STATIC.iter().map(|case| of(&jobs[0], case)).chain(dynamic).collect()
 }
 
-/// Returns an element whose every bit depends on the worker, the chunk and the element's number.
-fn value(rank: usize, seq: u32, i: u32) -> i32 {
-    let mixed = (rank as u32 + 1).wrapping_mul(0x9e37_79b9)
-        ^ seq.wrapping_mul(0x85eb_ca6b)
-        ^ i.wrapping_mul(0xc2b2_ae35);
-    (mixed ^ mixed >> 15) as i32 >> 5
+impl Packet {
+    /// Returns the frames, each with its interface.
+    fn frames(self, job: &Job, other_job: &Job) -> Vec<(u32, Vec<u8>)> {
+        let of = |job: &Job, rank: usize, seq: u32, change: fn(&mut Header)| {
+            let from = job.workers.get(rank).unwrap_or_else(|| &job.parents[0]);
+            let mut header = header(job, rank % WORKERS, seq);
+            change(&mut header);
+            if rank == HOST {
+                (header.kind, header.token) = (Kind::Result as u8, job.result_token);
+            }
+            (from.interface, frame(job, from, &header, &values(rank, seq), 0, TOS))
+        };
+        let (rank, seq, change): (usize, u32, fn(&mut Header)) = match self {
+            All(seq) => return (0..WORKERS).map(|rank| of(job, rank, seq, |_| ())).collect(),
+            OtherJob(rank, seq) => return vec![of(other_job, rank, seq, |_| ())],
+            From(rank, seq) => (rank, seq, |_| ()),
+            Again(rank, seq) => (rank, seq, |h| h.flags |= flag::RESEND),
+            Overflowed(rank, seq) => (rank, seq, |h| h.flags |= flag::RESEND | flag::OVERFLOW),
+            Floats(rank, seq) => (rank, seq, |h| h.flags |= flag::RESEND | flag::RAW_FLOAT),
+            WithoutSlot(rank, seq) => (rank, seq, |h| (h.flags, h.slot) = (flag::RESEND, NO_SLOT)),
+            OtherOperation(rank, seq) => (rank, seq, |h| h.tensor += 1),
+            Result(seq) => (HOST, seq, |_| ()),
+        };
+        vec![of(job, rank, seq, change)]
+    }
+}
+
+/// Checks the last step against the table, since the other expectations are the reference's own.
+fn check((name, _, reason, carried, after): &Case, steps: &[Step]) {
+    let step = &steps[steps.len() - 1];
+    let read = |payload: &[u8]| Header::read(payload, 0, payload.len());
+    let seq = read(&step.frame[OVERHEAD..]).map_or(0, |sent| sent.seq);
+    assert_eq!(step.reason, reason.name(), "{name}");
+    let answer = step.answer.as_ref().map(|answer| {
+        let words = answer.payload.get(HEADER_LEN..).unwrap_or_default().as_chunks::<4>().0.iter();
+        let values: Vec<i32> = words.map(|word| i32::from_be_bytes(*word)).collect();
+        (read(&answer.payload).map(|header| header.flags & !flag::POOL_VERSION), values)
+    });
+    let expected = carried.as_ref().map(|(flags, ranks)| {
+        let mut sums = vec![0; ELEMENTS.into()];
+        for rank in *ranks {
+            sums.iter_mut().zip(values(*rank, seq)).for_each(|(sum, value)| *sum += value);
+        }
+        (Ok(*flags), sums)
+    });
+    assert_eq!(answer, expected, "{name}: the answer");
+    let versions = step.slot.iter().flat_map(|slot| &slot.after.versions).filter(|version| version.seen != 0);
+    let shared = step.shared.iter().map(|slot| &slot.after).filter(|slot| slot.owner != 0);
+    let versions = versions.map(|version| (version.seq, version.seen));
+    let slots = versions.chain(shared.map(|slot| (slot.seq, slot.bitmap)));
+    assert_eq!(slots.collect::<Vec<_>>(), *after, "{name}: the slot");
+}
+
+/// Returns elements whose every bit depends on the worker, the chunk and the element's number.
+fn values(rank: usize, seq: u32) -> Vec<i32> {
+    let value = |i: u32| {
+        let mixed = (rank as u32 + 1).wrapping_mul(0x9e37_79b9)
+            ^ seq.wrapping_mul(0x85eb_ca6b)
+            ^ i.wrapping_mul(0xc2b2_ae35);
+        (mixed ^ mixed >> 15) as i32 >> 5
+    };
+    (0..ELEMENTS.into()).map(value).collect()
 }

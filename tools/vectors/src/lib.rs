@@ -6,7 +6,7 @@
 //! | [`record`] | the file: one line of JSON for the jobs, one for each packet |
 //! | [`reference`] | the shared decisions of `sumac_wire` around plain vectors of numbers, which write the expectations |
 //! | [`packets`] | frames of workers and parents |
-//! | [`cases`] | the table of a slot's cases, by name |
+//! | [`cases`] | the tables of a slot's cases, by name |
 //! | [`random`] | packets drawn from a seed: late, repeated, reordered, hostile and truncated ones among them |
 #![forbid(unsafe_code)]
 

@@ -21,7 +21,7 @@ use sumac_vectors::{
     sumac-vectors random --seed 7 --steps 10000 --profile switch > switch.jsonl"
 )]
 struct Options {
-    /// `cases`: the table of a slot's cases, each with its own first line. `random`: packets drawn from a seed.
+    /// `cases`: the tables of a slot's cases, each with its own first line. `random`: packets drawn from a seed.
     kind: VectorKind,
     /// The seed of random packets.
     #[arg(long, default_value_t = 1)]

@@ -1,6 +1,7 @@
 //! Packets as workers make them, and an aggregator with one job.
 
 pub mod shared;
+pub mod summed;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 

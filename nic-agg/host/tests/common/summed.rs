@@ -1,4 +1,4 @@
-//! A parameter host's state of one chunk, for tests of both aggregators.
+//! A parameter host's state of one chunk.
 
 use sumac_wire::{
     Header, Reason,
