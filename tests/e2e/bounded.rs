@@ -18,7 +18,7 @@ use sumac_lab::run::{Operation, Report, RunOptions, run};
 use sumac_lab::units::Probability;
 use sumac_lab::{Faults, LabSpec};
 use sumac_tests::site::{in_turn, with_sumac};
-use sumac_tests::{Crew, wait};
+use sumac_tests::{Crew, stats, wait};
 
 const COUNT: usize = 400_000;
 
@@ -91,6 +91,8 @@ fn stops(dynamic: Option<DynamicOptions>) {
         let results = thread::scope(|scope| {
             let running: Vec<_> =
                 crew.trainers.iter().map(|one| scope.spawn(|| sum_of_ones(&one.client, &one.job))).collect();
+            // Before all have begun, nobody is late.
+            wait::eventually("a result", || (stats::counter(&crew.trainers[0], "results") > 0).then_some(()));
             for _ in 0..10 {
                 thread::sleep(Duration::from_millis(10));
                 sumac.daemon(2).unwrap().signal(Signal::SIGSTOP);

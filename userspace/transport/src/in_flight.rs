@@ -278,6 +278,13 @@ impl InFlight {
         thresholds.min_by_key(|(_, threshold)| *threshold)
     }
 
+    /// The sent chunk that comes first in the stream: the same one for all workers that lack its result.
+    /// It scans the table.
+    pub fn earliest(&self) -> Option<usize> {
+        let sent = self.records.iter().enumerate().filter(|(_, record)| record.state == ChunkState::Sent);
+        sent.min_by_key(|(_, record)| record.seq).map(|(index, _)| index)
+    }
+
     /// The chunk that was sent first, whether confirmed or not: another worker may wait for an unconfirmed one.
     pub fn oldest(&self) -> Option<usize> {
         let all = self.first_of_levels().chain(self.first_unconfirmed());

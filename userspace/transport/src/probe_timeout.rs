@@ -2,8 +2,11 @@
 //!
 //! A result needs the contribution of the slowest worker, and training has stragglers of milliseconds to seconds at every
 //! step. So a path without results mostly waits for one of them. After the timeout a worker therefore sends again, or asks
-//! about, [`PROBE_CHUNKS`] of its oldest chunks and not its window. Then it waits for a pause that doubles each time. The
-//! first result ends this.
+//! about, [`PROBE_CHUNKS`] of its chunks and not its window. Then it waits for a pause that doubles each
+//! time. The first result ends this.
+//!
+//! One of them is the earliest in the stream, the same one of all workers that lack its result. Where each
+//! sent another one, a chunk that needs packets of several workers again would get them far apart.
 //!
 //! All workers of a dynamic job get the same results, so that their timeouts would end together and each time fill a short
 //! queue with the same packets. So each worker lengthens its pauses by a random part of its own.

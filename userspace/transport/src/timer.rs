@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | a packet sent later was answered | considered lost, unless the [reordering window](crate::loss) ended before | query (static mode) or retransmission (dynamic) |
 //! | none was, but results arrived in the meantime | delayed with those before it | none |
-//! | no result arrived for a whole timeout | unknown: the [probe timeout](crate::probe_timeout) | the oldest chunks are sent again |
+//! | no result arrived for a whole timeout | unknown: the [probe timeout](crate::probe_timeout) | two chunks are sent again |
 //!
 //! Only the first case concerns this chunk alone. In the others a worker may be late.
 //!

@@ -139,10 +139,13 @@ fn expire_timers(core: &mut Core) {
             }
             Expiry::Probe => {
                 core.probe_timeout.on_probe(core.now);
-                // No worker is late for a confirmed chunk; of the others, one may be the one that another worker waits for.
-                let confirmed = core.in_flight.oldest_confirmed().map(|(slot, _)| slot);
-                confirmed.into_iter().for_each(|slot| core.expire_chunk(slot));
-                for _ in usize::from(confirmed.is_some())..PROBE_CHUNKS {
+                // All workers ask about the earliest chunk: the aggregator may have postponed several packets.
+                // Of the others, any may be the one that another worker waits for: they take turns.
+                let timeout = core.rtt.timeout_confirmed(0);
+                let is_due = |slot: &usize| core.now.since(core.in_flight.get(*slot).sent) >= timeout;
+                let earliest = core.in_flight.earliest().filter(is_due);
+                earliest.into_iter().for_each(|slot| core.expire_chunk(slot));
+                for _ in usize::from(earliest.is_some())..PROBE_CHUNKS {
                     core.in_flight.oldest().into_iter().for_each(|slot| core.expire_chunk(slot));
                 }
             }

@@ -71,7 +71,7 @@ impl StaticMode {
         let most = (self.slots.pool().slots() / UNASKED_PART).max(1);
         !core.params.congestion_control
             && !core.tuning.timers_only
-            && (record.overtaken.is_some() || core.has_probed_tail_once())
+            && (record.overtaken.is_some() || core.has_probed_tail_once() && !record.is_resent)
             && core.in_flight.unanswered() as u64 <= most
             && u64::from(self.unasked) < most
             && self.is_at_end(core)

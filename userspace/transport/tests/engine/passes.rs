@@ -101,22 +101,22 @@ fn block_exponents_cost_one_more_read() {
 fn a_retransmission_reads_again_and_a_duplicate_writes_nothing() {
     let (mut lone, counts) = start(job(2, 4, 16));
     let first = lone.send_all();
-    // Nothing is heard: the timer asks for two chunks at a time, and both are missing.
+    // Nothing is heard: the timer asks for two chunks at a time, one of them the first, and both are missing.
     let mut again = Vec::new();
-    for _ in 0..2 {
+    for _ in 0..3 {
         lone.expire();
         let questions = lone.send_all();
         assert_eq!(lone.engine.stats().elements_sent, 64 + again.len() as u64 * 16, "questions read nothing");
         questions.iter().for_each(|question| lone.take(&question.answer()));
         again.extend(lone.send_all());
     }
-    assert_eq!((first.len(), again.len()), (4, 4));
+    assert_eq!((first.len(), again.len()), (4, 6));
     for sent in first.iter().chain(&again) {
         lone.take(&sent.answer());
         lone.take(&sent.answer());
     }
     let (reads, writes) = counts.seen();
-    assert_eq!(reads[..64], [2; 64], "once per transmission");
+    assert_eq!((&reads[..16], &reads[16..64]), (&[4; 16][..], &[2; 48][..]), "once per transmission");
     assert_eq!(writes[..64], [1; 64], "once per chunk");
     assert_eq!((&reads[64..], &writes[64..]), (&[0; 101][..], &[0; 101][..]), "nothing ahead of its turn");
     let stats = lone.engine.stats();
