@@ -8,7 +8,8 @@ use std::{
 };
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use sumac_agg_host::{HostAggregator, NewJob};
+use sumac_agg_host::HostAggregator;
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     Header, Kind, Reason,
     header::flag,

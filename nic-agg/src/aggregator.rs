@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, path::Path};
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_agg_layout::State;
 use sumac_loader::{
     Interface, PinError,

@@ -3,7 +3,7 @@
 use std::{ops::Range, str::FromStr};
 
 use serde::Serialize;
-use sumac_agg_host::JobError;
+use sumac_agg_job::JobError;
 use sumac_agg_layout::{Drops, State, state_flag};
 use sumac_wire::MAX_JOBS;
 use thiserror::Error;

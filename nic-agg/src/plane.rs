@@ -6,9 +6,8 @@ use std::{
     thread,
 };
 
-use sumac_agg_host::{
-    NewJob,
-    job::parents,
+use sumac_agg_job::{
+    NewJob, parents,
     plane::{SlotsReasons, failed, take_over},
 };
 use sumac_agg_layout::State;

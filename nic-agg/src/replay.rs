@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use anyhow::{Context as _, bail};
 use aya::Ebpf;
 use serde::Serialize;
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_agg_layout::{Replay, State, name};
 use sumac_loader::{TestRun, map, program::find};
 use sumac_wire::{

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_agg_layout::State;
 use sumac_wire::{
     Header, Kind, Reason,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use sumac_agg::{Aggregator, AttachOptions, attach, job::worker_entry, status::Status};
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_control::neighbour;
 use sumac_loader::{BoundXdpMode, XdpMode};
 use sumac_wire::{

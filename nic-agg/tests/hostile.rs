@@ -6,7 +6,7 @@ mod support;
 
 use std::net::Ipv4Addr;
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_wire::{Header, Kind, Reason, header::flag};
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT, SHARDS,

@@ -4,7 +4,7 @@
 mod support;
 
 use sumac_agg::AddJobError;
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_loader::Variant;
 use sumac_wire::{Kind, MAX_ELEMENTS, Reason, header::flag};
 use support::{

@@ -10,7 +10,7 @@ mod support;
 
 use std::net::Ipv4Addr;
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, Reason,
     header::{exponent, flag},

@@ -16,7 +16,7 @@ use std::{
 use sumac_agg::{
     AddJobError, Aggregator, AttachError, AttachOptions, attach, clean, detach, job::worker_entry,
 };
-use sumac_agg_host::{JobError, NewJob};
+use sumac_agg_job::{JobError, NewJob};
 use sumac_control::neighbour;
 use sumac_hostprog::Steer;
 use sumac_loader::{AttachError as LoaderError, BoundXdpMode, Interface, XdpMode};

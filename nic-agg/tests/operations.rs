@@ -4,7 +4,7 @@
 mod support;
 
 use sumac_agg::tables::Tables;
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_agg_layout::{Drops, State, state_flag};
 use sumac_wire::{Kind, Reason, checksum, tables::JobEntry};
 use support::{

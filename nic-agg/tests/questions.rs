@@ -6,7 +6,8 @@ mod support;
 use std::net::Ipv4Addr;
 
 use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
-use sumac_agg_host::{HostAggregator, NewJob};
+use sumac_agg_host::HostAggregator;
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     Header, Kind, Reason,
     header::{HEADER_LEN, flag},

@@ -4,7 +4,7 @@
 
 mod support;
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, Reason,
     header::{exponent, flag},

@@ -18,7 +18,7 @@ use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
 };
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_wire::Reason;
 use support::{
     Bench, REDIRECT,

@@ -5,7 +5,7 @@ mod support;
 
 use std::net::Ipv4Addr;
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_loader::Variant;
 use sumac_vectors::{
     cases, packets,

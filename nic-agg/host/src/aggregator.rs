@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 mod dynamic;
 mod static_mode;
 
+use sumac_agg_job::{JobError, NewJob, check_range, endpoint};
 use sumac_agg_layout::State;
 use sumac_wire::{
     Header, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, PAGE_ELEMENTS, Reason, admit,
@@ -17,7 +18,6 @@ use sumac_wire::{
 };
 
 use crate::{
-    job::{JobError, NewJob, check_range, endpoint},
     pool::{NoMemory, Pool},
     shared::SharedPool,
     watch::Watch,

@@ -5,7 +5,6 @@
 //! | --- | --- |
 //! | [`aggregator`] | the sans-IO core: a packet in, its answer and destination out |
 //! | `pool`, `shared` | slots of static jobs, and those that dynamic jobs share |
-//! | [`job`] | a job to aggregate for, and its checks: also the eBPF aggregator's |
 //! | [`watch`] | counters, times, stragglers, intentional drops |
 //! | [`plane`] | the running aggregator: a data plane of the control plane |
 //! | `udp` | a socket and a thread around each shard's core |
@@ -15,7 +14,6 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregator;
-pub mod job;
 pub mod plane;
 mod pool;
 mod shared;
@@ -23,7 +21,6 @@ mod udp;
 pub mod watch;
 
 pub use aggregator::{Answer, HostAggregator};
-pub use job::{JobError, NewJob};
 pub use plane::HostDataPlane;
 pub use pool::NoMemory;
 pub use udp::StartError;

@@ -1,20 +1,24 @@
-//! The host aggregator as a data plane of the control plane, and the parts of one that the eBPF aggregator shares.
+//! The host aggregator as a data plane of the control plane.
 
 use std::{
-    collections::BTreeMap,
     io,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use rand::{TryRngCore, rngs::OsRng};
+use sumac_agg_job::{
+    JobError, NewJob, endpoint, parents,
+    plane::{SlotsReasons, failed, take_over},
+    seen::{JobSeen, WorkerSeen},
+};
 use sumac_agg_layout::{Drops, State};
 use sumac_control::plane::{
-    DataPlane, Installed, JobInstall, KnownJob, LastEpoch, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
+    DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
 use sumac_udp::Counts;
 use sumac_wire::{
@@ -24,55 +28,8 @@ use sumac_wire::{
 
 use crate::{
     aggregator::HostAggregator,
-    job::{JobError, NewJob, endpoint, parents},
     udp::{Shard, StartError, bind, lock},
-    watch::{JobSeen, WorkerSeen},
 };
-
-/// The reasons for the jobs' numbers of slots, for which the tables of jobs have no room.
-#[derive(Default)]
-pub struct SlotsReasons(Mutex<BTreeMap<u16, String>>);
-
-impl SlotsReasons {
-    pub fn all(&self) -> BTreeMap<u16, String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Sets a job's reason; `None` removes it.
-    pub fn set(&self, job: u16, reason: Option<&str>) {
-        let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match reason {
-            Some(reason) => drop(reasons.insert(job, reason.to_owned())),
-            None => drop(reasons.remove(&job)),
-        }
-    }
-}
-
-/// Removes the active jobs among a plane's entries that the control plane does not know.
-pub fn take_over(
-    entries: Vec<(u16, JobEntry)>,
-    known: &[KnownJob],
-    remove: impl Fn(u16) -> Result<(), PlaneError>,
-) -> Result<TakenOver, PlaneError> {
-    let mut taken = TakenOver::default();
-    for (job, JobEntry { epoch, token, flags, .. }) in entries {
-        taken.last_epochs.push(LastEpoch { job, epoch });
-        if flags & job_flag::ACTIVE == 0 {
-            continue;
-        }
-        if known.iter().any(|known| known.is(job, epoch, token)) {
-            taken.jobs.push(job);
-            continue;
-        }
-        tracing::warn!(job, epoch, "removing a job that the control plane does not know");
-        remove(job)?;
-    }
-    Ok(taken)
-}
-
-pub fn failed(doing: &'static str, error: &dyn std::error::Error) -> PlaneError {
-    PlaneError::Failed { doing, what: error.to_string() }
-}
 
 /// A running host aggregator, which takes jobs from a control plane. Ends when dropped.
 pub struct HostDataPlane {

@@ -8,7 +8,8 @@ use std::net::Ipv4Addr;
 
 use common::*;
 use proptest::prelude::*;
-use sumac_agg_host::{Answer, HostAggregator, JobError, NewJob, NoMemory};
+use sumac_agg_host::{Answer, HostAggregator, NoMemory};
+use sumac_agg_job::{JobError, NewJob};
 use sumac_wire::{
     Header, Kind, Reason,
     header::{HEADER_LEN, flag},

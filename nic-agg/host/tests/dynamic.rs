@@ -10,7 +10,8 @@ use common::{
     ELEMENTS, JOB, elements, packet, read, result_token, shared, summed::Summed, worker, worker_ip,
 };
 use shared::{HOST, SLOTS, aggregator, contribution, header, reference, result, values};
-use sumac_agg_host::{Answer, HostAggregator, NewJob};
+use sumac_agg_host::{Answer, HostAggregator};
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     Header, Kind, Reason,
     dynamic::host::Outcome,

@@ -11,7 +11,8 @@ use common::{
 };
 use proptest::prelude::*;
 use shared::{HOST, SLOTS, aggregator, contribution, header, reference, result, values};
-use sumac_agg_host::{Answer, HostAggregator, NewJob};
+use sumac_agg_host::{Answer, HostAggregator};
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     Header, Kind, MAX_LANES, Reason,
     header::{NO_SLOT, flag},

@@ -10,7 +10,8 @@ use std::net::SocketAddrV4;
 use common::{ELEMENTS, JOB, elements, packet, read, shared, worker, worker_ip};
 use proptest::prelude::*;
 use shared::{HOST, contribution, result, values};
-use sumac_agg_host::{Answer, HostAggregator, NewJob};
+use sumac_agg_host::{Answer, HostAggregator};
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     Header,
     dynamic::host::{Bits, MAX_RACKS, holds},

@@ -15,7 +15,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use common::*;
 use proptest::prelude::*;
-use sumac_agg_host::{Answer, HostAggregator, NewJob};
+use sumac_agg_host::{Answer, HostAggregator};
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     Header, Kind, Reason,
     header::{HEADER_LEN, exponent, flag},

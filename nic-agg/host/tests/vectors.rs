@@ -3,7 +3,8 @@
 
 use std::net::Ipv4Addr;
 
-use sumac_agg_host::{Answer, HostAggregator, NewJob};
+use sumac_agg_host::{Answer, HostAggregator};
+use sumac_agg_job::NewJob;
 use sumac_vectors::{
     cases, packets,
     random::{self, Profile, SWITCH_SEED},

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sumac_agg_host::watch::{JobSeen, WorkerSeen};
+use sumac_agg_job::seen::{JobSeen, WorkerSeen};
 use sumac_agg_layout::Injected;
 use sumac_wire::{
     MAX_JOBS, MAX_WORKERS, Reason,

@@ -5,11 +5,11 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use sumac_agg_host::{
-    JobError, NewJob,
-    job::{check_range, parents, resized},
+use sumac_agg_job::{
+    JobError, NewJob, check_range, parents,
     plane::{SlotsReasons, failed, take_over},
-    watch::{JobSeen, WorkerSeen},
+    resized,
+    seen::{JobSeen, WorkerSeen},
 };
 use sumac_agg_layout::{Drops, State};
 use sumac_control::plane::{

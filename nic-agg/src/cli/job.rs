@@ -11,7 +11,7 @@ use sumac_agg::{
     job::{Placed, worker_entry},
     status::text::write_job,
 };
-use sumac_agg_host::{NewJob, job::log2};
+use sumac_agg_job::{NewJob, log2};
 use sumac_control::neighbour;
 use sumac_wire::{
     DEFAULT_BASE_PORT, DEFAULT_ELEMENTS,

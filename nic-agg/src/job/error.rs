@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use sumac_agg_host::JobError;
+use sumac_agg_job::JobError;
 use sumac_wire::{MAX_WORKERS, PAGE_ELEMENTS};
 use thiserror::Error;
 

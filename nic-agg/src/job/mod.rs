@@ -11,10 +11,7 @@ use std::{
     time::Duration,
 };
 
-use sumac_agg_host::{
-    NewJob,
-    job::{check_range, endpoint, resized},
-};
+use sumac_agg_job::{NewJob, check_range, endpoint, resized};
 use sumac_agg_layout::State;
 use sumac_control::neighbour::Neighbour;
 use sumac_wire::{

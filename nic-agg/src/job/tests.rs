@@ -1,6 +1,6 @@
 //! Checks, fan-out and placement of a new job, without a kernel.
 
-use sumac_agg_host::{JobError, job::log2};
+use sumac_agg_job::{JobError, log2};
 
 use super::*;
 

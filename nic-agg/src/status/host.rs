@@ -2,7 +2,8 @@
 
 use std::net::SocketAddrV4;
 
-use sumac_agg_host::{HostDataPlane, JobError};
+use sumac_agg_host::HostDataPlane;
+use sumac_agg_job::JobError;
 use sumac_agg_layout::Drops;
 use sumac_control::{DataPlane as _, plane::PlaneError};
 use sumac_wire::{MAX_JOBS, PAGE_ELEMENTS, dynamic, slot::SlotMeta, tables::JobEntry};

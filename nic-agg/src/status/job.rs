@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde::Serialize;
-use sumac_agg_host::watch::{JobSeen, WorkerSeen};
+use sumac_agg_job::seen::{JobSeen, WorkerSeen};
 use sumac_agg_layout::{Drops, Injected, Times};
 use sumac_wire::{
     Reason,

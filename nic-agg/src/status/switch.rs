@@ -2,7 +2,7 @@
 
 use std::net::SocketAddrV4;
 
-use sumac_agg_host::{NewJob, watch::JobSeen};
+use sumac_agg_job::{NewJob, seen::JobSeen};
 use sumac_agg_p4::{plane::is_active, tables::HeldJob};
 use sumac_control::{DataPlane as _, plane::PlaneError};
 use sumac_wire::{BLOCK_ELEMENTS, MAX_JOBS, header::ELEMENT_LEN, tables::WorkerEntry};

@@ -226,7 +226,7 @@ fn time(ns: u64) -> String {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddrV4};
 
-    use sumac_agg_host::watch::{JobSeen, WorkerSeen};
+    use sumac_agg_job::seen::{JobSeen, WorkerSeen};
     use sumac_agg_layout::{Drops, Lateness};
     use sumac_wire::tables::{JobEntry, WorkerCounters};
 

@@ -1,6 +1,6 @@
 //! Counters of frames, jobs and workers, summed over all CPUs.
 
-use sumac_agg_host::watch::{JobSeen, WorkerSeen};
+use sumac_agg_job::seen::{JobSeen, WorkerSeen};
 use sumac_wire::{MAX_WORKERS, Reason, tables::worker_index};
 
 use super::{Result, Tables};

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind,
     frame::{self, Endpoints, OVERHEAD},

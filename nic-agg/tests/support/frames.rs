@@ -1,6 +1,6 @@
 //! Builds contributions and parses replies.
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind,
     bytes::Bytes,

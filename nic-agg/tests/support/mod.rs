@@ -11,7 +11,7 @@ use std::{net::Ipv4Addr, sync::Mutex};
 
 use aya::Ebpf;
 use sumac_agg::{job, pool::Pools, program, tables::Tables};
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_agg_layout::{DynamicSlot, Slot, State, name};
 use sumac_loader::{TestRun, Variant};
 use sumac_wire::{

@@ -3,7 +3,8 @@
 use std::net::Ipv4Addr;
 
 use serde::{Serialize, de::DeserializeOwned};
-use sumac_agg_host::{HostAggregator, NewJob, job};
+use sumac_agg_host::HostAggregator;
+use sumac_agg_job::{NewJob, endpoint, parents};
 use sumac_control::{
     Credential, JoinToken,
     message::{ClientMessage, Hello, ServerMessage},
@@ -111,8 +112,8 @@ fn assigned_jobs() {
         let Ok(install) = serde_json::from_slice::<JobInstall>(&edited(&examples, input)) else { return };
         let workers =
             install.workers.iter().map(|worker| std::net::SocketAddrV4::new(worker.ip, worker.port));
-        let workers = workers.map(job::endpoint).collect();
-        let parents = job::parents(&install).iter().copied().map(job::endpoint).collect();
+        let workers = workers.map(endpoint).collect();
+        let parents = parents(&install).iter().copied().map(endpoint).collect();
         let Ok(new) = NewJob::of(&install, workers, parents) else { return };
         let aggregator =
             HostAggregator::of_shard(0, 1, 64, 64).and_then(|aggregator| aggregator.with_dynamic(16));

@@ -25,7 +25,7 @@ const ELEMENTS: u16 = 5;
 #[test]
 fn packets_at_an_aggregator() {
     let (own, shared) = (job_of(3, ELEMENTS), dynamic::dynamic_job(3, ELEMENTS));
-    let shared = sumac_agg_host::NewJob { job: 6, ..shared };
+    let shared = sumac_agg_job::NewJob { job: 6, ..shared };
     let payload = |frame: Vec<u8>| frame[OVERHEAD..].to_vec();
     let mut examples = Vec::new();
     for rank in 0..3 {

@@ -25,7 +25,7 @@ const PORTS: Ports = Ports { base: 48700, shards: 2 };
 #[test]
 fn frames_at_the_aggregator_program() {
     needs_privileges!("frames_at_the_aggregator_program");
-    let shared = sumac_agg_host::NewJob { job: 6, ..dynamic::dynamic_job(3, 17) };
+    let shared = sumac_agg_job::NewJob { job: 6, ..dynamic::dynamic_job(3, 17) };
     let bench = AssertUnwindSafe(Bench::of(Variant::Plain, &[job_of(3, 17), shared]));
     let examples = example_frames();
     fuzz!(|input: &[u8]| {

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, net::SocketAddrV4};
 
-use sumac_agg_host::{Answer, HostAggregator, JobError, NewJob, NoMemory};
+use sumac_agg_host::{Answer, HostAggregator, NoMemory};
+use sumac_agg_job::{JobError, NewJob};
 use sumac_wire::{Header, Reason, admit, header::flag};
 
 use crate::{

@@ -1,6 +1,6 @@
 //! A job as the control plane sets it up: its workers, the aggregators above them, and its parameter hosts.
 
-use sumac_agg_host::{JobError, NewJob};
+use sumac_agg_job::{JobError, NewJob};
 use sumac_parameter::{HostError, HostJob, Worker as HostWorker};
 use sumac_transport::{
     CompletionQueue, Engine, JobParams, LaneField, ParamError, Peer, PeerRole, PeerTable, Tuning,

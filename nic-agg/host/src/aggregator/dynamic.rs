@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use sumac_agg_job::{endpoint, seen::WorkerSeen};
 use sumac_wire::{
     Header, Kind, Reason,
     admit::{self, dynamic::Down},
@@ -11,11 +12,7 @@ use sumac_wire::{
 };
 
 use super::{Answer, HostAggregator};
-use crate::{
-    job::endpoint,
-    shared::Taken,
-    watch::{Chunk, WorkerSeen},
-};
+use crate::{shared::Taken, watch::Chunk};
 
 impl HostAggregator {
     pub fn held(&self) -> u32 {

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use sumac_agg_job::{JobError, endpoint, resized, seen::WorkerSeen};
 use sumac_values as values;
 use sumac_wire::{
     Header, Kind, MAX_LANES, Reason, admit,
@@ -14,10 +15,7 @@ use sumac_wire::{
 };
 
 use super::{Answer, HostAggregator};
-use crate::{
-    job::{JobError, endpoint, resized},
-    watch::{Chunk, WorkerSeen},
-};
+use crate::watch::Chunk;
 
 impl HostAggregator {
     /// Checks whether [`HostAggregator::resize`] would leave a job so many slots in each lane; returns its new entry.

@@ -5,7 +5,8 @@ pub mod summed;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use sumac_agg_host::{HostAggregator, NewJob};
+use sumac_agg_host::HostAggregator;
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     Header, Kind,
     header::{HEADER_LEN, flag},

@@ -2,7 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use sumac_agg_host::{HostAggregator, NewJob};
+use sumac_agg_host::HostAggregator;
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     Header, Kind,
     tables::{JobEntry, job_flag},

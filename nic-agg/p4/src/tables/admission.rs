@@ -1,6 +1,6 @@
 //! `lookup.p4`: jobs, tokens, senders and their addresses, parents, and the slots of lanes.
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_wire::{
     MAX_LANES,
     header::NO_SLOT,

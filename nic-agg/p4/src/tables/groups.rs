@@ -1,6 +1,6 @@
 //! Multicast groups: a job's has its number, and a copy for each worker.
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 
 use super::worker;
 use crate::target::{Group, Replica};

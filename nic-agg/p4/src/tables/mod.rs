@@ -17,7 +17,7 @@ pub mod own;
 mod recall;
 pub mod ways;
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 
 pub use recall::{HeldJob, recall};
 

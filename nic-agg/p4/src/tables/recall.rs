@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_wire::tables::{JobEntry, WorkerEntry, job_flag};
 
 use super::{JOBS, parent, worker};

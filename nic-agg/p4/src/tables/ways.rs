@@ -1,6 +1,6 @@
 //! `ways.p4` and `egress.p4`: the port towards each worker and parent of a job, and the addresses of packets to it.
 
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_wire::tables::WorkerEntry;
 
 use super::{mac, parent, worker};

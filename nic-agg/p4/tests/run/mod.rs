@@ -11,7 +11,7 @@ use std::{
 
 use frame::{Left, expected};
 use state::Registers;
-use sumac_agg_host::NewJob;
+use sumac_agg_job::NewJob;
 use sumac_agg_p4::{
     sizes::Sizes,
     tables,

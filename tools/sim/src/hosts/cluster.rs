@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use sumac_agg_host::{Answer, HostAggregator, NewJob};
+use sumac_agg_host::{Answer, HostAggregator};
+use sumac_agg_job::NewJob;
 use sumac_control::PlaneKind;
 use sumac_control::coordinator::{Action, Coordinator, InstalledJob, JobOrder, Record, Restart};
 use sumac_control::plane::{JobInstall, Level, PlaneInfo, TakenOver};

@@ -2,7 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use sumac_agg_host::{HostDataPlane, NewJob};
+use sumac_agg_host::HostDataPlane;
+use sumac_agg_job::NewJob;
 use sumac_transport::JobParams;
 use sumac_wire::{CLASSES, tables::JobEntry};
 

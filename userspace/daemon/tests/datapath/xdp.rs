@@ -158,7 +158,7 @@ fn attach_aggregator(pins: &Path) {
         ..JobEntry::default()
     };
     let workers = vec![worker(1), worker(2)];
-    let job = sumac_agg_host::NewJob { job: params.job, entry, workers, parents: Vec::new() };
+    let job = sumac_agg_job::NewJob { job: params.job, entry, workers, parents: Vec::new() };
     aggregator.add_job(&job).unwrap();
 }
 
