@@ -21,6 +21,7 @@ EBPF = ("xdp-prog", "nic-agg/ebpf")
 CABLE = "tools/cable-prog"
 # A crate of the product's builds, and of no program.
 BUILD_TOOLS = ("tools/ebpf-build",)
+KINDS = ("dependencies", "build-dependencies", "dev-dependencies")
 
 
 def workspace(root: Path = ROOT) -> dict[str, list[str]]:
@@ -34,6 +35,23 @@ def workspace(root: Path = ROOT) -> dict[str, list[str]]:
 def manifest(folder: str, root: Path = ROOT) -> dict:
     """Returns a crate's manifest."""
     return tomllib.loads((root / folder / "Cargo.toml").read_text())
+
+
+def dependencies(crate: dict, shared: dict) -> dict[str, set[str]]:
+    """Returns the names of the packages that a crate depends on, by kind of dependency.
+
+    Tables of all targets count, and renamed packages by their own names. `shared` are the dependencies of
+    the root's workspace.
+    """
+    shared = crate.get("workspace", {}).get("dependencies", shared)
+    found: dict[str, set[str]] = {kind: set() for kind in KINDS}
+    for table in (crate, *crate.get("target", {}).values()):
+        for kind in KINDS:
+            for name, terms in table.get(kind, {}).items():
+                if isinstance(terms, dict) and terms.get("workspace"):
+                    terms = shared[name]
+                found[kind].add(terms.get("package", name) if isinstance(terms, dict) else name)
+    return found
 
 
 def sources(folder: str, crates: list[str], root: Path = ROOT) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 import unittest
 
 import layers
@@ -15,12 +16,34 @@ class Layers(unittest.TestCase):
         found = layers.workspace()
         names = {layers.manifest(folder)["package"]["name"] for folder in found["equipment"]}
         self.assertTrue({"sumac-lab", "sumac-figures", "sumac-sim", "sumac-vectors"} <= names)
+        shared = layers.manifest(".")["workspace"]["dependencies"]
         for folder in found["product"]:
-            manifest = layers.manifest(folder)
-            tables = [manifest.get(kind, {}) for kind in ("dependencies", "build-dependencies")]
-            used = {name for table in tables for name in table}
-            self.assertEqual(used & names, set(), folder)
-            self.assertEqual(set(manifest.get("dev-dependencies", {})) & names - TEST_DATA, set(), folder)
+            used = layers.dependencies(layers.manifest(folder), shared)
+            self.assertEqual((used["dependencies"] | used["build-dependencies"]) & names, set(), folder)
+            self.assertEqual(used["dev-dependencies"] & names - TEST_DATA, set(), folder)
+
+    def test_a_dependency_is_found_under_another_name_and_on_another_target(self) -> None:
+        shared = {"anyhow": "1", "network": {"path": "tools/lab", "package": "sumac-lab"}}
+        for text, kind in (
+            ('[dependencies]\nsumac-lab = "0.1"', "dependencies"),
+            ('[dependencies]\nnetwork = { path = "tools/lab", package = "sumac-lab" }', "dependencies"),
+            ("[dependencies]\nnetwork.workspace = true", "dependencies"),
+            ("[build-dependencies]\nnetwork = { workspace = true, features = ['a'] }", "build-dependencies"),
+            ("[target.'cfg(unix)'.dependencies]\nsumac-lab = '0.1'", "dependencies"),
+            ("[target.'cfg(unix)'.dev-dependencies]\nnetwork.workspace = true", "dev-dependencies"),
+            # A workspace of its own.
+            (
+                "[workspace.dependencies]\nnet = { version = '1', package = 'sumac-lab' }\n"
+                "[dependencies]\nnet.workspace = true",
+                "dependencies",
+            ),
+        ):
+            with self.subTest(text):
+                expected = {other: {"sumac-lab"} if other == kind else set() for other in layers.KINDS}
+                self.assertEqual(layers.dependencies(tomllib.loads(text), shared), expected)
+        other = tomllib.loads("[dependencies]\nanyhow.workspace = true\nlibc = '0.2'")
+        used = layers.dependencies(other, shared)
+        self.assertEqual(used["dependencies"], {"anyhow", "libc"})
 
     def test_lines_at_the_end_of_a_file_are_tests(self) -> None:
         counts = [layers.count(path, "wire") for path in layers.sources("wire", ["wire"])]
