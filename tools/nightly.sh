@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs what CI has no time for, each step whatever became of the others and for a limited time, and prints a table
-# of the outcomes, which it also writes to target/nightly.txt. A step for which the machine lacks something is
-# skipped, and the table says why. The defaults are SEEDS=10000, MINUTES=10 (of fuzzing) and KILLS=50 (of chaos,
-# in each mode). Exits with 1 when a step has failed.
+# Runs what CI has no time for, each step whatever became of the others and for a limited time, and prints a
+# table of the outcomes, which it also writes to target/nightly.txt. A step for which the machine lacks
+# something is skipped, and the table says why. The defaults are SEEDS=10000, MINUTES=10 (of fuzzing) and
+# KILLS=50 (of chaos, in each mode). Exits with 1 when a step has failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -11,8 +11,8 @@ failed=0 running=
 
 row() { printf '%-28s %-8s %8s  %s\n' "$@" >>"$table"; }
 
-# step NAME LIMIT LACK COMMAND..: runs a command for at most LIMIT seconds, unless the machine lacks something. A
-# command whose last line is `SKIP what: why` has left that out.
+# step NAME LIMIT LACK COMMAND..: runs a command for at most LIMIT seconds, unless the machine lacks
+# something. A command whose last line is `SKIP what: why` has left that out.
 step() {
     local name=$1 limit=$2 lack=$3 begin=$SECONDS status=0 outcome=ok reason=
     shift 3
