@@ -13,8 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // P4Info in its text form is parsed by these.
     fs::write(out.join("definitions.bin"), definitions.encode_to_vec())?;
     tonic_prost_build::configure().build_server(false).compile_fds(definitions)?;
-    // Its server, too: tests play a switch.
     let bfruntime = protox::compile(["bfrt/bfruntime.proto"], ["proto"])?;
-    tonic_prost_build::configure().compile_fds(bfruntime)?;
+    tonic_prost_build::configure().build_server(false).compile_fds(bfruntime)?;
     Ok(())
 }

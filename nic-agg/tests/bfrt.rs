@@ -16,9 +16,9 @@ use nix::{
     unistd::Pid,
 };
 use serve::{Serving, endpoint, request};
-use sumac_agg_p4::bfrt::played::{PROGRAM, PlayedServer, PlayedSwitch, Row};
 use sumac_control::{Grant, PlaneKind, tls::write_private};
 use sumac_job::JobSpec;
+use sumac_played_switch::{PROGRAM, PlayedServer, PlayedSwitch, Row};
 use tokio::runtime::Runtime;
 
 const SECRET: &str = "the secret of all";

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Records the tables that a control plane writes, for the played server of BFRuntime that nic-agg's tests talk to.
 
-    tools/p4/recorded.py    after `make p4`: from the program for Tofino 2 in target/p4 into nic-agg/p4/src/bfrt/played/program.json
+    tools/p4/recorded.py    after `make p4`: from the program for Tofino 2 in target/p4
+                            into tools/played-switch/src/program.json
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from toolchain import BUILT, ROOT, programs
 
-RECORD = ROOT / "nic-agg" / "p4" / "src" / "bfrt" / "played" / "program.json"
+RECORD = ROOT / "tools" / "played-switch" / "src" / "program.json"
 # Keys that the control plane writes are named by the program; those of other tables have the paths of fields: hdr.ipv4.src.
 NAMED = re.compile(r"\$?\w+")
 

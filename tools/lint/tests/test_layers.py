@@ -7,8 +7,8 @@ import unittest
 
 import layers
 
-# Test data of the product's tests: the conformance vectors are run on each aggregator.
-TEST_DATA = {"sumac-vectors"}
+# Equipment of the product's tests: the conformance vectors, and a switch without a chip.
+FOR_TESTS = {"sumac-vectors", "sumac-played-switch"}
 
 
 class Layers(unittest.TestCase):
@@ -20,7 +20,7 @@ class Layers(unittest.TestCase):
         for folder in found["product"]:
             used = layers.dependencies(layers.manifest(folder), shared)
             self.assertEqual((used["dependencies"] | used["build-dependencies"]) & names, set(), folder)
-            self.assertEqual(used["dev-dependencies"] & names - TEST_DATA, set(), folder)
+            self.assertEqual(used["dev-dependencies"] & names - FOR_TESTS, set(), folder)
 
     def test_a_dependency_is_found_under_another_name_and_on_another_target(self) -> None:
         shared = {"anyhow": "1", "network": {"path": "tools/lab", "package": "sumac-lab"}}

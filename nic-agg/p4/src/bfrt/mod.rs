@@ -19,8 +19,6 @@ mod entry;
 mod groups;
 mod mark;
 mod pipeline;
-#[cfg(feature = "played")]
-pub mod played;
 mod schema;
 mod session;
 mod status;

@@ -3,12 +3,10 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use sumac_agg_p4::{
-    bfrt::{
-        BfRuntime, Options,
-        played::{PROGRAM, PlayedServer, PlayedSwitch, Row},
-    },
+    bfrt::{BfRuntime, Options},
     tables,
 };
+use sumac_played_switch::{PROGRAM, PlayedServer, PlayedSwitch, Row};
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use sumac_agg_p4::bfrt::played::{PROGRAM, PlayedServer, PlayedSwitch};
+use sumac_played_switch::{PROGRAM, PlayedServer, PlayedSwitch};
 
 use super::*;
 

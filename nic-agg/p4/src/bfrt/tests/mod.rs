@@ -9,10 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    BfRuntime, Options, Pipeline,
-    played::{PROGRAM, PlayedServer, PlayedSwitch, Row},
-};
+use sumac_played_switch::{PROGRAM, PlayedServer, PlayedSwitch, Row};
+
+use super::{BfRuntime, Options, Pipeline};
 use crate::{
     sizes::Compiled,
     target::{Change, Entry, Group, Replica, SwitchError, Target as _, Update},

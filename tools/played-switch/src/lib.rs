@@ -3,7 +3,9 @@
 //!
 //! It answers as the server of the SDE does where the client depends on it: subscription, one client of a program, an error of
 //! each update in the details of the call's status, counters that are copied from the chip by an operation.
+#![forbid(unsafe_code)]
 
+mod proto;
 mod tables;
 
 use std::{
