@@ -4,13 +4,13 @@ use std::{net::Ipv4Addr, num::ParseIntError, path::PathBuf, time::Duration};
 
 use aya::Ebpf;
 use sumac_agg_layout::{MAX_PORTS, State, state_flag};
-use sumac_hostprog::{
-    Steer, SteerError,
-    steer::{self, Change, records::RuleRecords, report},
-};
 use sumac_loader::{
     AttachError as LoaderError, BoundXdpMode, DEFAULT_PIN_ROOT, Interface, LoadError, PinError, Variant,
     XdpAttachment, XdpMode, attach, pins::PROGRAM,
+};
+use sumac_netutil::{
+    Steer, SteerError,
+    steer::{self, Change, records::RuleRecords, report},
 };
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS};
 use thiserror::Error;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use sumac_hostprog::steer::{self, records::RuleRecords};
 use sumac_loader::{Interface, PinError};
+use sumac_netutil::steer::{self, records::RuleRecords};
 
 use crate::{
     pins::{AggregatorPins, link_pin},

@@ -13,13 +13,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sumac_hostprog::steer::records::RuleRecords;
 pub use sumac_loader::DEFAULT_PIN_ROOT;
 use sumac_loader::{
     PinDirectory, namespace,
     owner::{Owner, OwnerError},
     pins::{LINK, decode_interface, encode_interface, entries, file_name},
 };
+use sumac_netutil::steer::records::RuleRecords;
 
 pub const EGRESS: &str = "prog-out";
 

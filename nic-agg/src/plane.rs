@@ -11,10 +11,10 @@ use sumac_agg_job::{
     plane::{SlotsReasons, failed, take_over},
 };
 use sumac_agg_layout::State;
-use sumac_control::{
-    neighbour,
-    plane::{DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver},
+use sumac_control::plane::{
+    DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
+use sumac_netutil::neighbour;
 use sumac_wire::tables::WorkerEntry;
 
 use crate::{

@@ -10,8 +10,8 @@ use std::{
 
 use sumac_agg::{Aggregator, AttachOptions, attach, job::worker_entry, status::Status};
 use sumac_agg_job::NewJob;
-use sumac_control::neighbour;
 use sumac_loader::{BoundXdpMode, XdpMode};
+use sumac_netutil::neighbour;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, MAX_ELEMENTS, PAGE_ELEMENTS, header::HEADER_LEN, tables::worker_index,
 };

@@ -17,9 +17,8 @@ use sumac_agg::{
     AddJobError, Aggregator, AttachError, AttachOptions, attach, clean, detach, job::worker_entry,
 };
 use sumac_agg_job::{JobError, NewJob};
-use sumac_control::neighbour;
-use sumac_hostprog::Steer;
 use sumac_loader::{AttachError as LoaderError, BoundXdpMode, Interface, XdpMode};
+use sumac_netutil::{Steer, neighbour};
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header,
     header::{HEADER_LEN, flag},

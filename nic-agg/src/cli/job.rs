@@ -12,7 +12,7 @@ use sumac_agg::{
     status::text::write_job,
 };
 use sumac_agg_job::{NewJob, log2};
-use sumac_control::neighbour;
+use sumac_netutil::neighbour;
 use sumac_wire::{
     DEFAULT_BASE_PORT, DEFAULT_ELEMENTS,
     tables::{JobEntry, WorkerEntry, job_flag},

@@ -13,7 +13,7 @@ use std::{
 
 use sumac_agg_job::{NewJob, check_range, endpoint, resized};
 use sumac_agg_layout::State;
-use sumac_control::neighbour::Neighbour;
+use sumac_netutil::neighbour::Neighbour;
 use sumac_wire::{
     MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
     tables::{JobEntry, WorkerEntry, job_flag, lane_index, worker_index},

@@ -3,7 +3,8 @@
 use std::{io::Write as _, path::PathBuf, process::ExitCode};
 
 use sumac_daemon::config::Config;
-use sumac_hostprog::{AttachOptions, Attached, HostMode, Queues, Steer};
+use sumac_hostprog::{AttachOptions, Attached, HostMode, Queues};
+use sumac_netutil::Steer;
 
 use crate::{exit, options::PinRoot};
 

@@ -12,7 +12,6 @@
 //! | [`plane`] | the interface to an aggregator: [`DataPlane`] |
 //! | [`release`] | the versions that `--version -v` prints |
 //! | [`secret`], [`tls`] | join tokens; TLS 1.3 with a pinned key or the site's own authorities |
-//! | [`neighbour`] | the interface and MAC address that lead to an IPv4 address |
 //! | `rpc` | one gRPC stream in each direction, JSON messages |
 //! | `tune` | the number of slots for a measured path |
 #![forbid(unsafe_code)]
@@ -24,7 +23,6 @@ mod failure;
 mod host_port;
 pub mod journal;
 pub mod message;
-pub mod neighbour;
 pub mod plane;
 mod pool;
 pub mod rack;

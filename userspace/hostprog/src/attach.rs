@@ -15,6 +15,7 @@ use sumac_loader::{
     preflight::{self, PreflightError},
     recover::recover,
 };
+use sumac_netutil::steer::{self, Change, Steer, SteerError, records::RuleRecords};
 use sumac_wire::{DEFAULT_BASE_PORT, tables::HostConfig};
 use thiserror::Error;
 
@@ -24,7 +25,6 @@ use crate::{
     pins::{self, HostPins},
     program,
     queues::{self, Queues, QueuesError},
-    steer::{self, Change, Steer, SteerError, records::RuleRecords},
 };
 
 #[derive(Clone, Debug)]
@@ -81,9 +81,9 @@ pub enum AttachError {
 
 /// Attaches the host program to an interface and pins it there.
 ///
-/// A program of Sumac's that is there already is replaced in one step: no frame meets the interface without it, and its
-/// sockets, jobs and counters stay. Only a change between driver and generic mode detaches in between; frames go to the
-/// kernel meanwhile.
+/// A program of Sumac's that is there already is replaced in one step: no frame meets the interface without
+/// it, and its sockets, jobs and counters stay. Only a change between driver and generic mode detaches in
+/// between; frames go to the kernel meanwhile.
 ///
 /// # Errors
 /// See [`AttachError`]. Everything is then as it was before.

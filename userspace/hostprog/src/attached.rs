@@ -20,6 +20,10 @@ use sumac_loader::{
     pins::{LINK, permission},
     recover::recover,
 };
+use sumac_netutil::steer::{
+    records::RuleRecords,
+    report::{self, Steering},
+};
 use sumac_wire::{
     MAX_JOBS, Reason,
     tables::{HostConfig, HostJobEntry, MAX_QUEUES, QueueCounters, job_flag},
@@ -30,10 +34,6 @@ use crate::{
     mode::HostMode,
     pins::{self, HostPins, MapPin},
     queues,
-    steer::{
-        records::RuleRecords,
-        report::{self, Steering},
-    },
 };
 
 #[derive(Debug, Error)]
@@ -129,7 +129,8 @@ impl Attached {
         Self::open_pins(pins)
     }
 
-    /// Claims the program for this process, for the lifetime of the handle: sockets and jobs are one daemon's.
+    /// Claims the program for this process, for the lifetime of the handle: sockets and jobs are one
+    /// daemon's.
     ///
     /// # Errors
     /// [`OpenError::Owner`], which names the process that has it.
@@ -138,7 +139,8 @@ impl Attached {
         Ok(())
     }
 
-    /// Releases the program before the handle ends: its interface is gone, and one of the same name is to be claimed.
+    /// Releases the program before the handle ends: its interface is gone, and one of the same name is to be
+    /// claimed.
     pub fn release(&mut self) {
         self.owner = None;
     }
@@ -186,8 +188,9 @@ impl Attached {
         Self { fallback, ..self }
     }
 
-    /// Fails when this handle's program is no longer on the interface: it was detached, or detached and attached anew
-    /// with maps that have neither the sockets nor the jobs of this handle. A program that was replaced has kept them.
+    /// Fails when this handle's program is no longer on the interface: it was detached, or detached and
+    /// attached anew with maps that have neither the sockets nor the jobs of this handle. A program that was
+    /// replaced has kept them.
     pub fn check_current(&self) -> Result<(), OpenError> {
         let now = Self::open_pins(self.pins.clone())?;
         if now.sockets_id == self.sockets_id {
@@ -245,8 +248,8 @@ impl Attached {
         ProgramLog::open(self.program_id, format!("host program on {}", self.interface.name))
     }
 
-    /// Steers a queue's frames to a socket, which must be bound to that queue of this interface. The kernel removes the
-    /// socket when it is closed.
+    /// Steers a queue's frames to a socket, which must be bound to that queue of this interface. The kernel
+    /// removes the socket when it is closed.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), MapError> {
         if queue >= self.sockets.len() {
             return Err(MapError::NoSuchQueue(queue));

@@ -1,7 +1,9 @@
-//! The XDP program of a worker's host: attachment, the handle on it, its status, and the checks of `sumac doctor`.
+//! The XDP program of a worker's host: attachment, the handle on it, its status, and the checks of `sumac
+//! doctor`.
 //!
-//! Loading, pins and attachment are [`sumac_loader`]'s. Everything the program needs is pinned below a directory for each
-//! interface (see [`pins`]), so that it outlives the process that attached it: a daemon opens it with
+//! Loading, pins and attachment are [`sumac_loader`]'s. Everything the program needs is pinned below a
+//! directory for each interface (see [`pins`]), so that it outlives the process that attached it: a daemon
+//! opens it with
 //! [`Attached::open`] and writes its AF_XDP sockets and jobs into its maps.
 //!
 //! | module | content |
@@ -10,11 +12,10 @@
 //! | [`attached`] | the handle on an attached program: sockets, jobs, counters |
 //! | [`remove`], [`mod@inventory`] | detaches one interface, or cleans the whole machine; what that would remove |
 //! | [`mod@status`] | the programs that are attached, by the kernel's account |
-//! | [`steer`] | rules in the NIC that direct each shard's packets to its queue |
 //! | [`doctor`] | frequent faults, with their remedies |
 //! | [`mod@measure`] | nanoseconds per frame |
 //! | [`program`], [`pins`], [`mode`], [`queues`] | object and variants; names of pins; options |
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod attach;
 pub mod attached;
@@ -27,7 +28,6 @@ pub mod program;
 pub mod queues;
 pub mod remove;
 pub mod status;
-pub mod steer;
 
 pub use attach::{AttachError, AttachOptions, attach};
 pub use attached::{Attached, MapError, OpenError};
@@ -35,4 +35,3 @@ pub use inventory::inventory;
 pub use mode::HostMode;
 pub use queues::Queues;
 pub use remove::{RemoveError, clean, detach, detach_all};
-pub use steer::{Steer, SteerError};

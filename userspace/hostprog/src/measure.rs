@@ -46,7 +46,8 @@ pub enum MeasureError {
 
 /// Measures a foreign frame, and results of each length with and without checksum.
 ///
-/// A test run delivers nothing, so there is no socket for the results; the look-up of one is measured all the same.
+/// A test run delivers nothing, so there is no socket for the results; the look-up of one is measured all the
+/// same.
 pub fn measure(lengths: &[u16], repeat: u32) -> Result<Vec<Measurement>, MeasureError> {
     let largest = lengths.iter().copied().max().unwrap_or(0);
     let variant = if usize::from(largest) > PAGE_ELEMENTS { Variant::Jumbo } else { Variant::Plain };

@@ -53,3 +53,17 @@ impl fmt::Display for HostMode {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    #[test]
+    fn values_are_displayed_as_they_are_parsed() {
+        for mode in HostMode::ALL {
+            assert_eq!(HostMode::from_str(&mode.to_string(), false), Ok(mode));
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //! /sys/fs/bpf/sumac/host/<inode of the network namespace>-<interface>/
 //!     link  prog  config  abi                replaced together with the program (see [`sumac_loader::replace`])
 //!     xsks  jobs  counters  queues  log      kept when the program is replaced, unless `abi` is another version's
-//!     rule-1022 ...                          records of the NIC's rules (see [`crate::steer::records`])
+//!     rule-1022 ...                          records of the NIC's rules (see [`sumac_netutil::steer::records`])
 //! ```
 
 use std::{

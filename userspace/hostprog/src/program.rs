@@ -16,8 +16,8 @@ use sumac_wire::{
 
 use crate::pins::{self, HostPins};
 
-/// The version of the layout and meaning of the maps that programs, daemons and commands share. It is incremented with
-/// every change to them that `is_compatible` does not see.
+/// The version of the layout and meaning of the maps that programs, daemons and commands share. It is
+/// incremented with every change to them that `is_compatible` does not see.
 pub const ABI: u32 = 2;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_HOST_OBJECT"));
@@ -35,7 +35,8 @@ pub fn load(variant: Variant) -> Result<Ebpf, LoadError> {
     load_with(&mut EbpfLoader::new(), variant)
 }
 
-/// Loads the program over the maps that are pinned, if they are to be kept, and else over new ones, which it stages.
+/// Loads the program over the maps that are pinned, if they are to be kept, and else over new ones, which it
+/// stages.
 pub(crate) fn load_over(pins: &HostPins, variant: Variant, keep: bool) -> Result<Ebpf, LoadError> {
     let mut loader = EbpfLoader::new();
     for (map, pin) in pins::KEPT {

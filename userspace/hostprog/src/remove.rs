@@ -11,12 +11,10 @@ use sumac_loader::{
     pins::{entries, file_name, permission},
     preflight,
 };
+use sumac_netutil::steer::{self, SteerError, records::RuleRecords};
 use thiserror::Error;
 
-use crate::{
-    pins::HostPins,
-    steer::{self, SteerError, records::RuleRecords},
-};
+use crate::pins::HostPins;
 
 #[derive(Debug, Error)]
 pub enum RemoveError {
@@ -40,8 +38,8 @@ impl RemoveError {
     }
 }
 
-/// Detaches the host program from an interface, deletes the NIC's rules that were inserted for it, and removes its pins.
-/// Returns the paths removed.
+/// Detaches the host program from an interface, deletes the NIC's rules that were inserted for it, and
+/// removes its pins. Returns the paths removed.
 pub fn detach(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     let root = pin_root.as_ref();
     let pins = HostPins::here(root, ifname).map_err(RemoveError::read(root))?;
@@ -60,12 +58,12 @@ pub fn detach_all(pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveErro
     Ok(removed)
 }
 
-/// Removes everything that Sumac has pinned below `pin_root`, in every network namespace: host programs, and what else
-/// is there, such as an aggregator's. Returns the paths removed.
+/// Removes everything that Sumac has pinned below `pin_root`, in every network namespace: host programs, and
+/// what else is there, such as an aggregator's. Returns the paths removed.
 ///
 /// # Errors
-/// When `pin_root` is not a directory on a bpffs of its own, and then nothing is removed; else the first path or rule
-/// that stays.
+/// When `pin_root` is not a directory on a bpffs of its own, and then nothing is removed; else the first path
+/// or rule that stays.
 pub fn clean(pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     let root = pin_root.as_ref();
     if !root.try_exists().map_err(RemoveError::read(root))? {

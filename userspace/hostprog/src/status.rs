@@ -7,6 +7,7 @@ use sumac_loader::{
     BoundXdpMode, namespace,
     pins::{LINK, permission},
 };
+use sumac_netutil::steer::report::Steering;
 use sumac_wire::tables::{HostJobEntry, QueueCounters, job_flag};
 use thiserror::Error;
 
@@ -14,7 +15,6 @@ use crate::{
     attached::{Attached, MapError},
     mode::HostMode,
     pins::{self, HostPins},
-    steer::report::Steering,
 };
 
 #[derive(Debug, Error)]

@@ -10,12 +10,12 @@ mod support;
 
 use std::os::unix::fs::symlink;
 
-use sumac_hostprog::{
-    AttachOptions, Attached, Steer, attach, clean, detach,
-    status::details,
+use sumac_hostprog::{AttachOptions, Attached, attach, clean, detach, status::details};
+use sumac_loader::Interface;
+use sumac_netutil::{
+    Steer,
     steer::report::{QueueChoice, Steering},
 };
-use sumac_loader::Interface;
 use support::{
     PORT,
     net::{Namespace, needs_privileges},

@@ -16,7 +16,7 @@
 //! | [`mod@log`] | a program's log messages, forwarded to `tracing` |
 //! | [`mod@test_run`] | `BPF_PROG_TEST_RUN`: verdict, frame and nanoseconds |
 //! | [`mod@mode`], [`mod@namespace`], [`mod@mounts`] | XDP modes; network namespaces; bpffs mounts that end with a process |
-//! | [`mod@chain`] | messages of errors with their causes |
+//! | [`mod@netlink`], [`mod@chain`] | one netlink request; messages of errors with their causes |
 #![forbid(unsafe_code)]
 
 pub mod attach;
@@ -27,7 +27,7 @@ pub mod map;
 pub mod mode;
 pub mod mounts;
 pub mod namespace;
-mod netlink;
+pub mod netlink;
 pub mod owner;
 pub mod pins;
 pub mod preflight;

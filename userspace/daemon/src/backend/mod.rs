@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
-use sumac_control::neighbour::{self, ResolveError};
 use sumac_control::{Grant, PlaneKind};
 use sumac_host::terms::lane_params;
+use sumac_netutil::neighbour::{self, ResolveError};
 use sumac_parameter::HostJob;
 use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use sumac_control::neighbour::{Neighbour, ResolveError};
+use sumac_netutil::neighbour::{Neighbour, ResolveError};
 
 use crate::config::RouteConfig;
 use crate::datapath::Route;

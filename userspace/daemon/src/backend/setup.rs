@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use sumac_control::neighbour;
 use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
+use sumac_netutil::neighbour;
 use sumac_wire::DEFAULT_PATHS;
 
 use super::Local;

@@ -12,7 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sumac_control::secret::check_private;
 use sumac_control::{Credential, Endpoint, Identity, SecretError, TlsError, Trust};
-use sumac_hostprog::{HostMode, Steer};
+use sumac_hostprog::HostMode;
+use sumac_netutil::Steer;
 use sumac_wire::{DEFAULT_PATHS, MAX_ELEMENTS, MAX_PATHS};
 
 pub use self::access::{AccessRule, Principal};

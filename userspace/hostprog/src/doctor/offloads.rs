@@ -27,7 +27,8 @@ fn is_on(features: &[String], prefix: &str) -> bool {
     features.iter().any(|feature| feature.starts_with(prefix))
 }
 
-/// On a veth the part of a checksum that the kernel leaves to the NIC is missing: the peer's program receives half of it.
+/// On a veth the part of a checksum that the kernel leaves to the NIC is missing: the peer's program receives
+/// half of it.
 fn checksums(interface: &Interface, features: &[String]) -> Check {
     let name = &interface.name;
     if interface.kind.is_some() && is_on(features, "tx-checksum-ip") {

@@ -6,17 +6,14 @@ use sumac_loader::{
     Interface,
     interface::{self, Filters},
 };
+use sumac_netutil::steer::{
+    records::RuleRecords,
+    report::{self, QueueChoice, Steering},
+};
 use sumac_wire::DEFAULT_BASE_PORT;
 
 use super::check::Check;
-use crate::{
-    attached::Attached,
-    pins::HostPins,
-    steer::{
-        records::RuleRecords,
-        report::{self, QueueChoice, Steering},
-    },
-};
+use crate::{attached::Attached, pins::HostPins};
 
 /// Checks the rules for the shards of the attached program, or for one shard when none is attached.
 pub fn examine(interface: &Interface, attached: Option<&Attached>, pins: Option<&HostPins>) -> Vec<Check> {
@@ -61,8 +58,8 @@ fn steering(name: &str, present: &Steering, filters: Filters, is_attached: bool)
 
 /// Returns the interface's setting for threaded NAPI; `None` when it is unknown.
 ///
-/// sysfs has the interfaces of the namespace that it was mounted in: under `nsenter --net` another interface may have the
-/// name there, but not the index and the address.
+/// sysfs has the interfaces of the namespace that it was mounted in: under `nsenter --net` another interface
+/// may have the name there, but not the index and the address.
 fn threaded(interface: &Interface) -> Option<String> {
     let read = |file: &str| fs::read_to_string(format!("/sys/class/net/{}/{file}", interface.name)).ok();
     let is_it = read("ifindex")?.trim() == interface.index.to_string()

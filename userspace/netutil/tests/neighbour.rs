@@ -8,7 +8,7 @@
 
 use std::{net::Ipv4Addr, process::Command, thread};
 
-use sumac_control::neighbour::{self, ResolveError};
+use sumac_netutil::neighbour::{self, ResolveError};
 
 /// Two namespaces and the cable between them; both end with it.
 struct Lab {

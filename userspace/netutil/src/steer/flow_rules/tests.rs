@@ -7,7 +7,8 @@ use std::{
 
 use super::*;
 
-/// A driver with a table of eight locations that returns a real driver's errors, and takes no second rule for the same port.
+/// A driver with a table of eight locations that returns a real driver's errors, and takes no second rule for
+/// the same port.
 #[derive(Debug, Default)]
 pub struct FakeDriver {
     rules: RefCell<[Option<FlowSpec>; 8]>,
@@ -140,8 +141,8 @@ fn the_hash_is_reported_by_its_fields() {
     );
 }
 
-/// The rule that ethtool 6.1 hands to the kernel for `ethtool -N eth1 flow-type udp4 dst-port 48700 action 2 loc 7`:
-/// every byte that is not zero, by its offset in the rule.
+/// The rule that ethtool 6.1 hands to the kernel for `ethtool -N eth1 flow-type udp4 dst-port 48700 action 2
+/// loc 7`: every byte that is not zero, by its offset in the rule.
 const RECORDED: [(usize, u8); 7] =
     [(0, 0x02), (14, 0xbe), (15, 0x3c), (86, 0xff), (87, 0xff), (152, 0x02), (160, 0x07)];
 

@@ -23,8 +23,8 @@ pub(super) struct RuleTable<'a> {
 }
 
 impl RuleTable<'_> {
-    /// Deletes own rules that are not wanted, and inserts those that are missing: in this order, since many drivers take
-    /// no second rule for the same packets.
+    /// Deletes own rules that are not wanted, and inserts those that are missing: in this order, since many
+    /// drivers take no second rule for the same packets.
     pub(super) fn change(&self, own: &[PortRule], wanted: &[(u16, u32)]) -> Result<Change, SteerError> {
         let found = match self.rules.rules() {
             // A driver without rules, or with its filters switched off, has none of ours.
@@ -78,7 +78,8 @@ impl RuleTable<'_> {
         })
     }
 
-    /// Deletes the rules that a change inserted, inserts those that it deleted, and updates the records of `own` rules.
+    /// Deletes the rules that a change inserted, inserts those that it deleted, and updates the records of
+    /// `own` rules.
     pub(super) fn undo(&self, own: Vec<PortRule>, change: Change) -> Result<(), SteerError> {
         let mut back = Change::default();
         let deleted = self.delete(&change.inserted, &mut back);

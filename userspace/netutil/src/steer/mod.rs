@@ -1,10 +1,11 @@
 //! Directs each shard's packets to its own receive queue: a rule in the NIC for each UDP port.
 //!
-//! Where a NIC has no rules, something else chooses the queue ([`report`]), and the thread of another queue that
-//! receives a packet hands it over: it is slower, and counted as `crossed`.
+//! Where a NIC has no rules, something else chooses the queue ([`report`]), and the thread of another queue
+//! that receives a packet hands it over: it is slower, and counted as `crossed`.
 //!
-//! Rules belong to the interface, not to the program: they would stay after it. So the rules inserted here are recorded
-//! beside the program's pins ([`records`]) and deleted with it. Equal rules that others inserted are used and left alone.
+//! Rules belong to the interface, not to the program: they would stay after it. So the rules inserted here
+//! are recorded beside the program's pins ([`records`]) and deleted with it. Equal rules that others inserted
+//! are used and left alone.
 
 mod change;
 mod error;
@@ -51,8 +52,8 @@ pub fn wanted(base_port: u16, shards: u16, queues: &[u32]) -> Vec<(u16, u32)> {
     (base_port..=u16::MAX).take(shards.into()).zip(queues.iter().copied().cycle()).collect()
 }
 
-/// Changes the interface's rules to those wanted; to none for an interface of one queue. With [`Steer::Auto`] a rule that
-/// the driver refuses is a warning; own rules that would steer wrongly are deleted all the same.
+/// Changes the interface's rules to those wanted; to none for an interface of one queue. With [`Steer::Auto`]
+/// a rule that the driver refuses is a warning; own rules that would steer wrongly are deleted all the same.
 ///
 /// # Errors
 /// See [`SteerError`]; with [`Steer::Auto`] only [`SteerError::Records`].
@@ -91,7 +92,8 @@ pub fn roll_back(change: Change, interface: &Interface, records: &RuleRecords) {
     }
 }
 
-/// Deletes the recorded rules of an interface in a network namespace. An interface that is gone had its rules with it.
+/// Deletes the recorded rules of an interface in a network namespace. An interface that is gone had its rules
+/// with it.
 ///
 /// # Errors
 /// The first rule that stays; all rules are then as they were.

@@ -38,7 +38,8 @@ pub struct Steering {
     /// The fields of the NIC's hash over UDP packets, where the driver reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp4_hash: Option<Vec<&'static str>>,
-    /// The reason for which the interface takes no rules; `None` when it does, or has one queue and needs none.
+    /// The reason for which the interface takes no rules; `None` when it does, or has one queue and needs
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_rules: Option<String>,
 }
@@ -51,7 +52,8 @@ pub struct RuleStatus {
     pub ours: bool,
 }
 
-/// Examines an interface whose shards have the UDP ports from `base_port` on, and the `selected` queues in turn.
+/// Examines an interface whose shards have the UDP ports from `base_port` on, and the `selected` queues in
+/// turn.
 pub fn examine(
     interface: &Interface,
     (base_port, shards): (u16, u16),
@@ -105,7 +107,8 @@ impl Steering {
         }
     }
 
-    /// Formats the steering in one sentence, with the consequence for a worker's host of packets on other queues.
+    /// Formats the steering in one sentence, with the consequence for a worker's host of packets on other
+    /// queues.
     pub fn for_worker(&self) -> String {
         if self.is_whole() {
             return self.to_string();

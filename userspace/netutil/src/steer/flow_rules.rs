@@ -1,8 +1,8 @@
 //! Receive flow classification rules (`ethtool -N`) that map a UDP destination port to a receive queue.
 //!
-//! The kernel takes these rules by `ioctl(SIOCETHTOOL)` only; ethtool's netlink family has no request for them. The
-//! structures are those of `linux/ethtool.h` (`ethtool_rxnfc`, `ethtool_rx_flow_spec`), in host byte order. The match
-//! values are in network order.
+//! The kernel takes these rules by `ioctl(SIOCETHTOOL)` only; ethtool's netlink family has no request for
+//! them. The structures are those of `linux/ethtool.h` (`ethtool_rxnfc`, `ethtool_rx_flow_spec`), in host
+//! byte order. The match values are in network order.
 
 use std::{ffi::CString, io, os::fd::AsRawFd as _, os::unix::net::UnixDatagram};
 
@@ -58,7 +58,8 @@ struct IfRequest {
     unused: [usize; 2],
 }
 
-/// A rule that directs IPv4 packets with this UDP destination port to this queue, whatever their other fields.
+/// A rule that directs IPv4 packets with this UDP destination port to this queue, whatever their other
+/// fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PortRule {
     /// The rule's location in the NIC's table, which identifies it.
@@ -102,7 +103,8 @@ struct Table {
 }
 
 impl FlowRules {
-    /// Opens the rules of an interface in the calling thread's network namespace. The interface need not exist yet.
+    /// Opens the rules of an interface in the calling thread's network namespace. The interface need not
+    /// exist yet.
     pub fn open(interface: &str) -> io::Result<FlowRules> {
         let text = CString::new(interface).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let bytes = text.as_bytes_with_nul();
@@ -116,7 +118,8 @@ impl FlowRules {
         Ok(FlowRules { device: Device::Socket(UnixDatagram::unbound()?), name })
     }
 
-    /// Returns the fields that the receive hash covers for UDP over IPv4. The hash selects the queue where no rule does.
+    /// Returns the fields that the receive hash covers for UDP over IPv4. The hash selects the queue where no
+    /// rule does.
     ///
     /// # Errors
     /// `EOPNOTSUPP` when the driver does not report them.
@@ -146,7 +149,8 @@ impl FlowRules {
         Ok(found)
     }
 
-    /// Adds a rule and returns it with its location. Existing rules keep precedence where the table is ordered.
+    /// Adds a rule and returns it with its location. Existing rules keep precedence where the table is
+    /// ordered.
     ///
     /// # Errors
     /// The driver's error; `ENOSPC` when its table is full.
@@ -192,9 +196,9 @@ impl FlowRules {
             Device::Fake(driver) => return driver.handle(request),
         };
         let mut ifreq = IfRequest { name: self.name, data: (&raw mut *request).cast(), unused: [0; 2] };
-        // SAFETY: `ifreq` has the kernel's size and points to a request that has at least the kernel's size for its
-        // command (`N` is not 0), with room for the locations of `count` rules. Both hold integers only and live
-        // until the call returns.
+        // SAFETY: `ifreq` has the kernel's size and points to a request that has at least the kernel's size
+        // for its command (`N` is not 0), with room for the locations of `count` rules. Both hold integers
+        // only and live until the call returns.
         #[expect(unsafe_code, reason = "no safe crate wraps SIOCETHTOOL's classification rules")]
         let result = unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as libc::Ioctl, &raw mut ifreq) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -233,7 +237,8 @@ impl FlowSpec {
         spec
     }
 
-    /// Returns the rule if it matches the UDP destination port alone and directs to a queue of this interface.
+    /// Returns the rule if it matches the UDP destination port alone and directs to a queue of this
+    /// interface.
     fn port_rule(&self) -> Option<PortRule> {
         let port = u16::from_be_bytes([self.value[PORT], self.value[PORT + 1]]);
         let by_port = FlowSpec::to_queue(port, 0);

@@ -1,7 +1,8 @@
 //! Records of the rules that Sumac inserted, beside the pins and with their lifetime.
 //!
-//! A bpffs holds no ordinary files, but symbolic links, whose targets are text. The link `rule-1022` with the target
-//! `port-48700-queue-0` records that Sumac inserted the rule at location 1022, and its content. It leads nowhere.
+//! A bpffs holds no ordinary files, but symbolic links, whose targets are text. The link `rule-1022` with the
+//! target `port-48700-queue-0` records that Sumac inserted the rule at location 1022, and its content. It
+//! leads nowhere.
 
 use std::{
     fs, io,
@@ -66,8 +67,9 @@ impl RuleRecords {
         Ok(found)
     }
 
-    /// Records that a rule is about to be inserted, in place of the last one of which that was recorded. If this process ends
-    /// before [`RuleRecords::add`], the rule is known by port and queue: a port has one rule.
+    /// Records that a rule is about to be inserted, in place of the last one of which that was recorded. If
+    /// this process ends before [`RuleRecords::add`], the rule is known by port and queue: a port has one
+    /// rule.
     pub fn announce(&self, port: u16, queue: u32) -> io::Result<()> {
         self.forget_pending()?;
         self.link(&PortRule { location: PENDING, port, queue })
