@@ -25,7 +25,7 @@ use sumac_control::{
     server::{Listening, ServerOptions},
 };
 use sumac_job::JobSpec;
-use sumac_transport::PathMeasure;
+use sumac_job::PathMeasure;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind,
     header::{HEADER_LEN, flag},

@@ -1,8 +1,8 @@
 //! Reports of members to the coordinator, and events that all members of a job receive.
 
 use serde::{Deserialize, Serialize};
+use sumac_job::PathMeasure;
 use sumac_job::{OperationId, ResumePoint};
-use sumac_transport::PathMeasure;
 
 /// Longest name of an operation, in bytes.
 pub const OPERATION_NAME_LEN: usize = 256;

@@ -1,6 +1,6 @@
 //! The number of slots of a job: from the bandwidth-delay product of its workers' paths (SwitchML, appendix C).
 
-use sumac_transport::PathMeasure;
+use sumac_job::PathMeasure;
 use sumac_wire::admit::payload_len;
 
 /// Fewer are not given, whatever the product says: packets are received and sent by the batch of up to 32, and a window

@@ -23,7 +23,7 @@ use sumac_control::{
     FailureKind, JoinError, JoinRequest, MemberState, Outcome, join,
     plane::{JobInstall, Level},
 };
-use sumac_transport::PathMeasure;
+use sumac_job::PathMeasure;
 use tokio::time::timeout;
 
 /// Rank `rank` of the job `train`, which the size of the pool is left to.

@@ -1,7 +1,7 @@
 //! The events of a job's task besides those of its control plane.
 
 use sumac_control::SuspendedMember;
-use sumac_transport::PathMeasure;
+use sumac_job::PathMeasure;
 use tokio::sync::oneshot;
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sumac_api::{Code, Failure, JobSpec, Mode, Scale, WireFormat};
 use sumac_control::JOB_NAME_LEN;
 use sumac_control::coordinator::DYNAMIC_SCALE;
-use sumac_transport::limits::{MAX_WINDOW, MAX_WORLD, MIN_WINDOW};
+use sumac_job::limits::{MAX_WINDOW, MAX_WORLD, MIN_WINDOW};
 use sumac_wire::{MAX_HOSTS, PAGE_ELEMENTS};
 
 /// The settings of the configuration for jobs that leave them open.

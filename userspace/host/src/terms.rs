@@ -1,8 +1,8 @@
 //! A job's terms in the form of the engines.
 
 use sumac_control::{Grant, PlaneKind};
+use sumac_job::limits::MIN_WINDOW;
 use sumac_job::{JobTerms, Mode};
-use sumac_transport::limits::MIN_WINDOW;
 use sumac_transport::{DirectParams, DynamicParams, JobParams};
 
 /// Returns the parameters of a lane. The first one measures the path for all.

@@ -6,12 +6,16 @@
 //! | [`spec`] | [`JobSpec`]: the parameters that a worker asks for |
 //! | [`terms`] | [`JobTerms`]: the parameters that the coordinator granted, and each worker's [`Placement`] |
 //! | [`options`] | the options that both have: [`Mode`], [`Scale`], [`WireFormat`], [`NonFinitePolicy`], [`OperationOrder`], [`Topology`] |
+//! | [`limits`] | the limits of a job's parameters |
+//! | [`path_measure`] | [`PathMeasure`]: what a worker measured of its path |
 //! | [`token`] | the token in results, made from the one in contributions |
 //! | [`operation`] | [`OperationDescriptor`], [`OperationId`], [`DType`], [`Reduction`], [`CollectiveKind`] |
 #![forbid(unsafe_code)]
 
+pub mod limits;
 pub mod operation;
 pub mod options;
+pub mod path_measure;
 pub mod spec;
 pub mod terms;
 pub mod token;
@@ -20,6 +24,7 @@ pub use operation::{
     CollectiveKind, DType, Importance, LossBound, OperationDescriptor, OperationId, Reduction, ResumePoint,
 };
 pub use options::{Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFormat};
+pub use path_measure::PathMeasure;
 pub use spec::JobSpec;
 pub use sumac_wire::tos::layer_priority;
 pub use terms::{AggregatorKind, JobTerms, Placement};

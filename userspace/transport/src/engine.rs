@@ -34,6 +34,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use sumac_job::PathMeasure;
 use sumac_wire::Reason;
 
 use crate::{
@@ -46,7 +47,7 @@ use crate::{
     packet::Packet,
     params::{JobParams, Tuning},
     peer::{PeerId, PeerTable},
-    static_mode::{PathMeasure, StaticMode},
+    static_mode::StaticMode,
     stats::EngineStats,
     time::Time,
     transmit::Transmit,

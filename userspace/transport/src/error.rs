@@ -3,13 +3,11 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use sumac_job::limits::{DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WINDOW, MAX_WORLD, MIN_WINDOW};
 use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_PATHS, MAX_WORKERS};
 use thiserror::Error;
 
-use crate::{
-    direct_mode::params::ACKNOWLEDGED_EVERY,
-    limits::{DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WINDOW, MAX_WORLD, MIN_WINDOW},
-};
+use crate::direct_mode::params::ACKNOWLEDGED_EVERY;
 
 /// Parameters that contradict the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sumac_job::{DType, NonFinitePolicy, Scale, WireFormat};
+use sumac_job::{
+    DType, NonFinitePolicy, Scale, WireFormat,
+    limits::{DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WORLD},
+};
 use sumac_wire::{CLASSES, DEFAULT_PATHS, MAX_ELEMENTS, MAX_PATHS, MAX_WORKERS};
 
 use crate::{
@@ -11,7 +14,6 @@ use crate::{
     direct_mode::DirectParams,
     dynamic_mode::params::DynamicParams,
     error::ParamError,
-    limits::{DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WORLD},
 };
 
 /// One lane of a job; the same on all workers but for the ranks.

@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, future::Future, iter, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use sumac_job::PathMeasure;
 use sumac_job::{JobSpec, Mode, OperationOrder};
-use sumac_transport::PathMeasure;
 use thiserror::Error;
 use tokio::{
     sync::{

@@ -1,7 +1,7 @@
 //! The parameters of a job that follow from what its ranks ask for and its aggregators have.
 
+use sumac_job::limits::{MAX_WINDOW, MIN_WINDOW};
 use sumac_job::{JobSpec, JobTerms, Mode, Scale, Topology, WireFormat};
-use sumac_transport::limits::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::{BLOCK_ELEMENTS, CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
 use crate::{

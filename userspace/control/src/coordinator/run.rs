@@ -6,8 +6,8 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use sumac_job::PathMeasure;
 use sumac_job::{JobTerms, Placement};
-use sumac_transport::PathMeasure;
 
 use super::{
     Grant, JobOrder, Join, MemberId, Time,

@@ -4,10 +4,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use sumac_host::FragmentKey;
+use sumac_job::PathMeasure;
 use sumac_parameter::{HostError, HostJob};
 use sumac_transport::{
-    Completion, JobError, JobParams, Operation, ParamError, PathMeasure, PeerId, PeerRole, PeerTable,
-    SubmitError, Time, Transmit,
+    Completion, JobError, JobParams, Operation, ParamError, PeerId, PeerRole, PeerTable, SubmitError, Time,
+    Transmit,
 };
 
 use super::frame_io::{Outgoing, Peer};

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{error::ParamError, limits::MAX_WINDOW};
+use sumac_job::limits::MAX_WINDOW;
+
+use crate::error::ParamError;
 
 /// The direct mode's part of a lane's parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

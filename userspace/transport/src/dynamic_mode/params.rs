@@ -1,12 +1,10 @@
 //! The parameters of a dynamic job.
 
 use serde::{Deserialize, Serialize};
+use sumac_job::limits::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::admit::rank;
 
-use crate::{
-    error::ParamError,
-    limits::{MAX_WINDOW, MIN_WINDOW},
-};
+use crate::error::ParamError;
 
 /// The default window, in chunks: somewhat more than the bandwidth-delay product within a data centre.
 const WINDOW: u32 = 256;

@@ -7,7 +7,7 @@ mod exponents;
 pub(crate) use self::acknowledge::{Acknowledged, Lost};
 
 use serde::{Deserialize, Serialize};
-use sumac_job::{NonFinitePolicy, result_token};
+use sumac_job::{NonFinitePolicy, PathMeasure, result_token};
 use sumac_wire::{
     Header, Kind, MAX_WORKERS, Reason,
     admit::payload_len,
@@ -33,7 +33,6 @@ use crate::{
     peer::PeerId,
     probe_timeout::ProbeTimeout,
     rtt::RttEstimator,
-    static_mode::PathMeasure,
     stats::{EngineStats, RttStats},
     stream::{Pending, Stream},
     time::Time,

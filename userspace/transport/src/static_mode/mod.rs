@@ -17,9 +17,9 @@ mod transmit;
 mod window;
 
 use serde::{Deserialize, Serialize};
+use sumac_job::PathMeasure;
 use sumac_wire::{Header, Reason};
 
-pub use self::probe_train::PathMeasure;
 use self::{pool::SlotPool, probe_train::ProbeTrain, slots::Slots, window::HeldBack};
 use crate::{
     engine_core::{Core, CoreParams, Phase},

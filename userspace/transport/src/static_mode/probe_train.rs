@@ -6,22 +6,12 @@
 //! they share have their usual load.
 
 use serde::{Deserialize, Serialize};
+use sumac_job::PathMeasure;
 
 use crate::{
     params::Tuning,
     time::{Time, nanos},
 };
-
-/// The measured path of a worker, while all workers use theirs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathMeasure {
-    /// The round trip of a packet of full size at the bandwidth-delay product, in nanoseconds.
-    pub rtt_ns: u64,
-    /// The shortest round trip: of the handshake or a window of probes, in nanoseconds.
-    pub shortest_ns: u64,
-    /// Bytes of UDP payload per second.
-    pub bytes_per_s: u64,
-}
 
 const FIRST_WINDOW: u32 = 16;
 /// The last window. With 512 probes in flight a busy machine resent a third of its packets, and took twice as long as with 256.

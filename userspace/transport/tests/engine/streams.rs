@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use crate::support::{Lone, SIGNATURE, Sent, block, job, peers};
+use sumac_job::PathMeasure;
 use sumac_transport::{
-    Arithmetic, DType, Engine, JobError, JobParams, JobState, OpError, OpId, Operation, ParamError,
-    PathMeasure, Time,
+    Arithmetic, DType, Engine, JobError, JobParams, JobState, OpError, OpId, Operation, ParamError, Time,
 };
 use sumac_wire::{Header, Kind, Reason, header::flag};
 

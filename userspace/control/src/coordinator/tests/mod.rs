@@ -19,8 +19,8 @@ use std::net::Ipv4Addr;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use sumac_job::PathMeasure;
 use sumac_job::{JobSpec, NonFinitePolicy, OperationOrder, Scale, WireFormat};
-use sumac_transport::PathMeasure;
 
 use super::*;
 use crate::{
