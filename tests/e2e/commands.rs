@@ -11,7 +11,7 @@ use std::process::Command;
 
 use sumac_client::{JobOptions, Reduction, WireFormat};
 use sumac_lab::LabSpec;
-use sumac_lab::deployment::SumacOptions;
+use sumac_lab::deployment::{Deployment, SumacOptions};
 use sumac_lab::programs::Programs;
 use sumac_tests::crew::{open_one, sum};
 use sumac_tests::exact::{self, ReferenceSum, Results};
@@ -25,32 +25,38 @@ const COUNT: usize = 10_007;
 /// Words per packet at an MTU of 1500.
 const DEFAULT_WORDS: usize = 352;
 
+/// Sums an array of each worker by `sumac allreduce`, with further options.
+fn sum_files(sumac: &Deployment<'_>, job: &str, options: &[&str], direct: Option<f32>) {
+    let lab = sumac.lab();
+    let file = |rank: u16, what: &str| lab.folder().join(format!("{job}-{what}{rank}.npy"));
+    let start = |rank: u16| {
+        npy::write(&file(rank, "in"), (0..COUNT).map(|index| exact::value(SEED, rank, index)));
+        let mut command = Programs::find().unwrap().sumac();
+        command.args(["allreduce", "--job", job, "--world", "2", "--rank", &rank.to_string()]).args(options);
+        command.arg("--socket").arg(sumac.socket(rank)).args([file(rank, "in"), file(rank, "out")]);
+        lab.start(lab.worker(rank), &format!("{job}{rank}"), &mut command).unwrap()
+    };
+    for mut process in [0, 1].map(start) {
+        process.wait_success("the sum", LIMIT).unwrap();
+    }
+    let by_rank = [0, 1].map(|rank| npy::read(&file(rank, "out"))).into();
+    // The command takes the daemon's defaults.
+    let numbers = ReferenceSum {
+        scale: None,
+        wire: WireFormat::Int32,
+        words: DEFAULT_WORDS,
+        reduction: Reduction::Sum,
+        direct,
+        dynamic: false,
+    };
+    exact::assert_sums("numpy files", SEED, &Results { numbers, by_rank });
+}
+
 #[test]
 fn a_shell_sums_numpy_files() {
     with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
-        let lab = sumac.lab();
-        let file = |rank: u16, what: &str| lab.folder().join(format!("{what}{rank}.npy"));
-        let start = |rank: u16| {
-            npy::write(&file(rank, "in"), (0..COUNT).map(|index| exact::value(SEED, rank, index)));
-            let mut command = Programs::find().unwrap().sumac();
-            command.args(["allreduce", "--job", "shell", "--world", "2", "--rank", &rank.to_string()]);
-            command.arg("--socket").arg(sumac.socket(rank)).args([file(rank, "in"), file(rank, "out")]);
-            lab.start(lab.worker(rank), &format!("allreduce{rank}"), &mut command).unwrap()
-        };
-        for mut process in [0, 1].map(start) {
-            process.wait_success("the sum", LIMIT).unwrap();
-        }
-        let by_rank = [0, 1].map(|rank| npy::read(&file(rank, "out"))).into();
-        // The command takes the daemon's defaults.
-        let numbers = ReferenceSum {
-            scale: None,
-            wire: WireFormat::Int32,
-            words: DEFAULT_WORDS,
-            reduction: Reduction::Sum,
-            direct: None,
-            dynamic: false,
-        };
-        exact::assert_sums("numpy files", SEED, &Results { numbers, by_rank });
+        sum_files(sumac, "shell", &[], None);
+        sum_files(sumac, "ring", &["--mode", "direct", "--topology", "ring"], Some(0.0));
     });
 }
 

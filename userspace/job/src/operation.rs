@@ -48,6 +48,7 @@ impl DType {
 
 /// The function by which the workers' values at one place of a tensor become one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum Reduction {
     /// Their sum.

@@ -1,11 +1,12 @@
 //! Options that are the same on all workers of a job.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// Use of the aggregators' slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// A range of slots is the job's own (SwitchML).
@@ -31,12 +32,13 @@ impl Mode {
 
 /// The way of the values of a direct job's collective operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum Topology {
     /// Blocks of the tensor have owners, which reduce and distribute them: a parameter server whose hosts are workers.
     #[default]
     Owners,
-    /// Blocks go around the ring of workers, where all workers take them; as [`Topology::Owners`] elsewhere.
+    /// Blocks go around the ring of workers, where all workers take them; as `owners` elsewhere.
     Ring,
 }
 
@@ -94,6 +96,18 @@ impl<'de> Deserialize<'de> for Scale {
     }
 }
 
+impl FromStr for Scale {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Scale, String> {
+        match (text, text.parse::<f32>()) {
+            (Scale::BLOCK, _) => Ok(Scale::Block),
+            (_, Ok(factor)) if factor.is_finite() => Ok(Scale::Fixed(factor)),
+            _ => Err(format!("expected a number or {:?}", Scale::BLOCK)),
+        }
+    }
+}
+
 impl fmt::Display for Scale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -105,6 +119,7 @@ impl fmt::Display for Scale {
 
 /// The format of sums of floats in packets. Other operations are not affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum WireFormat {
     /// A 32-bit integer each.
@@ -133,6 +148,7 @@ impl WireFormat {
 
 /// Treatment of NaN and infinity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum NonFinitePolicy {
     /// The operation fails on all workers, and the error names the element.
@@ -155,6 +171,7 @@ impl NonFinitePolicy {
 
 /// The rule by which the workers' operations are matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum OperationOrder {
     /// The first with the first, the second with the second.
@@ -189,6 +206,11 @@ mod tests {
             assert!(serde_json::from_str::<Scale>(wrong).unwrap_err().to_string().contains("\"block\""));
         }
         assert!(serde_json::from_str::<Scale>("1e39").unwrap_err().to_string().contains("too large"));
+        assert_eq!("block".parse(), Ok(Scale::Block));
+        assert_eq!("0.5".parse(), Ok(Scale::Fixed(0.5)));
+        for wrong in ["blocks", "1e39", "nan", ""] {
+            assert!(wrong.parse::<Scale>().unwrap_err().contains("\"block\""), "{wrong}");
+        }
     }
 
     #[test]
