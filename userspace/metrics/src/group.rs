@@ -67,6 +67,7 @@ enum Read<S> {
     /// A counter of nanoseconds, exported in seconds.
     Nanoseconds(fn(&S) -> u64),
     Gauge(fn(&S) -> f64),
+    WholeGauge(fn(&S) -> u64),
     Histogram(fn(&S) -> Histogram),
     /// Labels alone: the value is 1.
     Info,
@@ -95,6 +96,11 @@ impl<S> Metric<S> {
         Metric { name, help, unit, read: Read::Gauge(read) }
     }
 
+    /// A gauge without a unit.
+    pub const fn whole_gauge(name: &'static str, help: &'static str, read: fn(&S) -> u64) -> Self {
+        Metric { name, help, unit: Unit::None, read: Read::WholeGauge(read) }
+    }
+
     /// A histogram of seconds.
     pub const fn histogram(name: &'static str, help: &'static str, read: fn(&S) -> Histogram) -> Self {
         Metric { name, help, unit: Unit::Seconds, read: Read::Histogram(read) }
@@ -108,7 +114,7 @@ impl<S> Metric<S> {
     fn kind(&self) -> MetricType {
         match self.read {
             Read::Counter(_) | Read::Nanoseconds(_) => MetricType::Counter,
-            Read::Gauge(_) => MetricType::Gauge,
+            Read::Gauge(_) | Read::WholeGauge(_) => MetricType::Gauge,
             Read::Histogram(_) => MetricType::Histogram,
             Read::Info => MetricType::Info,
         }
@@ -122,7 +128,7 @@ impl<S> Metric<S> {
         };
         let (kind, suffix) = match self.read {
             Read::Counter(_) | Read::Nanoseconds(_) => ("counter", "_total"),
-            Read::Gauge(_) => ("gauge", ""),
+            Read::Gauge(_) | Read::WholeGauge(_) => ("gauge", ""),
             Read::Histogram(_) => ("histogram", ""),
             Read::Info => ("gauge", "_info"),
         };
@@ -142,6 +148,7 @@ impl<S> Metric<S> {
                 encoder.encode_counter::<NoLabelSet, f64, u64>(&seconds, None)
             }
             Read::Gauge(read) => encoder.encode_gauge(&read(statistics)),
+            Read::WholeGauge(read) => encoder.encode_gauge(&(read(statistics) as f64)),
             Read::Histogram(read) => {
                 let histogram = read(statistics);
                 let (sum, buckets) = (histogram.sum as f64 * NANOS, histogram.between_bounds());

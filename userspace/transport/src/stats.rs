@@ -104,13 +104,41 @@ impl PathStats {
     }
 }
 
-/// Defines the statistics: counters and gauges that add up over lanes, and the other fields.
+/// The kind of a statistic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatKind {
+    /// It only grows.
+    Counter,
+    /// It only grows, and counts bytes.
+    Bytes,
+    /// It has a present value.
+    Gauge,
+}
+
+/// The declaration of one statistic of an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineStat {
+    /// The name for Prometheus, without the suffixes of unit and kind.
+    pub metric: &'static str,
+    pub kind: StatKind,
+    /// Its text, without a full stop.
+    pub help: &'static str,
+    pub read: fn(&EngineStats) -> u64,
+}
+
+/// Returns a doc comment without the space before it and the full stop behind.
+const fn help(doc: &'static str) -> &'static str {
+    let doc = doc.trim_ascii();
+    doc.split_at(doc.len() - 1).0
+}
+
+/// Defines the statistics that add up over lanes, each with its kind and its name for Prometheus, and the other fields.
 macro_rules! engine_stats {
-    ($($(#[$doc:meta])* $counter:ident,)*) => {
+    ($($(#[doc = $doc:literal])+ $stat:ident: $kind:ident $metric:literal,)*) => {
         /// Counters since the engine was made.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct EngineStats {
-            $($(#[$doc])* pub $counter: u64,)*
+            $($(#[doc = $doc])+ pub $stat: u64,)*
             pub rtt: RttStats,
             pub paths: PathStats,
             /// From a packet to its answer, of chunks that were sent once: the path and the slowest worker.
@@ -122,9 +150,17 @@ macro_rules! engine_stats {
         }
 
         impl EngineStats {
+            /// The declarations of the statistics that add up over lanes.
+            pub const DECLARED: &[EngineStat] = &[$(EngineStat {
+                metric: $metric,
+                kind: StatKind::$kind,
+                help: help(concat!($($doc),+)),
+                read: |stats| stats.$stat,
+            },)*];
+
             /// Adds another lane's statistics. Of the two estimates of the round trip the slower one stays.
             pub fn merge(&mut self, other: &EngineStats) {
-                $(self.$counter += other.$counter;)*
+                $(self.$stat += other.$stat;)*
                 if other.rtt.smoothed_ns > self.rtt.smoothed_ns {
                     self.rtt = other.rtt;
                 }
@@ -138,83 +174,92 @@ macro_rules! engine_stats {
 }
 
 engine_stats! {
-    operations_submitted,
-    operations_completed,
-    operations_failed,
+    /// Parts of operations, one for each lane, that were submitted.
+    operations_submitted: Counter "sumac_job_fragments_submitted",
+    /// Parts of operations, one for each lane, that completed.
+    operations_completed: Counter "sumac_job_fragments_completed",
+    /// Parts of operations, one for each lane, that ended with an error.
+    operations_failed: Counter "sumac_job_fragments_failed",
     /// Chunks sent for the first time.
-    chunks_sent,
-    /// Chunks considered lost because later ones were answered: the reordering window has passed.
-    suspects_fast,
+    chunks_sent: Counter "sumac_job_chunks_sent",
+    /// Chunks considered lost since later ones were answered: the reordering window has passed.
+    suspects_fast: Counter "sumac_job_losses_by_order",
     /// Chunks considered lost by their timer or the probe timeout.
-    suspects_timer,
-    /// Of these, the last chunks of the stream that the tail loss probe considered lost.
-    tail_probes,
+    suspects_timer: Counter "sumac_job_losses_by_timeout",
+    /// Last chunks of a stream that the tail loss probe considered lost.
+    tail_probes: Counter "sumac_job_losses_by_tail_probe",
     /// Chunks considered lost whose result arrived before a packet was sent.
-    suspects_spared,
+    suspects_spared: Counter "sumac_job_losses_answered",
     /// Chunks considered lost that were only late: reordering was longer than its window.
-    suspects_spurious,
-    /// Packets without values for such chunks: queries, and repeated exponent rounds and exponent chunks (static jobs).
-    questions,
-    /// Flushes: contributions of operations with a loss bound, sent for chunks considered lost.
-    flushes,
+    suspects_spurious: Counter "sumac_job_losses_spurious",
+    /// Packets without elements for chunks considered lost: queries, and repeated exponents.
+    questions: Counter "sumac_job_queries",
+    /// Flushes: contributions that complete a chunk without the missing ones.
+    flushes: Counter "sumac_job_flushes",
     /// Results that lack the values of some workers.
-    partial,
+    partial: Counter "sumac_job_results_partial",
     /// Answers to queries that ask for the elements.
-    missing,
-    /// Chunks whose elements were retransmitted.
-    resent,
-    results,
+    missing: Counter "sumac_job_chunks_missing",
+    /// Chunks whose elements were sent again.
+    resent: Counter "sumac_job_chunks_resent",
+    /// Results received.
+    results: Counter "sumac_job_results",
     /// Exponent chunks sent for the first time; they count as chunks, too.
-    exponent_chunks,
+    exponent_chunks: Counter "sumac_job_exponent_chunks",
     /// Chunks with an exponent round: their exponent was not known from an earlier chunk.
-    exponent_rounds,
-    /// Reassigned chunks: results that named another chunk than the one two rounds of all slots later, since some slot was
-    /// delayed.
-    steals,
-    mismatches,
+    exponent_rounds: Counter "sumac_job_exponent_rounds",
+    /// Chunks that took another slot than their regular one, since some slot was delayed.
+    steals: Counter "sumac_job_slots_reassigned",
+    /// Chunks that workers use for different operations.
+    mismatches: Counter "sumac_job_mismatches",
     /// Reports of the aggregator that it does not have the job.
-    unknown_job,
-    /// The window of the sending budget, in chunks (dynamic jobs).
-    cwnd,
-    /// The number of times it was halved, for marks or losses.
-    halvings,
-    /// Halvings for losses that were taken back, as all the chunks were only late or had found their slot busy.
-    halvings_undone,
+    unknown_job: Counter "sumac_job_unknown",
+    /// The congestion window of all lanes, in chunks; 0 without one.
+    cwnd: Gauge "sumac_job_window_chunks",
+    /// Halvings of the congestion window, for marks or losses.
+    halvings: Counter "sumac_job_window_halvings",
+    /// Halvings for losses that were taken back: all the chunks were only late, or their slot was busy.
+    halvings_undone: Counter "sumac_job_window_halvings_undone",
     /// Results with a mark of congestion, on their own path or a contribution's.
-    marked,
+    marked: Counter "sumac_job_results_marked",
     /// Results of chunks whose slot was busy.
-    collisions,
-    /// The number of times a position moved to another slot after collisions.
-    remapped,
+    collisions: Counter "sumac_job_collisions",
+    /// Positions of the window that moved to another slot after collisions.
+    remapped: Counter "sumac_job_slots_remapped",
     /// Chunks that were sent as raw floats.
-    raw_chunks,
-    /// Lanes that send straight to the parameter host now.
-    direct,
-    /// The rates towards all peers together, in bits per second (direct jobs).
-    rate_bps,
-    /// Chunks that did not arrive and were not waited for (loss bound).
-    chunks_lost,
+    raw_chunks: Counter "sumac_job_chunks_raw",
+    /// Lanes that send past the slots to the parameter host.
+    direct: Gauge "sumac_job_direct_lanes",
+    /// The rates towards all peers of a direct job together, in bits per second.
+    rate_bps: Gauge "sumac_job_rate_bits_per_second",
+    /// Chunks that did not arrive and were not waited for.
+    chunks_lost: Counter "sumac_job_chunks_given_up",
     /// Own chunks with a value that does not fit or is not finite.
-    chunks_faulty,
-    /// Results with such a value of any worker.
-    results_faulty,
+    chunks_faulty: Counter "sumac_job_chunks_faulty",
+    /// Results with a value of any worker that does not fit or is not finite.
+    results_faulty: Counter "sumac_job_results_faulty",
     /// Values read from tensors into packets, also for retransmissions.
-    elements_sent,
+    elements_sent: Counter "sumac_job_elements_sent",
     /// Values read from tensors only for their exponents.
-    elements_scanned,
-    elements_received,
-    /// Bytes of UDP payload sent.
-    bytes_sent,
-    /// Bytes of UDP payload received, also of dropped packets.
-    bytes_received,
-    probes_sent,
-    reports,
-    /// Chunks in flight now.
-    in_flight,
+    elements_scanned: Counter "sumac_job_elements_scanned",
+    /// Values written from results into tensors.
+    elements_received: Counter "sumac_job_elements_received",
+    /// UDP payload sent.
+    bytes_sent: Bytes "sumac_job_sent",
+    /// UDP payload received, also of dropped packets.
+    bytes_received: Bytes "sumac_job_received",
+    /// Probes of the path sent.
+    probes_sent: Counter "sumac_job_probes_sent",
+    /// Answers without a sum: to probes, and acknowledgements of a direct job.
+    reports: Counter "sumac_job_reports",
+    /// Chunks in flight.
+    in_flight: Gauge "sumac_job_chunks_in_flight",
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -225,6 +270,19 @@ mod tests {
         let json = serde_json::to_value(&stats).map(|json| json["frames"].to_string());
         assert_eq!(json.ok().as_deref(), Some(r#"{"stale":1,"steered":1}"#));
         assert_eq!((stats.frames.total(), stats.frames.dropped()), (2, 1));
+    }
+
+    #[test]
+    fn every_statistic_is_declared_once() {
+        let names: BTreeSet<_> = EngineStats::DECLARED.iter().map(|declared| declared.metric).collect();
+        assert_eq!(names.len(), EngineStats::DECLARED.len());
+        for EngineStat { metric, help, .. } in EngineStats::DECLARED {
+            assert!(metric.starts_with("sumac_job_"), "{metric}");
+            assert!(!help.starts_with(' ') && !help.ends_with('.') && help.len() > 10, "{metric}: {help:?}");
+        }
+        let stats = EngineStats { resent: 7, ..EngineStats::default() };
+        let counted = EngineStats::DECLARED.iter().filter(|declared| (declared.read)(&stats) == 7);
+        assert_eq!(counted.map(|declared| declared.metric).collect::<Vec<_>>(), ["sumac_job_chunks_resent"]);
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::fmt;
 use sumac_host::JobSummary;
 use sumac_metrics::{Description, Encoder, Group, Histogram, Metric, Unit};
 use sumac_parameter::JobStats as HostedStats;
+use sumac_transport::EngineStats;
+use sumac_transport::stats::{EngineStat, StatKind};
 
 use crate::core::Core;
 use crate::datapath::{DatapathStats, JobStats};
@@ -43,123 +45,10 @@ const JOBS: Group<JobSample> = Group {
         }),
         Metric::counter("sumac_job_operations_ended", Unit::None, "Operations that ended", |it| it.job.ended),
         Metric::counter(
-            "sumac_job_fragments_failed",
-            Unit::None,
-            "Parts of operations, one for each lane, that ended with an error",
-            |it| it.lanes.engine.operations_failed,
-        ),
-        Metric::counter("sumac_job_chunks_sent", Unit::None, "Chunks sent for the first time", |it| {
-            it.lanes.engine.chunks_sent
-        }),
-        Metric::counter(
-            "sumac_job_chunks_resent",
-            Unit::None,
-            "Chunks whose elements were sent again",
-            |it| it.lanes.engine.resent,
-        ),
-        Metric::counter(
-            "sumac_job_queries",
-            Unit::None,
-            "Packets without elements for chunks considered lost",
-            |it| it.lanes.engine.questions,
-        ),
-        Metric::counter("sumac_job_results", Unit::None, "Results received", |it| it.lanes.engine.results),
-        Metric::counter(
-            "sumac_job_results_partial",
-            Unit::None,
-            "Results that lack the values of some workers",
-            |it| it.lanes.engine.partial,
-        ),
-        Metric::counter(
-            "sumac_job_chunks_missing",
-            Unit::None,
-            "Answers of the aggregator that a contribution is missing",
-            |it| it.lanes.engine.missing,
-        ),
-        Metric::counter(
-            "sumac_job_chunks_given_up",
-            Unit::None,
-            "Chunks that did not arrive and were not waited for",
-            |it| it.lanes.engine.chunks_lost,
-        ),
-        Metric::counter(
-            "sumac_job_losses_by_order",
-            Unit::None,
-            "Chunks considered lost since later ones were answered",
-            |it| it.lanes.engine.suspects_fast,
-        ),
-        Metric::counter(
-            "sumac_job_losses_by_timeout",
-            Unit::None,
-            "Chunks considered lost by a timeout",
-            |it| it.lanes.engine.suspects_timer,
-        ),
-        Metric::counter(
-            "sumac_job_losses_spurious",
-            Unit::None,
-            "Chunks considered lost that were only late",
-            |it| it.lanes.engine.suspects_spurious,
-        ),
-        Metric::counter(
-            "sumac_job_flushes",
-            Unit::None,
-            "Contributions that complete a chunk without the missing ones",
-            |it| it.lanes.engine.flushes,
-        ),
-        Metric::counter("sumac_job_collisions", Unit::None, "Results of chunks whose slot was busy", |it| {
-            it.lanes.engine.collisions
-        }),
-        Metric::counter(
-            "sumac_job_slots_reassigned",
-            Unit::None,
-            "Chunks that took another slot than their regular one",
-            |it| it.lanes.engine.steals,
-        ),
-        Metric::counter("sumac_job_results_marked", Unit::None, "Results with a mark of congestion", |it| {
-            it.lanes.engine.marked
-        }),
-        Metric::counter("sumac_job_window_halvings", Unit::None, "Halvings of the congestion window", |it| {
-            it.lanes.engine.halvings
-        }),
-        Metric::counter(
-            "sumac_job_mismatches",
-            Unit::None,
-            "Chunks that workers use for different operations",
-            |it| it.lanes.engine.mismatches,
-        ),
-        Metric::counter(
-            "sumac_job_chunks_faulty",
-            Unit::None,
-            "Own chunks with a value that does not fit or is not finite",
-            |it| it.lanes.engine.chunks_faulty,
-        ),
-        Metric::counter(
-            "sumac_job_results_faulty",
-            Unit::None,
-            "Results with such a value of any worker",
-            |it| it.lanes.engine.results_faulty,
-        ),
-        Metric::counter(
             "sumac_job_packets_dropped",
             Unit::None,
             "Received packets that were dropped",
             |it| it.lanes.engine.frames.dropped(),
-        ),
-        Metric::counter("sumac_job_sent", Unit::Bytes, "UDP payload sent", |it| it.lanes.engine.bytes_sent),
-        Metric::counter("sumac_job_received", Unit::Bytes, "UDP payload received", |it| {
-            it.lanes.engine.bytes_received
-        }),
-        Metric::gauge("sumac_job_chunks_in_flight", Unit::None, "Chunks in flight", |it| {
-            it.lanes.engine.in_flight as f64
-        }),
-        Metric::gauge("sumac_job_window_chunks", Unit::None, "The congestion window of dynamic jobs", |it| {
-            it.lanes.engine.cwnd as f64
-        }),
-        Metric::gauge(
-            "sumac_job_direct_lanes",
-            Unit::None,
-            "Lanes that send past the slots to the parameter host",
-            |it| it.lanes.engine.direct as f64,
         ),
         Metric::gauge("sumac_job_round_trip_smoothed", Unit::Seconds, "The smoothed round trip", |it| {
             it.lanes.engine.rtt.smoothed_ns as f64 * NANOS
@@ -177,6 +66,28 @@ const JOBS: Group<JobSample> = Group {
         }),
     ],
 };
+
+/// The statistics that an engine declares.
+const ENGINE: Group<EngineStats> = Group { labels: JOBS.labels, metrics: &DECLARED };
+
+const DECLARED: [Metric<EngineStats>; EngineStats::DECLARED.len()] = {
+    let mut metrics = [const { metric(&EngineStats::DECLARED[0]) }; EngineStats::DECLARED.len()];
+    let mut index = 0;
+    while index < metrics.len() {
+        metrics[index] = metric(&EngineStats::DECLARED[index]);
+        index += 1;
+    }
+    metrics
+};
+
+const fn metric(declared: &EngineStat) -> Metric<EngineStats> {
+    let EngineStat { metric, kind, help, read } = *declared;
+    match kind {
+        StatKind::Counter => Metric::counter(metric, Unit::None, help, read),
+        StatKind::Bytes => Metric::counter(metric, Unit::Bytes, help, read),
+        StatKind::Gauge => Metric::whole_gauge(metric, help, read),
+    }
+}
 
 const HOSTED: Group<HostedStats> = Group {
     labels: &["job_number"],
@@ -224,7 +135,7 @@ const HOSTED: Group<HostedStats> = Group {
 };
 
 pub(super) fn describe() -> impl Iterator<Item = Description> {
-    JOBS.describe().chain(HOSTED.describe())
+    JOBS.describe().chain(ENGINE.describe()).chain(HOSTED.describe())
 }
 
 pub(super) fn samples(core: &Core, threads: &[DatapathStats]) -> Vec<(Vec<String>, JobSample)> {
@@ -237,7 +148,9 @@ pub(super) fn samples(core: &Core, threads: &[DatapathStats]) -> Vec<(Vec<String
 }
 
 pub(super) fn encode(encoder: &mut Encoder<'_>, jobs: Vec<(Vec<String>, JobSample)>) -> fmt::Result {
-    JOBS.encode(encoder, &jobs)
+    JOBS.encode(encoder, &jobs)?;
+    let engines: Vec<_> = jobs.iter().map(|(labels, job)| (labels.clone(), &job.lanes.engine)).collect();
+    ENGINE.encode(encoder, &engines)
 }
 
 pub(super) fn encode_hosted(encoder: &mut Encoder<'_>, jobs: Vec<HostedStats>) -> fmt::Result {
