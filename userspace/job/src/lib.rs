@@ -1,5 +1,5 @@
-//! The records of a job, each defined once: the local API, the control channel, the coordinator's journal, the engine and
-//! the aggregators use these types and their field names.
+//! The records of a job, each defined once: the local API, the control channel, the coordinator's journal,
+//! the engine and the aggregators use these types and their field names.
 //!
 //! | module | record |
 //! | --- | --- |

@@ -14,3 +14,6 @@ pub const MIN_WINDOW: u32 = 8;
 pub const MAX_WINDOW: u32 = 4096;
 /// Most elements of a dynamic job's chunk: a slot of the shared pool is one page.
 pub const DYNAMIC_ELEMENTS: u16 = PAGE_ELEMENTS as u16;
+/// A receiver of a direct job echoes the timestamp of every tenth packet (MLT section 4.2.3): fewest packets
+/// of its window.
+pub const ACKNOWLEDGED_EVERY: u32 = 10;

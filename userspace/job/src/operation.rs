@@ -17,7 +17,8 @@ pub enum DType {
     Float16,
     /// The upper half of a single-precision float.
     Bfloat16,
-    /// Two's complement, 32 bits. In static mode each worker's values must be within `(2^31 - 1) / workers` for sums.
+    /// Two's complement, 32 bits. In static mode each worker's values must be within `(2^31 - 1) / workers`
+    /// for sums.
     Int32,
 }
 
@@ -83,7 +84,8 @@ pub enum Importance {
     /// They are not.
     #[default]
     None,
-    /// By the mean magnitude of their values: those that reach the median of a sample of the tensor are important.
+    /// By the mean magnitude of their values: those that reach the median of a sample of the tensor are
+    /// important.
     Magnitude,
     /// All are important.
     High,
@@ -156,8 +158,8 @@ impl CollectiveKind {
     }
 }
 
-/// The number of an operation in its job: each worker counts the operations of the job from 0 as they take effect, and it
-/// wraps. Two workers' operations with equal ids must be equal.
+/// The number of an operation in its job: each worker counts the operations of the job from 0 as they take
+/// effect, and it wraps. Two workers' operations with equal ids must be equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OperationId(pub u32);
@@ -182,7 +184,8 @@ impl fmt::Display for OperationId {
     }
 }
 
-/// The position at which a worker that takes another one's rank continues the stream of operations (ATP appendix A.3).
+/// The position at which a worker that takes another one's rank continues the stream of operations (ATP
+/// appendix A.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumePoint {
     /// The first operation that is not summed.
@@ -215,7 +218,8 @@ impl LossBound {
 
 /// The properties of an operation that must be equal on all workers.
 ///
-/// `Display` writes them as `docs/api.md` gives them: two descriptors are equal if and only if their texts are.
+/// `Display` writes them as `docs/api.md` gives them: two descriptors are equal if and only if their texts
+/// are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OperationDescriptor {
     /// The kind of operation.
@@ -243,8 +247,8 @@ impl OperationDescriptor {
         priority >= URGENT
     }
 
-    /// FNV-1a, 32 bits, of the descriptor's text with its id: the field `tensor` of the job's packets, by which
-    /// aggregators tell one operation from another.
+    /// FNV-1a, 32 bits, of the descriptor's text with its id: the field `tensor` of the job's packets, by
+    /// which aggregators tell one operation from another.
     #[must_use]
     pub fn signature(&self, id: OperationId) -> u32 {
         signature(&format!("{id} {self}"))

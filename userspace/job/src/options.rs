@@ -35,7 +35,8 @@ impl Mode {
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum Topology {
-    /// Blocks of the tensor have owners, which reduce and distribute them: a parameter server whose hosts are workers.
+    /// Blocks of the tensor have owners, which reduce and distribute them: a parameter server whose hosts are
+    /// workers.
     #[default]
     Owners,
     /// Blocks go around the ring of workers, where all workers take them; as `owners` elsewhere.

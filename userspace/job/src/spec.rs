@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFormat};
 
-/// The parameters of a job as one worker asks for them. An absent value is the daemon's default, or is agreed among the
-/// workers and their aggregators.
+/// The parameters of a job as one worker asks for them. An absent value is the daemon's default, or is agreed
+/// among the workers and their aggregators.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct JobSpec {
@@ -30,8 +30,8 @@ pub struct JobSpec {
     #[cfg_attr(feature = "clap", arg(long))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Packets that a lane of a dynamic job may be ahead of its oldest without result, a power of two; packets of a direct job
-    /// that may be in flight to one worker.
+    /// Packets that a lane of a dynamic job may be ahead of its oldest without result, a power of two;
+    /// packets of a direct job that may be in flight to one worker.
     #[cfg_attr(feature = "clap", arg(long, value_name = "PACKETS"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u32>,
@@ -51,13 +51,14 @@ pub struct JobSpec {
     #[cfg_attr(feature = "clap", arg(long, value_name = "WORKERS"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owners: Option<u16>,
-    /// Whether a job yields to congestion; without it a dynamic job does and a static one does not. Direct jobs always do.
+    /// Whether a job yields to congestion; without it a dynamic job does and a static one does not. Direct
+    /// jobs always do.
     #[cfg_attr(feature = "clap", arg(long, value_name = "true|false", num_args = 0..=1))]
     #[cfg_attr(feature = "clap", arg(default_missing_value = "true", require_equals = true))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion_control: Option<bool>,
-    /// The factor for floats, applied before they are rounded, or `block` for block floating point; without it the
-    /// daemon's default: unless configured `block`, and 1e8 in a dynamic job.
+    /// The factor for floats, applied before they are rounded, or `block` for block floating point; without
+    /// it the daemon's default: unless configured `block`, and 1e8 in a dynamic job.
     #[cfg_attr(feature = "clap", arg(long, value_name = "FACTOR|block"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<Scale>,

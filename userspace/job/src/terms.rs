@@ -10,8 +10,8 @@ use sumac_wire::CLASSES;
 
 use crate::{Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFormat};
 
-/// The parameters of a job as the coordinator granted them, the same for all of its workers, aggregators and parameter
-/// hosts. [`Placement`] has each worker's own part.
+/// The parameters of a job as the coordinator granted them, the same for all of its workers, aggregators and
+/// parameter hosts. [`Placement`] has each worker's own part.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobTerms {
     /// The job's number, from 1.
@@ -28,8 +28,9 @@ pub struct JobTerms {
     pub elements: u16,
     /// Shards, each on a UDP port of its own; lane `l` belongs to shard `l % shards`.
     pub shards: u16,
-    /// Static mode: slots of each lane, a power of two; while `is_measured` is false the most that it can become. Dynamic
-    /// mode: shared slots of each shard that the job's chunks may take, 0 without an aggregator.
+    /// Static mode: slots of each lane, a power of two; while `is_measured` is false the most that it can
+    /// become. Dynamic mode: shared slots of each shard that the job's chunks may take, 0 without an
+    /// aggregator.
     pub slots: u32,
     /// The reason for the number of slots, for people; empty while `is_measured` is false.
     pub slots_reason: String,
@@ -37,8 +38,8 @@ pub struct JobTerms {
     pub is_measured: bool,
     /// Whether packets carry UDP checksums.
     pub checksum: bool,
-    /// Dynamic mode: whether each worker's values leave room for the sum of all, since an aggregator of the job does not mark
-    /// the sums that it clamps.
+    /// Dynamic mode: whether each worker's values leave room for the sum of all, since an aggregator of the
+    /// job does not mark the sums that it clamps.
     #[serde(default)]
     pub headroom: bool,
     /// Static mode: whether every sum holds all workers, since an aggregator of the job leaves none out.
@@ -52,8 +53,8 @@ pub struct JobTerms {
     pub not_finite: NonFinitePolicy,
     /// The rule by which the workers' operations are matched.
     pub order: OperationOrder,
-    /// Dynamic mode: chunks of a lane that may be ahead of the first without a result, a power of two. Direct mode: packets in
-    /// flight to one worker. Else 0.
+    /// Dynamic mode: chunks of a lane that may be ahead of the first without a result, a power of two. Direct
+    /// mode: packets in flight to one worker. Else 0.
     pub window: u32,
     /// Static and dynamic mode: whether workers yield to congestion.
     pub congestion_control: bool,
@@ -149,12 +150,13 @@ pub struct Placement {
     pub aggregator: AggregatorKind,
     /// The multicast group of results, unless they are sent to each worker's own address.
     pub result_group: Option<Ipv4Addr>,
-    /// The worker's number among those below the same aggregator, from 0: `rank` where there is one aggregator.
+    /// The worker's number among those below the same aggregator, from 0: `rank` where there is one
+    /// aggregator.
     pub rack_rank: u16,
     /// The number of workers below the same aggregator: all where there is one.
     pub rack_world: u16,
-    /// The bit of the worker's rack at the second level, or its own when it is beside the racks; 0 where there is one
-    /// level.
+    /// The bit of the worker's rack at the second level, or its own when it is beside the racks; 0 where
+    /// there is one level.
     pub bitmap_1: u32,
     /// Whether the worker's aggregator is the root of two levels.
     pub beside_root: bool,

@@ -1,14 +1,16 @@
-//! The tokens in a job's packets. Contributions and probes carry the one that the control plane drew; results and reports
-//! another, made from it.
+//! The tokens in a job's packets. Contributions and probes carry the one that the control plane drew; results
+//! and reports another, made from it.
 
 use sha2::{Digest as _, Sha256};
 
 /// Keeps the digest apart from those of other uses.
 const LABEL: &[u8] = b"sumac result token";
 
-/// Returns the token in a job's results and reports: the first 8 bytes of SHA-256 over a label and the job's token.
+/// Returns the token in a job's results and reports: the first 8 bytes of SHA-256 over a label and the job's
+/// token.
 ///
-/// A network that floods multicast shows a result to everybody. The result does not tell them the token of contributions.
+/// A network that floods multicast shows a result to everybody. The result does not tell them the token of
+/// contributions.
 #[must_use]
 pub fn result_token(token: u64) -> u64 {
     let digest = Sha256::new_with_prefix(LABEL).chain_update(token.to_be_bytes()).finalize();

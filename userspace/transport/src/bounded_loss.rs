@@ -1,13 +1,18 @@
-//! Bounded loss: the chunks of an operation that workers may be left out of, and those that they were left out of.
+//! Bounded loss: the chunks of an operation that workers may be left out of, and those that they were left
+//! out of.
 //!
-//! The aggregator decides, within the budget that flushes carry. Each worker counts the same from the results' bitmaps.
+//! The aggregator decides, within the budget that flushes carry. Each worker counts the same from the
+//! results' bitmaps.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use sumac_wire::{Header, Reason, admit::all_workers, header::flag};
 
-use crate::{chunk::Span, operation::Operation};
+use crate::{
+    chunk::Span,
+    operation::{Loss, Operation},
+};
 
 /// The request to complete a chunk with the contributions that are there.
 #[derive(Clone, Copy, Debug)]
@@ -24,20 +29,6 @@ impl Flush {
         header.flags |= flag::PARTIAL;
         (header.contributors, header.next_seq) = (self.limit, self.first_seq as u32);
     }
-}
-
-/// Contributions that were left out of an operation's results. Values are counted in the whole tensor
-/// ([`base`](crate::Operation::base) and index).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loss {
-    /// The values that each worker may be left out with, at most.
-    pub budget: u64,
-    /// By rank, the values that the worker was left out with.
-    pub by_worker: Vec<u64>,
-    /// The ranges of this worker's values that were left out, ascending. In a direct job nothing reports it.
-    pub own: Vec<Range<usize>>,
-    /// Direct jobs, where `by_worker` counts what did not arrive here: the ranges of the tensor that this affects.
-    pub missing: Vec<Range<usize>>,
 }
 
 /// The loss of an operation in progress.

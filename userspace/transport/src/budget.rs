@@ -1,11 +1,11 @@
 //! The sending budget: whether the next packet may be sent.
 //!
-//! A fixed window (static mode: the slots), a congestion window (ATP) and a paced rate are implementations of one trait. A
-//! paced rate answers [`MaySend::At`]: the engine then reports that time as its next deadline.
+//! A fixed window (static mode: the slots), a congestion window (ATP) and a paced rate are implementations of
+//! one trait. A paced rate answers [`MaySend::At`]: the engine then reports that time as its next deadline.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{congestion::CongestionWindow, rtt::RttSample, time::Time};
+use crate::{rtt::RttSample, time::Time};
 
 /// The answer to the question whether the next packet may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,8 @@ pub(crate) trait SendingBudget: Send {
     /// The most chunks in flight.
     fn window(&self) -> u32;
 
-    /// Whether a packet may be sent after so many chunks: those in the network, or those before its own without a result.
+    /// Whether a packet may be sent after so many chunks: those in the network, or those before its own
+    /// without a result.
     fn may_send(&self, now: Time, before: usize) -> MaySend;
 
     /// Whether marks of congestion reduce it: only then may packets say that they can be marked.
@@ -43,7 +44,8 @@ pub(crate) trait SendingBudget: Send {
 
     fn on_sent(&mut self, _now: Time, _bytes: usize) {}
 
-    /// Whether congestion of chunk `seq` would reduce it: what was sent before the last reduction does not show its effect.
+    /// Whether congestion of chunk `seq` would reduce it: what was sent before the last reduction does not
+    /// show its effect.
     fn is_new_sign(&self, _seq: u64) -> bool {
         false
     }
@@ -63,27 +65,6 @@ pub(crate) trait SendingBudget: Send {
     fn on_spurious_loss(&mut self) -> bool {
         false
     }
-
-    /// The state that another engine continues with; `None` for one that no engine of this crate has.
-    fn state(&self) -> Option<BudgetState> {
-        None
-    }
-}
-
-/// The state of a budget.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum BudgetState {
-    Fixed(FixedWindow),
-    Congestion(CongestionWindow),
-}
-
-impl BudgetState {
-    pub fn budget(self) -> Box<dyn SendingBudget> {
-        match self {
-            BudgetState::Fixed(window) => Box::new(window),
-            BudgetState::Congestion(window) => Box::new(window),
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -96,10 +77,6 @@ impl SendingBudget for FixedWindow {
 
     fn may_send(&self, _: Time, before: usize) -> MaySend {
         within(self.0, before)
-    }
-
-    fn state(&self) -> Option<BudgetState> {
-        Some(BudgetState::Fixed(*self))
     }
 }
 

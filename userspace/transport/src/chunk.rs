@@ -1,7 +1,8 @@
 //! The conversion of one chunk of an operation: from the tensor to a packet, and from a result to the tensor.
 //!
-//! An operation has a range of values that this worker contributes and one whose results it takes. Other values travel as
-//! zeros, and their results are not written. Both ranges may begin and end anywhere in a chunk.
+//! An operation has a range of values that this worker contributes and one whose results it takes. Other
+//! values travel as zeros, and their results are not written. Both ranges may begin and end anywhere in a
+//! chunk.
 
 use std::ops::Range;
 
@@ -92,7 +93,8 @@ impl ChunkCodec {
         }
     }
 
-    /// The same codec for results that hold the values of so many workers, which are scaled up to those of all.
+    /// The same codec for results that hold the values of so many workers, which are scaled up to those of
+    /// all.
     pub fn of_contributors(self, contributors: u16) -> ChunkCodec {
         ChunkCodec { codec: self.codec.of_contributors(contributors), ..self }
     }
@@ -246,8 +248,8 @@ impl ChunkCodec {
         OpError::Saturated { index, value, scale, limit }
     }
 
-    /// Converts a chunk's result into the tensor, in one pass over the values that this worker takes. With `carries` all of
-    /// them become NaN.
+    /// Converts a chunk's result into the tensor, in one pass over the values that this worker takes. With
+    /// `carries` all of them become NaN.
     pub fn decode(
         &self,
         operation: &mut Operation,

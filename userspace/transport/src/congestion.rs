@@ -1,19 +1,20 @@
-//! The congestion window (ATP section 3.7): slow start, then additive increase by one chunk per window; halved on marks (ECN)
-//! and losses.
+//! The congestion window (ATP section 3.7): slow start, then additive increase by one chunk per window;
+//! halved on marks (ECN) and losses.
 //!
-//! Marks come with results, which all workers get. So all windows stay alike as long as each worker takes the same marks for
-//! the same congestion. That follows from the chunk, not from the time at which the worker sent it: a slot keeps the mark of
-//! the first contribution until the last one comes. A worker that is behind must not halve its window once more for
-//! each chunk that the others had sent before.
+//! Marks come with results, which all workers get. So all windows stay alike as long as each worker takes the
+//! same marks for the same congestion. That follows from the chunk, not from the time at which the worker
+//! sent it: a slot keeps the mark of the first contribution until the last one comes. A worker that is behind
+//! must not halve its window once more for each chunk that the others had sent before.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    budget::{BudgetState, CongestionEvent, MaySend, SendingBudget, within},
+    budget::{CongestionEvent, MaySend, SendingBudget, within},
     time::Time,
 };
 
-/// The initial window of a job, in bytes: 200 packets of 300 bytes, about the bandwidth-delay product within a data centre.
+/// The initial window of a job, in bytes: 200 packets of 300 bytes, about the bandwidth-delay product within
+/// a data centre.
 const INITIAL_BYTES: usize = 60_000;
 
 /// The initial window of each of a job's shards, in chunks of so many bytes.
@@ -28,8 +29,8 @@ pub(crate) struct CongestionWindow {
     limit: u32,
     /// The job's shards: each has a window of its own and grows by its part of one chunk.
     shards: u32,
-    /// The slow-start threshold: below it the window grows by one with every result, from it on all shards together by one per
-    /// window of results.
+    /// The slow-start threshold: below it the window grows by one with every result, from it on all shards
+    /// together by one per window of results.
     threshold: u32,
     /// Results since the window last grew.
     results: u32,
@@ -82,8 +83,8 @@ impl SendingBudget for CongestionWindow {
         seq >= self.recovery_end
     }
 
-    /// As in TCP (RFC 5681, RFC 3168), the window does not grow before results of chunks come that were sent after the last
-    /// halving: beside TCP it would take more than its share.
+    /// As in TCP (RFC 5681, RFC 3168), the window does not grow before results of chunks come that were sent
+    /// after the last halving: beside TCP it would take more than its share.
     fn on_result(&mut self, seq: u64) {
         if self.window >= self.limit || !self.is_new_sign(seq) {
             return;
@@ -111,10 +112,6 @@ impl SendingBudget for CongestionWindow {
         self.threshold = self.window;
         self.results = 0;
         true
-    }
-
-    fn state(&self) -> Option<BudgetState> {
-        Some(BudgetState::Congestion(self.clone()))
     }
 
     fn on_spurious_loss(&mut self) -> bool {

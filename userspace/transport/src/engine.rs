@@ -1,5 +1,5 @@
-//! The engine of one lane of a job on one worker: a continuous stream over many operations, with adaptive timers and loss
-//! detection. Each mode implements one trait (`mode`) in a module of its own.
+//! The engine of one lane of a job on one worker: a continuous stream over many operations, with adaptive
+//! timers and loss detection. Each mode implements one trait (`mode`) in a module of its own.
 //!
 //! The loop around it, whatever does the input and output:
 //!
@@ -40,9 +40,10 @@ use sumac_wire::Reason;
 use crate::{
     direct_mode::DirectMode,
     dynamic_mode::DynamicMode,
-    engine_core::{Core, CoreParams, Phase},
+    engine_core::{Core, Phase},
+    engine_mode::EngineMode,
     error::{JobError, ParamError, SubmitError},
-    mode::{CheckedPath, ModeProtocol},
+    mode::CheckedPath,
     operation::{Completion, OpId, Operation},
     packet::Packet,
     params::{JobParams, Tuning},
@@ -66,7 +67,7 @@ pub enum JobState<'a> {
 /// One lane of a job on one worker. See the module for how to drive it.
 pub struct Engine {
     pub(crate) core: Core,
-    pub(crate) mode: Box<dyn ModeProtocol>,
+    pub(crate) mode: EngineMode,
 }
 
 impl Engine {
@@ -74,8 +75,8 @@ impl Engine {
         Engine::starting_at(params, peers, &Tuning::default(), 0)
     }
 
-    /// An engine with this tuning, whose stream begins with chunk `first_seq`. All workers of a job must begin with the same
-    /// chunk; tunings may differ.
+    /// An engine with this tuning, whose stream begins with chunk `first_seq`. All workers of a job must
+    /// begin with the same chunk; tunings may differ.
     pub fn starting_at(
         params: JobParams,
         peers: &PeerTable,
@@ -85,26 +86,26 @@ impl Engine {
         params.check()?;
         tuning.check()?;
         let first = u64::from(first_seq);
-        let (mode, core): (Box<dyn ModeProtocol>, CoreParams) = match (&params.dynamic, &params.direct) {
+        let (mode, core) = match (&params.dynamic, &params.direct) {
             (_, Some(direct)) => {
                 let (mode, core) = DirectMode::new(direct, &params, peers, tuning)?;
-                (Box::new(mode), core)
+                (EngineMode::Direct(Box::new(mode)), core)
             }
             (None, None) => {
                 let (mode, core) = StaticMode::new(&params, peers, tuning, first)?;
-                (Box::new(mode), core)
+                (EngineMode::Static(Box::new(mode)), core)
             }
             (Some(dynamic), None) => {
                 let (mode, core) = DynamicMode::new(dynamic, &params, peers, tuning, first)?;
-                (Box::new(mode), core)
+                (EngineMode::Dynamic(Box::new(mode)), core)
             }
         };
         Ok(Engine { core: Core::new(params, tuning, first, core), mode })
     }
 
-    /// An engine of a worker that replaces one that died in the middle of a dynamic job (ATP appendix A.3). Its stream begins with
-    /// chunk `resume`, the lane's first that is not summed. Where that is within an operation, [`Operation::skip`]
-    /// says so. In a static job it is the same as [`Engine::starting_at`].
+    /// An engine of a worker that replaces one that died in the middle of a dynamic job (ATP appendix A.3).
+    /// Its stream begins with chunk `resume`, the lane's first that is not summed. Where that is within an
+    /// operation, [`Operation::skip`] says so. In a static job it is the same as [`Engine::starting_at`].
     pub fn taking_over(
         params: JobParams,
         peers: &PeerTable,
@@ -116,9 +117,9 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Continues a dynamic job under a new epoch, after another worker was replaced (ATP appendix A.3). Chunks without a result are
-    /// sent again. `resume` is the lane's first chunk that is not summed, with which the new worker begins. A static job
-    /// fails.
+    /// Continues a dynamic job under a new epoch, after another worker was replaced (ATP appendix A.3).
+    /// Chunks without a result are sent again. `resume` is the lane's first chunk that is not summed, with
+    /// which the new worker begins. A static job fails.
     pub fn renew(&mut self, now: Time, epoch: u16, resume: u32) {
         self.core.now = now;
         self.mode.renew(&mut self.core, epoch, resume);
@@ -138,7 +139,8 @@ impl Engine {
         self.mode.set_slots(&mut self.core, slots)
     }
 
-    /// The time at which [`Engine::on_timeout`] is to be called, or a packet can be sent that has to wait until then.
+    /// The time at which [`Engine::on_timeout`] is to be called, or a packet can be sent that has to wait
+    /// until then.
     pub fn poll_timeout(&self) -> Option<Time> {
         let check = if self.core.checks_path() { self.core.path_check.deadline() } else { None };
         self.mode.poll_timeout(&self.core).into_iter().chain(self.core.paced_until).chain(check).min()
@@ -147,7 +149,8 @@ impl Engine {
     /// Lets the timers expire that are due at `now`.
     pub fn on_timeout(&mut self, now: Time) {
         self.core.now = now;
-        // The caller polls for the packet that waited until now. Where it has no room for one, room wakes it, and no timer.
+        // The caller polls for the packet that waited until now. Where it has no room for one, room wakes it,
+        // and no timer.
         self.core.paced_until = self.core.paced_until.filter(|at| *at > now);
         self.mode.on_timeout(&mut self.core);
         if let Some(why) = self.core.check_path() {
@@ -155,7 +158,8 @@ impl Engine {
         }
     }
 
-    /// Parses and processes one UDP payload. One that is not a packet is counted by reason and changes nothing.
+    /// Parses and processes one UDP payload. One that is not a packet is counted by reason and changes
+    /// nothing.
     pub fn on_payload(&mut self, now: Time, from: PeerId, payload: &[u8]) {
         match Packet::parse(payload, from, false) {
             Ok(packet) => self.on_packet(now, &packet),
@@ -167,7 +171,8 @@ impl Engine {
         }
     }
 
-    /// Processes one packet. One that does not answer a packet in flight is counted by reason and changes nothing.
+    /// Processes one packet. One that does not answer a packet in flight is counted by reason and changes
+    /// nothing.
     pub fn on_packet(&mut self, now: Time, packet: &Packet<'_>) {
         self.core.now = now;
         self.core.stats.bytes_received += packet.payload_len() as u64;
@@ -180,7 +185,8 @@ impl Engine {
         self.mode.on_packet(&mut self.core, packet)
     }
 
-    /// Writes the next packet to `out`, which must have room for [`Engine::frame_len`] bytes; the job fails when it has not.
+    /// Writes the next packet to `out`, which must have room for [`Engine::frame_len`] bytes; the job fails
+    /// when it has not.
     pub fn poll_transmit(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
         self.core.now = now;
         let (needed, given) = (self.core.frame_len(), out.len());
@@ -216,7 +222,8 @@ impl Engine {
         self.mode.unposted().into_iter().map(OpId).collect()
     }
 
-    /// Ends the job: all operations in progress, and all submitted later, fail with `why`. The first error stays.
+    /// Ends the job: all operations in progress, and all submitted later, fail with `why`. The first error
+    /// stays.
     pub fn fail(&mut self, why: JobError) {
         self.core.fail(why);
     }
@@ -260,6 +267,7 @@ mod tests {
     use crate::{
         budget::{MaySend, SendingBudget},
         convert::Arithmetic,
+        engine_core::Budget,
         rtt::RttSample,
     };
 
@@ -323,7 +331,7 @@ mod tests {
         let Some(probe) = send(&mut engine, Time(0)) else { panic!("no probe") };
         answer(&mut engine, Time(1_000), &probe, false);
         let samples = Arc::new(Mutex::new(Vec::new()));
-        engine.core.budget = Box::new(Paced { next: Time(0), samples: samples.clone() });
+        engine.core.budget = Budget::Other(Box::new(Paced { next: Time(0), samples: samples.clone() }));
         let buffer = Box::new(vec![0; 64]);
         let operation = Operation::allreduce(9, DType::Int32, Arithmetic::Sum, 16, buffer);
         assert!(engine.submit(Time(2_000), operation).is_ok());

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use sumac_job::limits::{DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WINDOW, MAX_WORLD, MIN_WINDOW};
+use sumac_job::limits::{
+    ACKNOWLEDGED_EVERY, DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WINDOW, MAX_WORLD, MIN_WINDOW,
+};
 use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_PATHS, MAX_WORKERS};
 use thiserror::Error;
-
-use crate::direct_mode::params::ACKNOWLEDGED_EVERY;
 
 /// Parameters that contradict the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -93,8 +93,8 @@ pub enum SubmitError {
 /// An operation that ended without a usable result.
 ///
 /// The contents of its output are then unspecified. Elements are counted in the whole tensor
-/// ([`base`](crate::Operation::base) and index). The engine knows tensors by their signatures only; names are added by its
-/// caller.
+/// ([`base`](crate::Operation::base) and index). The engine knows tensors by their signatures only; names are
+/// added by its caller.
 #[derive(Clone, Debug, PartialEq, Error, Serialize, Deserialize)]
 pub enum OpError {
     /// A value of this worker was too large for the wire; all workers' operations fail.
@@ -112,8 +112,8 @@ pub enum OpError {
          worker's error names the element"
     )]
     Peer { first: usize, last: usize },
-    /// The sum of the workers' integers left 32 bits somewhere in this range; all workers' operations fail (dynamic jobs,
-    /// where each value may use all of them).
+    /// The sum of the workers' integers left 32 bits somewhere in this range; all workers' operations fail
+    /// (dynamic jobs, where each value may use all of them).
     #[error(
         "a sum of integers among elements {first} to {last} exceeds 2147483647, or a value of another worker does; \
          split the values or sum them as floats"

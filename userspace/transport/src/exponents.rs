@@ -1,9 +1,11 @@
-//! Exponent chunks: one frame with the exponents of many chunks, which the workers agree on before they send those.
+//! Exponent chunks: one frame with the exponents of many chunks, which the workers agree on before they send
+//! those.
 //!
-//! A look-ahead tells a chunk's exponent one window of chunks before it (SwitchML section 4.6), so the first window of an operation
-//! that is submitted to an idle stream has none. An operation of several block-scaled chunks therefore begins with an exponent
-//! chunk. It is a maximum of integers, one word for each chunk after it, also for those of later operations that have been
-//! submitted; [`UNKNOWN`] is the largest of all, and stands for chunks that a worker does not have yet.
+//! A look-ahead tells a chunk's exponent one window of chunks before it (SwitchML section 4.6), so the first
+//! window of an operation that is submitted to an idle stream has none. An operation of several block-scaled
+//! chunks therefore begins with an exponent chunk. It is a maximum of integers, one word for each chunk after
+//! it, also for those of later operations that have been submitted; [`UNKNOWN`] is the largest of all, and
+//! stands for chunks that a worker does not have yet.
 //!
 //! All workers have the same result, and wait for it with the same chunks: those that no look-ahead knows.
 
@@ -12,11 +14,13 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 use sumac_wire::header::exponent::UNKNOWN;
 
-/// Exponent chunks are at most one in so many. A shorter operation is over sooner without one: it costs a round trip.
+/// Exponent chunks are at most one in so many. A shorter operation is over sooner without one: it costs a
+/// round trip.
 const SPACING: u32 = 8;
 
-/// Whether an operation of so many block-scaled chunks begins with an exponent chunk where the stream continues with chunk
-/// number `next`: if its chunks reach a multiple of [`SPACING`]. All workers of a job find the same.
+/// Whether an operation of so many block-scaled chunks begins with an exponent chunk where the stream
+/// continues with chunk number `next`: if its chunks reach a multiple of [`SPACING`]. All workers of a job
+/// find the same.
 pub fn has_exponent_chunk(next: u32, chunks: u64) -> bool {
     chunks >= u64::from(SPACING - next % SPACING)
 }
@@ -40,7 +44,8 @@ pub(crate) struct AgreedExponents {
 }
 
 impl AgreedExponents {
-    /// Notes an exponent chunk that was appended to the stream. `first`: the stream's first chunk in progress.
+    /// Notes an exponent chunk that was appended to the stream. `first`: the stream's first chunk in
+    /// progress.
     pub fn push(&mut self, seq: u64, first: u64) {
         // Chunks from the next one on have that one's exponents, or their own.
         while !self.chunks.is_empty() && self.chunks.get(1).map_or(seq, |next| next.seq) <= first {
@@ -76,8 +81,8 @@ impl AgreedExponents {
         }
     }
 
-    /// The exponent of chunk `seq` by the last exponent chunk before it, of `words` each; [`UNKNOWN`] where there is none. `None`: its
-    /// result has not come.
+    /// The exponent of chunk `seq` by the last exponent chunk before it, of `words` each; [`UNKNOWN`] where
+    /// there is none. `None`: its result has not come.
     pub fn of(&self, seq: u64, words: usize) -> Option<i8> {
         let before = self.chunks.partition_point(|chunk| chunk.seq < seq).checked_sub(1);
         let Some(chunk) = before.and_then(|at| self.chunks.get(at)) else { return Some(UNKNOWN) };

@@ -1,16 +1,18 @@
-//! The handover of an engine to another process: its state between two packets, from which the other one continues.
+//! The handover of an engine to another process: its state between two packets, from which the other one
+//! continues.
 //!
-//! The state is that of the engine's own types, so it is for a release with the same version of the handover's format. The
-//! tensors' memory is not part of it: the other process passes a buffer for each operation.
+//! The state is that of the engine's own types, so it is for a release with the same version of the
+//! handover's format. The tensors' memory is not part of it: the other process passes a buffer for each
+//! operation.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{
     engine::Engine,
     engine_core::{Core, Phase},
+    engine_mode::EngineMode,
     error::ParamError,
-    mode::{ModeRef, ModeState},
     operation::{Buffer, OpId},
 };
 
@@ -18,19 +20,14 @@ use crate::{
 #[derive(Serialize)]
 pub struct EngineState<'a> {
     core: &'a Core,
-    mode: ModeRef<'a>,
+    mode: &'a EngineMode,
 }
 
 /// An engine as it was read, without the memory of its operations.
 #[derive(Deserialize)]
 pub struct SuspendedEngine {
     core: Core,
-    #[serde(deserialize_with = "mode")]
-    mode: ModeState,
-}
-
-fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ModeState, D::Error> {
-    ModeState::deserialize(deserializer)
+    mode: EngineMode,
 }
 
 /// The reason for which an engine does not continue.
@@ -43,10 +40,11 @@ pub enum ResumeError {
 }
 
 impl Engine {
-    /// The state of an engine whose job runs; `None` before its handshake has ended, and after the job has failed.
+    /// The state of an engine whose job runs; `None` before its handshake has ended, and after the job has
+    /// failed.
     pub fn state_for_handover(&self) -> Option<EngineState<'_>> {
         let Engine { core, mode } = self;
-        matches!(core.phase, Phase::Ready).then(|| EngineState { core, mode: mode.state() })
+        matches!(core.phase, Phase::Ready).then(|| EngineState { core, mode })
     }
 
     /// The memory of the operations that are not collected.
@@ -63,7 +61,8 @@ impl Engine {
 }
 
 impl SuspendedEngine {
-    /// Continues. `buffer` returns the memory of an operation, which has the same bytes as in the process before.
+    /// Continues. `buffer` returns the memory of an operation, which has the same bytes as in the process
+    /// before.
     pub fn resume(
         self,
         mut buffer: impl FnMut(OpId) -> Option<Box<dyn Buffer>>,
@@ -81,6 +80,6 @@ impl SuspendedEngine {
             pending.operation.buffer = buffer;
         }
         core.resume();
-        Ok(Engine { core, mode: mode.mode() })
+        Ok(Engine { core, mode })
     }
 }

@@ -1,7 +1,9 @@
-//! The handshake before data: checks that the aggregator, or the parameter host, knows the job and that whole chunks reach it.
+//! The handshake before data: checks that the aggregator, or the parameter host, knows the job and that whole
+//! chunks reach it.
 //!
-//! The worker sends a probe of full size, and the peer returns it as a report. When the first is not answered, later ones go in
-//! pairs with a probe without elements. So a path that only drops large packets is distinguished from one that drops all.
+//! The worker sends a probe of full size, and the peer returns it as a report. When the first is not
+//! answered, later ones go in pairs with a probe without elements. So a path that only drops large packets is
+//! distinguished from one that drops all.
 
 use serde::{Deserialize, Serialize};
 use sumac_wire::{

@@ -1,4 +1,5 @@
-//! Histograms of durations by powers of two: small, of fixed size, with quantiles exact within a factor of two.
+//! Histograms of durations by powers of two: small, of fixed size, with quantiles exact within a factor of
+//! two.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeStruct};
 
@@ -34,7 +35,8 @@ impl Histogram {
         self.buckets.iter().sum()
     }
 
-    /// The quantile at this fraction (0 to 1) in nanoseconds, rounded up to a power of two; 0 when nothing was counted.
+    /// The quantile at this fraction (0 to 1) in nanoseconds, rounded up to a power of two; 0 when nothing
+    /// was counted.
     pub fn quantile(&self, fraction: f64) -> u64 {
         let count = self.count();
         let wanted = ((count as f64 * fraction).ceil() as u64).clamp(1, count.max(1));

@@ -1,8 +1,9 @@
-//! The importance of chunks by the magnitude of their values (MLT section 4.2.2): routers drop unimportant ones first.
+//! The importance of chunks by the magnitude of their values (MLT section 4.2.2): routers drop unimportant
+//! ones first.
 //!
-//! A chunk is important when its mean magnitude reaches the median of a sample of the tensor: 5 % of its values, up to a
-//! number from which the median is within a percentile or so. The sample is taken once; a chunk's mean is one more pass over
-//! its values, only for operations that ask for it.
+//! A chunk is important when its mean magnitude reaches the median of a sample of the tensor: 5 % of its
+//! values, up to a number from which the median is within a percentile or so. The sample is taken once; a
+//! chunk's mean is one more pass over its values, only for operations that ask for it.
 
 use std::ops::Range;
 
@@ -37,8 +38,8 @@ impl ImportanceRule {
     }
 
     //= mlt#4.2.2 queues and drops by layer and magnitude
-    /// Whether the chunk with these values is important; `None` where chunks are not told apart. They are read only where they
-    /// decide.
+    /// Whether the chunk with these values is important; `None` where chunks are not told apart. They are
+    /// read only where they decide.
     pub fn is_important<'a>(self, dtype: DType, values: impl FnOnce() -> &'a [u8]) -> Option<bool> {
         match self {
             ImportanceRule::None => None,
@@ -55,7 +56,8 @@ impl ImportanceRule {
         }
     }
 
-    /// The importance of a packet without elements of such an operation: it is short, and what it asks for is waited for.
+    /// The importance of a packet without elements of such an operation: it is short, and what it asks for is
+    /// waited for.
     pub fn of_short(self) -> Option<bool> {
         (self != ImportanceRule::None).then_some(true)
     }

@@ -1,5 +1,6 @@
-//! The table of the chunks that may be in flight, and the queues that they wait in. A chunk's index is its slot in the static
-//! mode and its place in the window in the dynamic one. Modes keep state of their own beside this table.
+//! The table of the chunks that may be in flight, and the queues that they wait in. A chunk's index is its
+//! slot in the static mode and its place in the window in the dynamic one. Modes keep state of their own
+//! beside this table.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +47,8 @@ pub(crate) struct ChunkRecord {
     /// The time of its first packet.
     pub first_sent: Time,
     pub sent: Time,
-    /// The start of its timer: `sent`, or the later time at which all workers were known to have begun the operation.
+    /// The start of its timer: `sent`, or the later time at which all workers were known to have begun the
+    /// operation.
     pub timer_start: Time,
     /// The number of its last packet. The engine numbers all its packets, from 1 (RFC 9002).
     pub packet: u64,
@@ -80,8 +82,8 @@ pub(crate) struct SentPacket {
     pub is_confirmed: bool,
 }
 
-/// The table and its queues: one for each back-off level in the order of sending, one of unconfirmed chunks, one of
-/// lost ones, one of ready ones, one of held ones.
+/// The table and its queues: one for each back-off level in the order of sending, one of unconfirmed chunks,
+/// one of lost ones, one of ready ones, one of held ones.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct InFlight {
     records: Box<[ChunkRecord]>,
@@ -187,8 +189,8 @@ impl InFlight {
         self.queues.append(queue, index);
     }
 
-    /// Records that all workers have begun the operation of a sent chunk. With `restart` its timer begins at that time, and
-    /// only packets after that number indicate its loss.
+    /// Records that all workers have begun the operation of a sent chunk. With `restart` its timer begins at
+    /// that time, and only packets after that number indicate its loss.
     pub fn confirm(&mut self, index: usize, restart: Option<(Time, u64)>) {
         let record = &mut self.records[index];
         if let Some((timer_start, threshold)) = restart {
@@ -285,7 +287,8 @@ impl InFlight {
         sent.min_by_key(|(_, record)| record.seq).map(|(index, _)| index)
     }
 
-    /// The chunk that was sent first, whether confirmed or not: another worker may wait for an unconfirmed one.
+    /// The chunk that was sent first, whether confirmed or not: another worker may wait for an unconfirmed
+    /// one.
     pub fn oldest(&self) -> Option<usize> {
         let all = self.first_of_levels().chain(self.first_unconfirmed());
         all.min_by_key(|(_, record)| record.packet).map(|(index, _)| index)

@@ -1,8 +1,8 @@
 //! Sumac's sans-IO engine: packets, timers, loss recovery and conversion of a worker.
 //!
-//! It has no sockets, no clock, no threads, and no allocation per packet. The caller passes in packets and the time, and takes
-//! out UDP payloads, a deadline and completed operations. The same code runs over AF_XDP, over a UDP socket and in the
-//! seeded simulation that tests it.
+//! It has no sockets, no clock, no threads, and no allocation per packet. The caller passes in packets and
+//! the time, and takes out UDP payloads, a deadline and completed operations. The same code runs over AF_XDP,
+//! over a UDP socket and in the seeded simulation that tests it.
 //!
 //! ```text
 //!   submit ──> stream of chunks ──> chunks in flight ──> poll_transmit ──> network
@@ -40,6 +40,7 @@ pub mod direct_mode;
 pub mod dynamic_mode;
 pub mod engine;
 mod engine_core;
+mod engine_mode;
 pub mod error;
 mod exponents;
 mod handover;
@@ -56,6 +57,7 @@ pub mod params;
 mod path_check;
 mod paths;
 mod peer;
+mod pending;
 mod probe_timeout;
 mod queues;
 mod received;
@@ -68,7 +70,6 @@ mod timer;
 mod transmit;
 mod words;
 
-pub use bounded_loss::Loss;
 pub use convert::Arithmetic;
 pub use direct_mode::{DirectParams, Exchange, Pattern};
 pub use dynamic_mode::DynamicParams;
@@ -78,7 +79,7 @@ pub use exponents::has_exponent_chunk;
 pub use handover::{EngineState, ResumeError, SuspendedEngine};
 pub use histogram::Histogram;
 pub use lane::{LaneField, class_of, shard_of};
-pub use operation::{Buffer, Completion, CompletionQueue, OpId, Operation};
+pub use operation::{Buffer, Completion, CompletionQueue, Loss, OpId, Operation};
 pub use packet::Packet;
 pub use params::{JobParams, Tuning};
 pub use peer::{Peer, PeerId, PeerRole, PeerTable};

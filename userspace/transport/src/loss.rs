@@ -1,9 +1,10 @@
-//! Loss detection by time (RACK, RFC 8985): a packet is lost when a packet sent later was answered and the reordering window
-//! has passed since.
+//! Loss detection by time (RACK, RFC 8985): a packet is lost when a packet sent later was answered and the
+//! reordering window has passed since.
 //!
-//! Packets of a tensor take different paths, so results overtake each other without any loss. A count of later results cannot
-//! tell the two apart; a time can. The window begins at that answer, not at the packet's own transmission: how long a result
-//! takes depends on the slowest worker, and the order of results hardly does.
+//! Packets of a tensor take different paths, so results overtake each other without any loss. A count of
+//! later results cannot tell the two apart; a time can. The window begins at that answer, not at the packet's
+//! own transmission: how long a result takes depends on the slowest worker, and the order of results hardly
+//! does.
 //!
 //! | reordering window | |
 //! | --- | --- |
@@ -47,8 +48,8 @@ pub(crate) struct LossDetector {
 }
 
 impl LossDetector {
-    /// `is_cautious`: a wrong guess is costly, so the window begins with all of a round trip until one was measured, and
-    /// answers to other workers' packets count.
+    /// `is_cautious`: a wrong guess is costly, so the window begins with all of a round trip until one was
+    /// measured, and answers to other workers' packets count.
     pub fn new(timers_only: bool, is_cautious: bool) -> LossDetector {
         let advances = [Advance::default(); ADVANCES];
         let window = ReorderingWindow { is_measured: !is_cautious, ..ReorderingWindow::default() };
@@ -59,7 +60,8 @@ impl LossDetector {
         &self.advances[..self.len]
     }
 
-    /// Records the answer to a packet that was the only one of its chunk; the next packet will have the number `next`.
+    /// Records the answer to a packet that was the only one of its chunk; the next packet will have the
+    /// number `next`.
     //= atp#3.7 later results indicate a loss
     pub fn on_answer(&mut self, now: Time, packet: u64, next: u64, rtt: &RttEstimator) {
         if packet < self.ambiguous {
@@ -82,17 +84,18 @@ impl LossDetector {
         }
     }
 
-    /// Records the answer to a chunk whose last packet this is: to this packet, or to an earlier one. It indicates no loss,
-    /// but lets the timers of earlier packets run.
+    /// Records the answer to a chunk whose last packet this is: to this packet, or to an earlier one. It
+    /// indicates no loss, but lets the timers of earlier packets run.
     pub fn on_ambiguous_answer(&mut self, packet: u64) {
         self.ambiguous = self.ambiguous.max(packet);
     }
 
     /// Records that a chunk was answered this long after a later packet. Returns whether it was only late.
     ///
-    /// An echo of the chunk's first packet (`is_first`) shows that nothing was lost. The answer to another worker's packet may
-    /// follow from that worker's retransmission, but not within a round trip. It may also follow from that worker's order of
-    /// sending, which differs after losses: where a wrong guess costs little, it is no measure.
+    /// An echo of the chunk's first packet (`is_first`) shows that nothing was lost. The answer to another
+    /// worker's packet may follow from that worker's retransmission, but not within a round trip. It may also
+    /// follow from that worker's order of sending, which differs after losses: where a wrong guess costs
+    /// little, it is no measure.
     pub fn on_late(&mut self, lateness: u64, is_first: bool, rtt: &RttEstimator) -> bool {
         let is_late = is_first || self.is_cautious && lateness < rtt.shortest();
         if is_late {
@@ -175,6 +178,23 @@ impl ReorderingWindow {
             smoothed => (rtt.shortest() / 4).saturating_add(self.extent).min(smoothed),
         }
     }
+}
+
+/// The consequences of an answer for loss detection.
+pub(crate) struct Acknowledged {
+    pub lost: Option<Lost>,
+    /// Whether the answered chunk had been considered lost and was only late.
+    pub is_spurious: bool,
+    /// Whether a packet of the answered chunk, or its answer, was lost.
+    pub is_repaired: bool,
+}
+
+/// Chunks that are considered lost now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// The chunk number of the latest.
+    pub latest: u64,
+    pub chunks: u32,
 }
 
 #[cfg(test)]

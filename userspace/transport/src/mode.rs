@@ -1,46 +1,15 @@
 //! The seam between the engine and the modes.
 
-use serde::{Deserialize, Serialize};
 use sumac_wire::{Header, Kind, Reason, header::flag};
 
 use crate::{
-    direct_mode::DirectMode,
-    dynamic_mode::DynamicMode,
     engine_core::Core,
     error::{JobError, ParamError},
     packet::Packet,
     peer::PeerId,
-    static_mode::StaticMode,
     time::Time,
     transmit::Transmit,
 };
-
-/// The state of a mode, to be handed over.
-#[derive(Serialize)]
-#[serde(rename = "ModeState")]
-pub(crate) enum ModeRef<'a> {
-    Static(&'a StaticMode),
-    Dynamic(&'a DynamicMode),
-    Direct(&'a DirectMode),
-}
-
-/// The state of a mode that was handed over.
-#[derive(Deserialize)]
-pub(crate) enum ModeState {
-    Static(StaticMode),
-    Dynamic(DynamicMode),
-    Direct(DirectMode),
-}
-
-impl ModeState {
-    pub fn mode(self) -> Box<dyn ModeProtocol> {
-        match self {
-            ModeState::Static(mode) => Box::new(mode),
-            ModeState::Dynamic(mode) => Box::new(mode),
-            ModeState::Direct(mode) => Box::new(mode),
-        }
-    }
-}
 
 /// The path of a mode's chunks.
 pub(crate) struct CheckedPath {
@@ -51,7 +20,8 @@ pub(crate) struct CheckedPath {
     pub received: u32,
 }
 
-/// The protocol of one mode. The engine has checked that a packet is the job's before a mode gets it; the time is the core's.
+/// The protocol of one mode. The engine has checked that a packet is the job's before a mode gets it; the
+/// time is the core's.
 pub(crate) trait ModeProtocol: Send {
     /// Considers an operation that was appended to the stream, with this number.
     fn on_submit(&mut self, _core: &mut Core, _operation: u64) {}
@@ -125,8 +95,6 @@ pub(crate) trait ModeProtocol: Send {
 
     /// Prepares a stream that begins where the worker died whose rank this one has.
     fn take_over(&mut self, _core: &mut Core) {}
-
-    fn state(&self) -> ModeRef<'_>;
 
     /// Continues under another epoch, in which a new worker begins with chunk `resume`.
     fn renew(&mut self, core: &mut Core, _epoch: u16, _resume: u32) {

@@ -6,15 +6,14 @@ use serde::{Deserialize, Serialize};
 use sumac_job::{DType, Importance};
 
 use crate::{
-    bounded_loss::Loss,
     convert::Arithmetic,
     direct_mode::Exchange,
     error::{OpError, SubmitError},
     time::Time,
 };
 
-/// A tensor's memory. Input and output may be the same bytes: an output range is written only after the last reading of
-/// its input.
+/// A tensor's memory. Input and output may be the same bytes: an output range is written only after the last
+/// reading of its input.
 pub trait Buffer: Send + Any {
     /// `len` bytes of the input from `byte_offset`. A shorter slice fails the operation.
     fn input(&self, byte_offset: usize, len: usize) -> &[u8];
@@ -47,8 +46,8 @@ impl Buffer for Vec<u8> {
     }
 }
 
-/// One worker's part in a collective operation. All workers submit the same operations in the same order (SwitchML
-/// appendix B); only the values, and the ranges `gives` and `takes`, differ.
+/// One worker's part in a collective operation. All workers submit the same operations in the same order
+/// (SwitchML appendix B); only the values, and the ranges `gives` and `takes`, differ.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Operation {
     /// Identifies the operation in every packet: equal on two workers if and only if their operations are.
@@ -64,16 +63,16 @@ pub struct Operation {
     pub gives: Range<usize>,
     /// The values whose results it takes.
     pub takes: Range<usize>,
-    /// Chunks at its front, counted from its exponent chunk where it has one, that were summed before this worker replaced another
-    /// one: they are neither sent nor written. Only for the first operation of
+    /// Chunks at its front, counted from its exponent chunk where it has one, that were summed before this
+    /// worker replaced another one: they are neither sent nor written. Only for the first operation of
     /// [`Engine::taking_over`](crate::Engine::taking_over), otherwise 0.
     pub skip: u64,
     /// 0 (least) to 7 (most urgent): the class of its packets.
     pub priority: u8,
     /// The way in which its packets are distinguished by importance; may differ between workers.
     pub importance: Importance,
-    /// The fraction of its values that each worker may be left out with; for sums and means of floats in static mode, else 0.
-    /// The same on all workers.
+    /// The fraction of its values that each worker may be left out with; for sums and means of floats in
+    /// static mode, else 0. The same on all workers.
     pub loss_bound: f32,
     /// The transfers of which the operation consists in a direct job; else none.
     pub exchange: Option<Box<Exchange>>,
@@ -83,8 +82,8 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// An operation of the least priority on a whole tensor, to which every worker contributes all values, and takes all
-    /// results.
+    /// An operation of the least priority on a whole tensor, to which every worker contributes all values,
+    /// and takes all results.
     pub fn allreduce(
         signature: u32,
         dtype: DType,
@@ -154,6 +153,21 @@ pub struct Completion {
     pub buffer: Box<dyn Buffer>,
     pub started: Time,
     pub finished: Time,
+}
+
+/// Contributions that were left out of an operation's results. Values are counted in the whole tensor
+/// ([`base`](Operation::base) and index).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// The values that each worker may be left out with, at most.
+    pub budget: u64,
+    /// By rank, the values that the worker was left out with.
+    pub by_worker: Vec<u64>,
+    /// The ranges of this worker's values that were left out, ascending. In a direct job nothing reports it.
+    pub own: Vec<Range<usize>>,
+    /// Direct jobs, where `by_worker` counts what did not arrive here: the ranges of the tensor that this
+    /// affects.
+    pub missing: Vec<Range<usize>>,
 }
 
 /// Puts completions into the order of submission, for callers that promise it.

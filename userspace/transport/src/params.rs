@@ -45,8 +45,8 @@ pub struct JobParams {
     /// Whether the engine measures the path, and then waits for the number of slots
     /// ([`Engine::set_slots`](crate::Engine::set_slots)).
     pub measure: bool,
-    /// Whether a static job has a congestion window within its slots, in place of all its slots in flight; the same on all
-    /// workers. Dynamic jobs: [`DynamicParams::congestion`].
+    /// Whether a static job has a congestion window within its slots, in place of all its slots in flight;
+    /// the same on all workers. Dynamic jobs: [`DynamicParams::congestion`].
     pub congestion_control: bool,
     /// The parameters of a dynamic job (ATP); it has no `slots` of its own.
     pub dynamic: Option<DynamicParams>,
@@ -55,7 +55,8 @@ pub struct JobParams {
 }
 
 impl JobParams {
-    /// Worker 0 of a static job in epoch 1, whose workers have one aggregator and one lane. The caller sets what differs.
+    /// Worker 0 of a static job in epoch 1, whose workers have one aggregator and one lane. The caller sets
+    /// what differs.
     pub fn new(job: u16, world: u16, slots: u32, elements: u16) -> JobParams {
         JobParams {
             job,
@@ -144,8 +145,8 @@ pub(crate) fn check_slots(slots: u32) -> Result<(), ParamError> {
 pub struct Tuning {
     /// The retransmission timeout before the first sample of the round trip.
     pub initial_rto: Duration,
-    /// The least margin of the timeout over the smoothed round trip: shorter timeouts take a host's scheduling delays for
-    /// losses.
+    /// The least margin of the timeout over the smoothed round trip: shorter timeouts take a host's
+    /// scheduling delays for losses.
     pub min_rto: Duration,
     /// The same margin for operations that all workers have begun.
     pub min_rto_confirmed: Duration,
@@ -158,10 +159,11 @@ pub struct Tuning {
     pub timers_only: bool,
     /// The number of paths (UDP source ports) that packets are spread over, 1 to 256.
     pub paths: u16,
-    /// The initial congestion window of a static job, in chunks; `None`: ATP's 60,000 bytes, divided over the shards.
+    /// The initial congestion window of a static job, in chunks; `None`: ATP's 60,000 bytes, divided over the
+    /// shards.
     pub initial_window: Option<u32>,
-    /// An experimental setting of the dynamic mode, the same on all workers: chunks take slots one after another and keep them
-    /// when they collide (the baseline of ATP's figure 14).
+    /// An experimental setting of the dynamic mode, the same on all workers: chunks take slots one after
+    /// another and keep them when they collide (the baseline of ATP's figure 14).
     pub linear_placement: bool,
 }
 

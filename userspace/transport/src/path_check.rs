@@ -1,6 +1,6 @@
-//! Checks the path of a running job when no result has come for long, with the probes of the handshake. So a path that no
-//! longer carries the job's packets ends the job with the same named errors, and a path that does not answer
-//! is distinguished from workers that are late.
+//! Checks the path of a running job when no result has come for long, with the probes of the handshake. So a
+//! path that no longer carries the job's packets ends the job with the same named errors, and a path that
+//! does not answer is distinguished from workers that are late.
 
 use serde::{Deserialize, Serialize};
 use sumac_wire::Header;
@@ -14,13 +14,14 @@ use crate::{
 
 /// Nanoseconds without a result after which the path is checked, and after which it is checked again.
 const IDLE: u64 = 1_000_000_000;
-/// Nanoseconds for which the aggregator may say that it does not have the job. Mostly the job has ended, and the control plane
-/// is about to say why.
+/// Nanoseconds for which the aggregator may say that it does not have the job. Mostly the job has ended, and
+/// the control plane is about to say why.
 const UNKNOWN_TIMEOUT: u64 = 2_000_000_000;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PathCheck {
-    /// The start of the wait: the last result or answer, or the first packet after a time without packets in flight.
+    /// The start of the wait: the last result or answer, or the first packet after a time without packets in
+    /// flight.
     since: Time,
     handshake: Option<Handshake>,
     unknown_since: Option<Time>,
@@ -95,7 +96,8 @@ mod tests {
         JobParams::new(1, 2, 8, 256)
     }
 
-    /// Lets time pass from deadline to deadline until `end`. `answers` says which probes are answered, by their elements.
+    /// Lets time pass from deadline to deadline until `end`. `answers` says which probes are answered, by
+    /// their elements.
     fn run(
         check: &mut PathCheck,
         end: u64,

@@ -1,7 +1,8 @@
 //! The paths of a lane's packets, and the weighted choice among them (MLT section 4.2.1).
 //!
-//! A path is a UDP source port. ECMP hashes ports, so the packets of one tensor spread over all routes, and a packet with the
-//! same port takes the same route again. Which route that is need not be known: a path that loses is chosen less.
+//! A path is a UDP source port. ECMP hashes ports, so the packets of one tensor spread over all routes, and a
+//! packet with the same port takes the same route again. Which route that is need not be known: a path that
+//! loses is chosen less.
 //!
 //! | event | weight of the path |
 //! | --- | --- |
@@ -16,8 +17,8 @@
 //!
 //! A path is chosen by its share of all weights, so losses that lower all weights alike change nothing.
 //!
-//! At most one packet in [`PROBE_PART`] goes by a suspended path. A job that waits sends few packets: they would all be lost where
-//! half of the paths are suspended, and the job would never go on.
+//! At most one packet in [`PROBE_PART`] goes by a suspended path. A job that waits sends few packets: they
+//! would all be lost where half of the paths are suspended, and the job would never go on.
 
 use serde::{Deserialize, Serialize};
 
@@ -116,8 +117,8 @@ impl Paths {
     }
 
     fn weighted(&mut self) -> usize {
-        // All of them may be suspended: then they are taken in turn. So is a path now and then where all weights are low: those
-        // that are left may be the dead ones.
+        // All of them may be suspended: then they are taken in turn. So is a path now and then where all
+        // weights are low: those that are left may be the dead ones.
         for _ in 0..4 * self.paths.len() {
             let path = self.turn();
             let weight = self.paths[path].weight;
@@ -142,8 +143,8 @@ impl Paths {
         (self.random >> 32) as u16 % FULL
     }
 
-    /// Records the answer to a packet on this path. `is_late`: packets sent later on other paths were answered long before.
-    /// Returns whether the weight has changed.
+    /// Records the answer to a packet on this path. `is_late`: packets sent later on other paths were
+    /// answered long before. Returns whether the weight has changed.
     pub fn on_answer(&mut self, path: u16, is_late: bool, stats: &mut PathStats) -> bool {
         let number = usize::from(path);
         let Some(path) = self.paths.get_mut(number) else { return false };
@@ -262,7 +263,8 @@ mod tests {
         assert!(shares(&mut paths, Time(0))[0] < 50, "it may be the dead one");
     }
 
-    /// A job that waits sends a few packets in each 200 ms. If all of them probed suspended paths, none would arrive.
+    /// A job that waits sends a few packets in each 200 ms. If all of them probed suspended paths, none would
+    /// arrive.
     #[test]
     fn few_packets_mostly_take_paths_that_work() {
         let mut paths = Paths::new(64, 7);

@@ -1,15 +1,15 @@
 //! The probe timeout (after RFC 9002): no result for one retransmission timeout.
 //!
-//! A result needs the contribution of the slowest worker, and training has stragglers of milliseconds to seconds at every
-//! step. So a path without results mostly waits for one of them. After the timeout a worker therefore sends again, or asks
-//! about, [`PROBE_CHUNKS`] of its chunks and not its window. Then it waits for a pause that doubles each
-//! time. The first result ends this.
+//! A result needs the contribution of the slowest worker, and training has stragglers of milliseconds to
+//! seconds at every step. So a path without results mostly waits for one of them. After the timeout a worker
+//! therefore sends again, or asks about, [`PROBE_CHUNKS`] of its chunks and not its window. Then it waits for
+//! a pause that doubles each time. The first result ends this.
 //!
 //! One of them is the earliest in the stream, the same one of all workers that lack its result. Where each
 //! sent another one, a chunk that needs packets of several workers again would get them far apart.
 //!
-//! All workers of a dynamic job get the same results, so that their timeouts would end together and each time fill a short
-//! queue with the same packets. So each worker lengthens its pauses by a random part of its own.
+//! All workers of a dynamic job get the same results, so that their timeouts would end together and each time
+//! fill a short queue with the same packets. So each worker lengthens its pauses by a random part of its own.
 
 use serde::{Deserialize, Serialize};
 
@@ -67,8 +67,8 @@ impl ProbeTimeout {
         self.random ^= self.random << 5;
     }
 
-    /// The time of the next probe, unless a result comes first. `backoff` is that of new chunks; `is_confirmed`: a chunk is
-    /// in flight whose operation all workers have begun.
+    /// The time of the next probe, unless a result comes first. `backoff` is that of new chunks;
+    /// `is_confirmed`: a chunk is in flight whose operation all workers have begun.
     pub fn deadline(&self, rtt: &RttEstimator, backoff: u8, is_confirmed: bool) -> Time {
         let from = if self.level == 0 { self.last_result } else { self.last_probe };
         let level = usize::from(backoff) + self.level;
@@ -82,7 +82,8 @@ impl ProbeTimeout {
         sent.max(self.ended)
     }
 
-    /// Whether a packet was in flight during probes: its answer is a measure of another worker's delay, not of the path.
+    /// Whether a packet was in flight during probes: its answer is a measure of another worker's delay, not
+    /// of the path.
     pub fn has_delayed(&self, sent: Time) -> bool {
         sent < self.ended
     }

@@ -1,5 +1,5 @@
-//! Queues of indices, doubly linked through one array: an index is appended, or removed from anywhere, in constant time and
-//! without allocation.
+//! Queues of indices, doubly linked through one array: an index is appended, or removed from anywhere, in
+//! constant time and without allocation.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 

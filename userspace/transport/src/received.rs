@@ -1,7 +1,7 @@
 //! The chunks of the stream that have their result: a bit each, as long as their operation is in progress.
 //!
-//! Aggregators assign every chunk once. With one that does not, an operation would end with a chunk missing and another
-//! counted twice; a failed job is better than a wrong sum.
+//! Aggregators assign every chunk once. With one that does not, an operation would end with a chunk missing
+//! and another counted twice; a failed job is better than a wrong sum.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
 //! The round-trip time: RFC 6298's estimator, updated once per round trip.
 //!
-//! A window of hundreds of chunks yields hundreds of samples in a round trip. One by one they would erase the estimator's
-//! history within a round. It gets the longest sample of each round instead, so that the timeout covers the slowest chunk
-//! of a window. Single samples go to the [sending budget](crate::budget).
+//! A window of hundreds of chunks yields hundreds of samples in a round trip. One by one they would erase the
+//! estimator's history within a round. It gets the longest sample of each round instead, so that the timeout
+//! covers the slowest chunk of a window. Single samples go to the [sending budget](crate::budget).
 
 use serde::{Deserialize, Serialize};
 
@@ -61,7 +61,8 @@ impl RttEstimator {
         }
     }
 
-    /// Records that this packet was answered after `rtt`; the engine's next packet has the number `next_packet`.
+    /// Records that this packet was answered after `rtt`; the engine's next packet has the number
+    /// `next_packet`.
     pub fn sample(&mut self, rtt: u64, packet: u64, next_packet: u64) {
         self.longest = self.longest.max(rtt.max(1));
         self.shortest = self.shortest.min(rtt);
@@ -72,8 +73,8 @@ impl RttEstimator {
         }
     }
 
-    /// Updates the estimate (RFC 6298, section 2). In place of the clock's granularity stands a margin for a host's
-    /// scheduling delays.
+    /// Updates the estimate (RFC 6298, section 2). In place of the clock's granularity stands a margin for a
+    /// host's scheduling delays.
     fn update(&mut self, rtt: u64) {
         let smoothed = match self.smoothed {
             None => {
@@ -102,8 +103,8 @@ impl RttEstimator {
         (self.timeout_confirmed << level.min(32)).min(self.bounds.longest)
     }
 
-    /// Whether an answer this long after a packet is likely to be to that packet: not faster than all samples, and not
-    /// slower than nearly all.
+    /// Whether an answer this long after a packet is likely to be to that packet: not faster than all
+    /// samples, and not slower than nearly all.
     pub fn is_likely(&self, rtt: u64) -> bool {
         rtt >= self.shortest && self.is_usual(rtt)
     }

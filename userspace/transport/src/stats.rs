@@ -132,7 +132,8 @@ const fn help(doc: &'static str) -> &'static str {
     doc.split_at(doc.len() - 1).0
 }
 
-/// Defines the statistics that add up over lanes, each with its kind and its name for Prometheus, and the other fields.
+/// Defines the statistics that add up over lanes, each with its kind and its name for Prometheus, and the
+/// other fields.
 macro_rules! engine_stats {
     ($($(#[doc = $doc:literal])+ $stat:ident: $kind:ident $metric:literal,)*) => {
         /// Counters since the engine was made.

@@ -1,136 +1,19 @@
-//! All operations of a lane as one sequence of chunks, without a gap between them (SwitchML appendix B: the virtual stream
-//! buffer).
+//! All operations of a lane as one sequence of chunks, without a gap between them (SwitchML appendix B: the
+//! virtual stream buffer).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    bounded_loss::{Ledger, Loss},
-    chunk::Span,
-    error::{JobError, OpError},
+    error::JobError,
     exponents::{AgreedExponents, has_exponent_chunk},
     importance::ImportanceRule,
-    operation::{Buffer, Completion, OpId, Operation},
+    operation::{Buffer, Completion, Loss, Operation},
+    pending::Pending,
     received::ReceivedChunks,
     time::Time,
 };
-
-/// An operation in progress, or one that has ended and waits to be collected.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Pending {
-    pub operation: Operation,
-    /// Of an operation with a loss bound.
-    pub ledger: Option<Ledger>,
-    pub importance: ImportanceRule,
-    chunk: usize,
-    /// The first chunk of its values. Its exponent chunk, if it has one, is the one before.
-    first_seq: u64,
-    has_exponents: bool,
-    /// Chunks of values.
-    chunks: u64,
-    remaining: u64,
-    fault: Option<OpError>,
-    /// Of a direct job.
-    lost: Option<Loss>,
-    started: Time,
-    finished: Time,
-}
-
-impl Pending {
-    /// The operation's first chunk.
-    pub fn first_seq(&self) -> u64 {
-        self.first_seq
-    }
-
-    /// Records a fault unless there is one already.
-    pub fn fault_unless(&mut self, fault: OpError) {
-        self.fault.get_or_insert(fault);
-    }
-
-    /// The index of the first value of chunk `seq`, which must be one of this operation's; 0 for its exponent chunk.
-    pub fn first(&self, seq: u64) -> usize {
-        seq.saturating_sub(self.first_seq) as usize * self.chunk
-    }
-
-    /// Whether chunk `seq`, one of this operation's, is its exponent chunk.
-    pub fn is_exponents(&self, seq: u64) -> bool {
-        seq < self.first_seq
-    }
-
-    /// Its first chunk, of whichever kind.
-    fn start(&self) -> u64 {
-        self.first_seq - u64::from(self.has_exponents)
-    }
-
-    fn end(&self) -> u64 {
-        self.first_seq + self.chunks
-    }
-
-    /// Whether chunk `seq` is one of this operation's.
-    fn holds(&self, seq: u64) -> bool {
-        (self.start()..self.end()).contains(&seq)
-    }
-
-    /// Records a fault of one of this worker's own values. The first in the tensor is kept.
-    pub fn own_fault(&mut self, fault: OpError) {
-        let keep = match (&self.fault, &fault) {
-            (Some(kept), new) => own_index(kept).is_some_and(|kept| own_index(new) >= Some(kept)),
-            (None, _) => false,
-        };
-        if !keep {
-            self.fault = Some(fault);
-        }
-    }
-
-    /// Records a fault of another worker's value in this span, unless there is one already.
-    pub fn peer_fault(&mut self, span: Span) {
-        let (first, last) = self.elements(span);
-        self.fault.get_or_insert(OpError::Peer { first, last });
-    }
-
-    /// Records a sum in this span that does not fit, unless there is a fault already.
-    pub fn sum_fault(&mut self, span: Span) {
-        let (first, last) = self.elements(span);
-        self.fault.get_or_insert(OpError::SumTooLarge { first, last });
-    }
-
-    fn elements(&self, span: Span) -> (usize, usize) {
-        let first = self.operation.base as usize + span.first;
-        (first, first + span.values - 1)
-    }
-
-    fn fail(&mut self, why: &JobError) {
-        self.remaining = 0;
-        self.fault = Some(OpError::Job(why.clone()));
-    }
-
-    fn complete(self, number: u64) -> Completion {
-        let chunks = self.operation.skip.saturating_sub(u64::from(self.has_exponents));
-        let skipped = self.chunk.saturating_mul(chunks as usize);
-        Completion {
-            id: OpId(number),
-            from: skipped.min(self.operation.count),
-            loss: self.lost.or(self.ledger.map(Ledger::close)),
-            result: self.fault.map_or(Ok(()), Err),
-            buffer: self.operation.buffer,
-            started: self.started,
-            finished: self.finished,
-        }
-    }
-}
-
-/// The element that a fault of this worker's own values names.
-fn own_index(fault: &OpError) -> Option<usize> {
-    match fault {
-        OpError::Saturated { index, .. }
-        | OpError::NotFinite { index, .. }
-        | OpError::ShortBuffer { index, .. } => Some(*index),
-        OpError::Peer { .. } | OpError::Disagrees { .. } | OpError::SumTooLarge { .. } | OpError::Job(_) => {
-            None
-        }
-    }
-}
 
 #[derive(Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "operations cost no allocation, and few have been collected")]
@@ -158,8 +41,8 @@ pub(crate) struct Stream {
     /// The first is not collected.
     entries: VecDeque<Entry>,
     front: u64,
-    /// Operations of a direct job before the front, which last longer than many after them: a transfer that the other worker has
-    /// not posted, say.
+    /// Operations of a direct job before the front, which last longer than many after them: a transfer that
+    /// the other worker has not posted, say.
     overtaken: BTreeMap<u64, Pending>,
     /// The numbers of operations that have ended and are not collected, in the order in which they ended.
     ended: VecDeque<u64>,
@@ -193,7 +76,8 @@ impl Stream {
         }
     }
 
-    /// The place of an operation that is appended; `None` if the stream cannot skip its first chunks: they precede the stream.
+    /// The place of an operation that is appended; `None` if the stream cannot skip its first chunks: they
+    /// precede the stream.
     pub fn place(&self, operation: &Operation, chunk: usize, is_block_scaled: bool) -> Option<Place> {
         let Operation { skip, count, .. } = *operation;
         let start = self.end.checked_sub(skip)?;
@@ -292,8 +176,8 @@ impl Stream {
         }
     }
 
-    /// The number of the operation that chunk `seq` belongs to, if it was submitted. `near` is the number of one before it,
-    /// and most often the answer.
+    /// The number of the operation that chunk `seq` belongs to, if it was submitted. `near` is the number of
+    /// one before it, and most often the answer.
     pub fn find(&self, seq: u64, near: u64) -> Option<u64> {
         if seq >= self.end {
             return None;
@@ -366,8 +250,8 @@ impl Stream {
         Some(pending.complete(number))
     }
 
-    /// Drops collected entries from the front. Those of direct jobs have no chunks that are looked for by number, so an operation
-    /// that many others have overtaken does not keep their entries.
+    /// Drops collected entries from the front. Those of direct jobs have no chunks that are looked for by
+    /// number, so an operation that many others have overtaken does not keep their entries.
     fn trim(&mut self) {
         loop {
             let is_long = self.entries.len() > MOST_ENTRIES;
@@ -390,8 +274,11 @@ mod tests {
 
     use super::*;
     use crate::{
+        chunk::Span,
         convert::Arithmetic,
         direct_mode::{Exchange, Pattern},
+        error::OpError,
+        operation::OpId,
     };
 
     fn operation(count: usize) -> Operation {

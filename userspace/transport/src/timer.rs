@@ -1,7 +1,8 @@
 //! The retransmission timer: a queue for each back-off level, in the order of sending.
 //!
-//! Chunks of one level share a timeout, so the first of each queue expires first, also after the timeout has changed:
-//! queues keep times of sending, not deadlines. A packet costs one append and its answer one removal; nothing is scanned.
+//! Chunks of one level share a timeout, so the first of each queue expires first, also after the timeout has
+//! changed: queues keep times of sending, not deadlines. A packet costs one append and its answer one
+//! removal; nothing is scanned.
 //!
 //! | at the end of a chunk's timeout | the chunk is | consequence |
 //! | --- | --- | --- |
@@ -11,9 +12,9 @@
 //!
 //! Only the first case concerns this chunk alone. In the others a worker may be late.
 //!
-//! Before its first result, an operation may not have begun on all workers. Its chunks are unconfirmed and wait in a queue of
-//! their own, which only the probe timeout serves: results of the operation before say nothing of them. Timeouts of
-//! confirmed chunks are closer to the round trip.
+//! Before its first result, an operation may not have begun on all workers. Its chunks are unconfirmed and
+//! wait in a queue of their own, which only the probe timeout serves: results of the operation before say
+//! nothing of them. Timeouts of confirmed chunks are closer to the round trip.
 
 use serde::{Deserialize, Serialize};
 
@@ -82,8 +83,8 @@ impl Timers<'_> {
 
 /// The back-off of chunks that are sent for the first time: the second half of Karn's algorithm.
 ///
-/// While every chunk has to be sent twice there is no sample of the round trip. So the back-off that one chunk reached holds
-/// for later ones until an answer is a sample again.
+/// While every chunk has to be sent twice there is no sample of the round trip. So the back-off that one
+/// chunk reached holds for later ones until an answer is a sample again.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Backoff {
     level: u8,

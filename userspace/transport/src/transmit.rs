@@ -18,7 +18,8 @@ pub struct Transmit {
     pub dscp_ecn: u8,
 }
 
-/// The byte of DSCP and ECN of a packet with data. All tags are decided here and at the parameter host; aggregators keep them.
+/// The byte of DSCP and ECN of a packet with data. All tags are decided here and at the parameter host;
+/// aggregators keep them.
 ///
 /// In dynamic jobs, and in static ones with congestion control, ECN-capable means that the sender reacts to
 /// marks, and importance travels as drop precedence. Elsewhere it means that the packet is important: beyond

@@ -1,5 +1,5 @@
-//! Runs of values that begin or end within a word that two values share. The other half is another worker's, and is zero in
-//! this worker's packet.
+//! Runs of values that begin or end within a word that two values share. The other half is another worker's,
+//! and is zero in this worker's packet.
 
 use sumac_job::DType;
 use sumac_wire::header::ELEMENT_LEN;
@@ -25,8 +25,8 @@ struct Run {
 }
 
 impl Words {
-    /// Writes whole values to `wire`, the words of a chunk, from value `at` on; all other words become zero. Faults are counted
-    /// from the first of these values.
+    /// Writes whole values to `wire`, the words of a chunk, from value `at` on; all other words become zero.
+    /// Faults are counted from the first of these values.
     pub fn encode(&self, at: usize, tensor: &[u8], wire: &mut [u8]) -> Encoded {
         let Run { word, in_the_middle } = self.run(at);
         let (before, mut wire) = wire.split_at_mut(word * ELEMENT_LEN);

@@ -1,4 +1,5 @@
-//! Floats of each type as vectors of single precision, and back: eight at a time with AVX2 and F16C, sixteen with AVX-512F.
+//! Floats of each type as vectors of single precision, and back: eight at a time with AVX2 and F16C, sixteen
+//! with AVX-512F.
 #![allow(unsafe_code, reason = "vector loads and stores")]
 
 use std::arch::x86_64::{

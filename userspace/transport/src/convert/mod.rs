@@ -1,7 +1,8 @@
-//! Conversion of tensor bytes to wire words and back, in one pass each: read, scale, round, convert, swap, write.
+//! Conversion of tensor bytes to wire words and back, in one pass each: read, scale, round, convert, swap,
+//! write.
 //!
-//! A worker's contribution is a run of 32-bit words in network order. Aggregators add words, or take their signed maximum,
-//! whatever their meaning:
+//! A worker's contribution is a run of 32-bit words in network order. Aggregators add words, or take their
+//! signed maximum, whatever their meaning:
 //!
 //! | arithmetic | dtype | a word is |
 //! | --- | --- | --- |
@@ -16,8 +17,9 @@
 //! sum is off by at most `n / f` (Theorem 1). All arithmetic is in double precision; a mean is divided
 //! when its sum comes back. NaN and infinity count as zero and are reported.
 //!
-//! Three implementations produce the same bits: AVX-512 and AVX2 with F16C, chosen at run time, and the scalar reference. `cargo bench -p sumac-benches
-//! --bench convert` compares them with copying the same bytes.
+//! Three implementations produce the same bits: AVX-512 and AVX2 with F16C, chosen at run time, and the
+//! scalar reference. `cargo bench -p sumac-benches --bench convert` compares them with copying the same
+//! bytes.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -88,8 +90,8 @@ pub enum Instructions {
 }
 
 impl Instructions {
-    /// The best instruction set of this machine. AVX-512 counts only on processors with its byte permutations (Ice Lake,
-    /// Zen 4, and later): older ones lower their clock for it.
+    /// The best instruction set of this machine. AVX-512 counts only on processors with its byte permutations
+    /// (Ice Lake, Zen 4, and later): older ones lower their clock for it.
     pub fn best() -> Instructions {
         #[cfg(target_arch = "x86_64")]
         {
@@ -104,8 +106,8 @@ impl Instructions {
 }
 
 impl Codec {
-    /// A codec for a job of `world` workers (1 to 1,024; other numbers count as the nearest), on the machine's best
-    /// instruction set.
+    /// A codec for a job of `world` workers (1 to 1,024; other numbers count as the nearest), on the
+    /// machine's best instruction set.
     pub fn new(world: u16, wire: WireFormat, scaling: Scale) -> Codec {
         let world = world.clamp(1, 1024);
         Codec {
@@ -124,15 +126,15 @@ impl Codec {
         Codec { instructions: instructions.min(Instructions::best()), ..self }
     }
 
-    /// The same codec for a network that clamps its sums and flags them. Each worker's value may use the whole range of an
-    /// integer, except by block floating point, where no sum is clamped.
+    /// The same codec for a network that clamps its sums and flags them. Each worker's value may use the
+    /// whole range of an integer, except by block floating point, where no sum is clamped.
     #[must_use]
     pub fn clamped_sums(self) -> Codec {
         Codec { sharing: 1, ..self }
     }
 
-    /// The same codec for results that hold the values of so many workers only: sums and means of floats are scaled by
-    /// workers / contributors.
+    /// The same codec for results that hold the values of so many workers only: sums and means of floats are
+    /// scaled by workers / contributors.
     #[must_use]
     pub fn of_contributors(self, contributors: u16) -> Codec {
         Codec { contributors: contributors.clamp(1, self.world), ..self }
@@ -152,8 +154,9 @@ impl Codec {
         self.instructions
     }
 
-    /// Values in a word: 2 for sums of floats in [`WireFormat::Int16`] and for the bits of 16-bit types, otherwise 1. Of two,
-    /// the first is the word's upper half. The last word of an odd number of values ends with a zero.
+    /// Values in a word: 2 for sums of floats in [`WireFormat::Int16`] and for the bits of 16-bit types,
+    /// otherwise 1. Of two, the first is the word's upper half. The last word of an odd number of values ends
+    /// with a zero.
     pub fn values_per_word(&self, dtype: DType, arithmetic: Arithmetic) -> usize {
         let halves = match arithmetic {
             Arithmetic::Sum | Arithmetic::Mean => {
@@ -171,8 +174,8 @@ impl Codec {
         self.scaling == Scale::Block && Float::of(dtype).is_some() && is_sum
     }
 
-    /// The exponent of these values as a packet carries it ([`sumac_wire::header::exponent`]), without NaN and infinity;
-    /// `NONE` where the operation has no exponent.
+    /// The exponent of these values as a packet carries it ([`sumac_wire::header::exponent`]), without NaN
+    /// and infinity; `NONE` where the operation has no exponent.
     pub fn exponent(&self, dtype: DType, arithmetic: Arithmetic, tensor: &[u8]) -> i8 {
         let Some(float) = Float::of(dtype) else { return NONE };
         if !self.needs_exponent(dtype, arithmetic) || tensor.is_empty() {
@@ -191,8 +194,8 @@ impl Codec {
         self.full_range(dtype, arithmetic) / i32::from(self.sharing)
     }
 
-    /// Writes the values of `tensor` to `wire`, both of whole elements; the shorter counts. `exponent` is the one that the
-    /// workers agreed on, where it is needed.
+    /// Writes the values of `tensor` to `wire`, both of whole elements; the shorter counts. `exponent` is the
+    /// one that the workers agreed on, where it is needed.
     pub fn encode(
         &self,
         dtype: DType,
@@ -214,8 +217,8 @@ impl Codec {
         }
     }
 
-    /// Writes the results in `wire` to `tensor`, both of whole elements; the shorter counts. `exponent` is the one
-    /// that these values were encoded with.
+    /// Writes the results in `wire` to `tensor`, both of whole elements; the shorter counts. `exponent` is
+    /// the one that these values were encoded with.
     ///
     /// A sum that the dtype cannot hold becomes infinity, as in any float addition.
     pub fn decode(&self, dtype: DType, arithmetic: Arithmetic, exponent: i8, wire: &[u8], tensor: &mut [u8]) {
@@ -264,7 +267,8 @@ impl Codec {
         scale: impl FnOnce(Factor) -> S,
         integers: impl FnOnce() -> I,
     ) -> Conversion<S, I> {
-        // Keys are combined with it by exclusive or: the complement reverses the order, which makes a minimum a maximum.
+        // Keys are combined with it by exclusive or: the complement reverses the order, which makes a minimum
+        // a maximum.
         let flip = if arithmetic == Arithmetic::Min { -1 } else { 0 };
         match (arithmetic, Float::of(dtype)) {
             (Arithmetic::Sum | Arithmetic::Mean, Some(float)) => Conversion::Scaled {
@@ -280,8 +284,8 @@ impl Codec {
     }
 }
 
-/// Makes every value of `tensor` NaN, the result of values that were not finite in jobs that carry them. Integers have no
-/// NaN and stay as they are.
+/// Makes every value of `tensor` NaN, the result of values that were not finite in jobs that carry them.
+/// Integers have no NaN and stay as they are.
 pub fn fill_nan(dtype: DType, tensor: &mut [u8]) {
     fn fill<const N: usize>(tensor: &mut [u8], nan: [u8; N]) {
         tensor.as_chunks_mut().0.fill(nan);

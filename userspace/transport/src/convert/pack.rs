@@ -1,7 +1,7 @@
 //! Two 16-bit integers in a word, so that adding words adds both.
 //!
-//! A word is `high * 2^16 + low` with both of them signed: a negative low half has borrowed one from the upper
-//! 16 bits. Sums of words are the same sum of the halves' sums, as long as these fit 16 bits.
+//! A word is `high * 2^16 + low` with both of them signed: a negative low half has borrowed one from the
+//! upper 16 bits. Sums of words are the same sum of the halves' sums, as long as these fit 16 bits.
 
 pub(super) fn word(high: i32, low: i32) -> i32 {
     (high << 16).wrapping_add(low)

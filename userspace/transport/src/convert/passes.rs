@@ -1,11 +1,11 @@
 //! The passes of vector code over sums and means of floats, for vectors of any width.
 
-/// Defines `encode` and `decode` for a module that has `LANES` values in `BLOCK` bytes of wire, `load`, `store`, `swap`,
-/// `pack`, `unpack`, `ToIntegers` and `to_values`.
+/// Defines `encode` and `decode` for a module that has `LANES` values in `BLOCK` bytes of wire, `load`,
+/// `store`, `swap`, `pack`, `unpack`, `ToIntegers` and `to_values`.
 macro_rules! scaled_passes {
     ($features:tt, $vector:ty, $inverse:ident) => {
-        /// Writes one block of wire for each vector of values, or for two when `packed`. Returns whether all values are
-        /// finite and fit; otherwise the output is of no use.
+        /// Writes one block of wire for each vector of values, or for two when `packed`. Returns whether all
+        /// values are finite and fit; otherwise the output is of no use.
         #[target_feature(enable = $features)]
         pub(super) fn encode<T: Floats<$vector>>(
             quantizer: Quantizer,

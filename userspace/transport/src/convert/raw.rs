@@ -1,5 +1,5 @@
-//! Raw floats, of 32 bits in network order, which the parameter host adds where integers do not fit (ATP section 3.8). Floats
-//! of 16 bits are widened, which is exact, and sums are rounded to 16 bits again.
+//! Raw floats, of 32 bits in network order, which the parameter host adds where integers do not fit (ATP
+//! section 3.8). Floats of 16 bits are widened, which is exact, and sums are rounded to 16 bits again.
 
 use sumac_job::DType;
 
@@ -8,8 +8,8 @@ use super::{
     real::{Float, Real, with_float},
 };
 
-/// Writes whole values to `wire`, the words of a chunk, from word `at` on; all other words become zero, and so do values that
-/// are not finite. Integers have no floats: nothing is written.
+/// Writes whole values to `wire`, the words of a chunk, from word `at` on; all other words become zero, and
+/// so do values that are not finite. Integers have no floats: nothing is written.
 pub(crate) fn encode(dtype: DType, at: usize, tensor: &[u8], wire: &mut [u8]) -> Encoded {
     let Some((before, words)) = wire.split_at_mut_checked(at * WORD) else { return Encoded::default() };
     before.fill(0);
@@ -31,8 +31,8 @@ fn encode_as<R: Real>(tensor: &[u8], wire: &mut [u8]) -> Encoded {
     Encoded { saturated: None, not_finite }
 }
 
-/// Reads whole values from `wire`, the words of a chunk, from word `at` on, each divided by `divisor` and multiplied by the
-/// quotient of `part`: all workers, and those in the sum.
+/// Reads whole values from `wire`, the words of a chunk, from word `at` on, each divided by `divisor` and
+/// multiplied by the quotient of `part`: all workers, and those in the sum.
 pub(crate) fn decode(
     dtype: DType,
     divisor: u16,

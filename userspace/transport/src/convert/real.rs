@@ -134,8 +134,8 @@ narrow!(bf16);
 
 /// The key of a float's bits, or the bits of a key.
 ///
-/// The bits of positive floats are in the floats' order already; those of negative ones are in the reverse order, so all bits but
-/// the sign are complemented. The map is its own inverse.
+/// The bits of positive floats are in the floats' order already; those of negative ones are in the reverse
+/// order, so all bits but the sign are complemented. The map is its own inverse.
 fn key_of_32_bits(bits: i32) -> i32 {
     bits ^ ((bits >> 31) & i32::MAX)
 }

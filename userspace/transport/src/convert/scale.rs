@@ -38,7 +38,8 @@ impl Factor {
         Quantizer { factor: self.factor, limit: self.limit }
     }
 
-    /// `divisor`: 1 for a sum, the number of workers for a mean. A sum of some workers' values is scaled to that of all.
+    /// `divisor`: 1 for a sum, the number of workers for a mean. A sum of some workers' values is scaled to
+    /// that of all.
     pub(super) fn dequantizer(self, divisor: u16, (world, contributors): (u16, u16)) -> Dequantizer {
         let inverse = self.inverse / f64::from(divisor);
         if contributors == world {
@@ -62,8 +63,9 @@ impl Quantizer {
         clamped.round_ties_even() as i32
     }
 
-    /// Whether a finite value of this magnitude is off by less than one integer. Values between the limit and the next integer
-    /// are clamped without a report: Theorem 1 allows it, and by block floating point the largest values are there.
+    /// Whether a finite value of this magnitude is off by less than one integer. Values between the limit and
+    /// the next integer are clamped without a report: Theorem 1 allows it, and by block floating point the
+    /// largest values are there.
     pub(super) fn fits(&self, magnitude: f32) -> bool {
         f64::from(magnitude.abs()) * self.factor < f64::from(self.limit) + 1.0
     }
@@ -72,8 +74,8 @@ impl Quantizer {
 /// For vector code, which converts first and checks the largest magnitude afterwards.
 #[cfg(target_arch = "x86_64")]
 impl Quantizer {
-    /// Whether vector code has the reference's integers for all values up to this magnitude, in bits of a float: it is finite,
-    /// fits, and does not round to 2^31, as a single worker's may.
+    /// Whether vector code has the reference's integers for all values up to this magnitude, in bits of a
+    /// float: it is finite, fits, and does not round to 2^31, as a single worker's may.
     pub(super) fn all_fit(&self, largest: u32) -> bool {
         let magnitude = f32::from_bits(largest);
         let rounds_into_range = f64::from(magnitude) * self.factor < f64::from(i32::MAX) + 0.5;
@@ -96,7 +98,8 @@ impl Dequantizer {
 const FRACTION_BITS: u32 = 23;
 
 /// The exponent byte for this magnitude, in bits of a single-precision float: `max(m, -125) - 2` for the
-/// smallest m with `magnitude <= 2^m`. A magnitude is a finite float without its sign; as integers, bits are in the floats' order.
+/// smallest m with `magnitude <= 2^m`. A magnitude is a finite float without its sign; as integers, bits are
+/// in the floats' order.
 pub(super) fn exponent_of(bits: u32) -> i8 {
     // Carries into the exponent unless the fraction is zero, which is rounding up to a power of two.
     // Subnormals get an m that is too large, but still below the least.

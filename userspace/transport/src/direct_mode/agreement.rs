@@ -1,9 +1,9 @@
 //! The agreement on a transfer before its data: the receiver reports what it expects, and the sender
 //! compares.
 //!
-//! It is the payload of a [`Kind::Control`](sumac_wire::Kind::Control) packet: five words in network order. A sender that has
-//! something else returns its own values, with [`flag::MISMATCH`](sumac_wire::header::flag::MISMATCH), so that the errors on
-//! both sides have both.
+//! It is the payload of a [`Kind::Control`](sumac_wire::Kind::Control) packet: five words in network order. A
+//! sender that has something else returns its own values, with
+//! [`flag::MISMATCH`](sumac_wire::header::flag::MISMATCH), so that the errors on both sides have both.
 
 use std::fmt;
 

@@ -1,14 +1,16 @@
-//! The traffic of one lane with one peer, in both directions: the transfers, the rate, and what is to be sent first.
+//! The traffic of one lane with one peer, in both directions: the transfers, the rate, and what is to be sent
+//! first.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
+use sumac_job::limits::ACKNOWLEDGED_EVERY;
 use sumac_wire::{Header, header::flag, stream::is_later};
 
 use super::{
     agreement::Agreement,
     outstanding::{Arrived, Outstanding},
-    params::{ACKNOWLEDGED_EVERY, DirectParams},
+    params::DirectParams,
     rate::DelayRate,
     transfer::{Receiver, Sender, TransferId},
 };
@@ -22,8 +24,8 @@ use crate::{
     time::Time,
 };
 
-/// Agreements kept for transfers that this worker has not begun, and control packets that wait: all are repeated by the peer or
-/// by a timer when they are dropped here.
+/// Agreements kept for transfers that this worker has not begun, and control packets that wait: all are
+/// repeated by the peer or by a timer when they are dropped here.
 const MOST_KEPT: usize = 1024;
 
 /// A packet that goes before data.
@@ -139,8 +141,8 @@ impl Flow {
         self.congestion.window()
     }
 
-    /// Whether no more packets may be in flight. The last of them asks for an acknowledgement: the window may be shorter than the
-    /// receiver's turn.
+    /// Whether no more packets may be in flight. The last of them asks for an acknowledgement: the window may
+    /// be shorter than the receiver's turn.
     pub fn is_full(&self) -> bool {
         self.in_flight() >= self.window() as usize
     }
@@ -164,8 +166,8 @@ impl Flow {
         (number, self.outstanding.send(now, stats))
     }
 
-    /// Processes an acknowledgement of all packets up to `number`; `echo` is the timestamp of that one, and the network may have
-    /// marked one of them. Returns the round trip, and whether the window was halved.
+    /// Processes an acknowledgement of all packets up to `number`; `echo` is the timestamp of that one, and
+    /// the network may have marked one of them. Returns the round trip, and whether the window was halved.
     pub fn on_acknowledged(
         &mut self,
         now: Time,
@@ -175,8 +177,8 @@ impl Flow {
     ) -> (Option<u64>, bool) {
         let first = self.acknowledged + 1;
         let new = number.wrapping_sub(self.acknowledged as u32);
-        // An earlier one than what was given up as lost: it still tells the round trip, without which the next would be given up too early
-        // as well.
+        // An earlier one than what was given up as lost: it still tells the round trip, without which the
+        // next would be given up too early as well.
         let is_late = is_later(self.acknowledged as u32, number);
         if !is_late {
             if new as usize > self.in_flight() {
@@ -208,8 +210,8 @@ impl Flow {
         Some(rtt)
     }
 
-    /// Records that a packet with data arrived, marked by the network or not; `asks`: for an acknowledgement. Returns whether it
-    /// is to be acknowledged.
+    /// Records that a packet with data arrived, marked by the network or not; `asks`: for an acknowledgement.
+    /// Returns whether it is to be acknowledged.
     pub fn on_data(&mut self, number: u32, is_marked: bool, asks: bool) -> bool {
         self.is_marked |= is_marked;
         self.arrived.insert(number);
@@ -238,7 +240,8 @@ impl Flow {
         self.progress = now;
     }
 
-    /// The transfer that sends a chunk next: of the highest priority, and the transfers of one priority in turns.
+    /// The transfer that sends a chunk next: of the highest priority, and the transfers of one priority in
+    /// turns.
     pub fn next_sender(&self) -> Option<TransferId> {
         let ready = || self.sends.iter().filter(|(_, send)| send.has_chunks());
         let priority = ready().map(|(_, send)| send.priority).max()?;

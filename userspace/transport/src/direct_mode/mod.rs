@@ -1,7 +1,9 @@
-//! The direct mode (MLT): tensors go from worker to worker, without an aggregator and without an order of packets.
+//! The direct mode (MLT): tensors go from worker to worker, without an aggregator and without an order of
+//! packets.
 //!
-//! An operation is a schedule of transfers between two workers each. A transfer ends as soon as all but the fraction has arrived
-//! that may be missing. There is no timer per packet: after the last chunk the sender asks what is missing.
+//! An operation is a schedule of transfers between two workers each. A transfer ends as soon as all but the
+//! fraction has arrived that may be missing. There is no timer per packet: after the last chunk the sender
+//! asks what is missing.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -53,10 +55,10 @@ use crate::{
     budget::FixedWindow,
     chunk::Span,
     convert::{Arithmetic, Codec},
-    engine_core::{Core, CoreParams, Phase},
+    engine_core::{Budget, Core, CoreParams, Phase},
     error::{JobError, OpError, ParamError},
     in_flight::InFlight,
-    mode::{CheckedPath, ModeProtocol, ModeRef},
+    mode::{CheckedPath, ModeProtocol},
     operation::Operation,
     packet::Packet,
     params::{JobParams, Tuning},
@@ -100,7 +102,7 @@ impl DirectMode {
         }
         let core = CoreParams {
             in_flight: InFlight::new(std::iter::empty()),
-            budget: Box::new(FixedWindow(params.window)),
+            budget: Budget::Fixed(FixedWindow(params.window)),
             probe_timeout: ProbeTimeout::with_jitter(0),
             is_cautious: false,
         };
@@ -120,7 +122,8 @@ impl DirectMode {
         core.stats.rate_bps = self.rate();
     }
 
-    /// Processes the bits of an acknowledgement. The statistics have the smallest weight of a path towards any peer.
+    /// Processes the bits of an acknowledgement. The statistics have the smallest weight of a path towards
+    /// any peer.
     fn on_arrivals(&mut self, core: &mut Core, rank: usize, packet: &Packet<'_>) {
         let Packet { header, elements, .. } = packet;
         let Flow { outstanding, rtt, .. } = &mut self.flows[rank];
@@ -279,8 +282,8 @@ impl DirectMode {
     }
 }
 
-/// Ends the reduction of a block at its owner: the division of a mean. Returns whether an own value is not finite, which is noted
-/// unless another worker has such a value.
+/// Ends the reduction of a block at its owner: the division of a mean. Returns whether an own value is not
+/// finite, which is noted unless another worker has such a value.
 fn finish_block(core: &mut Core, number: u64, part: &Part, is_faulty: bool) -> bool {
     let world = core.params.world;
     let refuses = core.params.not_finite == NonFinitePolicy::Error && !is_faulty;
@@ -340,10 +343,6 @@ fn words(codec: Codec, dtype: DType) -> Words {
 }
 
 impl ModeProtocol for DirectMode {
-    fn state(&self) -> ModeRef<'_> {
-        ModeRef::Direct(self)
-    }
-
     fn on_submit(&mut self, core: &mut Core, number: u64) {
         if core.has_failed() {
             return;
@@ -370,7 +369,8 @@ impl ModeProtocol for DirectMode {
     fn peer_left(&mut self, core: &mut Core, peer: PeerId) {
         let rank = usize::from(peer.0);
         let Some(flow) = self.flows.get(rank) else { return };
-        // It has ended all its operations, so it has enough of what it has agreed on, and its last stop may be lost.
+        // It has ended all its operations, so it has enough of what it has agreed on, and its last stop may
+        // be lost.
         let begun = flow.sends.iter().filter(|(_, send)| send.has_begun());
         let ended: Vec<TransferId> = begun.map(|(id, _)| *id).collect();
         ended.into_iter().for_each(|id| self.on_stop(core, rank, id));

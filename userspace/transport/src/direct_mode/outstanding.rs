@@ -9,9 +9,9 @@
 //! | arrived after a packet that was sent more than a quarter of the shortest round trip later | a late answer |
 //! | not there, and a packet has arrived that was sent more than a retransmission timeout later | a loss |
 //!
-//! The time between the two transmissions counts, as in RACK (RFC 8985): how long after an arrival its acknowledgement follows
-//! depends on the next packets. RACK's window would be too short: it ends with a round trip, and a wrong guess takes half of a
-//! path's weight. Nothing waits for this one.
+//! The time between the two transmissions counts, as in RACK (RFC 8985): how long after an arrival its
+//! acknowledgement follows depends on the next packets. RACK's window would be too short: it ends with a
+//! round trip, and a wrong guess takes half of a path's weight. Nothing waits for this one.
 
 use std::collections::VecDeque;
 
@@ -30,15 +30,15 @@ const MOST_SENT: usize = 2 * MOST as usize;
 /// The packets that have arrived, among the last ones.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Arrived {
-    /// A bit each, the word of a packet's number at that modulo the length, which is a power of two. The last word has zeros for
-    /// packets that have not come.
+    /// A bit each, the word of a packet's number at that modulo the length, which is a power of two. The last
+    /// word has zeros for packets that have not come.
     words: Box<[u32]>,
     highest: u32,
 }
 
 impl Arrived {
-    /// For a sender with at most `window` packets in flight, in words of at most `elements`. A burst of a window may come in any
-    /// order, while the next ones begin: four windows have bits.
+    /// For a sender with at most `window` packets in flight, in words of at most `elements`. A burst of a
+    /// window may come in any order, while the next ones begin: four windows have bits.
     pub fn new(window: u32, elements: u16) -> Arrived {
         let words = (4 * window.min(MOST / 4)).div_ceil(WORD).clamp(1, u32::from(elements).max(1));
         // A power of two divides the range of numbers, which wraps.
@@ -95,7 +95,8 @@ struct SentPacket {
     state: State,
 }
 
-/// The packets with data towards one peer of which it is not known whether they have arrived, and their paths.
+/// The packets with data towards one peer of which it is not known whether they have arrived, and their
+/// paths.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Outstanding {
     paths: Paths,
@@ -132,8 +133,8 @@ impl Outstanding {
         self.paths.weights()
     }
 
-    /// Processes an acknowledgement: a bit for each packet from `first` on, set if it has arrived, up to `highest`. Returns whether
-    /// any weight has changed.
+    /// Processes an acknowledgement: a bit for each packet from `first` on, set if it has arrived, up to
+    /// `highest`. Returns whether any weight has changed.
     pub fn on_acknowledged(
         &mut self,
         now: Time,
@@ -221,8 +222,8 @@ mod tests {
         assert_eq!([len(16, 352), len(100, 352), len(4096, 352), len(4096, 9)], [2, 8, 64, 8]);
     }
 
-    /// Packets of one path, one each 10 us; all but `missing` are acknowledged after `sent` of them, and all but `lost` after
-    /// twice as many. Returns the counters.
+    /// Packets of one path, one each 10 us; all but `missing` are acknowledged after `sent` of them, and all
+    /// but `lost` after twice as many. Returns the counters.
     fn feedback(sent: u32, missing: &[u32], lost: &[u32]) -> PathStats {
         let mut outstanding = Outstanding::new(&Tuning { paths: 1, ..Tuning::default() }, 7, 1);
         let mut stats = outstanding.paths.stats();
@@ -250,7 +251,8 @@ mod tests {
 
     #[test]
     fn the_time_between_transmissions_tells_late_from_lost() {
-        // Packets until the first acknowledgement, those missing in it, those lost; late answers and losses counted.
+        // Packets until the first acknowledgement, those missing in it, those lost; late answers and losses
+        // counted.
         type Case = (&'static str, u32, &'static [u32], &'static [u32], [u64; 2]);
         let table: [Case; 5] = [
             ("all arrive", 8, &[], &[], [0, 0]),

@@ -1,8 +1,7 @@
 //! A worker's parameters of a direct job.
 
 use serde::{Deserialize, Serialize};
-
-use sumac_job::limits::MAX_WINDOW;
+use sumac_job::limits::{ACKNOWLEDGED_EVERY, MAX_WINDOW};
 
 use crate::error::ParamError;
 
@@ -30,6 +29,3 @@ impl DirectParams {
         }
     }
 }
-
-/// A receiver echoes the timestamp of every tenth packet (MLT section 4.2.3).
-pub(crate) const ACKNOWLEDGED_EVERY: u32 = 10;

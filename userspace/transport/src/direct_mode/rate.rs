@@ -1,7 +1,8 @@
-//! The sending rate towards one peer (MLT section 4.2.3): it starts at line rate and follows the round trip, as TIMELY does.
+//! The sending rate towards one peer (MLT section 4.2.3): it starts at line rate and follows the round trip,
+//! as TIMELY does.
 //!
-//! The paper's thresholds fit a path of 12.5 us. On a longer one they grow with its shortest round trip: otherwise a path that
-//! is merely long, or a host that takes its time, would count as congested for ever.
+//! The paper's thresholds fit a path of 12.5 us. On a longer one they grow with its shortest round trip:
+//! otherwise a path that is merely long, or a host that takes its time, would count as congested for ever.
 
 use serde::{Deserialize, Serialize};
 
@@ -82,8 +83,8 @@ impl SendingBudget for DelayRate {
         self.through = self.through.max(now).plus(takes);
     }
 
-    /// The paper's rule, but that the rate falls once per round trip: an answer to a packet that was sent before the last
-    /// reduction does not show its effect.
+    /// The paper's rule, but that the rate falls once per round trip: an answer to a packet that was sent
+    /// before the last reduction does not show its effect.
     //= mlt#4.2.3 rate by delay
     fn on_sample(&mut self, sample: RttSample) {
         let rtt = sample.acknowledged.since(sample.sent);

@@ -119,7 +119,8 @@ impl DirectMode {
         Ok(())
     }
 
-    /// Begins a transfer if its receiver means the same. A receiver that asks again is told so: others may be sent before.
+    /// Begins a transfer if its receiver means the same. A receiver that asks again is told so: others may be
+    /// sent before.
     pub(super) fn agree(&mut self, core: &mut Core, rank: u16, id: TransferId, theirs: &Agreement) {
         let flow = &mut self.flows[usize::from(rank)];
         let Some(send) = flow.sends.get_mut(&id) else { return };
@@ -137,7 +138,8 @@ impl DirectMode {
         self.disagree(core, rank, part.operation, &ours, theirs);
     }
 
-    /// Another operation of a collective ends the job, as in the other modes; a transfer between two ends alone.
+    /// Another operation of a collective ends the job, as in the other modes; a transfer between two ends
+    /// alone.
     fn disagree(&mut self, core: &mut Core, rank: u16, number: u64, ours: &Agreement, theirs: &Agreement) {
         let is_transfer = core.stream.get(number).is_some_and(|pending| {
             let pattern = pending.operation.exchange.as_ref().map(|exchange| &exchange.pattern);

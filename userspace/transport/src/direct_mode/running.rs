@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::schedule::Step;
-use crate::bounded_loss::{Loss, joined};
+use crate::{bounded_loss::joined, operation::Loss};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
@@ -36,7 +36,8 @@ impl Running {
         Running { number, steps, states, is_faulty: false, expected, lost, missing: Vec::new() }
     }
 
-    /// Records the end of a transfer from `rank`: the values that it had, and the ranges of those that are missing.
+    /// Records the end of a transfer from `rank`: the values that it had, and the ranges of those that are
+    /// missing.
     pub fn received(&mut self, rank: usize, values: usize, missing: Vec<Range<usize>>) {
         if let (Some(expected), Some(lost)) = (self.expected.get_mut(rank), self.lost.get_mut(rank)) {
             *expected += values as u64;

@@ -1,21 +1,23 @@
-//! The steps of an operation without an aggregator: which values go to and come from which worker, and in which order.
+//! The steps of an operation without an aggregator: which values go to and come from which worker, and in
+//! which order.
 //!
-//! Each block of the tensor has an owner. Blocks are reduced at their owners, and owners distribute them; a collective does one
-//! of the two or both. Either all workers send to the owner (a parameter server with its hosts among the workers), or
-//! the block goes around the ring.
+//! Each block of the tensor has an owner. Blocks are reduced at their owners, and owners distribute them; a
+//! collective does one of the two or both. Either all workers send to the owner (a parameter server with its
+//! hosts among the workers), or the block goes around the ring.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// The step of a transfer between two workers, which no collective has: the numbers of the two are independent.
+/// The step of a transfer between two workers, which no collective has: the numbers of the two are
+/// independent.
 pub(super) const TRANSFER: u16 = u16::MAX;
 
 /// A worker's part in an operation of a direct job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
-    /// The operation's number: the same on all of its workers, and no other's meanwhile. Collectives are numbered by themselves,
-    /// and so are the transfers from one worker to another.
+    /// The operation's number: the same on all of its workers, and no other's meanwhile. Collectives are
+    /// numbered by themselves, and so are the transfers from one worker to another.
     pub number: u32,
     pub pattern: Pattern,
 }
@@ -37,7 +39,8 @@ pub enum Pattern {
     /// All values from this rank.
     Receive {
         from: u16,
-        /// Whether values that are missing stay as they were (parameters); they become zero otherwise (gradients).
+        /// Whether values that are missing stay as they were (parameters); they become zero otherwise
+        /// (gradients).
         keeps: bool,
     },
 }
@@ -47,8 +50,8 @@ pub(super) enum Action {
     Send,
     /// Receives, and adds to the values that are here.
     Add,
-    /// Receives, and replaces the values that are here. Where some are missing, those that are here are the reduction of so many
-    /// workers' values; 0: they are not of the operation.
+    /// Receives, and replaces the values that are here. Where some are missing, those that are here are the
+    /// reduction of so many workers' values; 0: they are not of the operation.
     Write {
         held: u16,
         keeps: bool,
@@ -137,7 +140,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Block `b` is reduced on its way from rank `b + 1` around to `b`, and distributed on another round from there.
+    /// Block `b` is reduced on its way from rank `b + 1` around to `b`, and distributed on another round from
+    /// there.
     fn ring(&mut self, reduces: bool, distributes: bool) {
         let (rank, world) = (self.rank, self.world);
         let (next, previous) = (rank + 1, rank + world - 1);

@@ -1,4 +1,5 @@
-//! The two ends of a transfer: a range of values from one worker to another, up to its loss bound (MLT section 4.2.3).
+//! The two ends of a transfer: a range of values from one worker to another, up to its loss bound (MLT
+//! section 4.2.3).
 //!
 //! ```text
 //!   receiver                          sender
@@ -10,8 +11,9 @@
 //!      ---- stop --------------------->       as soon as 1 - p has arrived
 //! ```
 //!
-//! A reliable stream is not needed for the right half: agreement and probe are repeated until they are answered, and every
-//! answer follows from the receiver's state. A stop on a TCP connection would be late by its least timeout, 200 ms, when it is lost.
+//! A reliable stream is not needed for the right half: agreement and probe are repeated until they are
+//! answered, and every answer follows from the receiver's state. A stop on a TCP connection would be late by
+//! its least timeout, 200 ms, when it is lost.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -78,7 +80,8 @@ pub(super) struct Sender {
     /// Probes since the last answer.
     pub unanswered: u32,
     asked_since: Option<Time>,
-    /// The chunks before this one are in the reports to the last probe: each is taken once, also when a report comes twice.
+    /// The chunks before this one are in the reports to the last probe: each is taken once, also when a
+    /// report comes twice.
     reported: u32,
 }
 
@@ -166,7 +169,8 @@ impl Sender {
         self.asked_since
     }
 
-    /// Processes a report: a bit for each chunk from `first` on, set if it has arrived. Returns whether it is taken.
+    /// Processes a report: a bit for each chunk from `first` on, set if it has arrived. Returns whether it is
+    /// taken.
     pub fn on_report(&mut self, probe: u32, first: u32, bits: &[u8]) -> bool {
         if probe != self.probes || first < self.reported {
             return false;
@@ -201,7 +205,8 @@ pub(super) struct Receiver {
     pub count: u32,
     /// Values that have come.
     values: usize,
-    /// The next time at which the agreement is sent, and how often it was; `None` once the sender means the same.
+    /// The next time at which the agreement is sent, and how often it was; `None` once the sender means the
+    /// same.
     announce: Option<(Time, u32)>,
 }
 

@@ -18,8 +18,8 @@ use crate::{
     transmit::{Tag, Transmit},
 };
 
-/// The factor for values of a reduction that did not arrive, of which those here are the reduction of `held` workers' values. So
-/// a worker goes on with what it has (MLT appendix A). `None`: they stay.
+/// The factor for values of a reduction that did not arrive, of which those here are the reduction of `held`
+/// workers' values. So a worker goes on with what it has (MLT appendix A). `None`: they stay.
 pub(super) fn factor(arithmetic: Arithmetic, held: u16, world: u16) -> Option<f64> {
     match arithmetic {
         _ if held == 0 => None,

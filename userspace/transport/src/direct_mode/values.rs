@@ -1,4 +1,5 @@
-//! Values between the tensor and packets of a direct job: bits in network order, which the receiver adds to its own.
+//! Values between the tensor and packets of a direct job: bits in network order, which the receiver adds to
+//! its own.
 
 use half::{bf16, f16};
 use sumac_job::DType;
@@ -31,7 +32,8 @@ fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> {
 }
 
 impl Reducer {
-    /// Reduces `others` into `own`, values of the same number. Returns the index of the first sum of integers that does not fit.
+    /// Reduces `others` into `own`, values of the same number. Returns the index of the first sum of integers
+    /// that does not fit.
     pub fn add(self, own: &mut [u8], others: &[u8]) -> Option<usize> {
         let is_sum = matches!(self.arithmetic, Arithmetic::Sum | Arithmetic::Mean | Arithmetic::Bits);
         match (self.dtype, self.arithmetic) {
@@ -96,7 +98,8 @@ impl Reducer {
     }
 }
 
-/// Replaces each value of `own` by `reduce` of it and the one of `others` at its place; without others by that of itself.
+/// Replaces each value of `own` by `reduce` of it and the one of `others` at its place; without others by
+/// that of itself.
 fn each<T: Copy, const N: usize>(
     own: &mut [u8],
     others: &[u8],

@@ -1,9 +1,10 @@
-//! The dynamic mode (ATP): jobs share all slots of an aggregator by hashing, and a parameter host behind it sums the chunks
-//! that find no slot.
+//! The dynamic mode (ATP): jobs share all slots of an aggregator by hashing, and a parameter host behind it
+//! sums the chunks that find no slot.
 //!
-//! A chunk is sent when it is less than a window ahead of the first chunk without a result, and the sending budget allows it. Lost
-//! chunks are sent again, past the slots: there are no queries, since slots forget. A chunk whose exponent neither a look-ahead nor
-//! an exponent chunk tells, or whose sum overflowed, travels as raw floats, which only the parameter host adds.
+//! A chunk is sent when it is less than a window ahead of the first chunk without a result, and the sending
+//! budget allows it. Lost chunks are sent again, past the slots: there are no queries, since slots forget. A
+//! chunk whose exponent neither a look-ahead nor an exponent chunk tells, or whose sum overflowed, travels as
+//! raw floats, which only the parameter host adds.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -30,27 +31,28 @@ use sumac_wire::{
 pub use self::params::DynamicParams;
 use self::{path::Path, slot_map::SlotMap};
 use crate::{
-    budget::{CongestionEvent, FixedWindow, SendingBudget},
+    budget::{CongestionEvent, FixedWindow},
     chunk::Form,
     congestion::{CongestionWindow, initial_window},
-    engine_core::{Core, CoreParams, Lost, Phase},
+    engine_core::{Budget, Core, CoreParams, Phase},
     error::{JobError, ParamError},
     handshake::{Handshake, Outcome},
     in_flight::{ChunkState, InFlight},
     lane::shard_of,
-    mode::{CheckedPath, ModeProtocol, ModeRef},
+    loss::Lost,
+    mode::{CheckedPath, ModeProtocol},
     packet::Packet,
     params::{JobParams, Tuning},
     peer::{PeerId, PeerTable},
+    pending::Pending,
     probe_timeout::{PROBE_CHUNKS, ProbeTimeout},
-    stream::Pending,
     time::Time,
     timer::Expiry,
     transmit::Transmit,
 };
 
-/// Numbers of probes that go straight to the parameter host begin here, those by the aggregator at 0: reports show by them
-/// which path works.
+/// Numbers of probes that go straight to the parameter host begin here, those by the aggregator at 0: reports
+/// show by them which path works.
 const HOST_PROBES: u32 = 1 << 31;
 
 /// The dynamic mode's part of the state of a chunk in the window.
@@ -64,7 +66,8 @@ struct WindowEntry {
     is_begun: bool,
 }
 
-/// The dynamic mode of one lane. Its chunks in flight are a ring: the next chunk with the same index is one window later.
+/// The dynamic mode of one lane. Its chunks in flight are a ring: the next chunk with the same index is one
+/// window later.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct DynamicMode {
     params: DynamicParams,
@@ -83,11 +86,12 @@ pub(crate) struct DynamicMode {
     next: u64,
     /// The number of the operation of the latest chunk.
     near: u64,
-    /// In the chunks before this one a new worker does not know the exponents and slots that the others agreed on: they pass
-    /// all slots, and their results teach nothing.
+    /// In the chunks before this one a new worker does not know the exponents and slots that the others
+    /// agreed on: they pass all slots, and their results teach nothing.
     settled_from: u64,
-    /// The first chunks sent after nothing was in flight. Workers that waited for this one meanwhile have sent those again,
-    /// past the slots ([`DynamicMode::probe`]). Then their packets are missing here without congestion.
+    /// The first chunks sent after nothing was in flight. Workers that waited for this one meanwhile have
+    /// sent those again, past the slots ([`DynamicMode::probe`]). Then their packets are missing here without
+    /// congestion.
     first_of_burst: Range<u64>,
 }
 
@@ -104,9 +108,9 @@ impl DynamicMode {
         let aggregator = peers.aggregator().filter(|_| params.slots > 0);
         let usual = || initial_window(payload_len(job.elements), job.shards, params.window);
         let initial = params.initial_window.unwrap_or_else(usual);
-        let budget: Box<dyn SendingBudget> = match params.congestion {
-            true => Box::new(CongestionWindow::new(initial, params.window, job.shards)),
-            false => Box::new(FixedWindow(initial)),
+        let budget = match params.congestion {
+            true => Budget::Congestion(CongestionWindow::new(initial, params.window, job.shards)),
+            false => Budget::Fixed(FixedWindow(initial)),
         };
         let window = u64::from(params.window);
         // WindowEntry `i` has the chunks that are `i` modulo the window.
@@ -143,7 +147,8 @@ impl DynamicMode {
     fn on_outcome(&mut self, core: &mut Core, outcome: Option<Outcome>) {
         match outcome {
             None => {}
-            // The round trip of a single probe is no estimate for a window of chunks beside other jobs' traffic.
+            // The round trip of a single probe is no estimate for a window of chunks beside other jobs'
+            // traffic.
             Some(Outcome::Ready(_)) => self.host_answered = true,
             Some(Outcome::Failed(JobError::NoReply { probes, waited_ms })) => {
                 core.fail(JobError::HostSilent { probes, waited_ms });
@@ -196,8 +201,9 @@ impl DynamicMode {
         }
     }
 
-    /// Sends the first chunks again. No result has come for long, mostly because a worker is late, and no slot completes a chunk
-    /// that is sent again: so only those go that all workers wait for if they were lost.
+    /// Sends the first chunks again. No result has come for long, mostly because a worker is late, and no
+    /// slot completes a chunk that is sent again: so only those go that all workers wait for if they were
+    /// lost.
     fn probe(&mut self, core: &mut Core) {
         let window = self.base..self.base + u64::from(self.params.window);
         let indexes = window.map(|seq| self.index(seq));
@@ -223,7 +229,8 @@ impl DynamicMode {
         core.make_ready(index, operation, &mut self.entries[index].exponent);
     }
 
-    /// Lets the chunks go that have waited for the result of an exponent chunk which came, or counts for nothing any more.
+    /// Lets the chunks go that have waited for the result of an exponent chunk which came, or counts for
+    /// nothing any more.
     fn release_held(&mut self, core: &mut Core) {
         core.for_each_held(|core, index, operation| self.make_ready(core, index, operation));
     }
@@ -245,7 +252,8 @@ impl DynamicMode {
         core.stats.direct = u64::from(self.path.is_settled() && self.path.is_direct());
     }
 
-    /// The form in which a chunk travels: as floats where the exponent is not known, or the parameter host asked for them.
+    /// The form in which a chunk travels: as floats where the exponent is not known, or the parameter host
+    /// asked for them.
     fn form(&self, core: &Core, pending: &Pending, seq: u64) -> Form {
         let WindowEntry { exponent, is_raw, .. } = self.entries[self.index(seq)];
         match core.needs_exponent(pending, seq) {
@@ -264,10 +272,6 @@ fn on_direct(core: &mut Core) {
 }
 
 impl ModeProtocol for DynamicMode {
-    fn state(&self) -> ModeRef<'_> {
-        ModeRef::Dynamic(self)
-    }
-
     fn on_result(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason> {
         self.receive(core, packet)
     }

@@ -14,32 +14,39 @@ const PLENTY: u32 = 4;
 
 /// A worker's parameters of a dynamic job; the same on all workers but for the bitmap of the second level.
 ///
-/// `rack_rank` and `rack_world` of [`JobParams`](crate::JobParams) are the worker's position below its first aggregator.
+/// `rack_rank` and `rack_world` of [`JobParams`](crate::JobParams) are the worker's position below its first
+/// aggregator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DynamicParams {
-    /// The slots that jobs share, on each aggregator of the job; 0: it has no aggregator, and all packets go to the parameter
-    /// host.
+    /// The slots that jobs share, on each aggregator of the job; 0: it has no aggregator, and all packets go
+    /// to the parameter host.
     pub slots: u32,
-    /// The most chunks by which a worker may be ahead of the first one without a result: a power of two, 8 to 4,096.
+    /// The most chunks by which a worker may be ahead of the first one without a result: a power of two, 8 to
+    /// 4,096.
     pub window: u32,
-    /// Positions that keep a slot each; a chunk's position is `seq % positions`. A power of two up to the window.
+    /// Positions that keep a slot each; a chunk's position is `seq % positions`. A power of two up to the
+    /// window.
     ///
-    /// By default the window where slots are plenty: then a whole window waits in slots for a late worker. Also without
-    /// congestion control, when the window is always full and would collide with itself. Otherwise half of the window: a
-    /// slot is held for half of the round trip to the parameter host, so that a job needs no more slots free of others.
+    /// By default the window where slots are plenty: then a whole window waits in slots for a late worker.
+    /// Also without congestion control, when the window is always full and would collide with itself.
+    /// Otherwise half of the window: a slot is held for half of the round trip to the parameter host, so that
+    /// a job needs no more slots free of others.
     pub positions: u32,
-    /// The initial congestion window, in chunks; 1 to `window`. `None`: the paper's 60,000 bytes, divided over the shards.
+    /// The initial congestion window, in chunks; 1 to `window`. `None`: the paper's 60,000 bytes, divided
+    /// over the shards.
     pub initial_window: Option<u32>,
     /// Whether the congestion window adapts. Otherwise it stays at `initial_window`.
     pub congestion: bool,
-    /// The number of racks and single workers that contribute to the second aggregator; 0: there is only one level.
+    /// The number of racks and single workers that contribute to the second aggregator; 0: there is only one
+    /// level.
     pub fan_in_1: u8,
-    /// The bit of this worker's rack among them, or of the worker itself when it is beside the racks; 0 with one level.
+    /// The bit of this worker's rack among them, or of the worker itself when it is beside the racks; 0 with
+    /// one level.
     pub bitmap_1: u32,
     /// Whether the worker's packets go to the second aggregator directly.
     pub beside_root: bool,
-    /// Whether a worker's values leave room for the sum of all, since an aggregator does not mark the sums that it clamps;
-    /// larger ones travel as floats.
+    /// Whether a worker's values leave room for the sum of all, since an aggregator does not mark the sums
+    /// that it clamps; larger ones travel as floats.
     pub headroom: bool,
 }
 

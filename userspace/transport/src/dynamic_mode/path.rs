@@ -1,9 +1,10 @@
-//! The path of a lane's packets: by the aggregator, or straight to the parameter host where they do not get through by it. So
-//! a dynamic job outlives its aggregator.
+//! The path of a lane's packets: by the aggregator, or straight to the parameter host where they do not get
+//! through by it. So a dynamic job outlives its aggregator.
 //!
-//! Aggregators forward probes, and the parameter host answers them. So an answer shows that the whole path works. A missing
-//! answer does not show which part failed: after an unanswered probe the parameter host is probed straight as well, and only
-//! when it answers is the aggregator, or the path behind it, considered gone.
+//! Aggregators forward probes, and the parameter host answers them. So an answer shows that the whole path
+//! works. A missing answer does not show which part failed: after an unanswered probe the parameter host is
+//! probed straight as well, and only when it answers is the aggregator, or the path behind it, considered
+//! gone.
 //!
 //! ```text
 //!   Joining ──full probe answered──> Through <──full probe answered── Direct
@@ -14,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// Consecutive unanswered probes after which an aggregator counts as gone, once [`AGGREGATOR_TIMEOUT`] has passed.
+/// Consecutive unanswered probes after which an aggregator counts as gone, once [`AGGREGATOR_TIMEOUT`] has
+/// passed.
 const MAX_UNANSWERED: u32 = 3;
 /// Nanoseconds without an answer: an aggregator's program may be replaced meanwhile, or its host be busy.
 const AGGREGATOR_TIMEOUT: u64 = 100_000_000;
@@ -113,7 +115,8 @@ impl Path {
         }
     }
 
-    /// Probes the path by the aggregator, since no result came for long. Returns whether packets go straight from now on.
+    /// Probes the path by the aggregator, since no result came for long. Returns whether packets go straight
+    /// from now on.
     pub fn probe(&mut self, now: Time) -> bool {
         if self.state == PathState::None {
             return false;
@@ -177,8 +180,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Advances to the deadlines until `end`, with a parameter host that answers at once. Returns the probes that are sent by
-    /// the aggregator.
+    /// Advances to the deadlines until `end`, with a parameter host that answers at once. Returns the probes
+    /// that are sent by the aggregator.
     fn run(path: &mut Path, from: Time, end: Time) -> Vec<(u64, bool)> {
         let (mut now, mut sent) = (from, Vec::new());
         loop {

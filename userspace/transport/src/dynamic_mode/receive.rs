@@ -9,8 +9,9 @@ use sumac_wire::{
 use super::{DynamicMode, WindowEntry, slot_map::CollisionFeedback};
 use crate::{
     chunk::Form,
-    engine_core::{Acknowledged, Core, check_empty},
+    engine_core::{Core, check_empty},
     in_flight::{ChunkRecord, ChunkState},
+    loss::Acknowledged,
     packet::Packet,
 };
 
@@ -112,8 +113,8 @@ impl DynamicMode {
         let Packet { header, elements, .. } = packet;
         let seq = record.seq;
         let is_settled = seq >= self.settled_from;
-        // It may have been summed before a worker was replaced, in another form than was sent since; or by others, before the exponent
-        // is known here.
+        // It may have been summed before a worker was replaced, in another form than was sent since; or by
+        // others, before the exponent is known here.
         let is_known = is_settled && record.state.is_sent();
         let form = match (self.form_of(core, record)?, header.has(flag::RAW_FLOAT)) {
             (_, true) if !is_known => Form::Floats,
@@ -162,8 +163,9 @@ impl DynamicMode {
         self.skip_answered(core);
     }
 
-    /// Notes the chunks after `seq`, a bit each, of which the parameter host has a part. Those to be sent yet bypass their
-    /// slots: a worker that is ahead may have sent a whole window past them, and others would wait for each of its chunks.
+    /// Notes the chunks after `seq`, a bit each, of which the parameter host has a part. Those to be sent yet
+    /// bypass their slots: a worker that is ahead may have sent a whole window past them, and others would
+    /// wait for each of its chunks.
     fn note_begun(&mut self, core: &Core, seq: u64, begun: u32) {
         for later in
             (0..u32::BITS).filter(|ahead| begun >> ahead & 1 == 1).map(|ahead| seq + 1 + u64::from(ahead))
@@ -184,14 +186,15 @@ impl DynamicMode {
             core.on_path_loss(record.lost_path);
         }
         if !was_suspected {
-            // Where another worker's recovery was waited for it is no sample, but shows that chunks get through.
+            // Where another worker's recovery was waited for it is no sample, but shows that chunks get
+            // through.
             core.backoff.reset();
         }
         if !core.take_marks(packet, self.event(record.seq, 0)) {
             core.budget.on_result(record.seq);
         }
-        // A slot was busy for some packets of the chunk and free for others, which waited for them in vain (ATP section 3.6). That looks
-        // like a loss, and is none. If the network is congested, it marks.
+        // A slot was busy for some packets of the chunk and free for others, which waited for them in vain
+        // (ATP section 3.6). That looks like a loss, and is none. If the network is congested, it marks.
         let has_collided = was_suspected && packet.header.has(flag::COLLISION);
         if (is_spurious || has_collided) && !self.first_of_burst.contains(&record.seq) {
             core.on_spurious_loss();
@@ -200,7 +203,8 @@ impl DynamicMode {
     }
 }
 
-/// Checks a result without some workers: it names those that are in it, and this worker is not, if it has not sent the chunk.
+/// Checks a result without some workers: it names those that are in it, and this worker is not, if it has not
+/// sent the chunk.
 fn check_partial(core: &Core, record: &ChunkRecord, header: &Header) -> Result<(), Reason> {
     let pending = core.stream.waiting(record.operation, record.seq).ok_or(Reason::OutOfTurn)?;
     let ledger = pending.ledger.as_ref().ok_or(Reason::BadType)?;

@@ -1,14 +1,14 @@
-//! The slot of each chunk (ATP sections 3.5 and 3.6): at first a hash of its position, and after a collision the slot that the
-//! parameter host names.
+//! The slot of each chunk (ATP sections 3.5 and 3.6): at first a hash of its position, and after a collision
+//! the slot that the parameter host names.
 //!
-//! Where slots are few, a position does not leave its slot for one collision. A job that looks for a slot meets others in the
-//! moment in which theirs is free. If they left at once, each job that settles would displace another, and
-//! collisions would never end. So chunks without a collision earn their position credit, and a collision costs more than a
-//! chunk earns.
+//! Where slots are few, a position does not leave its slot for one collision. A job that looks for a slot
+//! meets others in the moment in which theirs is free. If they left at once, each job that settles would
+//! displace another, and collisions would never end. So chunks without a collision earn their position
+//! credit, and a collision costs more than a chunk earns.
 //!
-//! All workers must choose alike, or a sum never completes in a slot. A chunk's result that moves its position therefore
-//! counts from the chunk one window later: no worker sends that one without the result. So the slot of every chunk follows
-//! from results alone, in whatever order they arrive.
+//! All workers must choose alike, or a sum never completes in a slot. A chunk's result that moves its
+//! position therefore counts from the chunk one window later: no worker sends that one without the result. So
+//! the slot of every chunk follows from results alone, in whatever order they arrive.
 //!
 //! While some worker does not reach the aggregator, no sum completes in a slot, and results have a flag for
 //! it. From the first such result on a worker sends the chunks up to one window after it past the slots. At
@@ -20,8 +20,8 @@ use sumac_wire::{dynamic::hash, header::NO_SLOT};
 
 use super::params::DynamicParams;
 
-/// The most credit of a position where positions repeat within the window, as they do where slots are few. Each chunk
-/// without a collision earns one.
+/// The most credit of a position where positions repeat within the window, as they do where slots are few.
+/// Each chunk without a collision earns one.
 const MAX_CREDIT: u8 = 8;
 /// The cost of a collision. The position with less credit leaves; so two that share a slot in turns part.
 const COLLISION_COST: u8 = 4;
@@ -63,8 +63,8 @@ pub(super) struct SlotMap {
 }
 
 impl SlotMap {
-    /// The initial map of a lane. `is_linear`: chunks take slots one after another and never move (the baseline of ATP's
-    /// figure 14).
+    /// The initial map of a lane. `is_linear`: chunks take slots one after another and never move (the
+    /// baseline of ATP's figure 14).
     pub fn new(job: u16, lane: u16, params: &DynamicParams, is_linear: bool) -> SlotMap {
         let DynamicParams { slots, positions, window, .. } = *params;
         let first = |position| if slots == 0 { NO_SLOT } else { hash(job, lane, position, slots) };
@@ -87,7 +87,8 @@ impl SlotMap {
         SlotMap::new(self.job, self.lane, &params, self.is_linear)
     }
 
-    /// Assigns a slot to chunk `seq`, which is sent for the first time. Returns whether its position has moved.
+    /// Assigns a slot to chunk `seq`, which is sent for the first time. Returns whether its position has
+    /// moved.
     pub fn assign(&mut self, seq: u64) -> bool {
         let (chunk, position) = (self.chunk(seq), self.position(seq));
         let Assignment { slot, feedback } = self.window[chunk];
@@ -138,7 +139,8 @@ impl SlotMap {
         }
     }
 
-    /// Records that chunks bypass their slots up to the one a window after `seq`, as the result of `seq` has it.
+    /// Records that chunks bypass their slots up to the one a window after `seq`, as the result of `seq` has
+    /// it.
     pub fn on_bypass(&mut self, seq: u64) {
         self.bypass_end = self.bypass_end.max(seq + self.window.len() as u64 + 1);
     }
@@ -196,7 +198,8 @@ mod tests {
         assert_eq!(assign(&mut map.reset(), 0..8), first);
     }
 
-    /// The slots of one position whose chunks find their slots free, or busy and are sent to the slot of their number.
+    /// The slots of one position whose chunks find their slots free, or busy and are sent to the slot of
+    /// their number.
     fn settle(collides: impl IntoIterator<Item = bool>) -> Vec<u32> {
         let mut map = slot_map(4, 100, false);
         map.assign(0);

@@ -33,7 +33,8 @@ impl DynamicMode {
     fn next_chunk(&mut self, core: &mut Core) -> Option<usize> {
         let may_send = core.may_send(core.in_flight.in_network());
         if let Some(index) = core.in_flight.next_to_send() {
-            // Chunks in flight further ahead do not delay those that others may wait for: they may not be as far.
+            // Chunks in flight further ahead do not delay those that others may wait for: they may not be as
+            // far.
             let first = self.first_to_resend(core, self.base + u64::from(core.budget.window()));
             return first.or(may_send.then_some(index));
         }
@@ -46,7 +47,8 @@ impl DynamicMode {
         indexes.find(|at| matches!(core.in_flight.get(*at).state, ChunkState::Lost | ChunkState::Ready))
     }
 
-    /// The next chunk of the stream that need not wait for its exponent, if its operation is there and the window reaches as far.
+    /// The next chunk of the stream that need not wait for its exponent, if its operation is there and the
+    /// window reaches as far.
     fn next_new(&mut self, core: &mut Core) -> Option<usize> {
         while core.in_flight.next_to_send().is_none() {
             self.skip_answered(core);
@@ -98,8 +100,9 @@ impl DynamicMode {
         let next_exponent = core.look_ahead(seq + u64::from(self.params.window), record.operation);
         let pending = core.stream.waiting(record.operation, seq)?;
         let form = self.form(core, pending, seq);
-        // Chunks that slots must not keep: slots have no room for floats, and a resent chunk has waited for one in vain. All else waits
-        // for exponents: without a slot in between, whoever sends them again delays no worker that is late.
+        // Chunks that slots must not keep: slots have no room for floats, and a resent chunk has waited for
+        // one in vain. All else waits for exponents: without a slot in between, whoever sends them again
+        // delays no worker that is late.
         let bypasses = record.state == ChunkState::Lost
             || form == Form::Floats
             || pending.is_exponents(seq)
@@ -114,7 +117,8 @@ impl DynamicMode {
         ];
         let mut header = core.contribution(seq, pending);
         header.flags |= flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
-        // Also past the aggregator: the result frees the slot, and the parameter host reports the same of it to all workers.
+        // Also past the aggregator: the result frees the slot, and the parameter host reports the same of it
+        // to all workers.
         header.slot = self.slot_map.slot(seq);
         (header.exponent, header.next_exponent) = (form.exponent(), next_exponent);
         header.received = self.base as u32;

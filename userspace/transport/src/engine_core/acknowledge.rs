@@ -1,5 +1,5 @@
-//! Acknowledgement: the consequences of an answer for the path's estimates, and for packets that were sent before the answered
-//! one.
+//! Acknowledgement: the consequences of an answer for the path's estimates, and for packets that were sent
+//! before the answered one.
 
 use sumac_wire::{Header, header::flag};
 
@@ -7,18 +7,10 @@ use super::Core;
 use crate::{
     budget::CongestionEvent,
     in_flight::{ChunkRecord, ChunkState},
+    loss::{Acknowledged, Lost},
     packet::Packet,
     rtt::RttSample,
 };
-
-/// The consequences of an answer for loss detection.
-pub(crate) struct Acknowledged {
-    pub lost: Option<Lost>,
-    /// Whether the answered chunk had been considered lost and was only late.
-    pub is_spurious: bool,
-    /// Whether a packet of the answered chunk, or its answer, was lost.
-    pub is_repaired: bool,
-}
 
 /// The comparison of an answer with those to packets sent later.
 #[derive(Clone, Copy, Default)]
@@ -29,23 +21,16 @@ struct Lateness {
     is_spurious: bool,
 }
 
-/// Chunks that are considered lost now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lost {
-    /// The chunk number of the latest.
-    pub latest: u64,
-    pub chunks: u32,
-}
-
 impl Core {
-    /// Confirms an operation and those before it: all workers have begun it, since a chunk of it was answered.
+    /// Confirms an operation and those before it: all workers have begun it, since a chunk of it was
+    /// answered.
     fn confirm(&mut self, operation: u64) {
         if operation < self.confirmed {
             return;
         }
         self.confirmed = operation + 1;
-        // Packets that were sent later but belong to an operation before say nothing of these: where there are any, only
-        // packets sent from now on do.
+        // Packets that were sent later but belong to an operation before say nothing of these: where there
+        // are any, only packets sent from now on do.
         let latest = self.loss.latest().max(self.in_flight.latest_confirmed());
         let is_first = |first: &ChunkRecord| first.packet > latest;
         let restarts = !self.in_flight.first_unconfirmed().is_some_and(|(_, first)| is_first(first));
@@ -70,10 +55,10 @@ impl Core {
 
     /// Processes the acknowledgement of a chunk. Returns the chunks that are considered lost by it.
     ///
-    /// A result echoes the clock of the packet that completed its slot, or asked for it again. An `echo` of this worker's own
-    /// packet means that no other worker was waited for: the time is the path's. Otherwise the result may be as late as the
-    /// slowest worker, or as another worker's recovery. Then it is a sample only when it is not later than usual: a loss
-    /// anywhere would lengthen all workers' timeouts.
+    /// A result echoes the clock of the packet that completed its slot, or asked for it again. An `echo` of
+    /// this worker's own packet means that no other worker was waited for: the time is the path's. Otherwise
+    /// the result may be as late as the slowest worker, or as another worker's recovery. Then it is a sample
+    /// only when it is not later than usual: a loss anywhere would lengthen all workers' timeouts.
     ///
     /// A result without this worker's values, but for the answer to its own packet, is no evidence of its
     /// packets: it may come at once after one.
@@ -119,8 +104,9 @@ impl Core {
         Acknowledged { lost: self.detect_loss(), is_spurious, is_repaired }
     }
 
-    /// Takes the marks of an answer, which acknowledges chunk `event.seq`. A mark on its last hop, which only this worker knows,
-    /// goes out with its next packet; marks that all know count, for all alike. Returns whether all knew one.
+    /// Takes the marks of an answer, which acknowledges chunk `event.seq`. A mark on its last hop, which only
+    /// this worker knows, goes out with its next packet; marks that all know count, for all alike. Returns
+    /// whether all knew one.
     pub fn take_marks(&mut self, packet: &Packet<'_>, event: CongestionEvent) -> bool {
         let is_echoed = packet.header.has(flag::ECN_ECHO);
         self.echoes_mark |= packet.is_marked && self.budget.reacts_to_marks();
@@ -132,8 +118,8 @@ impl Core {
         is_echoed
     }
 
-    /// Records that this worker's packet of chunk `seq`, or its copy of the result, was lost: its next packet tells all workers, as of a
-    /// mark.
+    /// Records that this worker's packet of chunk `seq`, or its copy of the result, was lost: its next packet
+    /// tells all workers, as of a mark.
     pub fn echo_loss(&mut self, seq: u64) {
         self.echoes_mark |= self.budget.is_new_sign(seq);
     }

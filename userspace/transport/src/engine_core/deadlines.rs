@@ -1,5 +1,5 @@
-//! Deadlines from the measured round trip: of the last chunks of the stream, of chunks whose operation has a loss bound, and of
-//! exponent chunks.
+//! Deadlines from the measured round trip: of the last chunks of the stream, of chunks whose operation has a
+//! loss bound, and of exponent chunks.
 //!
 //! | chunk | deadline | then |
 //! | --- | --- | --- |
@@ -7,12 +7,13 @@
 //! | an exponent chunk that others wait for, with nothing older in flight | the timeout of a started operation; with a loss bound [`QUIET_TRIPS`] of the shortest round trip | suspected, once |
 //! | not suspected, and the stream has no further chunk | the latest answer's round trip after its packet, and [`QUIET_TRIPS`] of the shortest after the last result; without a loss bound that doubles until the next result | suspected |
 //!
-//! All workers suspect a lost contribution at about the same time, and only one of them lacks it: in the static mode a flush of each
-//! costs more time than the queries and the one retransmission. The result of a flush also leaves a later chunk's exponent
-//! unknown. A chunk that these have not completed within the deadline waits for a straggler.
+//! All workers suspect a lost contribution at about the same time, and only one of them lacks it: in the
+//! static mode a flush of each costs more time than the queries and the one retransmission. The result of a
+//! flush also leaves a later chunk's exponent unknown. A chunk that these have not completed within the
+//! deadline waits for a straggler.
 //!
-//! A worker is late where no result has come for a whole timeout, or where the latest result was one without some workers: the
-//! next window waits for the same one.
+//! A worker is late where no result has come for a whole timeout, or where the latest result was one without
+//! some workers: the next window waits for the same one.
 
 use super::Core;
 use crate::{
@@ -21,10 +22,11 @@ use crate::{
     time::Time,
 };
 
-/// Retransmission timeouts from a chunk's first packet until it is flushed: one to detect a loss and one to repair it.
+/// Retransmission timeouts from a chunk's first packet until it is flushed: one to detect a loss and one to
+/// repair it.
 const FLUSH_TIMEOUTS: u64 = 2;
-/// Shortest round trips without a result after which one of the last chunks is suspected. RFC 8985, section 7.2, has two
-/// smoothed ones, which hold the queues of a full window.
+/// Shortest round trips without a result after which one of the last chunks is suspected. RFC 8985, section
+/// 7.2, has two smoothed ones, which hold the queues of a full window.
 const QUIET_TRIPS: u64 = 2;
 /// The most doublings of that pause.
 const MAX_LEVEL: u32 = 16;
@@ -46,14 +48,14 @@ impl Core {
         is_due.then_some(Flush { limit, first_seq: pending.first_seq() })
     }
 
-    /// The tail loss probe (RFC 8985, section 7) and its chunk. `is_at_end`: the stream has no further chunk, so that no later
-    /// result shows that one was lost.
+    /// The tail loss probe (RFC 8985, section 7) and its chunk. `is_at_end`: the stream has no further chunk,
+    /// so that no later result shows that one was lost.
     pub fn tail_probe(&self, is_at_end: bool) -> Option<(Time, usize)> {
         self.exponents_probe().or_else(|| self.last_chunk_probe(is_at_end))
     }
 
-    /// The probe of an exponent chunk that others wait for, where nothing older is in flight. It goes once, whether all workers have
-    /// begun the operation or not.
+    /// The probe of an exponent chunk that others wait for, where nothing older is in flight. It goes once,
+    /// whether all workers have begun the operation or not.
     fn exponents_probe(&self) -> Option<(Time, usize)> {
         self.in_flight.first_held()?;
         let index = self.in_flight.oldest()?;

@@ -7,7 +7,7 @@ use sumac_wire::{
 };
 
 use super::Core;
-use crate::{chunk::ChunkCodec, in_flight::ChunkRecord, stream::Pending};
+use crate::{chunk::ChunkCodec, in_flight::ChunkRecord, pending::Pending};
 
 /// Bytes of a word.
 const WORD: usize = 4;
@@ -24,8 +24,9 @@ impl Core {
     }
 
     //= switchml#4.6 block floating point with an exponent one chunk ahead
-    /// The exponent of this worker's part of chunk `seq`, an operation at or after number `near` (SwitchML section 4.6). It goes
-    /// with an earlier chunk, so that the scale of this one is known with that one's result.
+    /// The exponent of this worker's part of chunk `seq`, an operation at or after number `near` (SwitchML
+    /// section 4.6). It goes with an earlier chunk, so that the scale of this one is known with that one's
+    /// result.
     pub fn look_ahead(&mut self, seq: u64, near: u64) -> i8 {
         let number = self.stream.find(seq, near);
         let Some(pending) = number.and_then(|number| self.stream.get(number)) else {
@@ -40,7 +41,8 @@ impl Core {
         self.codec.exponent(operation, span)
     }
 
-    /// The words of an exponent chunk: look-ahead knows the exponents of chunks further behind it, by its own packet or a later one.
+    /// The words of an exponent chunk: look-ahead knows the exponents of chunks further behind it, by its own
+    /// packet or a later one.
     fn exponent_words(&self) -> usize {
         usize::from(self.params.elements).min(self.in_flight.capacity() - 1).max(1)
     }
@@ -80,7 +82,8 @@ impl Core {
         if (header.offset, header.tensor) != self.identity(record)? {
             return Err(Reason::WrongPlace);
         }
-        // A word beyond the exponents' range is one of a worker that is not one of ours; all read it in the same way.
+        // A word beyond the exponents' range is one of a worker that is not one of ours; all read it in the
+        // same way.
         let exponent =
             |word: &[u8; WORD]| i8::try_from(i32::from_be_bytes(*word)).unwrap_or(exponent::UNKNOWN);
         let (words, _) = elements.as_chunks();
@@ -88,8 +91,8 @@ impl Core {
         Ok(())
     }
 
-    /// Allows a chunk to be sent, as one of this operation, or holds it until the exponent chunk that it needs has its result. `exponent`:
-    /// the look-ahead's, and afterwards the agreed one.
+    /// Allows a chunk to be sent, as one of this operation, or holds it until the exponent chunk that it
+    /// needs has its result. `exponent`: the look-ahead's, and afterwards the agreed one.
     pub fn make_ready(&mut self, index: usize, operation: u64, exponent: &mut i8) {
         let seq = self.in_flight.get(index).seq;
         match self.agreed_exponent(seq, operation, *exponent) {
@@ -111,8 +114,9 @@ impl Core {
         }
     }
 
-    /// The exponent with which chunk `seq`, of this operation, is sent: `looked_ahead` where that is known, else by the exponent chunk
-    /// before it, else [`exponent::UNKNOWN`]. `None`: the exponent chunk has no result yet.
+    /// The exponent with which chunk `seq`, of this operation, is sent: `looked_ahead` where that is known,
+    /// else by the exponent chunk before it, else [`exponent::UNKNOWN`]. `None`: the exponent chunk has no
+    /// result yet.
     fn agreed_exponent(&self, seq: u64, operation: u64, looked_ahead: i8) -> Option<i8> {
         let needs = |pending: &Pending| self.needs_exponent(pending, seq);
         if looked_ahead != exponent::UNKNOWN || !self.stream.get(operation).is_some_and(needs) {

@@ -1,43 +1,35 @@
-//! The state and steps that all modes share: the stream of operations, the chunks in flight, and the path's estimates.
+//! The state and steps that all modes share: the stream of operations, the chunks in flight, and the path's
+//! estimates.
 
 mod acknowledge;
+mod budget;
 mod deadlines;
 mod exponents;
+mod transmit;
 
-pub(crate) use self::acknowledge::{Acknowledged, Lost};
+pub(crate) use self::budget::Budget;
 
 use serde::{Deserialize, Serialize};
 use sumac_job::{NonFinitePolicy, PathMeasure, result_token};
-use sumac_wire::{
-    Header, Kind, MAX_WORKERS, Reason,
-    admit::payload_len,
-    header::{Format, HEADER_LEN, flag},
-    tos,
-};
+use sumac_wire::{Header, MAX_WORKERS, Reason, admit::payload_len, header::flag};
 
 use crate::{
     bounded_loss::Ledger,
-    budget::{CongestionEvent, MaySend, SendingBudget},
+    budget::{CongestionEvent, MaySend},
     chunk::{ChunkCodec, Form},
-    convert::Arithmetic,
     error::{JobError, SubmitError},
-    handshake,
-    in_flight::{ChunkRecord, ChunkState, InFlight, SentPacket},
-    lane::shard_of,
+    in_flight::{ChunkRecord, InFlight},
     loss::LossDetector,
     operation::{Completion, OpId, Operation},
-    packet,
     params::{JobParams, Tuning},
     path_check::PathCheck,
     paths::Paths,
-    peer::PeerId,
     probe_timeout::ProbeTimeout,
     rtt::RttEstimator,
     stats::{EngineStats, RttStats},
-    stream::{Pending, Stream},
+    stream::Stream,
     time::Time,
     timer::{Backoff, Expiry, Timers},
-    transmit::{Tag, Transmit},
 };
 
 /// The state of the job on this lane.
@@ -57,10 +49,10 @@ pub(crate) enum Phase {
 /// The properties in which the modes' use of the core differs.
 pub(crate) struct CoreParams {
     pub in_flight: InFlight,
-    pub budget: Box<dyn SendingBudget>,
+    pub budget: Budget,
     pub probe_timeout: ProbeTimeout,
-    /// Whether a wrong guess of a loss is costly: each result restarts all retransmission timers, and the reordering window is
-    /// wider.
+    /// Whether a wrong guess of a loss is costly: each result restarts all retransmission timers, and the
+    /// reordering window is wider.
     pub is_cautious: bool,
 }
 
@@ -83,21 +75,21 @@ pub(crate) struct Core {
     pub paths: Paths,
     pub probe_timeout: ProbeTimeout,
     pub path_check: PathCheck,
-    #[serde(with = "budget_state")]
-    pub budget: Box<dyn SendingBudget>,
+    pub budget: Budget,
     /// Whether the latest result was one without some workers.
     latest_is_partial: bool,
     /// The time of the last tail loss probe.
     tail_probed: Time,
     /// Tail loss probes since the last result.
     tail_probes: u32,
-    /// Whether a mark, or a loss, is to go out with the next contribution, so that its result reaches all workers with it; also
-    /// after a pause, since the window is still too large.
+    /// Whether a mark, or a loss, is to go out with the next contribution, so that its result reaches all
+    /// workers with it; also after a pause, since the window is still too large.
     pub echoes_mark: bool,
     /// The time until which a paced budget lets no packet go.
     pub paced_until: Option<Time>,
     results_restart_timers: bool,
-    /// Operations below this number have begun on all workers: a result of the last of them, or of a later one, arrived.
+    /// Operations below this number have begun on all workers: a result of the last of them, or of a later
+    /// one, arrived.
     pub confirmed: u64,
     pub next_packet: u64,
     /// The time from a packet to its answer, of the last answer that identified its packet, in nanoseconds.
@@ -105,28 +97,6 @@ pub(crate) struct Core {
     /// The time of the caller's last call.
     pub now: Time,
     pub stats: EngineStats,
-}
-
-/// A budget as its state.
-mod budget_state {
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, ser::Error as _};
-
-    use crate::budget::{BudgetState, SendingBudget};
-
-    #[expect(clippy::borrowed_box, reason = "serde passes a reference to the field")]
-    pub fn serialize<S: Serializer>(
-        budget: &Box<dyn SendingBudget>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let state = budget.state().ok_or_else(|| S::Error::custom("a budget without a state"))?;
-        state.serialize(serializer)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Box<dyn SendingBudget>, D::Error> {
-        BudgetState::deserialize(deserializer).map(BudgetState::budget)
-    }
 }
 
 impl Core {
@@ -170,7 +140,8 @@ impl Core {
         self.refresh_gauges();
     }
 
-    /// Queues an operation and returns its number. After the job has failed it completes at once, with the job's error.
+    /// Queues an operation and returns its number. After the job has failed it completes at once, with the
+    /// job's error.
     pub fn submit(&mut self, operation: Operation) -> Result<OpId, (SubmitError, Operation)> {
         if let Err(error) = operation.check().and_then(|()| self.check_bound(&operation)) {
             return Err((error, operation));
@@ -266,7 +237,8 @@ impl Core {
         self.stats.suspects_timer += 1;
     }
 
-    /// Whether the budget lets a new chunk go after so many others. A time that it names becomes the engine's deadline.
+    /// Whether the budget lets a new chunk go after so many others. A time that it names becomes the engine's
+    /// deadline.
     pub fn may_send(&mut self, before: usize) -> bool {
         let answer = self.budget.may_send(self.now, before);
         self.paced_until = match answer {
@@ -347,140 +319,8 @@ impl Core {
         Ok(())
     }
 
-    /// The header of a contribution, with the fields that all modes have.
-    pub fn contribution(&self, seq: u64, pending: &Pending) -> Header {
-        let operation = &pending.operation;
-        let is_exponents = pending.is_exponents(seq);
-        let is_maximum = is_exponents || matches!(operation.arithmetic, Arithmetic::Max | Arithmetic::Min);
-        let format = if is_exponents { Format::Int32 } else { self.codec.format(operation) };
-        let header = packet::header(&self.params, Kind::Contribution, self.now);
-        Header {
-            format: format as u8,
-            flags: header.flags | if is_maximum { flag::MAXIMUM } else { 0 },
-            seq: seq as u32,
-            tensor: operation.signature,
-            offset: operation.base.wrapping_add(pending.first(seq) as u32),
-            ..header
-        }
-    }
-
-    /// Converts a chunk's values into its packet, and notes what does not fit in header and operation.
-    pub fn write_elements(
-        &mut self,
-        record: &ChunkRecord,
-        form: Form,
-        header: &mut Header,
-        out: &mut [u8],
-    ) -> Option<()> {
-        let pending = self.stream.get_mut(record.operation)?;
-        if pending.is_exponents(record.seq) {
-            self.write_exponents(record, header, out);
-            return Some(());
-        }
-        let span = self.codec.span(&pending.operation, pending.first(record.seq));
-        header.elements = span.words as u16;
-        let elements = &mut out[HEADER_LEN..payload_len(header.elements)];
-        let written = self.codec.encode(&pending.operation, span, form, elements);
-        header.flags |= written.flags;
-        self.stats.elements_sent += written.values as u64;
-        written.fault.into_iter().for_each(|fault| pending.own_fault(fault));
-        Some(())
-    }
-
-    /// Hands out a chunk's packet whose elements, if it has any, are written. `is_start`: the chunk's completion time counts from
-    /// here.
-    pub fn send_chunk(
-        &mut self,
-        index: usize,
-        header: &Header,
-        to: PeerId,
-        is_start: bool,
-        out: &mut [u8],
-    ) -> Transmit {
-        let ChunkRecord { operation, state, seq, .. } = *self.in_flight.get(index);
-        if self.in_flight.unanswered() == 0 {
-            self.path_check.restart(self.now);
-        }
-        let packet = self.next_packet;
-        self.next_packet += 1;
-        let path = self.choose_path();
-        self.in_flight.on_sent(
-            index,
-            SentPacket {
-                now: self.now,
-                packet,
-                path,
-                backoff: self.backoff.level(),
-                is_start,
-                is_query: header.has(flag::QUERY),
-                is_confirmed: operation < self.confirmed,
-            },
-        );
-        let is_exponents = self.stream.get(operation).is_some_and(|pending| pending.is_exponents(seq));
-        self.stats.exponent_chunks += u64::from(is_exponents && state != ChunkState::Lost);
-        let len = payload_len(header.elements);
-        self.budget.on_sent(self.now, len);
-        self.stats.in_flight = self.in_flight.unanswered() as u64;
-        let tag = Tag {
-            priority: self.stream.get(operation).map_or(0, |pending| pending.operation.priority),
-            is_important: self.is_important(operation, seq, header),
-            by_precedence: self.params.dynamic.is_some() || self.params.congestion_control,
-            // Retransmissions are not ECN-capable (RFC 3168, section 6.1.5).
-            reacts: self.budget.reacts_to_marks() && state != ChunkState::Lost,
-        };
-        self.transmit(header, to, path, tag.byte(), out)
-    }
-
-    /// Whether a chunk's packet is important; `None` where the operation's packets are not told apart.
-    fn is_important(&self, operation: u64, seq: u64, header: &Header) -> Option<bool> {
-        let pending = self.stream.get(operation)?;
-        if header.elements == 0 || pending.is_exponents(seq) {
-            return pending.importance.of_short();
-        }
-        let operation = &pending.operation;
-        let given = self.codec.span(operation, pending.first(seq)).overlap(&operation.gives);
-        let size = operation.dtype.size();
-        let values = || operation.buffer.input(given.start * size, given.len() * size);
-        pending.importance.is_important(operation.dtype, values)
-    }
-
-    /// Chooses the path of a packet.
-    pub fn choose_path(&mut self) -> u16 {
-        self.paths.choose(self.now, &mut self.stats.paths)
-    }
-
-    pub fn transmit(
-        &mut self,
-        header: &Header,
-        to: PeerId,
-        path: u16,
-        dscp_ecn: u8,
-        out: &mut [u8],
-    ) -> Transmit {
-        out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
-        let len = payload_len(header.elements);
-        self.stats.bytes_sent += len as u64;
-        let JobParams { lane, shards, .. } = self.params;
-        Transmit { len, to, port_offset: shard_of(lane, shards), path, dscp_ecn }
-    }
-
-    /// Writes a probe. `received`: all chunks before this one have their results.
-    pub fn send_probe(
-        &mut self,
-        received: u32,
-        elements: u16,
-        number: u32,
-        to: PeerId,
-        out: &mut [u8],
-    ) -> Transmit {
-        let header = Header { received, ..handshake::probe(&self.params, self.now, elements, number) };
-        out[HEADER_LEN..payload_len(elements)].fill(0);
-        self.stats.probes_sent += 1;
-        let path = self.choose_path();
-        self.transmit(&header, to, path, tos::CONTROL, out)
-    }
-
-    /// Writes a chunk's result to its tensor, or notes the exponents in it, after checking that it is the one that was asked for.
+    /// Writes a chunk's result to its tensor, or notes the exponents in it, after checking that it is the one
+    /// that was asked for.
     pub fn deliver(
         &mut self,
         record: &ChunkRecord,

@@ -1,5 +1,5 @@
-//! The static mode (SwitchML's Algorithm 4): a lane has slots of its own at the aggregator, and each slot takes one chunk after
-//! another.
+//! The static mode (SwitchML's Algorithm 4): a lane has slots of its own at the aggregator, and each slot
+//! takes one chunk after another.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -26,7 +26,7 @@ use crate::{
     error::ParamError,
     handshake::{Handshake, Outcome},
     in_flight::InFlight,
-    mode::{CheckedPath, ModeProtocol, ModeRef},
+    mode::{CheckedPath, ModeProtocol},
     packet::Packet,
     params::{JobParams, Tuning, check_slots},
     peer::{PeerId, PeerTable},
@@ -74,9 +74,9 @@ impl StaticMode {
         Ok((StaticMode { slots, first, aggregator, probing, held, unasked: 0 }, core))
     }
 
-    /// Makes the slots ready whose chunks the stream has reached. Later chunks follow with their slots' results. `near` is the
-    /// number of the operation that most of them belong to. A congestion window lets them go one by one instead
-    /// ([`StaticMode::let_go`]).
+    /// Makes the slots ready whose chunks the stream has reached. Later chunks follow with their slots'
+    /// results. `near` is the number of the operation that most of them belong to. A congestion window lets
+    /// them go one by one instead ([`StaticMode::let_go`]).
     fn wake(&mut self, core: &mut Core, near: u64) {
         if core.params.congestion_control {
             return;
@@ -139,8 +139,8 @@ fn expire_timers(core: &mut Core) {
             }
             Expiry::Probe => {
                 core.probe_timeout.on_probe(core.now);
-                // All workers ask about the earliest chunk: the aggregator may have postponed several packets.
-                // Of the others, any may be the one that another worker waits for: they take turns.
+                // All workers ask about the earliest chunk: the aggregator may have postponed several
+                // packets. Of the others, any may be the one that another worker waits for: they take turns.
                 let timeout = core.rtt.timeout_confirmed(0);
                 let is_due = |slot: &usize| core.now.since(core.in_flight.get(*slot).sent) >= timeout;
                 let earliest = core.in_flight.earliest().filter(is_due);
@@ -154,10 +154,6 @@ fn expire_timers(core: &mut Core) {
 }
 
 impl ModeProtocol for StaticMode {
-    fn state(&self) -> ModeRef<'_> {
-        ModeRef::Static(self)
-    }
-
     fn on_submit(&mut self, core: &mut Core, operation: u64) {
         self.wake(core, operation);
     }

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 use sumac_wire::stream::{is_later, place};
 
-/// The lane's own range of slots. Slot `i` begins with the i-th chunk of the lane's stream, and its second chunk is the one
-/// `slots` later. From then on the result of each chunk names the slot's chunk after next, which takes the same of the
-/// slot's two versions (the packet's `next seq`). Chunks have 64-bit numbers here; packets carry the low 32 bits.
+/// The lane's own range of slots. Slot `i` begins with the i-th chunk of the lane's stream, and its second
+/// chunk is the one `slots` later. From then on the result of each chunk names the slot's chunk after next,
+/// which takes the same of the slot's two versions (the packet's `next seq`). Chunks have 64-bit numbers
+/// here; packets carry the low 32 bits.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct SlotPool {
     slots_log2: u32,

@@ -1,9 +1,9 @@
 //! The path's bandwidth-delay product, from which the number of slots follows (SwitchML appendix C).
 //!
-//! After the handshake the worker keeps a window of probes of full size in flight, as slots do: each report lets another probe
-//! go. The window doubles until the rate no longer grows; the smallest window with that rate is the path's. All workers
-//! measure at about the same time, since all have waited for the last of them to join. So the links, hosts and CPUs that
-//! they share have their usual load.
+//! After the handshake the worker keeps a window of probes of full size in flight, as slots do: each report
+//! lets another probe go. The window doubles until the rate no longer grows; the smallest window with that
+//! rate is the path's. All workers measure at about the same time, since all have waited for the last of them
+//! to join. So the links, hosts and CPUs that they share have their usual load.
 
 use serde::{Deserialize, Serialize};
 use sumac_job::PathMeasure;
@@ -14,9 +14,11 @@ use crate::{
 };
 
 const FIRST_WINDOW: u32 = 16;
-/// The last window. With 512 probes in flight a busy machine resent a third of its packets, and took twice as long as with 256.
+/// The last window. With 512 probes in flight a busy machine resent a third of its packets, and took twice as
+/// long as with 256.
 const LAST_WINDOW: u32 = 256;
-/// The least duration of a window, in nanoseconds: several time slices of processes that share a CPU with this worker.
+/// The least duration of a window, in nanoseconds: several time slices of processes that share a CPU with
+/// this worker.
 const STAGE: u64 = 10_000_000;
 /// Reports that end a window before [`STAGE`].
 const MAX_REPORTS: u32 = 4096;
@@ -187,8 +189,8 @@ mod tests {
         ProbeTrain::new(&Tuning::default(), 1000, handshake, Time(0))
     }
 
-    /// Returns the measure over a link with a queue, and the time that it took. Probes pass `gap` apart, all after `delay`;
-    /// those that `lost` selects have no report.
+    /// Returns the measure over a link with a queue, and the time that it took. Probes pass `gap` apart, all
+    /// after `delay`; those that `lost` selects have no report.
     fn over(
         mut train: ProbeTrain,
         delay: u64,

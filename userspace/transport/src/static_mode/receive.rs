@@ -142,7 +142,8 @@ impl StaticMode {
         Ok(())
     }
 
-    /// Processes an answer that the chunk's packet has arrived. Returns whether it carries a mark that all workers know.
+    /// Processes an answer that the chunk's packet has arrived. Returns whether it carries a mark that all
+    /// workers know.
     fn acknowledge(&self, core: &mut Core, record: &ChunkRecord, packet: &Packet<'_>) -> bool {
         let is_marked = packet.is_marked || packet.header.has(flag::ECN_ECHO);
         core.acknowledge(record, &packet.header, is_marked);

@@ -1,4 +1,5 @@
-//! The state of a lane's slots: for each, the chunk after the one in flight, and what was agreed on for the current one.
+//! The state of a lane's slots: for each, the chunk after the one in flight, and what was agreed on for the
+//! current one.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -89,8 +90,8 @@ impl Slots {
         self.idle.push(Reverse((seq, slot as u32)));
     }
 
-    /// Advances a slot from chunk `seq` to its next one, in the other version and with this exponent. `after` is the chunk after
-    /// that. Returns the next chunk.
+    /// Advances a slot from chunk `seq` to its next one, in the other version and with this exponent. `after`
+    /// is the chunk after that. Returns the next chunk.
     pub fn advance(&mut self, slot: usize, seq: u64, after: u64, exponent: i8) -> u64 {
         let state = &mut self.table[slot];
         let next = state.after;

@@ -5,8 +5,9 @@ use sumac_wire::{
     header::{exponent, flag},
 };
 
-use super::StaticMode;
+use super::{StaticMode, window::HeldBack};
 use crate::{
+    budget::CongestionEvent,
     chunk::Form,
     engine_core::Core,
     error::JobError,
@@ -62,11 +63,13 @@ impl StaticMode {
         Some(core.send_chunk(slot, &header, self.aggregator, is_start, out))
     }
 
-    /// Whether a suspected chunk's elements go at once, without a query: one of the last chunks of the stream, of which a later one has its
-    /// result, or the first that is probed since the latest result. No other chunk hides the time of a query then, and the link is
-    /// idle. All workers send them, though one packet is missing: so only few of the chunks, and one where a worker is late.
+    /// Whether a suspected chunk's elements go at once, without a query: one of the last chunks of the
+    /// stream, of which a later one has its result, or the first that is probed since the latest result. No
+    /// other chunk hides the time of a query then, and the link is idle. All workers send them, though one
+    /// packet is missing: so only few of the chunks, and one where a worker is late.
     ///
-    /// With congestion control the answer to a query is the sign of a loss, which all workers are to learn of.
+    /// With congestion control the answer to a query is the sign of a loss, which all workers are to learn
+    /// of.
     fn sends_unasked(&self, core: &Core, record: &ChunkRecord) -> bool {
         let most = (self.slots.pool().slots() / UNASKED_PART).max(1);
         !core.params.congestion_control
@@ -93,8 +96,8 @@ impl StaticMode {
         let form = match () {
             () if needs_exponent && state.exponent == exponent::UNKNOWN => PacketForm::ExponentRound,
             () if flush.is_some() => PacketForm::Flush,
-            // The lost packet may be another worker's, so a query goes first. An exponent chunk is sent again at once: all other chunks
-            // wait for it.
+            // The lost packet may be another worker's, so a query goes first. An exponent chunk is sent again
+            // at once: all other chunks wait for it.
             () if is_lost
                 && !state.is_wanted
                 && !waiting.is_exponents(record.seq)
@@ -136,6 +139,41 @@ impl StaticMode {
             }
         }
         Some((form, header))
+    }
+
+    /// The slot of the next chunk to send. Where none is ready, lets the first ones go that are held back, as
+    /// far as the window has room, until one of them need not wait for its exponent.
+    pub(super) fn let_go(&mut self, core: &mut Core) -> Option<usize> {
+        while core.in_flight.next_to_send().is_none() {
+            let seq = self.slots.next_idle()?;
+            let operation = core.stream.find(seq, self.held.near)?;
+            if !core.may_send(self.outstanding_before(core, seq)) {
+                return None;
+            }
+            let slot = self.slots.pop_idle()?;
+            self.make_ready(core, slot, operation);
+            self.held = HeldBack { next: self.held.next.max(seq + 1), near: operation };
+        }
+        core.in_flight.next_to_send()
+    }
+
+    /// Chunks before `seq` without a result, if all idle slots have later ones.
+    fn outstanding_before(&self, core: &Core, seq: u64) -> usize {
+        let active = self.slots.active();
+        // A slot that a loss has held up has earlier chunks than those in flight.
+        if seq >= self.held.next {
+            return active;
+        }
+        let records = (0..self.slots.pool().slots() as usize).map(|slot| core.in_flight.get(slot));
+        records.filter(|record| record.state != ChunkState::Idle && record.seq < seq).count()
+    }
+
+    /// A mark on the path of a chunk or its result. Chunks without a result count as if they followed each
+    /// other, since the window counts them and not their numbers.
+    pub(super) fn congestion(&self, seq: u64) -> CongestionEvent {
+        let next = self.held.next;
+        let base = next.saturating_sub(self.slots.active() as u64);
+        CongestionEvent { seq, base, next, lost: 0 }
     }
 }
 

@@ -52,7 +52,8 @@ fn packets_say_where_they_belong() {
     assert_eq!((sent[0].header.slot, sent[0].header.flags), (NO_SLOT, flag::RESEND), "no aggregator");
 }
 
-/// RFC 3168, section 6.1.5: neither on packets that are sent again nor on probes, and not by who ignores marks.
+/// RFC 3168, section 6.1.5: neither on packets that are sent again nor on probes, and not by who ignores
+/// marks.
 #[test]
 fn only_first_transmissions_that_can_be_marked_say_so() {
     let fields = |params: JobParams| {
@@ -177,7 +178,8 @@ fn marks_halve_the_window_once_per_round_trip() {
 #[test]
 fn marks_that_one_worker_saw_go_back_with_its_next_packet_also_after_a_pause() {
     let mut lone = Lone::ready(with(|_| ()), RTT);
-    // All of the tensor is in flight before the first result comes, and the network marks them on their last way.
+    // All of the tensor is in flight before the first result comes, and the network marks them on their last
+    // way.
     lone.submit_floats(&[2.0; 64]);
     let sent = lone.send_all();
     sent.iter().for_each(|sent| lone.take_marked(&sent.answer()));
@@ -328,7 +330,8 @@ fn tampered_results_are_refused_by_reason() {
     assert_eq!(lone.engine.stats().results, 1);
 }
 
-/// Two values of 1.5 * 2^30 and one of the negative: an aggregator that clamps without a mark would sum them to another number.
+/// Two values of 1.5 * 2^30 and one of the negative: an aggregator that clamps without a mark would sum them
+/// to another number.
 #[test]
 fn values_without_headroom_say_so_where_clamped_sums_are_not_marked() {
     let flags = |headroom, value: f32| {

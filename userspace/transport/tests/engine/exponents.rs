@@ -115,7 +115,8 @@ fn tensors_that_are_open_at_the_same_time_share_one() {
     }
 }
 
-/// It has an own exponent chunk if it is long. The exponents of a short one are not known: a round, or floats.
+/// It has an own exponent chunk if it is long. The exponents of a short one are not known: a round, or
+/// floats.
 #[test]
 fn a_tensor_that_comes_late_is_not_in_it() {
     for is_dynamic in [false, true] {
@@ -237,7 +238,8 @@ fn jobs_with_a_fixed_scale_and_other_operations_have_none() {
     }
 }
 
-/// It is sent again at once: a query would cost a round trip for which all wait. It is no part of an operation's loss bound.
+/// It is sent again at once: a query would cost a round trip for which all wait. It is no part of an
+/// operation's loss bound.
 #[test]
 fn a_lost_one_is_repaired_and_never_flushed() {
     for is_dynamic in [false, true] {
@@ -286,7 +288,8 @@ fn a_lost_one_is_repaired_and_never_flushed() {
     }
 }
 
-/// Workers with the same operations have the same exponent chunks: another signature in it names both operations.
+/// Workers with the same operations have the same exponent chunks: another signature in it names both
+/// operations.
 #[test]
 fn another_operation_is_found_by_it() {
     let mut lone = small(false);
@@ -346,7 +349,8 @@ fn a_window_of_one_chunk_is_enough() {
     }
 }
 
-/// The others' exponents are unknown to a worker that replaces another one: what waits for them goes as floats.
+/// The others' exponents are unknown to a worker that replaces another one: what waits for them goes as
+/// floats.
 #[test]
 fn chunks_that_wait_go_as_floats_after_a_worker_was_replaced() {
     let mut lone = small(true);

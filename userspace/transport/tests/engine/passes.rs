@@ -90,7 +90,8 @@ fn neither_do_dynamic_jobs_touch_an_element_more_often() {
     assert_eq!(passes(dynamic(job(2, 4, 16))), (vec![1; ELEMENTS], vec![1; ELEMENTS]));
 }
 
-/// The exponent of a chunk goes out before the chunk does: in the exponent chunk or with the chunk a window before it.
+/// The exponent of a chunk goes out before the chunk does: in the exponent chunk or with the chunk a window
+/// before it.
 #[test]
 fn block_exponents_cost_one_more_read() {
     assert_eq!(passes(block(2, 4, 16)), (vec![2; ELEMENTS], vec![1; ELEMENTS]));

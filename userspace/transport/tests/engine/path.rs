@@ -12,8 +12,8 @@ fn dynamic() -> JobParams {
     JobParams { slots: 0, dynamic: Some(DynamicParams::new(64).with_window(16)), ..block(2, 1, 8) }
 }
 
-/// Lets time pass without a result, for at most a minute. `answer` gives the answer to a packet. Returns the seconds until the
-/// job ended, with its error.
+/// Lets time pass without a result, for at most a minute. `answer` gives the answer to a packet. Returns the
+/// seconds until the job ended, with its error.
 fn stall(lone: &mut Lone, answer: impl Fn(&Sent) -> Option<Vec<u8>>) -> Option<(f64, JobError)> {
     lone.submit_floats(&[2.0; 8]);
     let start = lone.now;

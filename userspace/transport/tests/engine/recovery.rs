@@ -311,7 +311,8 @@ fn a_lost_tail_takes_two_round_trips() {
     assert_eq!(seqs(&lone.send_all()), [3, 4, 5, 6, 7], "all of the rest at once");
 }
 
-/// One of eight slots is without a result, and later ones are there: another worker or this one has lost a packet.
+/// One of eight slots is without a result, and later ones are there: another worker or this one has lost a
+/// packet.
 #[test]
 fn the_last_chunk_is_sent_again_at_once() {
     for (congestion_control, asks) in [(false, false), (true, true)] {
@@ -466,7 +467,8 @@ fn a_tail_that_all_are_at_does_not_wait_for_stragglers() {
 #[test]
 fn a_silence_asks_first_about_what_all_are_at() {
     let mut lone = Lone::ready(job(2, 64, 4), 100 * MICRO);
-    // Another worker is at the first operation, of chunks 0 to 3, and not at the second, which fills the window.
+    // Another worker is at the first operation, of chunks 0 to 3, and not at the second, which fills the
+    // window.
     lone.submit_floats(&[1.0; 16]);
     lone.submit_floats(&[1.0; 240]);
     let sent = lone.send_all();

@@ -1,4 +1,5 @@
-//! The slots of a lane's chunks: the next one that results name, other workers' operations, the measured path.
+//! The slots of a lane's chunks: the next one that results name, other workers' operations, the measured
+//! path.
 
 use std::collections::VecDeque;
 
@@ -85,7 +86,8 @@ fn a_path_is_measured_before_its_slots_are_given_out() {
     let mut lone = Lone::ready(params, RTT);
     assert_eq!(lone.engine.state(), JobState::Probing, "the train is still to come");
     lone.submit_floats(&[1.0; 240 * 8]);
-    // 1,024 bytes every 10 µs and two packets' sending, however many are asked for: the first window is enough.
+    // 1,024 bytes every 10 µs and two packets' sending, however many are asked for: the first window is
+    // enough.
     let mut train = VecDeque::from(lone.send_all());
     while let Some(probe) = train.pop_front() {
         assert_eq!((probe.header.kind, probe.header.lane), (Kind::Probe as u8, 3));
@@ -129,8 +131,8 @@ fn slots_may_be_given_out_before_or_without_a_measure() {
     }
 }
 
-/// A chunk without a result is flushed once all workers have begun its operation. A partial sum is scaled up, and the completion
-/// states what is missing in it.
+/// A chunk without a result is flushed once all workers have begun its operation. A partial sum is scaled up,
+/// and the completion states what is missing in it.
 #[test]
 fn an_operation_with_a_bound_flushes_and_reports_its_loss() {
     let mut lone = Lone::ready(job(4, 4, 4), 100_000);

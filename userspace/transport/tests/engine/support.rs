@@ -43,9 +43,9 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// The result whose sum is this contribution (the others gave zeros, and as small ones in the next chunk), of an
-    /// aggregator without stealing; or the answer to a probe or to an exponent round; or, to a question, that the chunk is
-    /// wanted.
+    /// The result whose sum is this contribution (the others gave zeros, and as small ones in the next
+    /// chunk), of an aggregator without stealing; or the answer to a probe or to an exponent round; or, to a
+    /// question, that the chunk is wanted.
     pub fn answer(&self) -> Vec<u8> {
         self.answer_with(|_| ())
     }
@@ -162,7 +162,8 @@ impl Lone {
         }
     }
 
-    /// Whatever arrives in place of the answers: no panic, one counter, and memory behind the tensor stays as it is.
+    /// Whatever arrives in place of the answers: no panic, one counter, and memory behind the tensor stays as
+    /// it is.
     pub fn survives(&mut self, dtype: DType, count: usize, flips: &[(usize, usize, u8)], lengths: &[usize]) {
         let before = self.engine.stats().frames.total();
         self.submit(dtype, count, [vec![0u8; count * 4], vec![0x5a; 80]].concat());

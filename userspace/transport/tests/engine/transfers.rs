@@ -1,4 +1,5 @@
-//! Transfers between two workers of the direct mode, over a network that loses, duplicates, delays and reorders packets.
+//! Transfers between two workers of the direct mode, over a network that loses, duplicates, delays and
+//! reorders packets.
 
 use proptest::prelude::*;
 use sumac_transport::{

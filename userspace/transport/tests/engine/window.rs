@@ -1,4 +1,5 @@
-//! The congestion window of a static job: which chunks go, what is ECN-capable, and how marks and losses reach the other workers.
+//! The congestion window of a static job: which chunks go, what is ECN-capable, and how marks and losses
+//! reach the other workers.
 
 use crate::support::{Lone, Sent, job, peers};
 use sumac_transport::{Arithmetic, DType, Engine, Importance, JobParams, Operation, Time, Tuning};
@@ -60,7 +61,8 @@ fn the_window_lets_the_first_chunks_go_and_grows() {
     assert_eq!((stats.cwnd, stats.results, stats.questions), (u64::from(SLOTS), 1000, 0));
 }
 
-/// A chunk of a slot that was held up precedes those in flight: another worker may wait for it with a window of one.
+/// A chunk of a slot that was held up precedes those in flight: another worker may wait for it with a window
+/// of one.
 #[test]
 fn an_earlier_chunk_goes_whatever_is_in_flight() {
     let mut lone = start(SLOTS);

@@ -1,5 +1,5 @@
-//! The conversion of eight words at a time, with AVX2 and F16C. The scalar reference converts the remainder, and every slice
-//! with a value that is not finite or does not fit.
+//! The conversion of eight words at a time, with AVX2 and F16C. The scalar reference converts the remainder,
+//! and every slice with a value that is not finite or does not fit.
 //!
 //! | module | contents |
 //! | --- | --- |

@@ -23,8 +23,8 @@ const LANES: usize = 8;
 
 scaled_passes!("avx2,f16c", __m256, _mm256_set1_pd);
 
-/// The factor and limits in vectors, and the largest magnitude so far: whether all values were finite and fit is
-/// seen from it, so that the loop need not compare.
+/// The factor and limits in vectors, and the largest magnitude so far: whether all values were finite and fit
+/// is seen from it, so that the loop need not compare.
 struct ToIntegers {
     factor: __m256d,
     high: __m256i,

@@ -1,5 +1,5 @@
-//! Sums and means of floats, sixteen words at a time with AVX-512. AVX2 converts all others and the remainder; the scalar
-//! reference converts every slice with a value that is not finite or does not fit.
+//! Sums and means of floats, sixteen words at a time with AVX-512. AVX2 converts all others and the
+//! remainder; the scalar reference converts every slice with a value that is not finite or does not fit.
 //!
 //! It is called only after [`super::Codec`] has found the features at run time.
 #![allow(unsafe_code, reason = "vector loads and stores, and calls into code for AVX-512")]

@@ -40,8 +40,8 @@ fn workers() -> impl Strategy<Value = Vec<Vec<f32>>> {
     })
 }
 
-/// Theorem 2: no sum of the workers' integers leaves its 32 or 16 bits, on the way or at the end. Returns the words that an
-/// aggregator has, and the integers in them.
+/// Theorem 2: no sum of the workers' integers leaves its 32 or 16 bits, on the way or at the end. Returns the
+/// words that an aggregator has, and the integers in them.
 fn add_up(per_word: usize, wires: &[Vec<u8>]) -> (Vec<i32>, Vec<i64>) {
     let most = if per_word == 2 { i64::from(i16::MAX) } else { i64::from(i32::MAX) };
     let integers = |words: &[i32]| -> Vec<i64> {
@@ -72,8 +72,8 @@ fn contributions(codec: &Codec, dtype: DType, exponent: i8, tensors: &[Vec<u8>])
     tensors.iter().map(contribution).collect()
 }
 
-/// Half the distance between neighbours of the dtype around `value`, and what rounding to single precision first
-/// adds to it.
+/// Half the distance between neighbours of the dtype around `value`, and what rounding to single precision
+/// first adds to it.
 fn rounding(dtype: DType, value: f64) -> f64 {
     let (bits, least) = match dtype {
         DType::Float16 => (11, -25),
@@ -203,7 +203,8 @@ proptest! {
     }
 }
 
-/// Below two levels of aggregators there are up to 1,024 workers; the most that they add up to is when all have the same.
+/// Below two levels of aggregators there are up to 1,024 workers; the most that they add up to is when all
+/// have the same.
 #[test]
 fn a_thousand_workers() {
     let values = [1.0, -1.0, 1.0f32.next_down(), 0.75, -f32::MAX, 3e38, 1e-45, 0.0, 0.5f32.next_up()];
