@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from results import Results
+from tables import table
 
 BOUNDED, EXACT, OTHER = ("#1b6ca8", "o"), ("#d1751f", "s"), ("#5a8f3c", "^")
 
@@ -19,8 +20,6 @@ HEAD = """
 What MLT's loss bound p brings on the real programs in the lab: `sumac-figures exchange` and `sumac-figures convergence`. The two jobs of an
 exchange, with p = 0 and p = 10 %, sum in turns over the same daemons, so read ratios between them.
 """
-
-Table = Callable[..., str]
 
 
 def ms(seconds: float) -> str:
@@ -120,7 +119,7 @@ def image(folder: Path, name: str, title: str) -> str:
     return f"\n![{title}]({folder.name}/{name}.svg)\n" if (folder / f"{name}.svg").exists() else ""
 
 
-def exchange(report: dict[str, Any], table: Table, case: Callable[[dict[str, Any]], str]) -> str:
+def exchange(report: dict[str, Any], case: Callable[[dict[str, Any]], str]) -> str:
     """The runs of an exchange."""
     rows = []
     for run in report["runs"]:
@@ -132,13 +131,13 @@ def exchange(report: dict[str, Any], table: Table, case: Callable[[dict[str, Any
     return table(head, rows)
 
 
-def page(results: Results, folder: Path, table: Table) -> str:
+def page(results: Results, folder: Path) -> str:
     """The section; nothing where nothing was measured."""
     text, goals = "", []
     for case, title in TAILS.items():
         if report := results.case(case):
             text += f"\n### The tail of {title} under loss\n\n4 workers, {build(report)}; `tools/bench.sh {case}`.\n\n"
-            text += exchange(report, table, lambda run: f"{percent(run['loss'])} loss")
+            text += exchange(report, lambda run: f"{percent(run['loss'])} loss")
             worst = [run for run in report["runs"] if run["contender"].startswith("p =") and run["loss"] == 10_000]
             for run in worst:
                 reached = run["ratios"][1] <= 1.2
@@ -148,7 +147,7 @@ def page(results: Results, folder: Path, table: Table) -> str:
     if report := results.case(STRAGGLERS):
         rate = f"{report['rate'] // 10**6} Mbit/s" if report["rate"] else "no rate limit"
         text += f"\n### A straggler\n\n{report['elements']:,} elements, 4 workers, {rate}, {build(report)}; `tools/bench.sh {STRAGGLERS}`.\n\n"
-        text += exchange(report, table, lambda run: run["straggler"])
+        text += exchange(report, lambda run: run["straggler"])
         text += image(folder, "mlt-stragglers", "Time beside a straggler")
     rows = []
     for case, title in TRAININGS.items():

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from results import Results
+from tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE = "p4"
 TITLE = "\n## The P4 programs on Tofino\n"
-
-Table = Callable[[Iterable[str], Iterable[Iterable[Any]]], str]
 
 REMARK = """
 `make p4` compiles and assembles them with the open compiler, reads these numbers from its logs, and writes this section. No
@@ -42,7 +40,7 @@ def row(program: dict[str, Any]) -> tuple[str, ...]:
     return (f"`{program['program']}`", f"`{program['pipeline']}`", program["chip"], *(share(program[kind]) for kind in SHARES))
 
 
-def stages(program: dict[str, Any], table: Table) -> str:
+def stages(program: dict[str, Any]) -> str:
     """The table of a program's stages."""
     rows = [
         (stage["number"], stage["sram"], stage["tcam"], stage["salus"], ", ".join(f"`{name}`" for name in stage["tables"]))
@@ -51,12 +49,12 @@ def stages(program: dict[str, Any], table: Table) -> str:
     return f"\n### Stages of `{program['program']}`, pipeline `{program['pipeline']}`, on {program['chip']}\n\n" + table(("stage", "SRAM", "TCAM", "stateful ALUs", "tables"), rows)
 
 
-def page(results: Results, table: Table) -> str:
+def page(results: Results) -> str:
     """The section; nothing where nothing was compiled."""
     programs = (results.case(CASE) or {}).get("programs", [])
     if not programs:
         return ""
-    return TITLE + REMARK + table(HEAD, map(row, programs)) + "".join(stages(program, table) for program in programs)
+    return TITLE + REMARK + table(HEAD, map(row, programs)) + "".join(stages(program) for program in programs)
 
 
 def replaced(text: str, section: str) -> str:
@@ -72,10 +70,8 @@ def replaced(text: str, section: str) -> str:
 
 def main() -> int:
     """Writes the section into the page."""
-    from render import table
-
     path = ROOT / "docs" / "results.md"
-    path.write_text(replaced(path.read_text(), page(Results(ROOT / "docs" / "results"), table)))
+    path.write_text(replaced(path.read_text(), page(Results(ROOT / "docs" / "results"))))
     return 0
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Optional
 
 from results import Results
+from tables import table
 
 CASES = {
     "dyn4-static": "4 workers, static, 64 slots, the same scale",
@@ -82,7 +83,7 @@ def row(what: str, report: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def page(results: Results, table: Callable[[Iterable[str], Iterable[Iterable[Any]]], str]) -> str:
+def page(results: Results) -> str:
     """The section; empty without cases."""
     reports = [(what, results.case(name)) for name, what in CASES.items()]
     rows = [row(what, report) for what, report in reports if report is not None]

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from results import Results
-from simulated import case, column, tables
+from simulated import case, column, sections
+from tables import table
 
 NAMES = {
     "mlt-fig14": "mlt-fig14-scale",
@@ -99,10 +100,10 @@ def figures(results: Results, pyplot: Any) -> dict[str, Optional[Any]]:
     return drawn
 
 
-def page(results: Results, folder: Path, table: Callable[..., str]) -> str:
+def page(results: Results, folder: Path) -> str:
     """The section; nothing where nothing was made."""
     titles = {figure: f"{number} of MLT" for figure, number in NUMBERS.items()}
-    targets, text = tables(results, folder, table, titles, NAMES)
+    targets, text = sections(results, folder, titles, NAMES)
     if not text:
         return ""
     return HEAD + "\n" + table(("case", "to reach", "measured", ""), targets) + text

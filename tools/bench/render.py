@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Iterable, Optional
+from typing import Any, Optional
 
 import bounded
 import chips
@@ -20,6 +20,7 @@ import mlt
 import simulated
 from goals import GOALS
 from results import Results
+from tables import table
 
 HEAD = """# Results
 
@@ -43,14 +44,6 @@ FIGURES = [
     ("fig09-pool-size", "Figure 9: slots against time and round trip", "pool", "4 workers, MTU 1500; 10 MB at 100 Mbit/s, 100 MB without limit."),
     ("fig12-conversion", "Figure 12: cost of conversion", "conversion", "4 workers, no rate limit, 10 million elements, 64 slots. float16 and bfloat16 travel as 32-bit integers, int16 on the wire as half of that."),
 ]
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """A table in Markdown."""
-    head = list(head)
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
 
 
 def seconds(value: float) -> str:
@@ -196,11 +189,11 @@ def main() -> int:
         figures(folder),
         programs(results),
         converting(results),
-        dynamic.page(results, table),
-        simulated.page(results, folder, table),
-        mlt.page(results, folder, table),
-        bounded.page(results, folder, table),
-        chips.page(results, table),
+        dynamic.page(results),
+        simulated.page(results, folder),
+        mlt.page(results, folder),
+        bounded.page(results, folder),
+        chips.page(results),
         comparisons(results),
     ]
     if wrong := results.wrong():

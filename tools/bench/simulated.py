@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from results import Results
+from tables import table
 
 NAMES = {
     "fig10": "atp-fig10-loss",
@@ -174,8 +175,8 @@ def cell(value: Any) -> str:
     return str(value)
 
 
-def tables(
-    results: Results, folder: Path, table: Callable[..., str], titles: dict[str, str], files: dict[str, str]
+def sections(
+    results: Results, folder: Path, titles: dict[str, str], files: dict[str, str]
 ) -> tuple[list[tuple[str, ...]], str]:
     """The rows of targets and the parts of a section, for those figures of a paper that were made."""
     text = ""
@@ -195,11 +196,11 @@ def tables(
     return targets, text
 
 
-def page(results: Results, folder: Path, table: Callable[..., str]) -> str:
+def page(results: Results, folder: Path) -> str:
     """The section; nothing where nothing was made."""
     number = {figure: f"Figure {figure[3:]}" for figure in NAMES} | {"traffic": "Section 5.2.2"}
     titles = {figure: f"{number[figure]} of ATP" for figure in NAMES}
-    targets, text = tables(results, folder, table, titles, NAMES)
+    targets, text = sections(results, folder, titles, NAMES)
     if not text:
         return ""
     return HEAD + "\n" + table(("case", "to reach", "measured", ""), targets) + NOTES + text

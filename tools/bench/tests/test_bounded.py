@@ -13,7 +13,6 @@ HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
 
 import bounded
-from render import table
 from results import Results
 
 
@@ -30,7 +29,7 @@ class Bounded(unittest.TestCase):
                 (Path(name) / f"{case}.json".replace("_", "-")).write_text(json.dumps(report))
             results = Results(Path(name))
             self.assertEqual(results.wrong(), [])
-            return bounded.page(results, Path(name), table)
+            return bounded.page(results, Path(name))
 
     def test_nothing_measured_is_no_section(self) -> None:
         self.assertEqual(self.page(), "")

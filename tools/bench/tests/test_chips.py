@@ -10,7 +10,6 @@ HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
 
 import chips
-from render import table
 from results import Results
 
 DOCS = HERE.parents[1] / "docs"
@@ -29,10 +28,10 @@ class Programs(Results):
 class Section(unittest.TestCase):
     def test_the_page_has_the_committed_numbers(self) -> None:
         page = (DOCS / "results.md").read_text()
-        self.assertEqual(chips.replaced(page, chips.page(Results(DOCS / "results"), table)), page, "make p4")
+        self.assertEqual(chips.replaced(page, chips.page(Results(DOCS / "results"))), page, "make p4")
 
     def test_a_section_takes_the_place_of_the_former(self) -> None:
-        section = chips.page(Programs(), table)
+        section = chips.page(Programs())
         self.assertIn("| `x` | `front` | Tofino 1 | 3 of 12 (25%) |", section)
         self.assertIn("| 0 | 6 | 1 | 2 | `Ingress.hosts`, `Ingress.jobs` |", section)
         page = "# Results\n\n## All comparisons\n"

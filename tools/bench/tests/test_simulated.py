@@ -38,11 +38,11 @@ class Section(unittest.TestCase):
         return Results(self.folder)
 
     def test_nothing_is_said_of_nothing(self) -> None:
-        self.assertEqual(simulated.page(self.write(), self.folder, render.table), "")
+        self.assertEqual(simulated.page(self.write(), self.folder), "")
 
     def test_tables_and_targets_are_told(self) -> None:
         results = self.write(traffic=report(["sums_are_made", "packets"], [["two levels", 1.0], ["nowhere", 6.0123]], False))
-        page = simulated.page(results, self.folder, render.table)
+        page = simulated.page(results, self.folder)
         self.assertIn("| Section 5.2.2: a thing | much | more | **not reached** |", page)
         self.assertIn("| sums are made | packets |", page)
         self.assertIn("| nowhere | 6.01 |", page)
@@ -54,15 +54,15 @@ class Section(unittest.TestCase):
         parts = ["DCTCP", "none", "A", "A, B", "A, B, C", "C", "C, B"]
         results = self.write(**{"mlt-fig16": report(columns, [[name, 1.0] for name in parts])})
         (self.folder / "mlt-fig16-components.svg").write_text("<svg/>")
-        page = mlt.page(results, self.folder, render.table)
+        page = mlt.page(results, self.folder)
         self.assertIn("### Figures 16 and 17 of MLT: something", page)
         self.assertIn(f"![something]({self.folder.name}/mlt-fig16-components.svg)", page)
-        self.assertEqual(mlt.page(Results(self.folder / "none"), self.folder, render.table), "")
+        self.assertEqual(mlt.page(Results(self.folder / "none"), self.folder), "")
 
     def test_plots_are_shown_where_they_were_drawn(self) -> None:
         (self.folder / "atp-fig14-jobs.svg").write_text("<svg/>")
         columns = ["jobs", "hashed_gbps"]
-        page = simulated.page(self.write(fig14=report(columns, [[8, 9.2]])), self.folder, render.table)
+        page = simulated.page(self.write(fig14=report(columns, [[8, 9.2]])), self.folder)
         self.assertIn(f"![something]({self.folder.name}/atp-fig14-jobs.svg)", page)
 
     def test_what_was_made_is_drawn(self) -> None:
