@@ -13,7 +13,8 @@ use sumac_client::{JobOptions, Reduction, WireFormat};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Deployment, SumacOptions};
 use sumac_lab::programs::Programs;
-use sumac_tests::crew::{open_one, sum};
+use sumac_tests::Trainer;
+use sumac_tests::crew::sum;
 use sumac_tests::exact::{self, ReferenceSum, Results};
 use sumac_tests::npy;
 use sumac_tests::site::with_sumac;
@@ -81,8 +82,8 @@ with sumac.Client(socket) as client, client.open('mixed', rank=0, world=2, timeo
         let mut python = lab.start(lab.worker(0), "python", &mut command).unwrap();
 
         let options = JobOptions::new("mixed", 1, 2).timeout(LIMIT);
-        let rust =
-            open_one(sumac.socket(1), 1, &options).unwrap_or_else(|e| panic!("{e}: {}", python.log_tail()));
+        let rust = Trainer::open(sumac.socket(1), 1, &options)
+            .unwrap_or_else(|e| panic!("{e}: {}", python.log_tail()));
         let rusts = sum(rust.submit(SEED, COUNT)).to_vec();
         python.wait_success("the sum", LIMIT).unwrap();
         let numbers = ReferenceSum::of(rust.job.opened(), Reduction::Sum, 0.0);

@@ -12,10 +12,10 @@ use std::time::Duration;
 use sumac_client::{ClientError, Code, Failure, JobOptions};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Deployment, SumacOptions};
-use sumac_tests::crew::{self, Trainer};
+
 use sumac_tests::site::with_sumac;
 use sumac_tests::wait::LIMIT;
-use sumac_tests::{Crew, exact};
+use sumac_tests::{Crew, Trainer, crew, exact};
 
 /// The join timeout while a worker is missing.
 const SHORT: Duration = Duration::from_secs(3);

@@ -3,22 +3,13 @@
 use std::thread;
 use std::time::Duration;
 
-use sumac_client::{
-    Client, ClientError, Code, Element, Failure, Job, JobOptions, OpOptions, Pending, Reduction, Tensor,
-};
+use sumac_client::{ClientError, Code, Element, Failure, JobOptions, Pending, Reduction, Tensor};
 use sumac_lab::deployment::Deployment;
 
-use crate::exact::{self, ReferenceSum, Results, Value};
+use crate::exact::{ReferenceSum, Results, Value};
 use crate::stats;
+use crate::trainer::Trainer;
 use crate::wait::LIMIT;
-
-/// One worker's trainer with its job open.
-#[derive(Debug)]
-pub struct Trainer {
-    pub client: Client,
-    pub job: Job,
-    pub rank: u16,
-}
 
 /// The trainers of one job, by rank.
 #[derive(Debug)]
@@ -36,41 +27,10 @@ pub fn open(
     thread::scope(|scope| {
         let opening: Vec<_> = ranks
             .into_iter()
-            .map(|rank| (rank, scope.spawn(move || open_one(sumac.socket(rank), rank, &options(rank)))))
+            .map(|rank| (rank, scope.spawn(move || Trainer::open(sumac.socket(rank), rank, &options(rank)))))
             .collect();
         opening.into_iter().map(|(rank, opened)| (rank, opened.join().unwrap())).collect()
     })
-}
-
-/// Connects to a daemon and opens a job.
-pub fn open_one(
-    socket: impl AsRef<std::path::Path>,
-    rank: u16,
-    options: &JobOptions,
-) -> Result<Trainer, ClientError> {
-    let client = Client::connect(socket)?;
-    let job = client.open(options)?;
-    Ok(Trainer { client, job, rank })
-}
-
-impl Trainer {
-    /// Hands in this worker's values for a sum.
-    pub fn submit(&self, seed: u64, count: usize) -> Pending<f32> {
-        self.hand_in(self.values(seed, count), Reduction::Sum)
-    }
-
-    fn values<T: Value>(&self, seed: u64, count: usize) -> Tensor<T> {
-        let mut tensor = self.client.tensor::<T>(count).unwrap();
-        for (index, element) in tensor.iter_mut().enumerate() {
-            *element = exact::value(seed, self.rank, index);
-        }
-        tensor
-    }
-
-    fn hand_in<T: Value>(&self, tensor: Tensor<T>, reduction: Reduction) -> Pending<T> {
-        let pending = self.job.allreduce_with(tensor, OpOptions { reduction, ..OpOptions::default() });
-        pending.unwrap_or_else(|error| panic!("rank {}: {error}", self.rank))
-    }
 }
 
 impl Crew {

@@ -14,7 +14,9 @@ pub mod siege;
 pub mod site;
 pub mod stats;
 pub mod traffic;
+pub mod trainer;
 pub mod wait;
 
-pub use crew::{Crew, Trainer};
+pub use crew::Crew;
 pub use site::Site;
+pub use trainer::Trainer;

@@ -9,7 +9,7 @@ use sumac_lab::deployment::{Backend, Deployment};
 use sumac_lab::namespace::Namespace;
 use sumac_lab::process::Process;
 
-use crate::crew::Trainer;
+use crate::trainer::Trainer;
 use crate::wait::eventually;
 
 /// Asserts that each running daemon knows where all its frames are.

@@ -7,11 +7,11 @@ use sumac_client::{JobOptions, Reduction};
 use sumac_lab::deployment::{Backend, Deployment, DynamicOptions, SumacOptions};
 use sumac_lab::units::Rate;
 use sumac_lab::{LabSpec, Topology};
-use sumac_tests::crew::{self, assert_job_failed};
+use sumac_tests::crew::assert_job_failed;
 use sumac_tests::leg::Leg;
 use sumac_tests::site::with_sumac;
 use sumac_tests::wait::{LIMIT, eventually};
-use sumac_tests::{Crew, exact, stats};
+use sumac_tests::{Crew, Trainer, exact, stats};
 
 use super::{assert_aggregated, lab, sumac};
 
@@ -117,7 +117,7 @@ fn replaced(spec: LabSpec, co_located: u16) {
         sumac.start_daemon(2).unwrap();
 
         let options = sumac.in_its_mode(JobOptions::new("replaced", 2, 3).timeout(LIMIT));
-        let newcomer = crew::open_one(sumac.socket(2), 2, &options).unwrap();
+        let newcomer = Trainer::open(sumac.socket(2), 2, &options).unwrap();
         assert!(newcomer.job.opened().dynamic.as_ref().unwrap().resumed);
         let mut again = newcomer.submit(SEED, COUNT);
         assert!(again.wait_timeout(LIMIT).unwrap(), "the newcomer's sum hangs");

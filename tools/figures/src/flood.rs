@@ -10,11 +10,11 @@ use clap::Args;
 use serde::Serialize;
 use sumac_lab::Lab;
 use sumac_lab::clock::{Times, monotonic};
+use sumac_lab::cpu::CpuTime;
 use sumac_lab::cpu::{MachineTime, of_process};
 use sumac_lab::deployment::{Backend, Deployment};
 use sumac_lab::interrupt;
 use sumac_lab::options::MeasureArguments;
-use sumac_lab::process::CpuTime;
 use sumac_lab::run::contents::Contents;
 use sumac_lab::run::{RunOptions, Trainers};
 

@@ -26,14 +26,9 @@ use serde_json::Value;
 use crate::command;
 use crate::marking::Marking;
 use crate::namespace::{Link, Namespace};
+use crate::shaper::{BURST_BYTES, QUEUE_BYTES};
 use crate::spec::{Faults, LabSpec};
 use crate::units::{Probability, Rate};
-
-/// The burst of an idle shaped port. With less, the timers of this kernel lose a third of 1 Gbit/s.
-pub const BURST_BYTES: u64 = 256 * 1024;
-
-/// The queue of a shaped port before frames are dropped, as in the buffers of a small switch.
-pub const QUEUE_BYTES: u64 = 1024 * 1024;
 
 /// The rate of the detour: a full frame takes some 60 us.
 const DETOUR: Rate = Rate(200_000_000);

@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use crate::interrupt;
 use crate::lab::Lab;
-use crate::namespace::Namespace;
 use crate::process::Process;
+use crate::wiring::Tap;
 
 /// The kernel's buffer of each capture, in MiB: on few CPUs dumpcap waits for its turn.
 const BUFFER_MIB: &str = "64";
@@ -37,15 +37,6 @@ pub struct CaptureOptions {
     /// Keep at most this many bytes of each frame: 128 have all headers. By default the whole frame
     #[arg(long = "pcap-bytes", value_name = "BYTES", requires = "folder", value_parser = clap::value_parser!(u32).range(64..=65535))]
     pub bytes: Option<u32>,
-}
-
-/// A place where frames are captured: a cable's end, or a switch's port.
-#[derive(Clone, Debug)]
-pub(crate) struct Tap<'a> {
-    pub(crate) namespace: &'a Namespace,
-    pub(crate) interface: String,
-    /// The host at this end, and its interface where it has several.
-    pub(crate) name: String,
 }
 
 /// A file of captured frames.

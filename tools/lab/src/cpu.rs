@@ -4,10 +4,33 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::CpuTime;
-
 /// The kernel reports times to user space in hundredths of a second on every Linux (USER_HZ).
 const TICKS: f64 = 100.0;
+
+/// CPU time of a process, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuTime {
+    /// In user mode.
+    pub user: f64,
+    /// In the kernel on its behalf.
+    pub system: f64,
+}
+
+impl std::ops::Add for CpuTime {
+    type Output = CpuTime;
+
+    fn add(self, other: CpuTime) -> CpuTime {
+        CpuTime { user: self.user + other.user, system: self.system + other.system }
+    }
+}
+
+impl std::ops::Sub for CpuTime {
+    type Output = CpuTime;
+
+    fn sub(self, other: CpuTime) -> CpuTime {
+        CpuTime { user: self.user - other.user, system: self.system - other.system }
+    }
+}
 
 /// The time of all CPUs since boot, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -11,10 +11,7 @@ use std::net::Ipv4Addr;
 use anyhow::Result;
 
 use crate::namespace::{self, Link, Namespace};
-use crate::spec::{LabSpec, NearLeaf};
-
-/// The aggregator's leaf.
-pub(crate) const FAR_LEAF: usize = 1;
+use crate::spec::{FAR_LEAF, LabSpec, NearLeaf};
 
 /// The leaves' interfaces at a spine, the workers' first.
 const DOWNLINKS: [&str; 2] = ["leaf0", "leaf1"];

@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::cable::{Cable, CableCounters};
-use crate::capture::Tap;
 use crate::fabric::Fabric;
 use crate::interrupt;
 use crate::marking;
@@ -18,7 +17,7 @@ use crate::namespace::Namespace;
 use crate::process::{Output, Process};
 use crate::record::{ProcessRecord, Record};
 use crate::spec::{LabSpec, Topology};
-use crate::wiring::{Hosts, UPLINK, WORKER_PORT};
+use crate::wiring::{Hosts, Tap, UPLINK, WORKER_PORT};
 
 /// A lab. Dropping it removes it, unless [`Lab::keep`] was called.
 #[derive(Debug)]

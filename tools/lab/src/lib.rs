@@ -23,6 +23,7 @@ pub mod process;
 pub mod programs;
 pub mod record;
 pub mod run;
+pub mod shaper;
 pub mod spec;
 pub mod trace;
 pub mod traces;

@@ -21,8 +21,8 @@ use aya::programs::{SchedClassifier, TcAttachType};
 use nix::sched::{CloneFlags, setns};
 use sumac_loader::preflight;
 
-use crate::cable::{BURST_BYTES, QUEUE_BYTES};
 use crate::namespace::Namespace;
+use crate::shaper::{BURST_BYTES, QUEUE_BYTES};
 use crate::spec::LabSpec;
 use crate::units::Rate;
 

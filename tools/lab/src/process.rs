@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::command;
+use crate::cpu::{self, CpuTime};
 use crate::interrupt;
 use crate::record::{ProcessRecord, Record, end};
 
@@ -32,31 +33,6 @@ pub(crate) enum Output {
     /// A pipe, read by [`Process::take_stdout`].
     Pipe,
     File(File),
-}
-
-/// CPU time of a process, in seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct CpuTime {
-    /// In user mode.
-    pub user: f64,
-    /// In the kernel on its behalf.
-    pub system: f64,
-}
-
-impl std::ops::Add for CpuTime {
-    type Output = CpuTime;
-
-    fn add(self, other: CpuTime) -> CpuTime {
-        CpuTime { user: self.user + other.user, system: self.system + other.system }
-    }
-}
-
-impl std::ops::Sub for CpuTime {
-    type Output = CpuTime;
-
-    fn sub(self, other: CpuTime) -> CpuTime {
-        CpuTime { user: self.user - other.user, system: self.system - other.system }
-    }
 }
 
 impl Process {
@@ -115,7 +91,7 @@ impl Process {
 
     /// CPU time until now, that of its threads included; zero when it is gone.
     pub fn cpu(&self) -> CpuTime {
-        crate::cpu::of_process(self.pid()).unwrap_or_default()
+        cpu::of_process(self.pid()).unwrap_or_default()
     }
 
     pub fn ended(&mut self) -> Option<ExitStatus> {

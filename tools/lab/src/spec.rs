@@ -2,11 +2,11 @@
 
 use std::net::Ipv4Addr;
 use std::ops::{Range, RangeInclusive};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::fabric::FAR_LEAF;
 use crate::units::{Probability, Rate};
 
 /// The range of a lab's number of workers.
@@ -20,6 +20,9 @@ pub const QUEUES: RangeInclusive<u16> = 1..=8;
 
 /// The range of the number of racks in a lab of two levels.
 pub const RACKS: RangeInclusive<u16> = 2..=8;
+
+/// The aggregator's leaf of a fabric.
+pub(crate) const FAR_LEAF: usize = 1;
 
 /// The third byte of the subnet that joins the first rack to the root; those of workers are below.
 const UPLINKS: u8 = 100;
@@ -150,10 +153,12 @@ fn own_name() -> String {
 }
 
 impl LabSpec {
-    /// A lab of `workers` on straight veths, one port each, MTU 1500, named after this process.
+    /// A lab of `workers` on straight veths, one port each, MTU 1500, with a name that no other one of this
+    /// process has.
     pub fn new(workers: u16) -> LabSpec {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         LabSpec {
-            name: own_name(),
+            name: format!("{}-{}", own_name(), COUNT.fetch_add(1, Ordering::Relaxed)),
             workers,
             topology: Topology::PerPort,
             racks: 0,

@@ -45,16 +45,24 @@ use std::net::Ipv4Addr;
 use anyhow::Result;
 
 use crate::cable::{Cable, FAR, NEAR};
-use crate::capture::Tap;
-use crate::fabric::{FAR_LEAF, Fabric};
+use crate::fabric::Fabric;
 use crate::namespace::{self, Link, Namespace};
-use crate::spec::{LabSpec, Topology};
+use crate::spec::{FAR_LEAF, LabSpec, Topology};
 
 /// The interface of a worker, and of a parameter host.
 pub(crate) const WORKER_PORT: &str = "net0";
 
 /// A rack's interface towards the root.
 pub(crate) const UPLINK: &str = "up";
+
+/// A place where frames are captured: a cable's end, or a switch's port.
+#[derive(Clone, Debug)]
+pub(crate) struct Tap<'a> {
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) interface: String,
+    /// The host at this end, and its interface where it has several.
+    pub(crate) name: String,
+}
 
 /// The namespaces of a lab, by role.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use sumac_lab::clock::Times;
-use sumac_lab::process::CpuTime;
+use sumac_lab::cpu::CpuTime;
 use sumac_lab::run::Report;
 use sumac_lab::spec::LabSpec;
 use sumac_lab::trace::Trace;

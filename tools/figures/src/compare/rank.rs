@@ -4,8 +4,8 @@ use serde::Deserialize;
 
 use super::comparison::Measurement;
 use sumac_lab::clock::{Span, Times, around};
+use sumac_lab::cpu::CpuTime;
 use sumac_lab::cpu::MachineTime;
-use sumac_lab::process::CpuTime;
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct RankResult {

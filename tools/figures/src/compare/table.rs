@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::compare::offloads::TcpOffloads;
     use sumac_lab::clock::Times;
-    use sumac_lab::process::CpuTime;
+    use sumac_lab::cpu::CpuTime;
     use sumac_lab::spec::{Faults, LabSpec};
     use sumac_lab::units::{Probability, Rate};
 

@@ -4,6 +4,7 @@
 //! an operation at which a kill arrives is the machine's.
 
 mod leftovers;
+mod options;
 mod report;
 pub mod trainer;
 mod trainers;
@@ -12,7 +13,6 @@ mod victim;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use clap::{Args, value_parser};
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -21,11 +21,11 @@ use sumac_client::Mode;
 use crate::clock::monotonic;
 use crate::deployment::{Backend, Deployment, DirectOptions, DynamicOptions, SumacOptions};
 use crate::lab::Lab;
-use crate::options::by_name;
 use crate::spec::LabSpec;
 use crate::traces::Traces;
 
 pub use leftovers::unaccounted;
+pub use options::ChaosOptions;
 pub use report::{Kill, Outcome, Report, Row};
 use trainers::Trainers;
 pub use victim::{Kind, Victim};
@@ -38,34 +38,6 @@ const RECOVERY_LIMIT: Duration = Duration::from_secs(60);
 
 /// The time for the kernel to free programs and namespaces.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(30);
-
-/// The options of a run.
-#[derive(Clone, Debug, Args)]
-pub struct ChaosOptions {
-    /// Processes to kill
-    #[arg(long, default_value_t = 50, value_parser = value_parser!(u32).range(1..))]
-    pub kills: u32,
-    /// The seed of victims and pauses; by default from the clock
-    #[arg(long, default_value_t = seed(), hide_default_value = true)]
-    pub seed: u64,
-    /// The mode of the job: static or dynamic
-    #[arg(long, value_parser = by_name::<Mode>, default_value = "static")]
-    pub mode: Mode,
-    /// Elements of each worker's tensor
-    #[arg(long, default_value_t = 50_000, value_parser = value_parser!(u32).range(1..))]
-    pub elements: u32,
-    /// Seconds after a kill by which every operation has ended
-    #[arg(long, default_value_t = 20, value_parser = value_parser!(u64).range(1..))]
-    pub limit: u64,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-}
-
-fn seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(1, |now| u64::from(now.subsec_nanos()) ^ now.as_secs() << 8) % 1_000_000
-}
 
 /// Kills processes in one lab of programs and one of host aggregators, half of them in each.
 pub fn chaos(options: &ChaosOptions) -> Result<Report> {

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 use sumac_client::Mode;
 
-use super::ChaosOptions;
+use super::options::ChaosOptions;
 use super::trainers::Trainers;
 use super::victim::{Kind, Victim};
 use crate::clock::{Times, monotonic};

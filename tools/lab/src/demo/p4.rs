@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 
-use super::{DemoOptions, Scratch, in_lab, story, training};
+use super::options::DemoOptions;
+use super::stage::{Scratch, in_lab};
+use super::{story, training};
 use crate::deployment::{Pipeline, SumacOptions};
 use crate::spec::Faults;
 

@@ -3,9 +3,8 @@
 use anyhow::{Result, anyhow};
 use serde_json::json;
 
-use super::DemoOptions;
-use super::torch::TorchTrained;
-use super::training::{Epoch, Trained};
+use super::options::DemoOptions;
+use super::results::{Epoch, TorchTrained, Trained};
 use crate::cable::CableCounters;
 use crate::deployment::Deployment;
 use crate::run::{Frames, Modes};

@@ -6,10 +6,11 @@ use std::process::{ChildStdout, Command};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use serde::Deserialize;
 
+use super::options::DemoOptions;
+use super::results::TorchTrained;
+use super::story;
 use super::training::PYTHON;
-use super::{DemoOptions, story};
 use crate::checkout::script;
 use crate::command;
 use crate::deployment::Deployment;
@@ -23,52 +24,6 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// The port of rank 0's rendezvous; each host has its own network namespace.
 const PORT: u16 = 29500;
-
-/// The result of `tools/demo/ddp.py`.
-#[derive(Clone, Debug, Deserialize)]
-pub struct TorchTrained {
-    pub backend: String,
-    /// The version of PyTorch.
-    pub torch: String,
-    /// Elements of the model.
-    pub parameters: u64,
-    /// Part of the test images that the last model reads right.
-    pub accuracy: f64,
-    /// The number of steps that were timed.
-    pub steps: u64,
-    pub step_s: StepTimes,
-    /// Sumac's counters of copies, by `sumac.torch.stats`; none with Gloo.
-    #[serde(default)]
-    pub copies: Option<Copies>,
-}
-
-/// Bytes of tensors that were copied into and out of the memory that the daemon shares, and those that lay there.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct Copies {
-    pub copied_in_bytes: u64,
-    pub copied_out_bytes: u64,
-    pub in_place_in_bytes: u64,
-    pub in_place_out_bytes: u64,
-}
-
-impl Copies {
-    /// The copies of each tensor.
-    pub(super) fn name(self) -> &'static str {
-        match (self.copied_in_bytes + self.copied_out_bytes, self.in_place_in_bytes + self.in_place_out_bytes)
-        {
-            (0, _) => "no copy of a tensor",
-            (_, 0) => "one copy of each tensor into shared memory and one out of it",
-            _ => "some tensors in shared memory, one copy each way of the others",
-        }
-    }
-}
-
-/// Seconds that a step took, from its images to the updated model.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct StepTimes {
-    pub median: f64,
-    pub max: f64,
-}
 
 /// Checks that Python has PyTorch with `torch.distributed`.
 pub fn check_torch() -> Result<()> {

@@ -6,10 +6,10 @@ use std::process::{ChildStdout, Command};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use serde::Deserialize;
-use serde_json::Value;
 
-use super::{DemoOptions, story};
+use super::options::DemoOptions;
+use super::results::Trained;
+use super::story;
 use crate::checkout::script;
 use crate::command;
 use crate::deployment::Deployment;
@@ -21,43 +21,6 @@ pub(super) const PYTHON: &str = "/usr/bin/python3";
 
 /// The timeout of one training. It takes seconds, but machines differ.
 const LIMIT: Duration = Duration::from_secs(600);
-
-/// The result of `tools/demo/train.py`.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Trained {
-    pub epochs: Vec<Epoch>,
-    /// Part of the test images that the last network reads right.
-    pub accuracy: f64,
-    /// A hash of all weights.
-    pub weights_sha256: String,
-    /// The worker's counters; none where it trained alone.
-    #[serde(default)]
-    pub job: Value,
-    /// The terms of its job; none if it trained alone.
-    #[serde(default)]
-    pub opened: Value,
-}
-
-/// One pass over the training images.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Epoch {
-    /// The number, from 1.
-    pub epoch: u32,
-    /// Part of the test images that are read right after it.
-    pub accuracy: f64,
-    pub allreduce_s: Option<Spent>,
-    /// The mean part of the values that was missing, of operations with a loss bound.
-    #[serde(default)]
-    pub lost: Option<f64>,
-}
-
-/// Seconds that the operations of an epoch took.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct Spent {
-    pub count: u64,
-    pub median: f64,
-    pub max: f64,
-}
 
 /// Checks that Python has what the trainers need.
 pub fn check_python() -> Result<()> {

@@ -9,9 +9,9 @@ use sumac_client::{Loss, OpenReply};
 
 use super::contents::{Comparison, Contents};
 use super::counters::list;
+use super::options::{Operation, RunOptions};
 use super::reference_sum::Value as Element;
-use super::trainers::in_parallel;
-use super::{Operation, RunOptions, Trainers};
+use super::trainers::{Trainers, in_parallel};
 use crate::clock::{Span, Times};
 use crate::deployment::Deployment;
 

@@ -5,108 +5,37 @@ mod counters;
 mod dynamic;
 mod jobs;
 mod loss;
+mod measured;
+mod options;
 pub mod reference_sum;
 mod report;
 mod trainers;
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::Value;
 
 pub use counters::{Drops, Frames, Modes, PacketsPerMessage, RoundTrips};
 pub use dynamic::{Dynamic, HostReport};
 pub use jobs::JobReport;
 pub use loss::LossReport;
+pub use options::{Operation, RunOptions};
 pub use report::Report;
 pub use trainers::Trainers;
 
-use crate::cable::CableCounters;
-use crate::capture::{Capture, CaptureOptions};
-use crate::clock::{self, Span, Times};
-use crate::cpu::MachineTime;
-use crate::deployment::{Deployment, SumacOptions};
+use crate::capture::Capture;
+use crate::clock::{self, Times};
+use crate::cpu::{CpuTime, MachineTime};
+use crate::deployment::Deployment;
 use crate::interrupt;
 use crate::lab::Lab;
-use crate::process::{CpuTime, Process};
+use crate::process::Process;
 use crate::spec::LabSpec;
-use crate::trace::{Sampler, Trace};
-use contents::{Comparison, Contents};
+use crate::trace::Sampler;
+use contents::Contents;
 use jobs::Jobs;
+use measured::{Counted, Measured};
 use reference_sum::Value as Element;
-use sumac_client::{DType, Loss, OpenReply, Reduction, WireFormat, bf16, f16};
-
-#[derive(Clone, Debug)]
-pub struct RunOptions {
-    pub lab: LabSpec,
-    pub sumac: SumacOptions,
-    pub operation: Operation,
-    /// Jobs that do so at the same time, each with all workers.
-    pub jobs: u16,
-    pub iterations: u32,
-    /// Operations before them, verified and not measured: the first one touches fresh memory everywhere.
-    pub warmup: u32,
-    /// The seed of the tensors' values.
-    pub seed: u64,
-    pub limit: Duration,
-    /// Whether to count what worker 0 sends in each 10 ms.
-    pub trace: bool,
-    /// The captures of its frames.
-    pub captures: CaptureOptions,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct Operation {
-    /// Elements of each worker's tensor.
-    pub elements: usize,
-    /// Their type.
-    pub dtype: DType,
-    /// The reduction of the workers' values.
-    pub reduction: Reduction,
-    /// The wire format of floats.
-    pub wire: WireFormat,
-    /// The fraction of its elements that each worker may be left out with.
-    pub loss_bound: f32,
-    /// Whether trainers poll for its end, before they wait for the message.
-    pub polled: bool,
-}
-
-impl Operation {
-    /// The sum of this many float32 elements, as 32-bit integers.
-    pub fn sum(elements: usize) -> Operation {
-        let (dtype, reduction, wire) = (DType::Float32, Reduction::Sum, WireFormat::Int32);
-        Operation { elements, dtype, reduction, wire, loss_bound: 0.0, polled: false }
-    }
-}
-
-/// The measured part of a run.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Measured {
-    /// From the first job's start to the last one's end.
-    pub(crate) spans: Vec<Span>,
-    pub(crate) spans_of_jobs: Vec<Vec<Span>>,
-    pub(crate) trace: Option<Trace>,
-    pub(crate) cpu: CpuTime,
-    pub(crate) machine: MachineTime,
-    pub(crate) comparison: Comparison,
-    /// The missing contributions of all measured operations with a loss bound.
-    pub(crate) losses: Vec<Loss>,
-}
-
-/// All counters of a run.
-pub(crate) struct Counted {
-    /// The terms of the first job.
-    pub(crate) opened: OpenReply,
-    /// The workers' daemons, by rank.
-    pub(crate) stats: Vec<Value>,
-    pub(crate) jobs: Vec<JobReport>,
-    /// The daemons of the parameter hosts.
-    pub(crate) parameter_hosts: Vec<Value>,
-    /// The aggregators, the root first; null where nobody aggregates.
-    pub(crate) aggregators: Vec<Value>,
-    pub(crate) injected: CableCounters,
-}
+use sumac_client::{DType, bf16, f16};
 
 /// Builds the lab, runs, measures, and removes the lab. A wrong sum is not an error: the report states it.
 pub fn run(options: &RunOptions) -> Result<Report> {

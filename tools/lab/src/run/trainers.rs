@@ -9,8 +9,8 @@ use sumac_client::{
     Client, ClientError, CollectiveKind, Job, JobOptions, Loss, Mode, OpOptions, OpenReply, Pending, Tensor,
 };
 
-use super::Operation;
 use super::contents::{Blocks, Comparison, Contents};
+use super::options::Operation;
 use super::reference_sum::{ReferenceSum, Value as Element};
 use crate::clock::{Span, around, monotonic};
 use crate::deployment::Deployment;
