@@ -61,8 +61,8 @@ check: ## one crate: formatting, clippy with warnings denied, its tests (C=sumac
 	cargo test --locked --package $(C)
 
 .PHONY: test-fast
-test-fast: ## what needs no root, in some minutes: units, decisions, models, simulation, lints
-	@tools/test-fast.sh
+test-fast: ## what needs no root, in at most five minutes: units, decisions, models, simulation, lints
+	@tools/run_tests.py --fast
 
 .PHONY: spec
 spec: ## the mechanisms of the three papers, with the code and the tests that cite them
@@ -75,7 +75,7 @@ nightly: ## what CI has no time for, with a table of outcomes in target/nightly.
 .PHONY: test
 test: ## everything: units, simulation, model checking, eBPF programs, packages, end to end
 	@tools/setup.sh --test
-	@tools/test.sh
+	@tools/run_tests.py
 
 .PHONY: p4
 p4: ## compile the P4 programs into target/p4 and print what they take of a Tofino (docs/p4.md: how to get the compilers)
@@ -131,11 +131,6 @@ format: ## check the formatting of all crates
 	cargo fmt --check --manifest-path xdp-prog/Cargo.toml
 	cargo fmt --check --manifest-path nic-agg/ebpf/Cargo.toml
 	cargo fmt --check --manifest-path tools/cable-prog/Cargo.toml
-
-# The whole workspace is selected, as by the tests: dependencies have the same features then and are built once.
-.PHONY: build-benches
-build-benches: setup ## build the benchmarks, without optimisation
-	cargo build --workspace --locked --bench '*'
 
 .PHONY: lint
 lint: format ## formatting, and clippy with warnings denied

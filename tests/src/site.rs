@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use sumac_lab::deployment::{Deployment, SumacOptions};
 use sumac_lab::namespace::Namespace;
@@ -14,34 +13,39 @@ use sumac_lab::{Lab, LabSpec};
 use crate::wait::LIMIT;
 use crate::{Crew, stats};
 
-/// One lab at a time, also when the tests were not started with `--test-threads 1`.
-static TURN: Mutex<()> = Mutex::new(());
-
-/// Labs of this process so far; a part of their names.
-static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Held by tests with labs: shared by most, by one alone that compares shares of traffic.
+static MACHINE: RwLock<()> = RwLock::new(());
 
 /// The right to have a lab, until it is dropped.
-type Turn = MutexGuard<'static, ()>;
+#[derive(Debug)]
+enum Turn {
+    Shared { _guard: RwLockReadGuard<'static, ()> },
+    Alone { _guard: RwLockWriteGuard<'static, ()> },
+}
 
 /// Tests that have said that they cannot have a lab: each prints it once, because these lines are counted.
 static SKIPPED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Runs a test that makes labs of its own, in its turn.
 pub fn in_turn(body: impl FnOnce()) {
-    let Some(_turn) = turn() else { return };
+    let Some(_turn) = turn(false) else { return };
     body();
 }
 
 /// Waits for this test's turn; `None`, after saying so, when this machine cannot have a lab.
-fn turn() -> Option<Turn> {
+fn turn(alone: bool) -> Option<Turn> {
     if nix::unistd::geteuid().is_root() {
         // A test that failed with a lab has taken it down in its panic.
-        return Some(lock(&TURN));
+        return Some(if alone {
+            Turn::Alone { _guard: MACHINE.write().unwrap_or_else(PoisonError::into_inner) }
+        } else {
+            Turn::Shared { _guard: MACHINE.read().unwrap_or_else(PoisonError::into_inner) }
+        });
     }
     let test = test_name();
     let required = std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1");
     assert!(!required, "{test} needs root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN, CAP_NET_RAW)");
-    if lock(&SKIPPED).insert(test.clone()) {
+    if SKIPPED.lock().unwrap_or_else(PoisonError::into_inner).insert(test.clone()) {
         println!("SKIP {test}: network namespaces and XDP need root");
     }
     None
@@ -52,10 +56,6 @@ fn test_name() -> String {
     std::thread::current().name().unwrap_or("a test").to_owned()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A lab. End a test with [`Site::leave_nothing`]; a test that panics has it removed too.
 #[derive(Debug)]
 pub struct Site {
@@ -64,11 +64,10 @@ pub struct Site {
 }
 
 impl Site {
-    /// A lab as specified, with a name of its own; `None`, after saying so, when this machine cannot have one.
+    /// A lab as specified; `None`, after saying so, when this machine cannot have one. A lab whose cables mark
+    /// congestion is there for shares of traffic to be compared: no other lab is beside it.
     pub fn up(spec: LabSpec) -> Option<Site> {
-        let turn = turn()?;
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let spec = LabSpec { name: format!("e2e{}-{number}", std::process::id()), ..spec };
+        let turn = turn(spec.ecn_threshold_kb.is_some())?;
         let lab = Lab::up(spec).unwrap_or_else(|error| panic!("{error:#}"));
         Some(Site { lab, turn })
     }
