@@ -2,6 +2,11 @@
 //! changes anything. The order is fixed: identity first, so that a stranger learns nothing more.
 
 pub mod dynamic;
+mod identity;
+
+use self::identity::identity;
+pub use self::identity::source;
+pub use crate::workers::{all_workers, rank};
 
 use crate::{
     Header, Kind, Reason,
@@ -10,53 +15,6 @@ use crate::{
     stream::is_later,
     tables::{HostJobEntry, JobEntry, WorkerEntry, job_flag},
 };
-
-/// The bitmap of a job's workers.
-#[inline(always)]
-pub const fn all_workers(world: u16) -> u32 {
-    if world >= 32 { u32::MAX } else { (1 << world) - 1 }
-}
-
-/// The rank in a one-hot bitmap of a job with `world` workers.
-#[inline(always)]
-pub const fn rank(bitmap: u32, world: u16) -> Option<u16> {
-    if bitmap == 0 || bitmap & (bitmap - 1) != 0 || bitmap & !all_workers(world) != 0 {
-        return None;
-    }
-    // trailing_zeros without the instruction that eBPF lacks.
-    let mut rank = 0;
-    if bitmap & 0xffff_0000 != 0 {
-        rank += 16;
-    }
-    if bitmap & 0xff00_ff00 != 0 {
-        rank += 8;
-    }
-    if bitmap & 0xf0f0_f0f0 != 0 {
-        rank += 4;
-    }
-    if bitmap & 0xcccc_cccc != 0 {
-        rank += 2;
-    }
-    if bitmap & 0xaaaa_aaaa != 0 {
-        rank += 1;
-    }
-    Some(rank)
-}
-
-/// Checks whose packet it is: the job's, in this incarnation.
-#[inline(always)]
-fn identity(header: &Header, flags: u16, token: u64, epoch: u16) -> Result<(), Reason> {
-    if flags & job_flag::ACTIVE == 0 {
-        return Err(Reason::UnknownJob);
-    }
-    if header.token != token {
-        return Err(Reason::BadToken);
-    }
-    if header.epoch != epoch {
-        return Err(Reason::WrongEpoch);
-    }
-    Ok(())
-}
 
 /// Checks who speaks, of a packet to an aggregator: gives the sender's rank; at the root, the rack's.
 ///
@@ -114,12 +72,6 @@ fn sender_rank(header: &Header, job: &JobEntry) -> Result<u16, Reason> {
         return Err(Reason::WrongWorker);
     }
     rank(bitmap, job.world).ok_or(Reason::WrongWorker)
-}
-
-/// Checks that a packet comes from the address bound to its worker.
-#[inline(always)]
-pub fn source(src_ip: u32, worker: &WorkerEntry) -> Result<(), Reason> {
-    if worker.ip == src_ip { Ok(()) } else { Err(Reason::WrongSource) }
 }
 
 /// The slot that a packet names, within its lane.

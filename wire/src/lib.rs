@@ -35,6 +35,7 @@ pub mod stream;
 pub mod tables;
 pub mod time;
 pub mod tos;
+pub mod workers;
 
 pub use header::{Header, Kind};
 pub use reason::Reason;

@@ -86,7 +86,7 @@ impl JobEntry {
     /// Returns the workers' bitmap of a complete slot.
     #[inline(always)]
     pub const fn all(&self) -> u32 {
-        crate::admit::all_workers(self.world)
+        crate::workers::all_workers(self.world)
     }
 }
 

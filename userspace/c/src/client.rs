@@ -1,30 +1,18 @@
 //! Connections to the daemon, and memory registered on them.
 
-use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ::sumac_client::{Client, Location, Memory};
+use ::sumac_client::{Client, Location};
 
 use crate::error::{Error, call};
-use crate::handle::Table;
 use crate::input::{required, text};
-use crate::job::JOBS;
-use crate::request::REQUESTS;
+use crate::state::{CLIENTS, ClientState, JOBS, REQUESTS};
 use crate::types::{sumac_client, sumac_status};
 use crate::version;
 
 /// The daemon's socket unless its configuration has another.
 const DEFAULT_SOCKET: &str = "/run/sumac/sumac.sock";
-
-pub(crate) static CLIENTS: Table<sumac_client, ClientState> = Table::new("client");
-
-/// A connection, with its memory by address.
-#[derive(Debug)]
-pub(crate) struct ClientState {
-    pub(crate) client: Client,
-    memory: Mutex<BTreeMap<usize, Memory>>,
-}
 
 impl ClientState {
     /// The registered memory that has these bytes.

@@ -138,7 +138,7 @@ pub extern "C" fn sumac_last_error() -> *const sumac_error {
 /// Thread safety: any thread, at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn sumac_strerror(status: std::mem::MaybeUninit<sumac_status>) -> *const c_char {
-    let number = crate::input::number(status);
+    let number = crate::layout::number(status);
     let found = sumac_status::ALL.iter().find(|(status, _, _)| *status as u32 == number);
     let text: &'static CStr = found.map_or(c"not a status of libsumac", |(_, _, text)| *text);
     text.as_ptr()

@@ -6,29 +6,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::sumac_client::{
-    Job, JobOptions, JobSpec, Memory, Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFormat,
+    Job, JobOptions, JobSpec, Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFormat,
 };
 
-use crate::client::{CLIENTS, ClientState};
 use crate::error::{Error, call};
-use crate::handle::Table;
 use crate::input::{choose_or_default, initialize, required, short, structure, text};
-use crate::request::REQUESTS;
+use crate::state::{CLIENTS, ClientState, JOBS, JobState, REQUESTS};
 use crate::types::{
     SUMAC_SCALE_BLOCK, sumac_choice, sumac_client, sumac_job, sumac_job_options, sumac_mode,
     sumac_not_finite, sumac_order, sumac_status, sumac_topology, sumac_wire,
 };
-
-pub(crate) static JOBS: Table<sumac_job, JobState> = Table::new("job");
-
-/// A job, with its client.
-#[derive(Debug)]
-pub(crate) struct JobState {
-    pub(crate) client: Arc<ClientState>,
-    pub(crate) job: Job,
-    /// The memory of its barriers and how many there were. Locked during one.
-    pub(crate) barrier: Mutex<(Option<Memory>, u64)>,
-}
 
 const MODES: &[(sumac_mode, Mode)] = &[
     (sumac_mode::SUMAC_MODE_STATIC, Mode::Static),

@@ -4,13 +4,16 @@
 //! Handles are numbers in the form of pointers, never dereferenced, so a closed or wrong one is an error and not undefined
 //! behaviour. Panics end at the boundary ([`error::call`]).
 
+mod arguments;
 mod client;
 mod collective;
 mod error;
 mod handle;
 mod input;
 mod job;
+mod layout;
 mod request;
+mod state;
 mod status;
 mod transfer;
 pub mod types;

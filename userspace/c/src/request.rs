@@ -1,30 +1,12 @@
 //! Requests: submitted operations, waited for and cancelled.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use ::sumac_client::Operation;
-
 use crate::error::{Error, call};
-use crate::handle::Table;
 use crate::input::{fill, required};
-use crate::job::JobState;
+use crate::state::REQUESTS;
 use crate::types::{sumac_completion, sumac_request, sumac_status};
-
-pub(crate) static REQUESTS: Table<sumac_request, RequestState> = Table::new("request");
-
-/// An operation, with its job.
-#[derive(Debug)]
-pub(crate) struct RequestState {
-    pub(crate) job: Arc<JobState>,
-    operation: Mutex<Operation>,
-}
-
-impl RequestState {
-    pub(crate) fn new(job: Arc<JobState>, operation: Operation) -> RequestState {
-        RequestState { job, operation: Mutex::new(operation) }
-    }
-}
 
 /// Waits for an operation; returns false at the timeout, and removes its handle otherwise.
 fn finish(

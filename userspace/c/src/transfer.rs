@@ -5,10 +5,11 @@ use std::mem::MaybeUninit;
 
 use ::sumac_client::{MissingValues, Operand, RecvOptions, SendOptions};
 
-use crate::collective::{Begun, Elements, Options};
+use crate::arguments::{Elements, Options};
+use crate::collective::Begun;
 use crate::error::{Error, call};
 use crate::input::{choose, initialize, required, short, structure};
-use crate::job::JOBS;
+use crate::state::JOBS;
 use crate::types::{
     sumac_dtype, sumac_job, sumac_missing, sumac_op_options, sumac_recv_options, sumac_request, sumac_status,
 };

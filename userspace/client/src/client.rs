@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sumac_api::{Attach, Command, Hello, HelloReply, Secret, Stats, StatsReply, VERSION};
 
-use crate::connection::{Answer, Connection};
+use crate::connection::{Answer, Connection, body};
 use crate::tensor::{self, Element, Tensor};
 use crate::{ClientError, Job, JobOptions, Memory};
 
@@ -106,9 +106,4 @@ impl Client {
     pub fn stats_json(&self) -> Result<Value, ClientError> {
         Ok(self.connection.call(Command::Stats(Stats {}), &[])?.value)
     }
-}
-
-/// Parses a reply's body.
-pub(crate) fn body<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, ClientError> {
-    sumac_api::body(value).map_err(|error| ClientError::Protocol(error.to_string()))
 }

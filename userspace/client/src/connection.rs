@@ -295,6 +295,11 @@ impl AsFd for Connection {
     }
 }
 
+/// Parses a reply's body.
+pub(crate) fn body<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, ClientError> {
+    sumac_api::body(value).map_err(|error| ClientError::Protocol(error.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

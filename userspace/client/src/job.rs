@@ -6,33 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumac_api::{
-    Cancel, CancelReply, Close, Collective, CollectiveKind, Command, DType, Failure, Loss, OpenReply,
+    Cancel, CancelReply, Close, Collective, CollectiveKind, Command, Failure, Loss, OpenReply,
     OperationReply, PollCq, PollCqReply, PostRecv, PostSend, Timing, TransferCompletion, WORD_COMPLETE,
 };
 
-use crate::client::body;
-use crate::connection::{Connection, Done};
+use crate::connection::{Connection, Done, body};
+use crate::place::Place;
 use crate::tensor::{Element, Tensor};
 use crate::{ClientError, Failed, OpOptions, RecvOptions, SendOptions};
 
 /// A submitted operation; the error returns the tensor of one that was not accepted.
 pub type Submitted<T> = Result<Pending<T>, Box<Failed<T>>>;
-
-/// The bytes of an operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// The input's region.
-    pub(crate) region: u64,
-    pub(crate) dtype: DType,
-    /// The offset of the tensor, or of this worker's input, in bytes.
-    pub(crate) offset: u64,
-    /// Elements of the whole tensor.
-    pub(crate) count: u64,
-    /// Region and offset of the result, if it is not in place.
-    pub(crate) output: Option<(u64, u64)>,
-    /// The offset of the completion word.
-    pub(crate) word: Option<u64>,
-}
 
 /// A job with this trainer as a worker. Without [`Job::close`] it stays open until the connection ends, which fails it on
 /// the other workers (for an attached client only if operations of its own are outstanding).

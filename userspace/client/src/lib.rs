@@ -23,13 +23,16 @@
 mod client;
 mod connection;
 mod error;
+mod failed;
 mod job;
 mod memory;
 mod options;
+mod place;
 mod tensor;
 
 pub use client::Client;
-pub use error::{ClientError, Failed};
+pub use error::ClientError;
+pub use failed::Failed;
 pub use half::{bf16, f16};
 pub use job::{Job, Pending, Submitted};
 pub use memory::{Location, Memory, Operand, Operation};

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use sumac_api::{Cancel, CancelReply, CollectiveKind, Command, DType, Loss};
 use sumac_memory::Lease;
 
-use crate::client::body;
-use crate::connection::{Connection, Done};
-use crate::job::Place;
+use crate::connection::{Connection, Done, body};
+use crate::place::Place;
 use crate::tensor::{Region, register};
 use crate::{ClientError, Job, OpOptions, RecvOptions, SendOptions};
 

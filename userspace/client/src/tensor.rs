@@ -11,9 +11,8 @@ use sumac_memory::{Lease, SharedRegion, Word};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::ClientError;
-use crate::client::body;
-use crate::connection::Connection;
-use crate::job::Place;
+use crate::connection::{Connection, body};
+use crate::place::Place;
 
 /// The alignment of tensors in a region, in bytes: no two share a cache line.
 const ALIGNMENT: usize = 64;

@@ -19,12 +19,14 @@ use aya::programs::{
 use nix::unistd::geteuid;
 use thiserror::Error;
 
-use crate::{chain::chain, replace::STAGED};
+use crate::chain::chain;
 
 pub const DEFAULT_PIN_ROOT: &str = "/sys/fs/bpf/sumac";
 
 /// The pin of an XDP program on its interface's ingress.
 pub const PROGRAM: &str = "prog";
+/// Begins the names of staged pins.
+pub(crate) const STAGED: &str = "new-";
 /// The pin of a directory's only link, or the beginning of the names of several.
 pub const LINK: &str = "link";
 /// The record of the version of the maps' layout. Maps beside it are whole; without it they are leftovers of a removal.

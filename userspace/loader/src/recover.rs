@@ -40,7 +40,7 @@ fn restore_programs(pins: &PinDirectory) -> Result<(), AttachError> {
     if !staged.try_exists().map_err(PinError::at(&staged))? {
         return Ok(());
     }
-    let staged = pins.pinned_program(&format!("{}{PROGRAM}", crate::replace::STAGED))?;
+    let staged = pins.pinned_program(&format!("{}{PROGRAM}", crate::pins::STAGED))?;
     for name in pins.links()? {
         if pins.linked_program(&name)? == staged {
             let path = pins.pin(&name);
@@ -61,7 +61,7 @@ fn restore_link(pins: &PinDirectory, former: &FormerLink) -> Result<(), AttachEr
     if path.try_exists().map_err(PinError::at(&path))? {
         return Ok(());
     }
-    pins.remove_link(&format!("{}{link}", crate::replace::STAGED))?;
+    pins.remove_link(&format!("{}{link}", crate::pins::STAGED))?;
     let Ok(interface) = Interface::by_name(interface) else {
         tracing::warn!(interface, "the interface is gone, whose program was about to change its mode");
         return Ok(());

@@ -17,11 +17,9 @@ use std::{
 
 use crate::{
     mode::BoundXdpMode,
-    pins::{ABI, LINK, PinDirectory, PinError, entries, file_name},
+    pins::{ABI, LINK, PinDirectory, PinError, STAGED, entries, file_name},
 };
 
-/// Begins the names of staged pins.
-pub(crate) const STAGED: &str = "new-";
 const COMMIT: &str = "commit";
 const MODE: &str = "mode-";
 

@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | [`sample`] | a sample: facts, the table of jobs, and a table of each job's parts |
 //! | [`counters`] | rates between two readings of statistics |
+//! | [`error`] | the reasons for which nothing is shown |
 //! | [`view`] | the screen, its selection and order |
 //! | [`text`] | a sample as text or JSON, for scripts |
 //! | [`terminal`] | the loop: keys, signals, samples from a thread of their own |
 #![forbid(unsafe_code)]
 
 pub mod counters;
+mod error;
 pub mod sample;
 mod terminal;
 mod text;
@@ -18,6 +20,7 @@ mod view;
 use std::io::Write as _;
 use std::time::Duration;
 
+pub use error::TopError;
 pub use sample::{Cell, Column, Sample, Source, Table, Unit};
 
 /// The options of `top`.
@@ -40,20 +43,6 @@ macro_rules! keys {
     () => {
         "Keys:\n  q, Esc, Ctrl-C   quit\n  Up, Down         select a job, whose parts are shown below\n  s                sort by the next column\n  r                reverse the order\n"
     };
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum TopError {
-    #[error("standard output is no terminal; give --once or --json")]
-    NoTerminal,
-    #[error("cannot use the terminal: {0}; give --once or --json")]
-    Terminal(std::io::Error),
-    #[error("cannot print the sample: {0}")]
-    Print(#[from] std::io::Error),
-    #[error("cannot start the thread that takes samples: {0}")]
-    Thread(std::io::Error),
-    #[error("{0}")]
-    Sample(String),
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

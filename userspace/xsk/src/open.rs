@@ -22,21 +22,28 @@ const MAX_FRAMES: u32 = 1 << 16;
 const BUSY_RETRIES: u32 = 20;
 const BUSY_RETRY_DELAY: Duration = Duration::from_millis(25);
 
-pub(crate) fn open(config: &QueueConfig) -> Result<XskQueue, OpenError> {
-    check(config)?;
-    let missing = |source| OpenError::NoInterface { interface: config.interface.clone(), source };
-    sockopt::check_interface(&config.interface).map_err(missing)?;
-    match config.mode {
-        BindMode::ZeroCopy => retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None),
-        BindMode::Copy => retry_while_busy(config, BindFlags::XDP_COPY, None),
-        BindMode::Auto => match retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None) {
-            Err(OpenError::NoZeroCopy { source, .. } | OpenError::NoQueue { source, .. }) => {
-                // Some drivers return EINVAL for "no zero-copy": only a copy bind shows whether the queue exists.
-                let reason = format!("the driver refused zero-copy: {source}");
-                retry_while_busy(config, BindFlags::XDP_COPY, Some(reason))
-            }
-            other => other,
-        },
+impl XskQueue {
+    /// Opens a socket and binds it.
+    ///
+    /// With [`BindMode::Auto`] a refused zero-copy bind is repeated in copy mode, with a new
+    /// socket and a new UMEM, because the kernel may have kept the old ones. A queue that is busy is retried for half a
+    /// second: the kernel releases the queue of a closed socket with a delay.
+    pub fn open(config: &QueueConfig) -> Result<XskQueue, OpenError> {
+        check(config)?;
+        let missing = |source| OpenError::NoInterface { interface: config.interface.clone(), source };
+        sockopt::check_interface(&config.interface).map_err(missing)?;
+        match config.mode {
+            BindMode::ZeroCopy => retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None),
+            BindMode::Copy => retry_while_busy(config, BindFlags::XDP_COPY, None),
+            BindMode::Auto => match retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None) {
+                Err(OpenError::NoZeroCopy { source, .. } | OpenError::NoQueue { source, .. }) => {
+                    // Some drivers return EINVAL for "no zero-copy": only a copy bind shows whether the queue exists.
+                    let reason = format!("the driver refused zero-copy: {source}");
+                    retry_while_busy(config, BindFlags::XDP_COPY, Some(reason))
+                }
+                other => other,
+            },
+        }
     }
 }
 

@@ -9,12 +9,10 @@ use serde::Serialize;
 use xsk_rs::socket::XdpStatistics;
 
 use crate::{
-    config::{Bound, QueueConfig},
-    error::OpenError,
+    config::Bound,
     frames::{Conservation, FrameTable, TxFrame},
     layout::UmemLayout,
     multi_buffer::{Buffers, Reassembly},
-    open,
     rings::{FrameRings, XskRings},
     sockopt,
 };
@@ -156,15 +154,6 @@ impl<R: FrameRings> XskQueue<R> {
 }
 
 impl XskQueue {
-    /// Opens a socket and binds it.
-    ///
-    /// With [`BindMode::Auto`](crate::BindMode::Auto) a refused zero-copy bind is repeated in copy mode, with a new
-    /// socket and a new UMEM, because the kernel may have kept the old ones. A queue that is busy is retried for half a
-    /// second: the kernel releases the queue of a closed socket with a delay.
-    pub fn open(config: &QueueConfig) -> Result<XskQueue, OpenError> {
-        open::open(config)
-    }
-
     /// Calls `each` with up to `budget` received packets, from their Ethernet header on, and returns their chunks to the
     /// kernel. Returns the number of packets.
     pub fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {

@@ -1,7 +1,7 @@
 //! The checks of the dynamic mode (ATP): of contributions at an aggregator and at a parameter host, and of the parameter
 //! host's results on their way down.
 
-use super::{identity, rank, source};
+use super::identity::{identity, source};
 use crate::{
     Header, Kind, MAX_LANES, Reason,
     dynamic::{
@@ -11,6 +11,7 @@ use crate::{
     header::{NO_SLOT, flag},
     stream::is_later,
     tables::{JobEntry, WorkerEntry, job_flag},
+    workers::rank,
 };
 
 /// Flags of the other modes.

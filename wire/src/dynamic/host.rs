@@ -9,10 +9,10 @@
 use super::rehash;
 use crate::{
     Kind, MAX_WORKERS, Reason,
-    admit::all_workers,
     budget::{Budget, Flush, is_quorum},
     header::{Header, exponent, flag},
     stream::is_later,
+    workers::all_workers,
 };
 
 /// Most senders below the second aggregator, and with as many workers each, 1,024 workers.

@@ -2,11 +2,12 @@
 
 mod admission;
 mod choice;
+mod local;
 mod routes;
 mod setup;
 mod terms;
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use self::admission::{AdmittedJobs, Role};
+pub(crate) use self::local::Local;
 use self::routes::Outlet;
 use self::setup::{FormerJobs, Setup, udp, udp_of, xdp};
 use crate::config::{BackendChoice, Config, RouteConfig};
@@ -30,15 +32,6 @@ pub(crate) use self::choice::FramePath;
 pub use self::setup::BackendError;
 pub(crate) use self::setup::attach_program;
 pub(crate) use self::terms::host_job;
-
-/// This host's address in the data plane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Local {
-    pub(crate) ip: Ipv4Addr,
-    pub(crate) port: u16,
-    /// Zero over UDP.
-    pub(crate) mac: [u8; 6],
-}
 
 pub(crate) struct Backend {
     local: Mutex<Local>,

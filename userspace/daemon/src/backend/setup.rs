@@ -7,8 +7,8 @@ use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
 use sumac_netutil::neighbour;
 use sumac_wire::DEFAULT_PATHS;
 
-use super::Local;
 use super::admission::AdmittedJobs;
+use super::local::Local;
 use crate::config::Config;
 use crate::datapath::{FrameIo, Route, UdpFrameIo, XdpConfig, XdpFrameIo};
 

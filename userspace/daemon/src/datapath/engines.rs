@@ -8,10 +8,11 @@ use sumac_transport::{JobError, LaneField, Operation, Packet, PeerId, Time};
 use sumac_wire::{CLASSES, Kind};
 
 use super::frame_io::{FrameIo, Received};
+use super::handoff::{HandoffQueue, thread_of};
 use super::job::{Event, InstallError, JobPeers, Rejection, WorkerJob};
 use super::lane::{Lane, check_capacity};
-use super::links::{Links, Progress, thread_of};
 use super::parameter::ThreadParameterHost;
+use super::progress::Progress;
 use super::stats::{JobStats, Undelivered};
 
 /// A job on one thread. A thread without a lane of the job has it too: its packets may arrive there.
@@ -41,7 +42,8 @@ fn first_chunk(resume: &[u32], lane: u16) -> u32 {
 /// All jobs of one thread. A host has few, so the list is searched.
 pub(super) struct Engines {
     thread: usize,
-    links: Links,
+    /// The queues of all threads, by the thread's number.
+    handoffs: Arc<[HandoffQueue]>,
     progress: Arc<Progress>,
     jobs: Vec<Job>,
     pub(super) parameter_host: ThreadParameterHost,
@@ -50,10 +52,15 @@ pub(super) struct Engines {
 
 impl Engines {
     /// `base_port`: the UDP port of shard 0.
-    pub(super) fn new(thread: usize, links: Links, progress: Arc<Progress>, base_port: u16) -> Engines {
-        let parameter_host = ThreadParameterHost::new(thread, links.len(), base_port);
+    pub(super) fn new(
+        thread: usize,
+        handoffs: Arc<[HandoffQueue]>,
+        progress: Arc<Progress>,
+        base_port: u16,
+    ) -> Engines {
+        let parameter_host = ThreadParameterHost::new(thread, handoffs.len(), base_port);
         let undelivered = Undelivered::default();
-        Engines { thread, links, progress, jobs: Vec::new(), parameter_host, undelivered }
+        Engines { thread, handoffs, progress, jobs: Vec::new(), parameter_host, undelivered }
     }
 
     fn find(&mut self, job: u16) -> Result<&mut Job, InstallError> {
@@ -63,7 +70,7 @@ impl Engines {
     pub(super) fn add(&mut self, plan: WorkerJob, io: &dyn FrameIo) -> Result<(), InstallError> {
         let WorkerJob { lanes, resume, .. } = &plan;
         let job = self.without_lanes(&plan)?;
-        let (shards, threads) = (job.shards, self.links.len());
+        let (shards, threads) = (job.shards, self.handoffs.len());
         let is_here = |lane: u16| thread_of(lane, shards, threads) == self.thread;
         let lanes = lanes
             .iter()
@@ -211,7 +218,7 @@ impl Engines {
         if let Some(lane) = entry.lane(lane) {
             return lane.engine.on_packet(now, &Packet { header, elements, from, is_marked });
         }
-        let thread = thread_of(lane, entry.shards, self.links.len());
+        let thread = thread_of(lane, entry.shards, self.handoffs.len());
         self.hand_off(thread, received);
     }
 
@@ -227,11 +234,11 @@ impl Engines {
     }
 
     fn hand_off(&mut self, thread: usize, received: Received<'_>) {
-        match self.links.get(thread) {
+        match self.handoffs.get(thread) {
             // A lane that the job does not have would be handed off without end.
-            Some(link) if thread != self.thread => {
+            Some(queue) if thread != self.thread => {
                 self.undelivered.crossed += 1;
-                self.undelivered.crossed_lost += u64::from(!link.hand_off(received));
+                self.undelivered.crossed_lost += u64::from(!queue.push(received));
             }
             _ => self.undelivered.no_lane += 1,
         }

@@ -17,9 +17,11 @@ use tokio::sync::watch;
 
 use super::engines::Engines;
 use super::frame_io::{FrameIo, Peer, Route};
+use super::handoff::{HandoffQueue, thread_of};
 use super::job::{EventSink, InstallError, ParameterJob, WorkerJob};
 use super::lane::Lane;
-use super::links::{Link, Links, Progress, thread_of};
+use super::links::{Link, Links, fail_lanes};
+use super::progress::Progress;
 use super::stats::DatapathStats;
 use super::thread::DatapathThread;
 
@@ -57,14 +59,17 @@ impl Datapath {
         let links = ios.iter().map(|_| Link::new()).collect::<io::Result<Vec<_>>>()?;
         let (links, commands): (Vec<_>, Vec<_>) = links.into_iter().unzip();
         let links: Links = links.into();
-        let progress = Arc::new(Progress::new(links.clone(), sink));
+        let handoffs: Arc<[HandoffQueue]> = links.iter().map(|link| link.handoffs.clone()).collect();
+        let all = links.clone();
+        let progress = Progress::new(Box::new(move |job, error| fail_lanes(&all, job, error)), sink);
+        let progress = Arc::new(progress);
         let (threads, died) = (Mutex::default(), watch::Sender::new(None));
         let datapath = Datapath { links, progress, threads, died, capacity: capacity.into(), shards };
         for (number, (io, commands)) in ios.into_iter().zip(commands).enumerate() {
             let name = if datapath.links.len() == 1 { name.to_owned() } else { format!("{name}-{number}") };
-            let link = datapath.links[number].clone();
-            let engines = Engines::new(number, datapath.links.clone(), datapath.progress.clone(), base_port);
-            let mut thread = DatapathThread::new(name.clone(), io, engines, link, commands);
+            let Link { handoffs: own, snapshot, .. } = datapath.links[number].clone();
+            let engines = Engines::new(number, handoffs.clone(), datapath.progress.clone(), base_port);
+            let mut thread = DatapathThread::new(name.clone(), io, engines, own, snapshot, commands);
             let (cpu, died) = (cpus.get(number).copied(), datapath.died.clone());
             let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 thread.stats.cpu = cpu.filter(|cpu| pin(&thread.stats.name, *cpu));
@@ -238,7 +243,7 @@ impl Datapath {
 
     /// Fails a job: its operations complete with `error`, as do later ones, until it is removed.
     pub fn fail_job(&self, job: u16, error: &JobError) {
-        self.progress.fail_lanes(job, error);
+        fail_lanes(&self.links, job, error);
     }
 
     /// Ends and removes a job. All its events have been reported when this returns.
@@ -288,7 +293,7 @@ impl Datapath {
         let ask = |link: &Link| {
             let wanted = link.snapshot.ask();
             if wanted.is_first {
-                link.wake();
+                link.handoffs.wake();
             }
             wanted
         };

@@ -12,25 +12,16 @@ use ciborium::de::from_reader;
 use ciborium::ser::into_writer;
 use serde::{Deserialize, Serialize};
 use sumac_host::FragmentKey;
-use sumac_transport::{Buffer, CompletionQueue, EngineState, OpId, SuspendedEngine, Time};
+use sumac_transport::{Buffer, CompletionQueue, EngineState, SuspendedEngine};
 
 use super::frame_io::{Build, FrameIo, IoReport, Received, Transmitted, wait};
 use super::handle::Datapath;
 use super::job::{InstallError, WorkerJob};
-use super::lane::Lane;
+use super::lane::{Lane, OperationState};
 use super::thread::DatapathThread;
 
 /// The longest wait for sent frames to complete before their socket is closed.
 const QUIESCE_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(500);
-
-/// A fragment in an engine: its key, when its first packets have left, and whether the engine still needs its memory.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct OperationState {
-    pub(super) number: OpId,
-    pub(super) key: FragmentKey,
-    pub(super) sent: Time,
-    pub(super) has_memory: bool,
-}
 
 #[derive(Serialize)]
 struct LaneRef<'a> {

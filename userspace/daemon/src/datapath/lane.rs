@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use serde::{Deserialize, Serialize};
 use sumac_host::{FragmentKey, OperationKey};
 use sumac_transport::{
     Completion, CompletionQueue, Engine, JobParams, JobState, OpId, Operation, PeerTable, Time, Tuning,
@@ -11,9 +12,8 @@ use sumac_transport::{
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use super::frame_io::{FrameIo, take_turn};
-use super::handover::OperationState;
 use super::job::{Event, InstallError, JobPeers, Rejection};
-use super::links::Progress;
+use super::progress::Progress;
 use super::stats::JobStats;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +50,15 @@ pub(super) fn check_capacity(needed: usize, io: &dyn FrameIo) -> Result<(), Inst
         return Err(InstallError::PacketTooLong { needed, capacity, elements });
     }
     Ok(())
+}
+
+/// A fragment in an engine: its key, when its first packets have left, and whether the engine still needs its memory.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct OperationState {
+    pub(super) number: OpId,
+    pub(super) key: FragmentKey,
+    pub(super) sent: Time,
+    pub(super) has_memory: bool,
 }
 
 impl Lane {

@@ -9,11 +9,13 @@
 mod engines;
 pub mod frame_io;
 pub mod handle;
+mod handoff;
 mod handover;
 pub mod job;
 mod lane;
 mod links;
 mod parameter;
+mod progress;
 mod snapshot;
 pub mod stats;
 mod thread;

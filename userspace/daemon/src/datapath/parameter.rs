@@ -9,9 +9,9 @@ use sumac_parameter::{ParameterHost, Sending, Worker};
 use sumac_wire::{Time, admit::payload_len};
 
 use super::frame_io::{FrameIo, Outgoing, Peer, Received, take_turn};
+use super::handoff::thread_of;
 use super::job::{InstallError, ParameterJob};
 use super::lane::check_capacity;
-use super::links::thread_of;
 
 /// The part of this host's memory that chunks may take on all threads together: one fourth.
 const MEMORY_DIVISOR: u64 = 4;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use sumac_transport::{JobError, Time};
 
 use super::engines::Engines;
 use super::frame_io::{FrameIo, wait};
-use super::links::{Command, HANDOFF_CAPACITY, Link};
+use super::handoff::{HANDOFF_CAPACITY, HandoffQueue};
+use super::snapshot::Snapshot;
 use super::stats::DatapathStats;
 use crate::sync::monotonic_ns;
 
@@ -21,12 +23,16 @@ const COMMANDS: usize = 64;
 /// The pause after a failed system call, so that a lasting error does not occupy the CPU.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
 
+/// Runs on a data path thread between two rounds of its loop.
+pub(super) type Command = Box<dyn FnOnce(&mut DatapathThread) + Send>;
+
 pub(super) struct DatapathThread {
     pub(super) io: Box<dyn FrameIo>,
     pub(super) engines: Engines,
     /// The thread's own part of its report.
     pub(super) stats: DatapathStats,
-    link: Link,
+    handoffs: HandoffQueue,
+    snapshot: Arc<Snapshot>,
     commands: Receiver<Command>,
     /// Ends the loop after the current command.
     pub(super) is_stopping: bool,
@@ -41,7 +47,8 @@ impl DatapathThread {
         name: String,
         io: Box<dyn FrameIo>,
         engines: Engines,
-        link: Link,
+        handoffs: HandoffQueue,
+        snapshot: Arc<Snapshot>,
         commands: Receiver<Command>,
     ) -> DatapathThread {
         let stats = DatapathStats { name, ..DatapathStats::default() };
@@ -49,7 +56,8 @@ impl DatapathThread {
             io,
             engines,
             stats,
-            link,
+            handoffs,
+            snapshot,
             commands,
             is_stopping: false,
             is_frozen: false,
@@ -101,18 +109,18 @@ impl DatapathThread {
     }
 
     fn publish(&mut self) {
-        let Some(due) = self.link.snapshot.due(self.published) else { return };
+        let Some(due) = self.snapshot.due(self.published) else { return };
         let now = Instant::now();
         if due <= now {
             self.published = Some(now);
-            self.link.snapshot.publish(|| self.stats());
+            self.snapshot.publish(|| self.stats());
         }
     }
 
     fn receive(&mut self) -> usize {
         let now = self.now();
         // Bounded: other threads may fill the queue as fast as it is emptied.
-        let handoffs = std::iter::from_fn(|| self.link.handoffs.pop()).take(HANDOFF_CAPACITY);
+        let handoffs = std::iter::from_fn(|| self.handoffs.pop()).take(HANDOFF_CAPACITY);
         let crossed = handoffs.map(|handoff| self.engines.on_received(now, handoff.received())).count();
         let engines = &mut self.engines;
         let outcome = self.io.receive(&mut |received| engines.on_received(now, received));
@@ -136,20 +144,20 @@ impl DatapathThread {
             let left = due.0.saturating_sub(self.now().0);
             Instant::now() + Duration::from_nanos(left)
         });
-        let deadline = timer.into_iter().chain(self.link.snapshot.due(self.published)).min();
-        let outcome = self.io.wait(deadline, self.link.wake.as_fd());
+        let deadline = timer.into_iter().chain(self.snapshot.due(self.published)).min();
+        let outcome = self.io.wait(deadline, self.handoffs.wake.as_fd());
         if self.check("wait", outcome) == Some(true) {
             // Resets the eventfd; the commands are in the channel.
-            let _ = self.link.wake.read();
+            let _ = self.handoffs.wake.read();
         }
     }
 
     /// Sleeps until a command, or until a report is due.
     fn rest(&mut self) {
-        let due = self.link.snapshot.due(self.published);
-        let outcome = wait(&[(self.link.wake.as_fd(), PollFlags::POLLIN)], due);
+        let due = self.snapshot.due(self.published);
+        let outcome = wait(&[(self.handoffs.wake.as_fd(), PollFlags::POLLIN)], due);
         if self.check("wait", outcome) == Some(true) {
-            let _ = self.link.wake.read();
+            let _ = self.handoffs.wake.read();
         }
     }
 
@@ -194,6 +202,6 @@ impl DatapathThread {
 
 impl Drop for DatapathThread {
     fn drop(&mut self) {
-        self.link.snapshot.end();
+        self.snapshot.end();
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::start::Channels;
-use super::{JobTask, blocking};
+use super::task::{JobTask, blocking};
 use crate::job_events::{Freeze, HandedOver, TaskEvent};
 use crate::sync::monotonic_ns;
 

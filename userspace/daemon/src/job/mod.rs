@@ -3,32 +3,19 @@
 
 mod live;
 mod start;
-
-use std::sync::Arc;
+mod task;
 
 use sumac_api::Failure;
 use sumac_control::{Grant, JobFailure, Member, Outcome, SuspendedMember};
 use sumac_host::{JobEnd, JobId};
-use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use self::start::Channels;
-use crate::backend::Backend;
-use crate::core::Core;
+use self::task::blocking;
+pub(crate) use self::task::{JobContext, JobTask};
 use crate::job_events::TaskEvent;
-use crate::opens::Opens;
-use crate::plan::Plan;
-use crate::spans::{JobSpans, Spans};
+use crate::spans::JobSpans;
 use crate::sync::monotonic_ns;
-
-/// The parts of the daemon that a job's task uses.
-#[derive(Clone, Debug)]
-pub(crate) struct JobContext {
-    pub(crate) core: Arc<Core>,
-    pub(crate) backend: Arc<Backend>,
-    pub(crate) spans: Arc<Spans>,
-    pub(crate) opens: Arc<Opens>,
-}
 
 /// Starts the tasks of jobs as they are opened.
 pub(crate) async fn spawn(context: JobContext, mut starts: UnboundedReceiver<JobId>) {
@@ -37,14 +24,6 @@ pub(crate) async fn spawn(context: JobContext, mut starts: UnboundedReceiver<Job
             tokio::spawn(job.run(events));
         }
     }
-}
-
-#[derive(Debug)]
-pub(crate) struct JobTask {
-    context: JobContext,
-    id: JobId,
-    plan: Plan,
-    wake: Arc<Notify>,
 }
 
 impl JobTask {
@@ -194,11 +173,4 @@ async fn leave(member: Member, outcome: Outcome) {
         // The coordinator detects it by the missing heartbeats.
         log_limited!(warn, %error, "cannot leave the job at its coordinator");
     }
-}
-
-/// Runs a call that waits for the kernel or the data path outside the asynchronous threads.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| Failure::new(sumac_api::Code::Internal, format!("internal error: {error}")))
 }

@@ -11,7 +11,7 @@ use sumac_wire::PAGE_ELEMENTS;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{JobTask, blocking};
+use super::task::{JobTask, blocking};
 use crate::job_events::TaskEvent;
 use crate::path;
 

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use sumac_api::Failure;
 use sumac_metrics::{Description, Encoder, Group, Metric, Unit};
 
-use super::unreadable;
 use crate::backend::FramePath;
 use crate::datapath::{DatapathStats, IoReport};
 use crate::state::DaemonState;
@@ -166,6 +165,12 @@ pub(super) fn encode(
         FRAMES.encode(encoder, &states.map(|(state, count)| (vec![state.to_owned()], count)))?;
     }
     HOST_PROGRAM.encode(encoder, &host_program(state).map_err(unreadable)?)
+}
+
+/// Logs why a scrape is answered with an error.
+pub(super) fn unreadable(failure: Failure) -> fmt::Error {
+    tracing::warn!(%failure, "cannot read the data path's statistics for a scrape");
+    fmt::Error
 }
 
 fn host_program(state: &DaemonState) -> Result<Vec<(Vec<String>, u64)>, Failure> {

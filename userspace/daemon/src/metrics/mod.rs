@@ -8,7 +8,6 @@ mod jobs;
 use std::fmt;
 use std::sync::Arc;
 
-use sumac_api::Failure;
 use sumac_metrics::{Description, Encode, Encoder, process};
 
 use crate::datapath::DatapathStats;
@@ -21,7 +20,7 @@ pub(crate) struct DaemonMetrics(pub(crate) Arc<DaemonState>);
 impl Encode for DaemonMetrics {
     fn encode(&self, encoder: &mut Encoder<'_>) -> fmt::Result {
         let state = &self.0;
-        let threads = state.backend.stats().map_err(unreadable)?;
+        let threads = state.backend.stats().map_err(daemon::unreadable)?;
         daemon::encode(encoder, state, &threads)?;
         jobs::encode(encoder, jobs::samples(&state.core, &threads))?;
         if state.config.parameter_host.is_some() {
@@ -29,12 +28,6 @@ impl Encode for DaemonMetrics {
         }
         process::encode(encoder)
     }
-}
-
-/// Logs why a scrape is answered with an error.
-fn unreadable(failure: Failure) -> fmt::Error {
-    tracing::warn!(%failure, "cannot read the data path's statistics for a scrape");
-    fmt::Error
 }
 
 /// Returns the descriptions of all metrics, in the order of a scrape.
