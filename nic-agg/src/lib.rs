@@ -11,8 +11,7 @@
 //! | [`job`] | adds, resizes and removes jobs |
 //! | [`pool`] | the pools of slots |
 //! | [`tables`] | typed access to the maps |
-//! | [`drops`] | intentional drops |
-//! | [`status`] | the status of an eBPF or host aggregator |
+//! | [`status`] | its status, and that of any plane as text |
 //! | [`replay`] | nanoseconds per frame, of replayed jobs |
 //! | [`plane`] | the data plane of `sumac-agg serve` |
 //! | [`control_status`] | the status of the control plane |
@@ -26,7 +25,7 @@ pub mod aggregator;
 pub mod attach;
 pub mod control_status;
 pub mod detach;
-pub mod drops;
+mod drops;
 pub mod job;
 pub mod local;
 pub mod metrics;

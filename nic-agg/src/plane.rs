@@ -2,15 +2,17 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
+    ops::Range,
     path::Path,
     thread,
 };
 
 use sumac_agg_job::{
     NewJob, parents,
-    plane::{SlotsReasons, failed, take_over},
+    plane::{AggregatorPlane, SlotsReasons, failed, take_over},
+    status::Status,
 };
-use sumac_agg_layout::State;
+use sumac_agg_layout::{Drops, State};
 use sumac_control::plane::{
     DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
@@ -52,7 +54,7 @@ impl DataPlane for EbpfPlane {
         let ports = ports.map_err(|error| failed("reading the ports", &error))?;
         let limit = chunk_limit(state.elements, &ports);
         Ok(PlaneInfo {
-            kind: PlaneKind::Ebpf,
+            kind: Self::KIND,
             slots: state.slots,
             max_elements: limit.elements,
             narrowest: limit.port,
@@ -111,6 +113,22 @@ impl DataPlane for EbpfPlane {
 
     fn instance(&self) -> Result<u64, PlaneError> {
         self.bound_state().map(|state| state.instance)
+    }
+}
+
+impl AggregatorPlane for EbpfPlane {
+    const KIND: PlaneKind = PlaneKind::Ebpf;
+
+    fn status(&self) -> Result<Status, PlaneError> {
+        self.aggregator.status().map_err(unavailable)
+    }
+
+    fn set_drops(&self, jobs: Range<u16>, drops: Drops) -> Result<(), PlaneError> {
+        self.aggregator.set_drops(jobs, drops).map_err(unavailable)
+    }
+
+    fn slots_reasons(&self) -> &SlotsReasons {
+        &self.reasons
     }
 }
 

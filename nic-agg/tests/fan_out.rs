@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use sumac_agg::{Aggregator, AttachOptions, attach, job::worker_entry, status::Status};
-use sumac_agg_job::NewJob;
+use sumac_agg::{Aggregator, AttachOptions, attach, job::worker_entry};
+use sumac_agg_job::{NewJob, status::Status};
 use sumac_loader::{BoundXdpMode, XdpMode};
 use sumac_netutil::neighbour;
 use sumac_wire::{

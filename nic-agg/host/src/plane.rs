@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
+    ops::Range,
     sync::{
         Arc, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -12,17 +13,23 @@ use std::{
 
 use rand::{TryRngCore, rngs::OsRng};
 use sumac_agg_job::{
-    JobError, NewJob, endpoint, parents,
-    plane::{SlotsReasons, failed, take_over},
+    JobError, NewJob,
+    drops::DropRule,
+    endpoint, parents,
+    plane::{AggregatorPlane, SlotsReasons, failed, take_over},
     seen::{JobSeen, WorkerSeen},
+    status::{
+        ChunkLimit, DynamicPool, Status,
+        job::{JobStatus, Observed, by_reason, ended, job_status, slots_used, worker_status},
+    },
 };
 use sumac_agg_layout::{Drops, State};
 use sumac_control::plane::{
     DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
-use sumac_udp::Counts;
 use sumac_wire::{
-    Reason,
+    MAX_JOBS, PAGE_ELEMENTS, Reason, dynamic,
+    slot::SlotMeta,
     tables::{JobEntry, job_flag},
 };
 
@@ -129,11 +136,6 @@ impl HostDataPlane {
         self.shards.iter().map(|shard| shard.socket_bytes as u64).min()
     }
 
-    /// The sockets' packets and messages, by shard.
-    pub fn socket_counts(&self) -> Vec<Counts> {
-        self.shards.iter().map(Shard::counts).collect()
-    }
-
     pub fn entries(&self) -> Vec<(u16, JobEntry)> {
         let entries = |core: &HostAggregator| core.entries().map(|(job, entry)| (job, *entry)).collect();
         self.each(entries).next().unwrap_or_default()
@@ -154,7 +156,7 @@ impl HostDataPlane {
         self.each(jobs).next().unwrap_or_default()
     }
 
-    pub fn job_seen(&self, job: u16) -> JobSeen {
+    fn job_seen(&self, job: u16) -> JobSeen {
         self.each(|core| core.watch.job(job)).fold(JobSeen::default(), |sum, one| sum.and(&one))
     }
 
@@ -166,8 +168,18 @@ impl HostDataPlane {
         self.each(|core| core.watch.drops(job)).next().unwrap_or_default()
     }
 
-    pub fn set_drops(&self, job: u16, drops: Drops) {
-        self.lock_all().iter_mut().for_each(|core| core.watch.set_drops(job, drops));
+    fn job_status(
+        &self,
+        number: u16,
+        entry: &JobEntry,
+        addresses: &[SocketAddrV4],
+        parents: Vec<SocketAddrV4>,
+    ) -> JobStatus {
+        let workers = (0..)
+            .zip(addresses)
+            .map(|(rank, address)| worker_status(rank, *address, None, self.worker_seen(number, rank)));
+        let (seen, drops) = (self.job_seen(number), self.drops(number));
+        job_status(number, entry, Observed { parents, seen, drops, workers: workers.collect() })
     }
 
     fn check_alive(&self) -> Result<(), PlaneError> {
@@ -201,7 +213,7 @@ impl DataPlane for HostDataPlane {
         self.check_alive()?;
         let sizes = self.sizes();
         Ok(PlaneInfo {
-            kind: PlaneKind::Host,
+            kind: Self::KIND,
             slots: sizes.slots,
             max_elements: sizes.elements,
             narrowest: None,
@@ -293,6 +305,54 @@ impl DataPlane for HostDataPlane {
 
     fn is_alive(&self) -> bool {
         self.shards.iter().all(Shard::is_alive)
+    }
+}
+
+impl AggregatorPlane for HostDataPlane {
+    const KIND: PlaneKind = PlaneKind::Host;
+
+    fn status(&self) -> Result<Status, PlaneError> {
+        let (instance, sizes) = (self.instance()?, self.sizes());
+        let jobs = self.jobs().into_iter();
+        let jobs: Vec<JobStatus> = jobs
+            .map(|(number, entry, workers, parents)| self.job_status(number, &entry, &workers, parents))
+            .collect();
+        let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(sizes.elements);
+        let (held, timeout_ms) = (Some(self.held()), Some(sizes.slot_timeout));
+        let shared = DynamicPool { slots: sizes.dynamic_slots, held, timeout_ms };
+        let of_dynamic = size_of::<dynamic::SlotMeta>() as u64 + 4 * PAGE_ELEMENTS as u64;
+        let of_pool = u64::from(sizes.dynamic_slots) * of_dynamic;
+        Ok(Status {
+            plane: Self::KIND,
+            instance,
+            slots: sizes.slots,
+            slots_used: slots_used(&jobs),
+            dynamic: (shared.slots > 0).then_some(shared),
+            pool_bytes: (u64::from(sizes.slots) * of_slot + of_pool) * u64::from(sizes.shards),
+            elements: sizes.elements,
+            chunk_limit: ChunkLimit { elements: sizes.elements, port: None },
+            jumbo: false,
+            base_port: sizes.base_port,
+            shards: sizes.shards,
+            own_ip: None,
+            ports: Vec::new(),
+            sockets: self.shards.iter().map(Shard::counts).collect(),
+            drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, self.drops(job)))),
+            counters: by_reason(|reason| self.counter(reason)),
+            jobs,
+            ended: ended(self.entries(), |job| Ok::<_, PlaneError>(self.job_seen(job)))?,
+        })
+    }
+
+    fn set_drops(&self, jobs: Range<u16>, drops: Drops) -> Result<(), PlaneError> {
+        for core in &mut self.lock_all() {
+            jobs.clone().for_each(|job| core.watch.set_drops(job, drops));
+        }
+        Ok(())
+    }
+
+    fn slots_reasons(&self) -> &SlotsReasons {
+        &self.reasons
     }
 }
 

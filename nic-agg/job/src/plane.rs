@@ -2,11 +2,26 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{Mutex, PoisonError},
 };
 
-use sumac_control::plane::{KnownJob, LastEpoch, PlaneError, TakenOver};
+use sumac_agg_layout::Drops;
+use sumac_control::plane::{DataPlane, KnownJob, LastEpoch, PlaneError, PlaneKind, TakenOver};
 use sumac_wire::tables::{JobEntry, job_flag};
+
+use crate::status::Status;
+
+/// A data plane that aggregates, as the command line and the metrics see it.
+pub trait AggregatorPlane: DataPlane {
+    const KIND: PlaneKind;
+
+    /// Returns the status, without what the control plane knows of the jobs.
+    fn status(&self) -> Result<Status, PlaneError>;
+    /// Sets the intentional drops of jobs, present or future.
+    fn set_drops(&self, jobs: Range<u16>, drops: Drops) -> Result<(), PlaneError>;
+    fn slots_reasons(&self) -> &SlotsReasons;
+}
 
 /// The reasons for the jobs' numbers of slots, for which the tables of jobs have no room.
 #[derive(Default)]
@@ -17,10 +32,10 @@ impl SlotsReasons {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sets a job's reason; `None` removes it.
+    /// Sets a job's reason; `None` or an empty one removes it.
     pub fn set(&self, job: u16, reason: Option<&str>) {
         let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match reason {
+        match reason.filter(|reason| !reason.is_empty()) {
             Some(reason) => drop(reasons.insert(job, reason.to_owned())),
             None => drop(reasons.remove(&job)),
         }

@@ -2,20 +2,31 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
+    ops::Range,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use sumac_agg_job::{
-    JobError, NewJob, check_range, parents,
-    plane::{SlotsReasons, failed, take_over},
+    JobError, NewJob, check_range,
+    drops::DropRule,
+    parents,
+    plane::{AggregatorPlane, SlotsReasons, failed, take_over},
     resized,
-    seen::{JobSeen, WorkerSeen},
+    seen::JobSeen,
+    status::{
+        ChunkLimit, DynamicPool, Status,
+        job::{JobStatus, Observed, WorkerStatus, by_reason, ended, job_status, slots_used, worker_status},
+    },
 };
 use sumac_agg_layout::{Drops, State};
 use sumac_control::plane::{
     DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
-use sumac_wire::tables::{JobEntry, WorkerEntry, job_flag};
+use sumac_wire::{
+    BLOCK_ELEMENTS, MAX_JOBS,
+    header::ELEMENT_LEN,
+    tables::{JobEntry, WorkerEntry, job_flag},
+};
 
 use crate::{
     contents::Contents,
@@ -190,23 +201,24 @@ impl<T: Target> SwitchPlane<T> {
         counters::all(&self.switch)
     }
 
-    pub fn workers_seen(&self, job: u16) -> Result<Vec<WorkerSeen>, SwitchError> {
-        counters::of_workers(&self.switch, job)
-    }
-
     pub fn drops(&self, job: u16) -> Drops {
         drops::of_job(job, self.lock().contents.entries())
     }
 
-    /// Sets the intentional drops of jobs, present or future.
-    pub fn set_drops(&self, jobs: impl Iterator<Item = u16>, parts: Drops) -> Result<(), SwitchError> {
-        let mut held = self.lock();
-        self.change(&mut held, |contents| {
-            for job in jobs {
-                contents.remove_drops(job);
-                contents.add(drops::entries(job, parts));
-            }
-        })
+    fn job_status(&self, number: u16, new: &NewJob, seen: JobSeen) -> Result<JobStatus, SwitchError> {
+        let address = |hop: &WorkerEntry| SocketAddrV4::new(hop.ip.into(), hop.port);
+        let counts = counters::of_workers(&self.switch, number)?;
+        let workers = (0..).zip(&new.workers).zip(counts).map(|((rank, hop), seen)| WorkerStatus {
+            late: None,
+            ..worker_status(rank, address(hop), Some((hop.mac, hop.ifindex)), seen)
+        });
+        let observed = Observed {
+            parents: new.parents.iter().map(address).collect(),
+            seen,
+            drops: self.drops(number),
+            workers: workers.collect(),
+        };
+        Ok(JobStatus { aggregation: None, ..job_status(number, &new.active_entry(), observed) })
     }
 }
 
@@ -214,7 +226,7 @@ impl<T: Target> DataPlane for SwitchPlane<T> {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         let Sizes { base_port, shards, static_slots, dynamic_slots, elements, .. } = self.wiring.program;
         Ok(PlaneInfo {
-            kind: PlaneKind::P4,
+            kind: Self::KIND,
             slots: static_slots,
             max_elements: elements,
             narrowest: None,
@@ -297,6 +309,61 @@ impl<T: Target> DataPlane for SwitchPlane<T> {
         let mut held = self.lock();
         self.settle(&mut held).map_err(unavailable)?;
         Ok(held.instance())
+    }
+}
+
+impl<T: Target> AggregatorPlane for SwitchPlane<T> {
+    const KIND: PlaneKind = PlaneKind::P4;
+
+    fn status(&self) -> Result<Status, PlaneError> {
+        let (instance, sizes) = (self.instance()?, self.sizes());
+        let reading = |error: SwitchError| failed("reading the switch's counters", &error);
+        let seen = self.counters().map_err(reading)?;
+        let of = |job: u16| seen.get(usize::from(job)).copied().unwrap_or_default();
+        let held = self.jobs();
+        let active = held.iter().filter_map(|(number, held)| match held {
+            HeldJob::Active(new) => Some((*number, new)),
+            HeldJob::Former(_) => None,
+        });
+        let jobs = active.map(|(number, new)| self.job_status(number, new, of(number)));
+        let jobs: Vec<JobStatus> = jobs.collect::<Result<_, _>>().map_err(reading)?;
+        let former =
+            held.iter().map(|(job, held)| (*job, held.entry())).filter(|(_, entry)| !is_active(entry));
+        let dynamic = DynamicPool { slots: sizes.dynamic_slots, held: None, timeout_ms: None };
+        Ok(Status {
+            plane: Self::KIND,
+            instance,
+            slots: sizes.static_slots,
+            slots_used: slots_used(&jobs),
+            dynamic: (dynamic.slots > 0).then_some(dynamic),
+            pool_bytes: u64::from(sizes.cells()) * (BLOCK_ELEMENTS * ELEMENT_LEN) as u64,
+            elements: sizes.elements,
+            chunk_limit: ChunkLimit { elements: sizes.elements, port: None },
+            jumbo: false,
+            base_port: sizes.base_port,
+            shards: sizes.shards,
+            own_ip: None,
+            ports: Vec::new(),
+            sockets: Vec::new(),
+            drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, self.drops(job)))),
+            counters: by_reason(|reason| seen.iter().map(|seen| seen.counters[reason as usize]).sum()),
+            jobs,
+            ended: ended(former, |job| Ok::<_, PlaneError>(of(job)))?,
+        })
+    }
+
+    fn set_drops(&self, jobs: Range<u16>, parts: Drops) -> Result<(), PlaneError> {
+        let changed = self.change(&mut self.lock(), |contents| {
+            for job in jobs {
+                contents.remove_drops(job);
+                contents.add(drops::entries(job, parts));
+            }
+        });
+        changed.map_err(|error| failed("setting intentional drops", &error))
+    }
+
+    fn slots_reasons(&self) -> &SlotsReasons {
+        &self.reasons
     }
 }
 

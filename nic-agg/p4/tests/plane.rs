@@ -10,6 +10,7 @@ mod two_control_planes;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use sumac_agg_job::plane::AggregatorPlane as _;
 use sumac_agg_layout::Drops;
 use sumac_agg_p4::{
     SwitchPlane,

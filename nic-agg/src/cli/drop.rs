@@ -2,9 +2,9 @@
 
 use sumac_agg::{
     Aggregator,
-    drops::{DropRate, drops, percent},
     local::{self, Question},
 };
+use sumac_agg_job::drops::{DropRate, drops, numbers, percent};
 
 use super::options::{Target, print_json};
 
@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let drops = drops(args.up, args.down);
     match args.target.process() {
         Some(name) => drop(local::ask(&name, &Question::drop(args.job, drops))?),
-        None => Aggregator::open(&args.target.pins.pin_root)?.set_drops(args.job, drops)?,
+        None => Aggregator::open(&args.target.pins.pin_root)?.set_drops(numbers(args.job)?, drops)?,
     }
     if args.json {
         let (up, down) = (percent(drops.up), percent(drops.down));

@@ -9,8 +9,9 @@ use serde_json::Value;
 use sumac_agg::{
     Aggregator,
     local::{self, AskError, Question},
-    status::{Status, text::text, with_rates},
+    status::text::text,
 };
+use sumac_agg_job::status::{Status, with_rates};
 
 use super::options::Target;
 
@@ -55,12 +56,8 @@ pub fn status_json(target: &Target) -> anyhow::Result<Value> {
 fn ebpf_status(target: &Target, rates: bool) -> anyhow::Result<Status> {
     let aggregator = Aggregator::open(&target.pins.pin_root)?;
     let mut status = if rates { with_rates(|| aggregator.status())? } else { aggregator.status()? };
-    let mut reasons = notes(&aggregator, &Question::SlotsReasons);
-    let mut names = notes(&aggregator, &Question::JobNames);
-    for job in &mut status.jobs {
-        job.slots_reason = reasons.remove(&job.job);
-        job.name = names.remove(&job.job);
-    }
+    let reasons = notes(&aggregator, &Question::SlotsReasons);
+    status.set_notes(notes(&aggregator, &Question::JobNames), reasons);
     Ok(status)
 }
 

@@ -3,10 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sumac_agg::{
-    local::{self, Question},
-    status::job::STRAGGLER_RATIO,
-};
+use sumac_agg::local::{self, Question};
+use sumac_agg_job::status::job::STRAGGLER_RATIO;
 use sumac_loader::chain;
 use sumac_top::{Cell, Column, Sample, Source, Table, Unit, counters::Pair, keys};
 use sumac_wire::{Reason, header::ELEMENT_LEN};

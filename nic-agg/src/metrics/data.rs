@@ -6,7 +6,7 @@ use sumac_metrics::{Description, Encoder, Group, Histogram, Metric, Unit};
 use sumac_udp::Counts;
 use sumac_wire::{Reason, header::ELEMENT_LEN};
 
-use crate::status::{
+use sumac_agg_job::status::{
     self, DynamicPool, InterfaceStatus, Status,
     job::{DropStatus, JobStatus, LateStatus, WorkerStatus},
 };
@@ -282,6 +282,6 @@ fn by_reason(labels: &[String], counters: &BTreeMap<&'static str, u64>) -> Vec<(
 }
 
 fn interface(status: &InterfaceStatus) -> (Vec<String>, ()) {
-    let mode = status.mode.map_or("none".to_owned(), |mode| mode.to_string());
+    let mode = status.mode.unwrap_or("none").to_owned();
     (vec![status.interface.clone(), mode], ())
 }

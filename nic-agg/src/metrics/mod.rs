@@ -5,10 +5,10 @@ mod data;
 
 use std::{collections::BTreeMap, fmt};
 
-use sumac_control::coordinator::overview::Overview;
+use sumac_control::{coordinator::overview::Overview, plane::PlaneKind};
 use sumac_metrics::{Description, Encode, Encoder, Group, Metric, Unit, process};
 
-use crate::status::Status;
+use sumac_agg_job::status::Status;
 
 const INFO: Group<()> = Group {
     labels: &["version", "plane"],
@@ -32,7 +32,7 @@ type Read<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 /// A scraped `sumac-agg serve`.
 pub struct AggregatorMetrics {
-    plane: &'static str,
+    plane: PlaneKind,
     /// The status of the data plane, where there is one.
     status: Option<Read<Result<Status, String>>>,
     /// The state of the control plane; none of a rack, or before it listens.
@@ -47,7 +47,7 @@ impl fmt::Debug for AggregatorMetrics {
 
 impl AggregatorMetrics {
     pub fn new(
-        plane: &'static str,
+        plane: PlaneKind,
         status: Option<Read<Result<Status, String>>>,
         overview: Read<Option<Overview>>,
     ) -> AggregatorMetrics {
@@ -57,7 +57,7 @@ impl AggregatorMetrics {
 
 impl Encode for AggregatorMetrics {
     fn encode(&self, encoder: &mut Encoder<'_>) -> fmt::Result {
-        let about = vec![env!("CARGO_PKG_VERSION").to_owned(), self.plane.to_owned()];
+        let about = vec![env!("CARGO_PKG_VERSION").to_owned(), self.plane.name().to_owned()];
         INFO.encode(encoder, &[(about, ())])?;
         let overview = (self.overview)();
         if let Some(status) = &self.status {

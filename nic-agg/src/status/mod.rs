@@ -1,131 +1,32 @@
-//! The status of an aggregator: interfaces, counters and jobs. The host aggregator's has the same form.
+//! The status of the eBPF aggregator.
 
-pub mod host;
-pub mod job;
-pub mod switch;
 pub mod text;
 
-use std::{
-    collections::BTreeMap,
-    net::Ipv4Addr,
-    thread,
-    time::{Duration, Instant},
-};
+use std::net::{Ipv4Addr, SocketAddrV4};
 
-use serde::Serialize;
+use sumac_agg_job::{
+    drops::DropRule,
+    status::{
+        ChunkLimit, DynamicPool, InterfaceStatus, Status,
+        job::{JobStatus, Observed, WorkerStatus, ended, job_status, slots_used, worker_status},
+    },
+};
 use sumac_agg_layout::State;
-use sumac_loader::{BoundXdpMode, Interface, Variant};
-use sumac_udp::Counts;
+use sumac_control::plane::PlaneKind;
+use sumac_loader::{Interface, Variant};
 use sumac_wire::{
     MAX_JOBS,
     admit::payload_len,
     frame::{IPV4_LEN, UDP_LEN},
     header::ELEMENT_LEN,
+    tables::{JobEntry, WorkerEntry, job_flag, worker_index},
 };
 
-use self::job::{EndedJob, JobStatus};
 use crate::{
     aggregator::Aggregator,
-    drops::DropRule,
     pool::{Pools, variant_of},
     tables::{OpenError, TableError, Tables},
 };
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Plane {
-    Ebpf,
-    Host,
-    P4,
-}
-
-/// The state of an aggregator, without the slots' contents and the jobs' tokens.
-#[derive(Clone, Debug, Serialize)]
-pub struct Status {
-    pub plane: Plane,
-    /// Changes when the slots' contents were lost.
-    pub instance: u64,
-    pub slots: u32,
-    pub slots_used: u32,
-    /// The pool that dynamic jobs share; `None`: none are served.
-    pub dynamic: Option<DynamicPool>,
-    /// Bytes of memory that both pools take.
-    pub pool_bytes: u64,
-    /// The largest chunk that a slot holds.
-    pub elements: u16,
-    pub chunk_limit: ChunkLimit,
-    /// Whether the programs are those for frames of several buffers.
-    pub jumbo: bool,
-    pub base_port: u16,
-    pub shards: u16,
-    /// The address that the programs reply to ARP and ICMP echo requests for.
-    pub own_ip: Option<Ipv4Addr>,
-    /// The interfaces; a host aggregator's are the kernel's.
-    pub ports: Vec<InterfaceStatus>,
-    /// A host aggregator's sockets, by shard: packets, and the messages that they were in.
-    pub sockets: Vec<Counts>,
-    /// Intentional drops, of jobs present or not.
-    pub drops: Vec<DropRule>,
-    /// Frames by reason, without those never counted.
-    pub counters: BTreeMap<&'static str, u64>,
-    pub jobs: Vec<JobStatus>,
-    /// Jobs that were removed, with their totals.
-    pub ended: Vec<EndedJob>,
-}
-
-/// The time over which rates are measured.
-const RATE_WINDOW: Duration = Duration::from_millis(200);
-
-/// Returns a status with the jobs' rates: that of the second of two looks.
-pub fn with_rates<E>(mut look: impl FnMut() -> Result<Status, E>) -> Result<Status, E> {
-    let (earlier, began) = (look()?, Instant::now());
-    if earlier.jobs.is_empty() {
-        return Ok(earlier);
-    }
-    thread::sleep(RATE_WINDOW);
-    let mut status = look()?;
-    let elapsed = began.elapsed();
-    for job in &mut status.jobs {
-        if let Some(before) = earlier.jobs.iter().find(|before| before.job == job.job) {
-            job.set_rate(before, elapsed);
-        }
-    }
-    Ok(status)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct DynamicPool {
-    pub slots: u32,
-    /// Slots of all shards that hold a chunk; unknown of a switch.
-    pub held: Option<u32>,
-    /// The time without packets after which a job loses its slots; unknown of a switch.
-    pub timeout_ms: Option<u32>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ChunkLimit {
-    pub elements: u16,
-    /// The interface whose MTU is the limit; `None`: the slots' size is.
-    pub port: Option<String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct InterfaceStatus {
-    pub interface: String,
-    /// The bound mode; `None`: the interface or the program is gone.
-    pub mode: Option<BoundXdpMode>,
-    /// 0 when it is gone.
-    pub ifindex: u32,
-    /// 0 when it is gone.
-    pub mtu: u32,
-}
-
-impl Status {
-    /// Returns whether packets can come in: through an interface, a host aggregator's sockets, or a switch's ports.
-    pub fn is_attached(&self) -> bool {
-        self.plane != Plane::Ebpf || self.ports.iter().any(|port| port.mode.is_some())
-    }
-}
 
 impl Aggregator {
     pub fn status(&self) -> Result<Status, OpenError> {
@@ -137,10 +38,10 @@ impl Aggregator {
         let drops = (1..MAX_JOBS as u16).map(|job| Ok((job, tables.drops.get(job.into())?)));
         let drops = drops.collect::<Result<Vec<_>, TableError>>()?;
         Ok(Status {
-            plane: Plane::Ebpf,
+            plane: PlaneKind::Ebpf,
             instance: state.instance,
             slots: state.slots,
-            slots_used: job::slots_used(&jobs),
+            slots_used: slots_used(&jobs),
             dynamic: dynamic_pool(&tables, &state)?,
             pool_bytes: pools.memory(variant),
             elements: state.elements,
@@ -154,7 +55,7 @@ impl Aggregator {
             drops: DropRule::of(drops),
             counters: counters.map(|(reason, count)| (reason.name(), count)).collect(),
             jobs,
-            ended: job::ended(tables.jobs()?, |job| tables.job_seen(job))?,
+            ended: ended(tables.jobs()?, |job| tables.job_seen(job))?,
         })
     }
 }
@@ -174,7 +75,7 @@ fn dynamic_pool(tables: &Tables, state: &State) -> Result<Option<DynamicPool>, T
 fn interface(interface: String) -> InterfaceStatus {
     match Interface::by_name(&interface) {
         Ok(found) => {
-            let mode = found.xdp.first().map(|program| program.mode);
+            let mode = found.xdp.first().map(|program| program.mode.name());
             InterfaceStatus { interface, mode, ifindex: found.index, mtu: found.mtu }
         }
         Err(_) => InterfaceStatus { interface, mode: None, ifindex: 0, mtu: 0 },
@@ -199,4 +100,29 @@ pub(crate) fn chunk_limit(elements: u16, interfaces: &[u32]) -> ChunkLimit {
 fn elements_in(mtu: u32) -> u16 {
     let headers = (IPV4_LEN + UDP_LEN + payload_len(0)) as u32;
     u16::try_from(mtu.saturating_sub(headers) / ELEMENT_LEN as u32).unwrap_or(u16::MAX)
+}
+
+impl Aggregator {
+    pub fn jobs(&self) -> Result<Vec<JobStatus>, OpenError> {
+        let tables = self.tables()?;
+        let jobs = tables.jobs()?.into_iter().filter(|(_, entry)| entry.flags & job_flag::ACTIVE != 0);
+        Ok(jobs.map(|(number, entry)| job(&tables, number, &entry)).collect::<Result<_, _>>()?)
+    }
+}
+
+fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, TableError> {
+    let parents = tables.parents(number, entry.hosts)?;
+    let observed = Observed {
+        parents: parents.iter().map(|parent| SocketAddrV4::new(parent.ip.into(), parent.port)).collect(),
+        seen: tables.job_seen(number)?,
+        drops: tables.drops.get(number.into())?,
+        workers: (0..entry.world).map(|rank| worker(tables, number, rank)).collect::<Result<_, _>>()?,
+    };
+    Ok(job_status(number, entry, observed))
+}
+
+fn worker(tables: &Tables, job: u16, rank: u16) -> Result<WorkerStatus, TableError> {
+    let WorkerEntry { ip, port, mac, ifindex, .. } = tables.workers.get(worker_index(job, rank))?;
+    let address = SocketAddrV4::new(ip.into(), port);
+    Ok(worker_status(rank, address, Some((mac, ifindex)), tables.worker_seen(job, rank)?))
 }

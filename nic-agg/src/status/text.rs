@@ -5,12 +5,13 @@ use std::{
     io::{self, Write},
 };
 
-use sumac_udp::Counts;
-
-use super::{
-    ChunkLimit, DynamicPool, Plane, Status,
+use sumac_agg_job::status::{
+    ChunkLimit, DynamicPool, Status,
     job::{JobStatus, LateStatus, LevelStatus, WorkerStatus},
 };
+use sumac_control::plane::PlaneKind;
+use sumac_udp::Counts;
+
 use crate::job::Placed;
 
 pub fn text(status: &Status, json: bool) -> io::Result<String> {
@@ -41,9 +42,9 @@ fn write_overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
     let last_port = u32::from(status.base_port) + u32::from(status.shards).saturating_sub(1);
     let mib = status.pool_bytes as f64 / f64::from(1 << 20);
     let plane = match status.plane {
-        Plane::Ebpf => "",
-        Plane::Host => "host process, ",
-        Plane::P4 => "P4 switch, ",
+        PlaneKind::Host => "host process, ",
+        PlaneKind::P4 => "P4 switch, ",
+        PlaneKind::Ebpf | PlaneKind::None | PlaneKind::Parameter => "",
     };
     writeln!(out, "{plane}instance {:016x}, UDP ports {} to {last_port}", status.instance, status.base_port)?;
     writeln!(
@@ -93,7 +94,7 @@ fn write_overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
             "socket   UDP port {port}: {received} packets in {batches_received} messages received, {sent} in {batches_sent} sent"
         )?;
     }
-    if status.ports.is_empty() && status.plane == Plane::Ebpf {
+    if status.ports.is_empty() && status.plane == PlaneKind::Ebpf {
         writeln!(out, "port     none: jobs and slots are kept for the next attachment")?;
     }
     Ok(())
@@ -226,15 +227,14 @@ fn time(ns: u64) -> String {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddrV4};
 
-    use sumac_agg_job::seen::{JobSeen, WorkerSeen};
+    use sumac_agg_job::{
+        seen::{JobSeen, WorkerSeen},
+        status::job::{Observed, job_status, worker_status},
+    };
     use sumac_agg_layout::{Drops, Lateness};
     use sumac_wire::tables::{JobEntry, WorkerCounters};
 
     use super::*;
-    use crate::status::{
-        job::{Observed, job_status, worker_status},
-        switch::unmeasured,
-    };
 
     fn worker(rank: u16, last: u64) -> WorkerStatus {
         let address = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, rank as u8), 48700);
@@ -260,7 +260,8 @@ mod tests {
             text.contains(&format!("{line}, 1.5 us behind the first on average, at most 2.0 us\n")),
             "{text}"
         );
-        let text = shown(workers.into_iter().map(unmeasured).collect());
+        let unmeasured = workers.into_iter().map(|worker| WorkerStatus { late: None, ..worker });
+        let text = shown(unmeasured.collect());
         assert!(text.contains(&format!("{line}\n")) && !text.contains("late"), "{text}");
     }
 }

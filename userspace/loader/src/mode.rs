@@ -34,13 +34,20 @@ pub enum BoundXdpMode {
     Hardware,
 }
 
-impl fmt::Display for BoundXdpMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl BoundXdpMode {
+    /// `driver`, `generic` or `hardware`.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Driver => "driver",
             Self::Generic => "generic",
             Self::Hardware => "hardware",
-        })
+        }
+    }
+}
+
+impl fmt::Display for BoundXdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

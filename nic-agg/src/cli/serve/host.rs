@@ -7,7 +7,7 @@ use sumac_agg::pool::{DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS
 use sumac_agg_host::HostDataPlane;
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS};
 
-use super::Args;
+use super::args::Args;
 
 impl Args {
     pub(super) fn refuse_host_options(&self) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_agg_host::HostDataPlane;
-use sumac_agg_job::NewJob;
+use sumac_agg_job::{NewJob, plane::AggregatorPlane as _};
 use sumac_transport::JobParams;
 use sumac_wire::{CLASSES, tables::JobEntry};
 
@@ -31,5 +31,5 @@ pub fn install(aggregator: &HostDataPlane, params: &JobParams, workers: Vec<Sock
     let mut drops = aggregator.drops(params.job);
     drops.up = u32::MAX.checked_div(lose_every).unwrap_or(0);
     drops.down = drops.up;
-    aggregator.set_drops(params.job, drops);
+    aggregator.set_drops(params.job..params.job + 1, drops).unwrap();
 }

@@ -7,17 +7,15 @@ use std::{
 };
 
 use serde::Serialize;
-use sumac_agg_job::seen::{JobSeen, WorkerSeen};
 use sumac_agg_layout::{Drops, Injected, Times};
 use sumac_wire::{
     Reason,
-    tables::{JobEntry, WorkerEntry, job_flag, worker_index},
+    tables::{JobEntry, job_flag},
 };
 
 use crate::{
-    aggregator::Aggregator,
     drops::percent,
-    tables::{OpenError, TableError, Tables},
+    seen::{JobSeen, WorkerSeen},
 };
 
 /// A worker straggles when it is last this much more often than an even share.
@@ -162,7 +160,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    pub(crate) fn of(times: &Times) -> Histogram {
+    fn of(times: &Times) -> Histogram {
         let all = times.buckets.iter().enumerate().map(|(log2, count)| (2u64 << log2, *count));
         let buckets: Vec<_> = all.filter(|(_, count)| *count > 0).collect();
         let count = buckets.iter().map(|(_, count)| count).sum::<u64>();
@@ -178,16 +176,8 @@ impl Histogram {
     }
 }
 
-impl Aggregator {
-    pub fn jobs(&self) -> Result<Vec<JobStatus>, OpenError> {
-        let tables = self.tables()?;
-        let jobs = tables.jobs()?.into_iter().filter(|(_, entry)| entry.flags & job_flag::ACTIVE != 0);
-        Ok(jobs.map(|(number, entry)| job(&tables, number, &entry)).collect::<Result<_, _>>()?)
-    }
-}
-
 /// Returns the totals of the jobs among the entries that were removed, of those that had any frames.
-pub(super) fn ended<E>(
+pub fn ended<E>(
     entries: impl IntoIterator<Item = (u16, JobEntry)>,
     seen: impl Fn(u16) -> Result<JobSeen, E>,
 ) -> Result<Vec<EndedJob>, E> {
@@ -205,29 +195,13 @@ pub(super) fn ended<E>(
     Ok(ended)
 }
 
-pub(crate) fn slots_used(jobs: &[JobStatus]) -> u32 {
+pub fn slots_used(jobs: &[JobStatus]) -> u32 {
     jobs.iter().filter(|job| !job.is_dynamic).map(|job| job.slots).sum()
 }
 
-fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, TableError> {
-    let parents = tables.parents(number, entry.hosts)?;
-    let observed = Observed {
-        parents: parents.iter().map(|parent| SocketAddrV4::new(parent.ip.into(), parent.port)).collect(),
-        seen: tables.job_seen(number)?,
-        drops: tables.drops.get(number.into())?,
-        workers: (0..entry.world).map(|rank| worker(tables, number, rank)).collect::<Result<_, _>>()?,
-    };
-    Ok(job_status(number, entry, observed))
-}
-
-fn worker(tables: &Tables, job: u16, rank: u16) -> Result<WorkerStatus, TableError> {
-    let WorkerEntry { ip, port, mac, ifindex, .. } = tables.workers.get(worker_index(job, rank))?;
-    let address = SocketAddrV4::new(ip.into(), port);
-    Ok(worker_status(rank, address, Some((mac, ifindex)), tables.worker_seen(job, rank)?))
-}
-
-/// The facts about a job at an aggregator of either kind.
-pub(crate) struct Observed {
+/// The facts about a job at an aggregator.
+#[derive(Debug)]
+pub struct Observed {
     /// The job's root, or its parameter hosts.
     pub parents: Vec<SocketAddrV4>,
     pub seen: JobSeen,
@@ -235,13 +209,13 @@ pub(crate) struct Observed {
     pub workers: Vec<WorkerStatus>,
 }
 
-pub(crate) fn by_reason(count: impl Fn(Reason) -> u64) -> BTreeMap<&'static str, u64> {
+pub fn by_reason(count: impl Fn(Reason) -> u64) -> BTreeMap<&'static str, u64> {
     let all = Reason::ALL.iter().map(|reason| (reason.name(), count(*reason)));
     all.filter(|(_, count)| *count > 0).collect()
 }
 
-/// Returns a job's status without the reason for its slots.
-pub(crate) fn job_status(number: u16, entry: &JobEntry, observed: Observed) -> JobStatus {
+/// Returns a job's status without the notes of the control plane.
+pub fn job_status(number: u16, entry: &JobEntry, observed: Observed) -> JobStatus {
     let has = |flag| entry.flags & flag != 0;
     let (drops, JobSeen { counters, times, injected }) = (observed.drops, observed.seen);
     let is_dropping = drops != Drops::default() || injected != Injected::default();
@@ -284,7 +258,7 @@ pub(crate) fn job_status(number: u16, entry: &JobEntry, observed: Observed) -> J
 }
 
 /// Returns a worker's status; `link`: its MAC address and its interface, where the aggregator knows them.
-pub(crate) fn worker_status(
+pub fn worker_status(
     rank: u16,
     address: SocketAddrV4,
     link: Option<([u8; 6], u32)>,
