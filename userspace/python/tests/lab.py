@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import unittest
 from collections.abc import Callable
 from typing import Any
 
@@ -174,3 +175,15 @@ class Lab:
                 process.kill()
                 process.wait()
         self._folder.cleanup()
+
+
+@unittest.skipUnless(program("sumac") and program("sumac-agg"), "sumac and sumac-agg are not built: make build")
+class WithLab(unittest.TestCase):
+    """Tests that share a lab."""
+
+    lab: Lab
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.lab = Lab()
+        cls.addClassCleanup(cls.lab.stop)

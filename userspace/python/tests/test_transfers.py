@@ -10,8 +10,7 @@ import unittest
 import numpy as np
 import sumac
 
-from .lab import TEST_TIMEOUT
-from .test_client import WithLab
+from .lab import TEST_TIMEOUT, WithLab
 
 
 class Transfers(WithLab):
