@@ -1,10 +1,10 @@
 //! The trainers of all workers, driven from one thread so that a test reads from top to bottom.
 
-use std::thread;
 use std::time::Duration;
 
 use sumac_client::{ClientError, Code, Element, Failure, JobOptions, Pending, Reduction, Tensor};
 use sumac_lab::deployment::Deployment;
+use sumac_lab::parallel::in_parallel;
 
 use crate::exact::{ReferenceSum, Results, Value};
 use crate::stats;
@@ -23,14 +23,8 @@ pub fn open(
     ranks: impl IntoIterator<Item = u16>,
     options: impl Fn(u16) -> JobOptions + Sync,
 ) -> Vec<(u16, Result<Trainer, ClientError>)> {
-    let options = &options;
-    thread::scope(|scope| {
-        let opening: Vec<_> = ranks
-            .into_iter()
-            .map(|rank| (rank, scope.spawn(move || Trainer::open(sumac.socket(rank), rank, &options(rank)))))
-            .collect();
-        opening.into_iter().map(|(rank, opened)| (rank, opened.join().unwrap())).collect()
-    })
+    let open = |rank| Ok((rank, Trainer::open(sumac.socket(rank), rank, &options(rank))));
+    in_parallel(ranks.into_iter().collect(), open).unwrap()
 }
 
 impl Crew {

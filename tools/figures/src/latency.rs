@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Args, value_parser};
 use serde::Serialize;
 use sumac_client::{Job, JobOptions, OpOptions, Tensor, Timing};
 use sumac_lab::clock::{Times, monotonic};
 use sumac_lab::deployment::{Backend, Deployment, SumacOptions};
+use sumac_lab::parallel::in_parallel;
 use sumac_lab::{Lab, LabSpec, interrupt};
 
 const EXAMPLES: &str = "\
@@ -137,41 +138,25 @@ impl Latency {
         let workers =
             (0..self.workers).map(|rank| Ok((rank, deployment.client(rank)?))).collect::<Result<Vec<_>>>()?;
         let start = Barrier::new(workers.len());
-        let of_workers = std::thread::scope(|scope| {
-            let threads: Vec<_> = workers
-                .iter()
-                .map(|(rank, client)| {
-                    let (rank, start) = (*rank, &start);
-                    scope.spawn(move || {
-                        let options = JobOptions::new("latency", rank, self.workers).timeout(LIMIT);
-                        let job = client.open(&deployment.in_its_mode(options));
-                        let job = job.map_err(|error| anyhow!("worker {rank}, joining the job: {error}"))?;
-                        let mut samples = Vec::new();
-                        for (elements, notice) in self.cases(&job) {
-                            let tensor = client.tensor::<f32>(elements as usize)?;
-                            let worker = Worker {
-                                job: &job,
-                                world: self.workers,
-                                start,
-                                notice,
-                                spin: Duration::from_micros(self.spin),
-                            };
-                            let measured = worker.measure(tensor, self.warmup, self.iterations);
-                            samples.push((
-                                elements,
-                                notice,
-                                measured.with_context(|| format!("worker {rank}"))?,
-                            ));
-                        }
-                        job.close()?;
-                        Ok(samples)
-                    })
-                })
-                .collect();
-            let joined = threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|_| bail!("a worker's thread panicked")));
-            joined.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>()
+        let of_workers = in_parallel(workers, |(rank, client)| {
+            let options = JobOptions::new("latency", rank, self.workers).timeout(LIMIT);
+            let job = client.open(&deployment.in_its_mode(options));
+            let job = job.map_err(|error| anyhow!("worker {rank}, joining the job: {error}"))?;
+            let mut samples = Vec::new();
+            for (elements, notice) in self.cases(&job) {
+                let tensor = client.tensor::<f32>(elements as usize)?;
+                let worker = Worker {
+                    job: &job,
+                    world: self.workers,
+                    start: &start,
+                    notice,
+                    spin: Duration::from_micros(self.spin),
+                };
+                let measured = worker.measure(tensor, self.warmup, self.iterations);
+                samples.push((elements, notice, measured.with_context(|| format!("worker {rank}"))?));
+            }
+            job.close()?;
+            Ok(samples)
         })?;
         let cases = of_workers.first().map_or(0, Vec::len);
         Ok((0..cases).map(|case| Row::new(backend, &of_workers, case)).collect())

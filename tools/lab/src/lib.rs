@@ -19,6 +19,7 @@ pub mod lab;
 pub mod marking;
 pub mod namespace;
 pub mod options;
+pub mod parallel;
 pub mod process;
 pub mod programs;
 pub mod record;

@@ -11,9 +11,10 @@ use super::contents::{Comparison, Contents};
 use super::counters::list;
 use super::options::{Operation, RunOptions};
 use super::reference_sum::Value as Element;
-use super::trainers::{Trainers, in_parallel};
+use super::trainers::Trainers;
 use crate::clock::{Span, Times};
 use crate::deployment::Deployment;
+use crate::parallel::in_parallel;
 
 /// The jobs of a run, each with all workers.
 pub(super) struct Jobs<T> {

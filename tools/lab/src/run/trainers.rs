@@ -15,6 +15,7 @@ use super::reference_sum::{ReferenceSum, Value as Element};
 use crate::clock::{Span, around, monotonic};
 use crate::deployment::Deployment;
 use crate::interrupt;
+use crate::parallel::in_parallel;
 
 /// The interval at which a waiting trainer checks for an interrupt.
 const LOOK: Duration = Duration::from_millis(200);
@@ -214,17 +215,4 @@ fn poll<T: Element>(pending: &Pending<T>) -> Option<f64> {
         std::thread::yield_now();
     }
     None
-}
-
-/// Does `work` on every item in a thread of its own, and returns the results in the items' order.
-pub(super) fn in_parallel<I: Send, O: Send>(
-    items: Vec<I>,
-    work: impl Fn(I) -> Result<O> + Sync,
-) -> Result<Vec<O>> {
-    std::thread::scope(|scope| {
-        let work = &work;
-        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || work(item))).collect();
-        let results = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!(PANICKED)));
-        results.collect::<Vec<_>>().into_iter().collect()
-    })
 }
