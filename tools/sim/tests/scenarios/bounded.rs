@@ -326,6 +326,14 @@ const MODES: [(&str, InMode); 3] = [
     ("no aggregator", |plan| plan.dynamic(0)),
 ];
 
+#[test]
+fn a_bound_spends_nothing_where_nothing_is_lost_or_late() {
+    for (mode, of) in MODES {
+        let plan = of(Plan::new(vec![Sum { count: 16 * 1000, bound: 0.1, mean: false, at: 0 }]));
+        assert_eq!(plan.run().check(&plan), 0, "{mode}");
+    }
+}
+
 /// A worker pauses for 20 ms when most of a tensor is summed: with a bound the others do not wait for it.
 #[test]
 fn a_straggler_does_not_set_the_pace_within_the_bound() {
