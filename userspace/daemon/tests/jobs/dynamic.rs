@@ -49,7 +49,7 @@ fn sent(client: &Client, job: &Job) -> Vec<u64> {
     stats(client, job).lanes.iter().map(sent).collect()
 }
 
-/// A worker whose thread a busy machine leaves waiting is late: tools/sim states that nothing is spent without one.
+/// On a busy machine a worker may be late. tools/sim states that nothing is spent without one.
 #[test]
 fn a_loss_bound_is_reported_alike_and_never_overdrawn() {
     let lab = Lab::dynamic(Kind::Host { shared: 512 }, HOSTS, 1, "");

@@ -72,8 +72,9 @@ impl Simulation<'_> {
                     assert_eq!((stats.elements_sent, stats.frames.dropped()), (given as u64, 0), "{what}");
                 }
                 if self.scenario.has_perfect_network() {
-                    // Idle intervals and the end of the stream allow probes. Few are caused by reordering: late workers may send in
-                    // another order. An exponent chunk that a late worker holds up is sent again once before.
+                    // Idle intervals and the end of the stream allow probes. Few are caused by
+                    // reordering: late workers may send in another order. An exponent chunk that a
+                    // late worker holds up is sent again once before.
                     let idle = observed.probes.get(&(*id, lane)).map_or(0, |allowed| allowed.probes);
                     let allowed = idle + stats.exponent_chunks + stats.tail_probes;
                     assert!(stats.resent <= stats.tail_probes, "{what}: nothing was missing");
@@ -88,7 +89,8 @@ impl Simulation<'_> {
         observed.ledgers[&plan.params.job].close(chunks + of_racks);
     }
 
-    /// Reasons for which no packet of this scenario is refused. Where a job continues under another epoch, some are late.
+    /// Reasons for which no packet of this scenario is refused. Where a job continues under another
+    /// epoch, some are late.
     fn never(&self) -> impl Iterator<Item = Reason> + use<> {
         let is_renewed = self.scenario.jobs.iter().any(|job| job.replaced.is_some());
         let has_new_epoch = is_renewed || self.scenario.restart.is_some();
