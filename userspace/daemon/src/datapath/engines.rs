@@ -9,7 +9,7 @@ use sumac_wire::{CLASSES, Kind};
 
 use super::frame_io::{FrameIo, Received};
 use super::handoff::{HandoffQueue, thread_of};
-use super::job::{Event, InstallError, JobPeers, Rejection, WorkerJob};
+use super::job::{Event, EventSink, InstallError, JobPeers, Rejection, WorkerJob};
 use super::lane::{Lane, check_capacity};
 use super::parameter::ThreadParameterHost;
 use super::progress::Progress;
@@ -18,7 +18,7 @@ use super::stats::{JobStats, Undelivered};
 /// A job on one thread. A thread without a lane of the job has it too: its packets may arrive there.
 struct Job {
     number: u16,
-    shards: u16,
+    progress: Arc<Progress>,
     /// Whether its workers send to each other.
     is_direct: bool,
     /// The header field that names a packet's lane.
@@ -44,7 +44,7 @@ pub(super) struct Engines {
     thread: usize,
     /// The queues of all threads, by the thread's number.
     handoffs: Arc<[HandoffQueue]>,
-    progress: Arc<Progress>,
+    sink: EventSink,
     jobs: Vec<Job>,
     pub(super) parameter_host: ThreadParameterHost,
     pub(super) undelivered: Undelivered,
@@ -55,22 +55,27 @@ impl Engines {
     pub(super) fn new(
         thread: usize,
         handoffs: Arc<[HandoffQueue]>,
-        progress: Arc<Progress>,
+        sink: EventSink,
         base_port: u16,
     ) -> Engines {
         let parameter_host = ThreadParameterHost::new(thread, handoffs.len(), base_port);
         let undelivered = Undelivered::default();
-        Engines { thread, handoffs, progress, jobs: Vec::new(), parameter_host, undelivered }
+        Engines { thread, handoffs, sink, jobs: Vec::new(), parameter_host, undelivered }
     }
 
     fn find(&mut self, job: u16) -> Result<&mut Job, InstallError> {
         self.jobs.iter_mut().find(|entry| entry.number == job).ok_or(InstallError::UnknownJob { job })
     }
 
-    pub(super) fn add(&mut self, plan: WorkerJob, io: &dyn FrameIo) -> Result<(), InstallError> {
-        let WorkerJob { lanes, resume, .. } = &plan;
-        let job = self.without_lanes(&plan)?;
-        let (shards, threads) = (job.shards, self.handoffs.len());
+    pub(super) fn add(
+        &mut self,
+        plan: &WorkerJob,
+        progress: Arc<Progress>,
+        io: &dyn FrameIo,
+    ) -> Result<(), InstallError> {
+        let WorkerJob { lanes, resume, .. } = plan;
+        let job = self.without_lanes(plan, progress)?;
+        let (shards, threads) = (job.progress.shards, self.handoffs.len());
         let is_here = |lane: u16| thread_of(lane, shards, threads) == self.thread;
         let lanes = lanes
             .iter()
@@ -85,10 +90,10 @@ impl Engines {
     }
 
     /// Returns a new job without its lanes.
-    fn without_lanes(&mut self, plan: &WorkerJob) -> Result<Job, InstallError> {
+    fn without_lanes(&mut self, plan: &WorkerJob, progress: Arc<Progress>) -> Result<Job, InstallError> {
         let WorkerJob { lanes, peer, hosts, workers, .. } = plan;
         let Some(first) = lanes.first() else { return Err(InstallError::Lanes { job: 0, given: 0 }) };
-        let (number, shards) = (first.job, first.shards);
+        let number = first.job;
         if self.find(number).is_ok() {
             return Err(InstallError::InUse { job: number });
         }
@@ -100,7 +105,7 @@ impl Engines {
             None if lanes.iter().any(|lane| lane.measure) => LaneField::Unknown,
             None => LaneField::Slot(first.slots),
         };
-        Ok(Job { number, shards, is_direct, lane_field, peers, lanes: Vec::new() })
+        Ok(Job { number, progress, is_direct, lane_field, peers, lanes: Vec::new() })
     }
 
     fn push(&mut self, mut job: Job, lanes: Vec<Lane>) {
@@ -112,11 +117,12 @@ impl Engines {
     /// Continues lanes of another process.
     pub(super) fn resume(
         &mut self,
-        plan: WorkerJob,
+        plan: &WorkerJob,
         lanes: Vec<Lane>,
+        progress: Arc<Progress>,
         io: &dyn FrameIo,
     ) -> Result<(), InstallError> {
-        let mut job = self.without_lanes(&plan)?;
+        let mut job = self.without_lanes(plan, progress)?;
         for lane in &lanes {
             check_capacity(lane.engine.frame_len(), io)?;
             if let LaneField::Slot(slots) = &mut job.lane_field {
@@ -162,7 +168,7 @@ impl Engines {
             Some(entry) => entry.submit(now, id, operation).err(),
         };
         if let Some((error, operation)) = rejected {
-            self.progress.report(Event::Rejected { job, lane, id, error, operation });
+            (self.sink)(Event::Rejected { job, lane, id, error, operation });
         }
     }
 
@@ -184,7 +190,7 @@ impl Engines {
         let mut entry = self.jobs.remove(at);
         for lane in &mut entry.lanes {
             lane.engine.fail(error.clone());
-            lane.report(&self.progress);
+            lane.report(&entry.progress);
         }
     }
 
@@ -218,7 +224,7 @@ impl Engines {
         if let Some(lane) = entry.lane(lane) {
             return lane.engine.on_packet(now, &Packet { header, elements, from, is_marked });
         }
-        let thread = thread_of(lane, entry.shards, self.handoffs.len());
+        let thread = thread_of(lane, entry.progress.shards, self.handoffs.len());
         self.hand_off(thread, received);
     }
 
@@ -279,8 +285,9 @@ impl Engines {
     }
 
     pub(super) fn report(&mut self) {
-        let lanes = self.jobs.iter_mut().flat_map(|job| &mut job.lanes);
-        lanes.for_each(|lane| lane.report(&self.progress));
+        for Job { progress, lanes, .. } in &mut self.jobs {
+            lanes.iter_mut().for_each(|lane| lane.report(progress));
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {

@@ -1,6 +1,8 @@
 //! The handle of a data path: it starts its threads and sends them commands.
 
 use std::any::Any;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,15 +22,20 @@ use super::frame_io::{FrameIo, Peer, Route};
 use super::handoff::{HandoffQueue, thread_of};
 use super::job::{EventSink, InstallError, ParameterJob, WorkerJob};
 use super::lane::Lane;
-use super::links::{Link, Links, fail_lanes};
+use super::links::Link;
 use super::progress::Progress;
 use super::stats::DatapathStats;
 use super::thread::DatapathThread;
 
 /// Threads that run the lanes of jobs, each with a [`FrameIo`] of its own. Dropping the handle stops them.
 pub struct Datapath {
-    links: Links,
-    progress: Arc<Progress>,
+    /// By the thread's number.
+    links: Vec<Link>,
+    /// The threads' queues for packets of each other.
+    handoffs: Arc<[HandoffQueue]>,
+    sink: EventSink,
+    /// The workers' jobs by number.
+    jobs: Mutex<HashMap<u16, Arc<Progress>>>,
     /// A thread that panicked returns nothing.
     threads: Mutex<Vec<JoinHandle<Option<DatapathStats>>>>,
     /// The first thread that panicked, with its message.
@@ -58,18 +65,22 @@ impl Datapath {
         let base_port = local.map_or(0, |local| local.port());
         let links = ios.iter().map(|_| Link::new()).collect::<io::Result<Vec<_>>>()?;
         let (links, commands): (Vec<_>, Vec<_>) = links.into_iter().unzip();
-        let links: Links = links.into();
-        let handoffs: Arc<[HandoffQueue]> = links.iter().map(|link| link.handoffs.clone()).collect();
-        let all = links.clone();
-        let progress = Progress::new(Box::new(move |job, error| fail_lanes(&all, job, error)), sink);
-        let progress = Arc::new(progress);
-        let (threads, died) = (Mutex::default(), watch::Sender::new(None));
-        let datapath = Datapath { links, progress, threads, died, capacity: capacity.into(), shards };
+        let datapath = Datapath {
+            handoffs: links.iter().map(|link| link.handoffs.clone()).collect(),
+            links,
+            sink,
+            jobs: Mutex::default(),
+            threads: Mutex::default(),
+            died: watch::Sender::new(None),
+            capacity: capacity.into(),
+            shards,
+        };
         for (number, (io, commands)) in ios.into_iter().zip(commands).enumerate() {
             let name = if datapath.links.len() == 1 { name.to_owned() } else { format!("{name}-{number}") };
-            let Link { handoffs: own, snapshot, .. } = datapath.links[number].clone();
-            let engines = Engines::new(number, handoffs.clone(), datapath.progress.clone(), base_port);
-            let mut thread = DatapathThread::new(name.clone(), io, engines, own, snapshot, commands);
+            let Link { handoffs, snapshot, .. } = &datapath.links[number];
+            let engines = Engines::new(number, datapath.handoffs.clone(), datapath.sink.clone(), base_port);
+            let (handoffs, snapshot) = (handoffs.clone(), snapshot.clone());
+            let mut thread = DatapathThread::new(name.clone(), io, engines, handoffs, snapshot, commands);
             let (cpu, died) = (cpus.get(number).copied(), datapath.died.clone());
             let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 thread.stats.cpu = cpu.filter(|cpu| pin(&thread.stats.name, *cpu));
@@ -111,14 +122,14 @@ impl Datapath {
 
     /// Sets the address that frames come from, after that of the interface has changed.
     pub(crate) fn set_mac(&self, mac: [u8; 6]) {
-        for link in self.links.iter() {
+        for link in &self.links {
             link.send(move |thread| thread.io.set_mac(mac));
         }
     }
 
     /// Sets the explicit paths of packets. Jobs that are added later have them.
     pub(crate) fn set_routes(&self, routes: &[Route]) {
-        for link in self.links.iter() {
+        for link in &self.links {
             let routes = routes.to_vec();
             link.send(move |thread| thread.io.set_routes(&routes));
         }
@@ -175,9 +186,22 @@ impl Datapath {
         Ok(())
     }
 
-    /// Adds a job whose lanes are ready. Returns `false` when its number is in use.
-    pub(super) fn open_job(&self, job: u16, shards: u16) -> bool {
-        self.progress.open(job, shards, 0)
+    fn jobs(&self) -> MutexGuard<'_, HashMap<u16, Arc<Progress>>> {
+        // Every statement leaves the map whole.
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a job of which this many lanes are not ready.
+    pub(super) fn open_job(
+        &self,
+        job: u16,
+        shards: u16,
+        lanes: usize,
+    ) -> Result<Arc<Progress>, InstallError> {
+        let mut jobs = self.jobs();
+        let Entry::Vacant(place) = jobs.entry(job) else { return Err(InstallError::InUse { job }) };
+        let progress = Progress::new(job, shards, lanes, self.handoffs.clone(), self.sink.clone());
+        Ok(place.insert(Arc::new(progress)).clone())
     }
 
     /// Creates engines for a job's lanes and starts their handshakes. [`super::Event::JobReady`] or
@@ -185,10 +209,9 @@ impl Datapath {
     /// The job is installed on no thread after an error.
     pub fn add_job(&self, plan: WorkerJob) -> Result<(), InstallError> {
         let (job, shards) = self.check(&plan)?;
-        if !self.progress.open(job, shards, plan.lanes.len()) {
-            return Err(InstallError::InUse { job });
-        }
-        let added = self.try_on_all(move |thread| thread.engines.add(plan.clone(), &*thread.io));
+        let progress = self.open_job(job, shards, plan.lanes.len())?;
+        let plan = Arc::new(plan);
+        let added = self.try_on_all(move |thread| thread.engines.add(&plan, progress.clone(), &*thread.io));
         if added.is_err() {
             self.remove_job(job);
         }
@@ -229,28 +252,31 @@ impl Datapath {
     /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Rejected`] follows, with `id`.
     /// Returns `false` when the thread has ended.
     pub fn submit(&self, job: u16, lane: u16, id: FragmentKey, operation: Operation) -> bool {
-        let shards = self.progress.shards(job).unwrap_or(1);
+        let shards = self.jobs().get(&job).map_or(1, |job| job.shards);
         let link = &self.links[thread_of(lane, shards, self.links.len())];
         link.send(move |thread| thread.engines.submit(thread.now(), job, lane, id, operation))
     }
 
     /// Records that another worker of a direct job has left it, after it had ended all its operations.
     pub fn peer_left(&self, job: u16, rank: u16) {
-        for link in self.links.iter() {
+        for link in &self.links {
             link.send(move |thread| thread.engines.peer_left(thread.now(), job, rank));
         }
     }
 
     /// Fails a job: its operations complete with `error`, as do later ones, until it is removed.
     pub fn fail_job(&self, job: u16, error: &JobError) {
-        fail_lanes(&self.links, job, error);
+        for link in &self.links {
+            let error = error.clone();
+            link.send(move |thread| thread.engines.fail(job, &error));
+        }
     }
 
     /// Ends and removes a job. All its events have been reported when this returns.
     pub fn remove_job(&self, job: u16) {
         let error = JobError::Ended { reason: "this worker has left it".to_owned() };
         let _ = self.on_all(move |thread| thread.engines.remove(job, &error));
-        self.progress.close(job);
+        self.jobs().remove(&job);
     }
 
     /// Installs a parameter host's job; after an error it is installed on no thread, unless it was before.
@@ -307,7 +333,7 @@ impl Datapath {
         if threads.is_empty() {
             return None;
         }
-        for link in self.links.iter() {
+        for link in &self.links {
             link.send(|thread| thread.is_stopping = true);
         }
         // A thread whose event sink drops the last handle cannot join itself; it ends after this event.

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ciborium::de::from_reader;
@@ -133,12 +134,12 @@ impl Datapath {
         if lanes.len() != plan.lanes.len() {
             return Err(InstallError::Lanes { job, given: lanes.len() });
         }
-        if !self.open_job(job, shards) {
-            return Err(InstallError::InUse { job });
-        }
+        // A lane is handed over once it is ready.
+        let progress = self.open_job(job, shards, 0)?;
+        let plan = Arc::new(plan);
         let lanes = lanes.into_iter().map(|ResumedLane(lane)| lane).collect();
         self.try_on_each(lanes, shards, move |thread, lanes| {
-            thread.engines.resume(plan.clone(), lanes, &*thread.io)
+            thread.engines.resume(&plan, lanes, progress.clone(), &*thread.io)
         })
     }
 }

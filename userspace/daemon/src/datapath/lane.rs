@@ -153,6 +153,11 @@ impl Lane {
 
     pub(super) fn report(&mut self, progress: &Progress) {
         let job = self.engine.params().job;
+        if self.reported < Reported::Failed
+            && let Some(error) = progress.failure()
+        {
+            self.engine.fail(error.clone());
+        }
         match self.engine.state() {
             JobState::Measured(measure) if self.reported < Reported::Measured => {
                 self.reported = Reported::Measured;
@@ -160,11 +165,11 @@ impl Lane {
             }
             JobState::Ready if self.reported < Reported::Ready => {
                 self.reported = Reported::Ready;
-                progress.lane_ready(job);
+                progress.lane_ready();
             }
             JobState::Failed(error) if self.reported < Reported::Failed => {
                 self.reported = Reported::Failed;
-                progress.lane_failed(job, error.clone());
+                progress.lane_failed(error);
             }
             _ => {}
         }

@@ -4,14 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use sumac_transport::JobError;
-
 use super::handoff::HandoffQueue;
 use super::snapshot::Snapshot;
 use super::thread::{Command, DatapathThread};
 
 /// The sending end of a thread's queues.
-#[derive(Clone)]
 pub(super) struct Link {
     commands: Sender<Command>,
     pub(super) handoffs: HandoffQueue,
@@ -29,16 +26,5 @@ impl Link {
         let is_sent = self.commands.send(Box::new(command)).is_ok();
         self.handoffs.wake();
         is_sent
-    }
-}
-
-/// The links of all threads, by the thread's number.
-pub(super) type Links = Arc<[Link]>;
-
-/// Fails the job's lanes on all threads. A thread that has ended has failed its lanes already.
-pub(super) fn fail_lanes(links: &[Link], job: u16, error: &JobError) {
-    for link in links {
-        let error = error.clone();
-        link.send(move |thread| thread.engines.fail(job, &error));
     }
 }

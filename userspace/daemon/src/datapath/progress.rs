@@ -1,55 +1,35 @@
-//! The state of jobs whose lanes are on several threads.
+//! The state of a job whose lanes are on several threads.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use sumac_transport::JobError;
 
+use super::handoff::HandoffQueue;
 use super::job::{Event, EventSink};
 
-pub(super) type FailLanes = Box<dyn Fn(u16, &JobError) + Send + Sync>;
-
-/// A job whose lanes are on several threads.
-struct Job {
-    shards: u16,
-    lanes_not_ready: usize,
-    has_failed: bool,
-}
-
-/// Combines the lanes' states into one event for a job. It changes with a lane's state, never with a packet.
+/// Combines the states of a job's lanes into one event. It changes with a lane's state, never with a packet.
 pub(super) struct Progress {
-    jobs: Mutex<HashMap<u16, Job>>,
-    fail_lanes: FailLanes,
+    job: u16,
+    pub(super) shards: u16,
+    lanes_not_ready: AtomicUsize,
+    /// The error of the first lane that failed. Each thread fails its lanes with it.
+    failure: OnceLock<JobError>,
+    /// The queues of all threads, which wake them.
+    handoffs: Arc<[HandoffQueue]>,
     sink: EventSink,
 }
 
 impl Progress {
-    /// `fail_lanes` fails a job's lanes on all threads.
-    pub(super) fn new(fail_lanes: FailLanes, sink: EventSink) -> Progress {
-        Progress { jobs: Mutex::default(), fail_lanes, sink }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u16, Job>> {
-        // Every statement leaves the map whole.
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a job with this many lanes. Returns `false` when its number is in use.
-    pub(super) fn open(&self, job: u16, shards: u16, lanes: usize) -> bool {
-        let mut jobs = self.lock();
-        let is_free = !jobs.contains_key(&job);
-        if is_free {
-            jobs.insert(job, Job { shards, lanes_not_ready: lanes, has_failed: false });
-        }
-        is_free
-    }
-
-    pub(super) fn close(&self, job: u16) {
-        self.lock().remove(&job);
-    }
-
-    pub(super) fn shards(&self, job: u16) -> Option<u16> {
-        self.lock().get(&job).map(|job| job.shards)
+    /// Returns the state of a job of which this many lanes are not ready.
+    pub(super) fn new(
+        job: u16,
+        shards: u16,
+        lanes: usize,
+        handoffs: Arc<[HandoffQueue]>,
+        sink: EventSink,
+    ) -> Progress {
+        Progress { job, shards, lanes_not_ready: lanes.into(), failure: OnceLock::new(), handoffs, sink }
     }
 
     pub(super) fn report(&self, event: Event) {
@@ -57,25 +37,22 @@ impl Progress {
     }
 
     /// Counts a lane as ready, and reports the job once all its lanes are.
-    pub(super) fn lane_ready(&self, job: u16) {
-        let mut jobs = self.lock();
-        let Some(entry) = jobs.get_mut(&job) else { return };
-        entry.lanes_not_ready = entry.lanes_not_ready.saturating_sub(1);
-        if entry.lanes_not_ready == 0 && !entry.has_failed {
-            drop(jobs);
-            self.report(Event::JobReady { job });
+    pub(super) fn lane_ready(&self) {
+        if self.lanes_not_ready.fetch_sub(1, Ordering::AcqRel) == 1 && self.failure.get().is_none() {
+            self.report(Event::JobReady { job: self.job });
         }
     }
 
-    /// Fails the job and its other lanes with the first lane's error.
-    pub(super) fn lane_failed(&self, job: u16, error: JobError) {
-        let mut jobs = self.lock();
-        let Some(entry) = jobs.get_mut(&job) else { return };
-        if std::mem::replace(&mut entry.has_failed, true) {
+    /// Fails the job, and its other lanes in the next round of their threads, with the first lane's error.
+    pub(super) fn lane_failed(&self, error: &JobError) {
+        if self.failure.set(error.clone()).is_err() {
             return;
         }
-        drop(jobs);
-        (self.fail_lanes)(job, &error);
-        self.report(Event::JobFailed { job, error });
+        self.handoffs.iter().for_each(HandoffQueue::wake);
+        self.report(Event::JobFailed { job: self.job, error: error.clone() });
+    }
+
+    pub(super) fn failure(&self) -> Option<&JobError> {
+        self.failure.get()
     }
 }
