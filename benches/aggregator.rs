@@ -1,5 +1,5 @@
-//! The host aggregator's time per chunk, without sockets: all contributions of its workers, and in dynamic jobs the
-//! parameter host's result.
+//! The host aggregator's time per chunk, without sockets: all contributions of its workers, and in dynamic
+//! jobs the parameter host's result.
 #![allow(clippy::expect_used, reason = "a benchmark that cannot go on")]
 
 use std::{

@@ -1,9 +1,9 @@
 //! The converting pass against a plain copy of the same bytes.
 //!
-//! `cargo bench -p sumac-benches --bench convert [-- hot|memory]`. *hot*: one chunk that stays in the first-level
-//! cache. *memory*: a tensor several times larger than the caches, chunk by chunk into frames and
-//! back, as the engine does it; `copy` of the same pieces is what memory allows. The rates count the
-//! tensor's bytes.
+//! `cargo bench -p sumac-benches --bench convert [-- hot|memory]`. *hot*: one chunk that stays in the
+//! first-level cache. *memory*: a tensor several times larger than the caches, chunk by chunk into frames and
+//! back, as the engine does it; `copy` of the same pieces is what memory allows. The rates count the tensor's
+//! bytes.
 
 use std::{hint::black_box, time::Duration};
 
@@ -20,8 +20,8 @@ use sumac_wire::header::HEADER_LEN;
 const WORDS: usize = 832;
 /// Bytes of the tensor in memory.
 const TENSOR: usize = 256 << 20;
-/// Frames in flight, all in the second-level cache: on pages of their own, as an AF_XDP socket has them, with room
-/// for a copy of the longest chunk.
+/// Frames in flight, all in the second-level cache: on pages of their own, as an AF_XDP socket has them, with
+/// room for a copy of the longest chunk.
 const FRAMES: usize = 64;
 const FRAME: usize = 8192;
 /// The offset of elements in a frame: after the headers of Ethernet, IPv4, UDP and Sumac.
@@ -174,7 +174,8 @@ fn out(group: &mut BenchmarkGroup<'_, WallTime>, kind: Kind, tensor: &[u8], fram
             }
         });
     });
-    // The engine's way: a chunk goes out with the exponent of the one that takes its slot next, a window later.
+    // The engine's way: a chunk goes out with the exponent of the one that takes its slot next, a window
+    // later.
     group.bench_function(format!("{name}/encode and look ahead"), |b| {
         b.iter(|| {
             for ((number, chunk), (_, later)) in chunks().zip(chunks().skip(FRAMES)) {

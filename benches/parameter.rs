@@ -1,7 +1,8 @@
-//! The parameter host's time per packet: workers' contributions, aggregators' sums, and the floats of chunks that
-//! overflowed.
+//! The parameter host's time per packet: workers' contributions, aggregators' sums, and the floats of chunks
+//! that overflowed.
 //!
-//! Each turn sums one chunk and takes its result out, so that a chunk's price is its contributions' and one result's.
+//! Each turn sums one chunk and takes its result out, so that a chunk's price is its contributions' and one
+//! result's.
 #![allow(clippy::expect_used, reason = "a benchmark that cannot go on")]
 
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -29,7 +29,8 @@ fn in_slow_lab(body: impl FnOnce(&mut Deployment<'_>)) {
     with_sumac(spec, &SumacOptions { metrics: true, ..SumacOptions::default() }, body);
 }
 
-/// Asserts that a scrape of the control plane, which has no privileges left, has these series of the XDP programs' maps.
+/// Asserts that a scrape of the control plane, which has no privileges left, has these series of the XDP
+/// programs' maps.
 fn assert_scraped(sumac: &Deployment<'_>, expected: &[&str]) {
     let scrape = sumac.aggregator_metrics().unwrap();
     for series in expected {
@@ -42,7 +43,8 @@ fn submit_but_one(crew: &Crew, seed: u64) -> Vec<Pending<f32>> {
     crew.trainers[..LATE].iter().map(|trainer| trainer.submit(seed, COUNT)).collect()
 }
 
-/// All hand in a sum, and all but rank 2 the next one. Making the values takes longer than the first sum, so it is done before.
+/// All hand in a sum, and all but rank 2 the next one. Making the values takes longer than the first sum, so
+/// it is done before.
 fn submit_two(crew: &Crew) -> [Vec<Pending<f32>>; 2] {
     let (whole, mut rest) = (crew.prepare(SEED, COUNT), crew.prepare(SEED + 1, COUNT));
     rest.truncate(LATE);

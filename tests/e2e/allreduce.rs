@@ -8,8 +8,8 @@
 //! w2 net0 ------ port2 +-----+         w2 net0 ------ +--------+
 //! ```
 //!
-//! On `net0` the host program and an AF_XDP socket of the daemon, on each `port` the aggregator's program; or UDP
-//! sockets on both sides.
+//! On `net0` the host program and an AF_XDP socket of the daemon, on each `port` the aggregator's program; or
+//! UDP sockets on both sides.
 
 use sumac_client::Reduction;
 use sumac_lab::deployment::{Backend, SumacOptions};
@@ -65,8 +65,8 @@ fn sums_over(path: Path) -> Option<Vec<f32>> {
     result
 }
 
-/// Asserts that it was the XDP programs, in driver mode, that added, and every chunk, also those of exponents, or round for an exponent,
-/// once for each worker.
+/// Asserts that it was the XDP programs, in driver mode, that added, and every chunk, also those of
+/// exponents, or round for an exponent, once for each worker.
 fn assert_summed_in_the_kernel(status: &serde_json::Value, path: Path, rounds: u64) {
     let ports = status["ports"].as_array().unwrap();
     let expected = if path.topology == Topology::OneArm { 1 } else { usize::from(path.workers) };
@@ -117,8 +117,8 @@ fn kernel_and_process_agree_to_the_bit() {
 #[test]
 fn chunks_of_every_size_and_tensors_of_every_length() {
     use Topology::{OneArm, PerPort};
-    // By default a packet is as large as the MTU allows. Above 832 words it comes to XDP programs in several pieces, which
-    // the kernel cannot copy to several ports: where there are several, 832 are the most.
+    // By default a packet is as large as the MTU allows. Above 832 words it comes to XDP programs in several
+    // pieces, which the kernel cannot copy to several ports: where there are several, 832 are the most.
     let cases = [
         (Some(32), 32, 1500, PerPort),
         (None, 352, 1500, PerPort),

@@ -1,4 +1,5 @@
-//! Bounded loss: sums that complete without some contributions, on cables that lose frames and with a worker that stops.
+//! Bounded loss: sums that complete without some contributions, on cables that lose frames and with a worker
+//! that stops.
 //!
 //! ```text
 //! w0 net0 --[cable]-- port0 +-----+
@@ -78,7 +79,8 @@ fn sum_of_ones(client: &Client, job: &Job) -> (Vec<f32>, Loss) {
     (pending.wait().unwrap().to_vec(), loss)
 }
 
-/// A worker whose daemon stops for a while in the middle: it is left out of some chunks, and gets every result.
+/// A worker whose daemon stops for a while in the middle: it is left out of some chunks, and gets every
+/// result.
 #[test]
 fn a_worker_that_stops_is_left_out_within_the_bound() {
     modes().into_iter().for_each(stops);

@@ -1,7 +1,8 @@
-//! Processes killed at random under a loop of allreduces: every sum is right or fails by name, and nothing is left.
+//! Processes killed at random under a loop of allreduces: every sum is right or fails by name, and nothing is
+//! left.
 //!
-//! Two racks below a root, first of XDP programs, then of host aggregators; for dynamic jobs with a worker on the root and
-//! a parameter host. `make chaos` kills a thousand.
+//! Two racks below a root, first of XDP programs, then of host aggregators; for dynamic jobs with a worker on
+//! the root and a parameter host. `make chaos` kills a thousand.
 
 use sumac_client::Mode;
 use sumac_lab::chaos::{ChaosOptions, chaos};

@@ -1,7 +1,7 @@
 //! Jobs of all modes beside a TCP stream on the same slow cables, which mark congestion.
 //!
-//! Shares are of what passed between two looks at the counters, while both were well under way: neither how they begin nor
-//! how fast this machine is has a part in them.
+//! Shares are of what passed between two looks at the counters, while both were well under way: neither how
+//! they begin nor how fast this machine is has a part in them.
 
 use sumac_client::Reduction;
 use sumac_lab::LabSpec;
@@ -33,7 +33,8 @@ pub fn until_all_have<const N: usize>(count: u64, jobs: usize, look: impl Fn() -
     eventually("what all have", || Some(look()).filter(|now| now[..jobs].iter().all(|now| *now >= count)))
 }
 
-/// The bytes that a job and a TCP stream from its first worker to its second had on the cables at the same time.
+/// The bytes that a job and a TCP stream from its first worker to its second had on the cables at the same
+/// time.
 fn beside_tcp(mode: &str, sumac: &SumacOptions, control: &str) -> [u64; 2] {
     let parameter_hosts = u16::from(sumac.dynamic.is_some());
     // So slow that a busy machine keeps up with them.
@@ -65,8 +66,8 @@ fn beside_tcp(mode: &str, sumac: &SumacOptions, control: &str) -> [u64; 2] {
     had
 }
 
-/// Equal windows are not equal shares, and how often iperf3 has its turn counts too: on a busy machine a dynamic job had up to 3.6
-/// times what the stream had.
+/// Equal windows are not equal shares, and how often iperf3 has its turn counts too: on a busy machine a
+/// dynamic job had up to 3.6 times what the stream had.
 fn both_have_a_share(mode: &str, sumac: &SumacOptions) {
     for control in ["reno", "cubic"] {
         let [job, tcp] = beside_tcp(mode, sumac, control);

@@ -1,4 +1,5 @@
-//! A daemon that dies leaves its host's program and everybody else's traffic as they were; the next one goes on.
+//! A daemon that dies leaves its host's program and everybody else's traffic as they were; the next one goes
+//! on.
 //!
 //! ```text
 //! w0 net0 ------ port0 +-----+

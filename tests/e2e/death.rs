@@ -127,7 +127,8 @@ fn workers_whose_rack_was_away_learn_who_died() {
         stats::wait_until_stuck(&crew.trainers[0]);
         sumac.rack(0).unwrap().signal(Signal::SIGKILL);
         sumac.stop_rack(0);
-        // In the other rack. The root ends the job now, and rack 0 removes it as soon as it is back, maybe before it has said why.
+        // In the other rack. The root ends the job now, and rack 0 removes it as soon as it is back, maybe
+        // before it has said why.
         let since = Instant::now();
         drop(crew.trainers.remove(usize::from(VICTIM)));
         sumac.start_rack(0).unwrap();

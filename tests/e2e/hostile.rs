@@ -8,9 +8,9 @@
 //!         forged frames are sent here
 //! ```
 //!
-//! To the aggregator come contributions to the very chunk that waits for worker 1's, from its own host, wrong in one
-//! thing each; to worker 0 come results of that chunk, from the aggregator's end of its wire. Whatever is let in ruins
-//! the sum: every element is 0x55555555.
+//! To the aggregator come contributions to the very chunk that waits for worker 1's, from its own host, wrong
+//! in one thing each; to worker 0 come results of that chunk, from the aggregator's end of its wire. Whatever
+//! is let in ruins the sum: every element is 0x55555555.
 
 use std::net::Ipv4Addr;
 

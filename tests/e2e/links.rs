@@ -39,8 +39,8 @@ fn modes() -> [(LabSpec, SumacOptions); 2] {
     })
 }
 
-/// In the middle of a sum something `happens`. Asserts that the sum is right on all workers, or that all fail by name, and
-/// that the next job's is right.
+/// In the middle of a sum something `happens`. Asserts that the sum is right on all workers, or that all fail
+/// by name, and that the next job's is right.
 fn survives(what: &str, happens: impl Fn(&Lab)) {
     for (spec, options) in modes() {
         with_sumac(spec, &options, |sumac| {
@@ -112,7 +112,8 @@ fn an_aggregators_link_that_flaps_ends_no_daemon() {
     });
 }
 
-/// Gives an interface another MAC address. The cable then passes nothing to the former one, as a NIC's filter does.
+/// Gives an interface another MAC address. The cable then passes nothing to the former one, as a NIC's filter
+/// does.
 fn rename_mac(lab: &Lab, host: &Namespace, interface: &str) {
     let [a, b, c, d, e, f] = host.mac(interface).unwrap();
     let (former, mac) = (

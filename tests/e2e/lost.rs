@@ -61,7 +61,8 @@ fn a_dynamic_job_goes_on_when_the_control_plane_is_stopped_in_order() {
         let crew = Crew::join(sumac, "stopped");
         let pending = crew.submit(SEED, COUNT);
         stats::wait_for_results(&crew.trainers[0], 200);
-        // The job leaves the aggregator's table, and its programs stay on the ports that straight packets cross.
+        // The job leaves the aggregator's table, and its programs stay on the ports that straight packets
+        // cross.
         sumac.aggregator().unwrap().signal(Signal::SIGTERM);
         exact::assert_sums("half way", SEED, &crew.results(pending));
         assert!(crew.counter("direct") > 0, "past the aggregator");

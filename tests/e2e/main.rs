@@ -1,8 +1,8 @@
 //! Sumac end to end: its programs as an operator starts them, on hosts that are network namespaces.
 //!
-//! Every test needs root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN, CAP_NET_RAW); without it a test says SKIP, or fails
-//! with `REQUIRE_PRIVILEGED=1`. The programs are those of `SUMAC_BIN_DIR`, of `target/release` or of `target/debug`.
-//! No test asserts a time: what takes long is printed, what hangs fails after a minute.
+//! Every test needs root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN, CAP_NET_RAW); without it a test says SKIP,
+//! or fails with `REQUIRE_PRIVILEGED=1`. The programs are those of `SUMAC_BIN_DIR`, of `target/release` or of
+//! `target/debug`. No test asserts a time: what takes long is printed, what hangs fails after a minute.
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test says why it failed by panicking")]
 
 mod aggregator;

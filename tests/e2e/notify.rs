@@ -1,4 +1,5 @@
-//! Readiness and watchdog notifications for systemd, of the daemon and of `sumac-agg serve`, on a socket of the test.
+//! Readiness and watchdog notifications for systemd, of the daemon and of `sumac-agg serve`, on a socket of
+//! the test.
 //!
 //! Needs strace, which stops one thread of a process and no other.
 

@@ -1,5 +1,5 @@
-//! The P4 program on the behavioural model of a switch (BMv2), programmed over P4Runtime, with the daemons as they are: its sums
-//! are those of the XDP programs, bit by bit.
+//! The P4 program on the behavioural model of a switch (BMv2), programmed over P4Runtime, with the daemons as
+//! they are: its sums are those of the XDP programs, bit by bit.
 //!
 //! ```text
 //! w0 net0 --[cable]-- port0 +------------------+
@@ -76,7 +76,8 @@ fn sums(what: &str, spec: LabSpec, options: SumacOptions) -> Vec<Vec<Vec<f32>>> 
     rounds
 }
 
-/// Returns the number of ICMP messages of the aggregator's kernel that a destination, such as a UDP port, is unreachable.
+/// Returns the number of ICMP messages of the aggregator's kernel that a destination, such as a UDP port, is
+/// unreachable.
 fn unreachables(sumac: &Deployment<'_>) -> u64 {
     let mut snmp = sumac.lab().aggregator().command("cat");
     let text = String::from_utf8(snmp.arg("/proc/net/snmp").output().unwrap().stdout).unwrap();

@@ -6,9 +6,11 @@
 //!               +-------+                      +-------+             +-----+
 //! ```
 //!
-//! The kernel forwards, and chooses the spine by a hash of addresses and ports (ECMP). In a direct job w1 is on the other leaf.
+//! The kernel forwards, and chooses the spine by a hash of addresses and ports (ECMP). In a direct job w1 is
+//! on the other leaf.
 //!
-//! Where leaf0 is a switch, each spine is a next hop on the workers' segment, and the daemons choose among them.
+//! Where leaf0 is a switch, each spine is a next hop on the workers' segment, and the daemons choose among
+//! them.
 
 use std::time::{Duration, Instant};
 
@@ -118,7 +120,8 @@ fn share(ways: &impl Ways, crew: &Crew, seed: u64) -> u64 {
 }
 
 fn spread_and_routed_around(ways: &impl Ways, crew: &Crew) {
-    // A hash favours some spine; turns do not, but on a machine with few cores a way may be late, and gets fewer.
+    // A hash favours some spine; turns do not, but on a machine with few cores a way may be late, and gets
+    // fewer.
     let even = share(ways, crew, 1);
     assert!((20..=80).contains(&even), "{even} %");
     ways.lose(true);
@@ -203,7 +206,8 @@ fn a_dead_spine_is_routed_around_by_a_direct_job_over_udp() {
     over_spines(NearLeaf::Router, &options);
 }
 
-/// Two spines of 100 Mbit/s each: a sum over all paths, and over one per worker. Printed, since the machine decides.
+/// Two spines of 100 Mbit/s each: a sum over all paths, and over one per worker. Printed, since the machine
+/// decides.
 #[test]
 fn the_gain_of_many_paths() {
     let time = |paths| {

@@ -15,8 +15,8 @@ use sumac_tests::{Crew, Trainer, exact, stats};
 const SEED: u64 = 51;
 const QUEUES: u16 = 2;
 
-/// A veth's frames stay on the CPU of the thread that sent them, and with that on its queue, where the sender's system call
-/// carries them on. Threads of the kernel's own may run on any CPU.
+/// A veth's frames stay on the CPU of the thread that sent them, and with that on its queue, where the
+/// sender's system call carries them on. Threads of the kernel's own may run on any CPU.
 const NAPI: Napi = Napi::Softirq;
 
 #[test]

@@ -77,7 +77,8 @@ fn runs_arrive_whole_cut_and_one_by_one() {
 fn a_path_that_refuses_runs_gets_single_packets() {
     with_crew(LabSpec::new(WORKERS), &udp(), |sumac, crew| {
         sum_counts(sumac, crew, 1);
-        // Packets are longer now than the path's MTU: the kernel refuses runs of them, and fragments single ones.
+        // Packets are longer now than the path's MTU: the kernel refuses runs of them, and fragments single
+        // ones.
         let (lab, aggregator) = (sumac.lab(), sumac.lab().spec().aggregator_ip(0));
         lab.worker(0)
             .ip(&[format!("route replace {aggregator}/32 dev {} mtu 1000", lab.worker_interface())])

@@ -1,4 +1,5 @@
-//! New daemons take over from running ones over AF_XDP: jobs go on with the exact sums, and the pinned programs stay.
+//! New daemons take over from running ones over AF_XDP: jobs go on with the exact sums, and the pinned
+//! programs stay.
 //!
 //! ```text
 //! w0 net0 ------ port0 +-----+

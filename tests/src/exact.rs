@@ -27,8 +27,9 @@ pub fn assert_sums<T: Value>(what: &str, seed: u64, results: &Results<T>) {
     }
 }
 
-/// Asserts that no element is further from its exact result than the documentation promises for block floating point: `n / f`
-/// and the rounding to the type of the result, of values whose magnitude is at most 1.
+/// Asserts that no element is further from its exact result than the documentation promises for block
+/// floating point: `n / f` and the rounding to the type of the result, of values whose magnitude is at most
+/// 1.
 pub fn assert_within_bound<T: Value>(what: &str, seed: u64, results: &Results<T>) {
     let tensors: Vec<&[T]> = results.by_rank.iter().map(Vec::as_slice).collect();
     let count = tensors.first().map_or(0, |tensor| tensor.len());

@@ -39,7 +39,8 @@ pub enum Finish {
 }
 
 impl Forgery {
-    /// A good frame of this kind for chunk 0 of a job: rank `rank` of `world`, with elements that would ruin any sum.
+    /// A good frame of this kind for chunk 0 of a job: rank `rank` of `world`, with elements that would ruin
+    /// any sum.
     pub fn new(kind: Kind, to: Endpoints, rank: u16, world: u16, elements: u16) -> Forgery {
         let header = Header {
             kind: kind as u8,

@@ -7,8 +7,8 @@ use sumac_lab::deployment::{Backend, Deployment};
 use sumac_lab::namespace::Namespace;
 use sumac_wire::DEFAULT_BASE_PORT;
 
-/// The frames of jobs between the aggregator and the lab's first parameter host. Calls go on: a control plane may well be
-/// somewhere else.
+/// The frames of jobs between the aggregator and the lab's first parameter host. Calls go on: a control plane
+/// may well be somewhere else.
 #[derive(Debug)]
 pub struct Leg {
     at: Namespace,
@@ -16,8 +16,9 @@ pub struct Leg {
 }
 
 impl Leg {
-    /// The leg of this lab. Over XDP its hosts must be on a switch, which then tells apart who sends to the parameter host; over
-    /// UDP the aggregator's own frames pass other hooks of the kernel than those that it forwards.
+    /// The leg of this lab. Over XDP its hosts must be on a switch, which then tells apart who sends to the
+    /// parameter host; over UDP the aggregator's own frames pass other hooks of the kernel than those that it
+    /// forwards.
     pub fn of(sumac: &Deployment<'_>) -> Leg {
         let (lab, spec) = (sumac.lab(), sumac.lab().spec());
         match sumac.options().backend {

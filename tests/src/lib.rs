@@ -1,4 +1,5 @@
-//! Shared parts of the end-to-end tests: labs that leave nothing, trainers, exact sums, forged frames, foreign traffic.
+//! Shared parts of the end-to-end tests: labs that leave nothing, trainers, exact sums, forged frames,
+//! foreign traffic.
 //!
 //! The tests are in `e2e/`. A helper that fails panics with its action: a test has no other use for an error.
 #![forbid(unsafe_code)]

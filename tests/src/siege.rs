@@ -1,4 +1,5 @@
-//! Forged frames, each wrong in one thing: what makes them so, and the proof that they are counted and harmless.
+//! Forged frames, each wrong in one thing: what makes them so, and the proof that they are counted and
+//! harmless.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +28,8 @@ const COUNT: usize = 300_000;
 /// The offset after the UDP ports of an untagged frame.
 const PORTS_END: usize = 38;
 
-/// A forged frame: its fault, the change of a valid frame that makes it, and the reason under which it is counted.
+/// A forged frame: its fault, the change of a valid frame that makes it, and the reason under which it is
+/// counted.
 pub type Case = (&'static str, fn(&mut Forgery), &'static str);
 
 /// Invalid at every receiver.
@@ -110,8 +112,8 @@ pub fn forge(good: &Forgery, cases: &[&[Case]]) -> Vec<Forged> {
     cases.iter().copied().flatten().map(case).collect()
 }
 
-/// A good frame cut at every eighth byte of the headers and of a few elements. Before its ports are there it is nobody's.
-/// The tests of the programs cut at every byte.
+/// A good frame cut at every eighth byte of the headers and of a few elements. Before its ports are there it
+/// is nobody's. The tests of the programs cut at every byte.
 pub fn cut(good: &Forgery) -> Vec<Forged> {
     let cut = |len| Forged {
         what: format!("cut to {len} bytes"),
@@ -138,7 +140,8 @@ pub struct Siege<'a> {
 }
 
 impl Siege<'_> {
-    /// Worker 0 waits for worker 1 while each frame comes once; then the sum is made, and another one under fire.
+    /// Worker 0 waits for worker 1 while each frame comes once; then the sum is made, and another one under
+    /// fire.
     pub fn assert_harmless(&self, counters: impl Fn() -> BTreeMap<String, u64>) {
         let waiting = self.crew.trainers[0].submit(SEED, COUNT);
         stats::wait_until_stuck(&self.crew.trainers[0]);
@@ -175,8 +178,9 @@ impl Siege<'_> {
             let fire = scope.spawn(|| {
                 let mut sent = 0u64;
                 while !done.load(Ordering::Relaxed) {
-                    // A chunk far ahead is out of turn only while its slot waits. Between chunks it is a lie of the
-                    // worker's own host, which holds the token, and could as well lie about its values.
+                    // A chunk far ahead is out of turn only while its slot waits. Between chunks it is a lie
+                    // of the worker's own host, which holds the token, and could as well lie about its
+                    // values.
                     for Forged { bytes, .. } in self.frames.iter().filter(|f| f.reason != "out_of_turn") {
                         self.injector.send(bytes);
                         sent += 1;

@@ -64,8 +64,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// A lab as specified; `None`, after saying so, when this machine cannot have one. A lab whose cables mark
-    /// congestion is there for shares of traffic to be compared: no other lab is beside it.
+    /// A lab as specified; `None`, after saying so, when this machine cannot have one. A lab whose cables
+    /// mark congestion is there for shares of traffic to be compared: no other lab is beside it.
     pub fn up(spec: LabSpec) -> Option<Site> {
         let turn = turn(spec.ecn_threshold_kb.is_some())?;
         let lab = Lab::up(spec).unwrap_or_else(|error| panic!("{error:#}"));
@@ -95,7 +95,8 @@ impl Deref for Site {
     }
 }
 
-/// Runs `body` on Sumac in a lab, then proves that no frame was lost in any daemon and nothing was left behind.
+/// Runs `body` on Sumac in a lab, then proves that no frame was lost in any daemon and nothing was left
+/// behind.
 pub fn with_sumac(spec: LabSpec, options: &SumacOptions, body: impl FnOnce(&mut Deployment<'_>)) {
     let Some(site) = Site::up(spec) else { return };
     let mut sumac = Deployment::start(&site, options).unwrap_or_else(|error| panic!("{error:#}"));

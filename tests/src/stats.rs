@@ -76,8 +76,8 @@ pub fn wait_for_results(trainer: &Trainer, more: u64) {
     eventually("results on the way", || (counter(trainer, "results") >= before + more).then_some(()));
 }
 
-/// Waits until a worker has a chunk on the way, which sits in its slot for want of another worker's. It has no more, where the others
-/// wait for the exponents in that one.
+/// Waits until a worker has a chunk on the way, which sits in its slot for want of another worker's. It has
+/// no more, where the others wait for the exponents in that one.
 pub fn wait_until_stuck(trainer: &Trainer) {
     eventually("a chunk without a result", || (counter(trainer, "in_flight") >= 1).then_some(()));
 }

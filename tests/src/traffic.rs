@@ -30,8 +30,8 @@ impl Traffic {
         Traffic::start_at(lab, kind, from, to, &["-b", "20M"])
     }
 
-    /// Starts a stream that takes what it gets and yields to congestion as this kind of TCP does, `reno` or `cubic` (RFC 5681,
-    /// RFC 9438; this machine's own choice, BBR, does not mind marks).
+    /// Starts a stream that takes what it gets and yields to congestion as this kind of TCP does, `reno` or
+    /// `cubic` (RFC 5681, RFC 9438; this machine's own choice, BBR, does not mind marks).
     pub fn start_greedy(lab: &Lab, from: u16, to: u16, control: &str) -> Traffic {
         Traffic::start_at(lab, Kind::Tcp, from, to, &["-b", "0", "-C", control])
     }

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The timeout of every wait. It is far above any normal duration: it ends a test that hangs, and measures nothing.
+/// The timeout of every wait. It is far above any normal duration: it ends a test that hangs, and measures
+/// nothing.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Polls until there is an answer.

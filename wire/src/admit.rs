@@ -25,8 +25,8 @@ pub fn sender(header: &Header, job: &JobEntry) -> Result<u16, Reason> {
     sender_rank(header, job)
 }
 
-/// The rank of a worker that still sends to a job which was removed here: its entry stays, without [`job_flag::ACTIVE`]. The
-/// caller holds the address against [`source`], and answers with [`unknown_job`].
+/// The rank of a worker that still sends to a job which was removed here: its entry stays, without
+/// [`job_flag::ACTIVE`]. The caller holds the address against [`source`], and answers with [`unknown_job`].
 #[inline(always)]
 pub fn former_sender(header: &Header, job: &JobEntry) -> Option<u16> {
     if !is_request(header) || job.flags & job_flag::ACTIVE != 0 {
@@ -91,8 +91,8 @@ fn place(header: &Header, job: &JobEntry, shard: u16) -> Result<Place, Reason> {
     Ok(Place { lane: lane as u16, slot: header.slot & job.lane_slots().wrapping_sub(1) })
 }
 
-/// Checks how many elements a packet carries: an exponent round and a question none, everything else up to the job's
-/// chunk.
+/// Checks how many elements a packet carries: an exponent round and a question none, everything else up to
+/// the job's chunk.
 #[inline(always)]
 fn elements(header: &Header, job: &JobEntry) -> Result<(), Reason> {
     let is_none = header.elements == 0;
@@ -104,7 +104,8 @@ fn elements(header: &Header, job: &JobEntry) -> Result<(), Reason> {
 
 /// Checks what a packet to an aggregator wants: a contribution's slot and size, or a probe.
 ///
-/// `shard` is that of the port that it came by. Gives what [`crate::slot::decide`] needs, and `None` for a probe.
+/// `shard` is that of the port that it came by. Gives what [`crate::slot::decide`] needs, and `None` for a
+/// probe.
 #[inline(always)]
 pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Contribution>, Reason> {
     if header.kind == Kind::Probe as u8 {
@@ -141,8 +142,9 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
     }))
 }
 
-/// The limit that a flush carries; zero of any other contribution. Where a sum has two levels, a flush is a contribution like
-/// others: no aggregator there knows all workers of a chunk. So it is where all sums are whole.
+/// The limit that a flush carries; zero of any other contribution. Where a sum has two levels, a flush is a
+/// contribution like others: no aggregator there knows all workers of a chunk. So it is where all sums are
+/// whole.
 #[inline(always)]
 fn flush_limit(header: &Header, job: &JobEntry) -> Result<u32, Reason> {
     if !header.has(flag::PARTIAL) {
@@ -159,8 +161,8 @@ fn flush_limit(header: &Header, job: &JobEntry) -> Result<u32, Reason> {
     Ok(if is_like_others { 0 } else { header.contributors as u32 })
 }
 
-/// Checks a packet from the parent of a [`job_flag::CHILD`]: gives what [`crate::slot::conclude`] needs, and `None`
-/// for a report, the answer to a probe.
+/// Checks a packet from the parent of a [`job_flag::CHILD`]: gives what [`crate::slot::conclude`] needs, and
+/// `None` for a report, the answer to a probe.
 #[inline(always)]
 pub fn conclusion(
     header: &Header,
@@ -196,9 +198,9 @@ pub fn conclusion(
     }))
 }
 
-/// Checks a packet that comes to a host: a result, or the answer to a probe; contributions and probes, where the host is
-/// one of the job's parameter hosts; all but results in a direct job. Who sent those is checked behind, where all workers are known. A packet to another
-/// address is foreign: this host only forwards it.
+/// Checks a packet that comes to a host: a result, or the answer to a probe; contributions and probes, where
+/// the host is one of the job's parameter hosts; all but results in a direct job. Who sent those is checked
+/// behind, where all workers are known. A packet to another address is foreign: this host only forwards it.
 #[inline(always)]
 pub fn answer(header: &Header, src_ip: u32, dst_ip: u32, job: &HostJobEntry) -> Result<(), Reason> {
     if job.flags & job_flag::ACTIVE == 0 {

@@ -1,9 +1,9 @@
-//! The budget of an operation with a loss bound: the chunks that each worker may be left out of. One rule for slots and for
-//! parameter hosts.
+//! The budget of an operation with a loss bound: the chunks that each worker may be left out of. One rule for
+//! slots and for parameter hosts.
 //!
-//! A *flush* is a contribution that asks to complete its chunk with those that are there. It is granted if at least half of the workers
-//! are in ([`is_quorum`]) and every worker that is left out still has budget. The budget is a number of chunks of the operation, on
-//! the lane, for each worker.
+//! A *flush* is a contribution that asks to complete its chunk with those that are there. It is granted if at
+//! least half of the workers are in ([`is_quorum`]) and every worker that is left out still has budget. The
+//! budget is a number of chunks of the operation, on the lane, for each worker.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -12,7 +12,8 @@ use crate::{MAX_WORKERS, stream::is_later};
 /// The operation of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flush {
-    /// The job and incarnation that the operation belongs to; not zero. Several jobs use a slot one after another.
+    /// The job and incarnation that the operation belongs to; not zero. Several jobs use a slot one after
+    /// another.
     pub owner: u32,
     /// The operation's first chunk.
     pub operation: u32,
@@ -28,8 +29,8 @@ pub const fn is_quorum(contributors: u32, workers: u32) -> bool {
 
 /// The chunks that each worker of a job was left out of, of one operation on one lane. Host order.
 ///
-/// It only ever moves on to a later operation: flushes of an earlier one find no budget, so that no order of packets gives
-/// an operation more than its own.
+/// It only ever moves on to a later operation: flushes of an earlier one find no budget, so that no order of
+/// packets gives an operation more than its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Budget {
@@ -42,8 +43,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Spends a chunk of each worker in `left_out`, of the operation that `flush` belongs to. Returns `false`, with nothing
-    /// changed, if one of them has spent the limit.
+    /// Spends a chunk of each worker in `left_out`, of the operation that `flush` belongs to. Returns
+    /// `false`, with nothing changed, if one of them has spent the limit.
     #[inline(always)]
     pub fn spend(&mut self, flush: Flush, left_out: u32) -> bool {
         let is_new = self.owner != flush.owner || is_later(flush.operation, self.operation);
@@ -109,7 +110,8 @@ mod tests {
     }
 
     proptest! {
-        /// Flushes of several operations in any order: no worker is left out of more chunks of one than the limit.
+        /// Flushes of several operations in any order: no worker is left out of more chunks of one than the
+        /// limit.
         #[test]
         fn no_order_overdraws(flushes in proptest::collection::vec((0..4u32, 1..16u32), 0..200), limit in 0..5u32) {
             let mut budget = Budget::default();

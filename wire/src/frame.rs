@@ -210,8 +210,9 @@ pub fn emit(frame: &mut [u8], to: &Endpoints, payload_len: usize, checksum: bool
     Some(len)
 }
 
-/// Puts an 802.1Q tag into a frame that [`emit`] has written [`VLAN_LEN`] bytes behind the start of `bytes`. The tagged frame begins at
-/// the start, and is as much longer. Returns `None`, and changes nothing, when `bytes` has no such frame.
+/// Puts an 802.1Q tag into a frame that [`emit`] has written [`VLAN_LEN`] bytes behind the start of `bytes`.
+/// The tagged frame begins at the start, and is as much longer. Returns `None`, and changes nothing, when
+/// `bytes` has no such frame.
 pub fn tag(bytes: &mut [u8], vlan: u16) -> Option<()> {
     const ADDRESSES: usize = 12;
     let head = bytes.first_chunk_mut::<{ ADDRESSES + VLAN_LEN }>()?;

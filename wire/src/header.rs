@@ -34,7 +34,8 @@ macro_rules! fields {
         }
 
         impl Header {
-            /// Every field as it stands in the packet, unchecked: of a header that [`Header::read`] has seen before.
+            /// Every field as it stands in the packet, unchecked: of a header that [`Header::read`] has seen
+            /// before.
             #[inline(always)]
             pub fn fields<B: Bytes + ?Sized>(bytes: &B, at: usize) -> Option<Header> {
                 Some(Header {
@@ -77,10 +78,11 @@ fields! {
     BITMAP_0: 20, bitmap_0: u32, be32;
     /// The sender's first aggregator below the second, one bit.
     BITMAP_1: 24, bitmap_1: u32, be32;
-    /// In a result: how many workers' values the sum holds. In a flush: the chunks of its operation that each worker may
-    /// be left out of.
+    /// In a result: how many workers' values the sum holds. In a flush: the chunks of its operation that each
+    /// worker may be left out of.
     CONTRIBUTORS: 28, contributors: u16, be16;
-    /// Block floating point: the exponent that this chunk is scaled by ([`exponent`](crate::header::exponent)).
+    /// Block floating point: the exponent that this chunk is scaled by
+    /// ([`exponent`](crate::header::exponent)).
     EXPONENT: 30, exponent: i8, u8;
     /// Block floating point: the sender's exponent of the slot's next chunk; in a result the largest.
     NEXT_EXPONENT: 31, next_exponent: i8, u8;
@@ -90,12 +92,13 @@ fields! {
     OFFSET: 36, offset: u32, be32;
     /// The sender's clock in microseconds, echoed.
     TIMESTAMP: 40, timestamp: u32, be32;
-    /// In a result: the chunk that takes this version of the slot next. In a flush: its operation's first chunk.
+    /// In a result: the chunk that takes this version of the slot next. In a flush: its operation's first
+    /// chunk.
     NEXT_SEQ: 44, next_seq: u32, be32;
     /// The job's secret number.
     TOKEN: 48, token: u64, be64;
-    /// In a contribution, a question and a probe: how far the sender has received. It has the results of all earlier
-    /// chunks: of the slot (static mode), of the lane (dynamic mode).
+    /// In a contribution, a question and a probe: how far the sender has received. It has the results of all
+    /// earlier chunks: of the slot (static mode), of the lane (dynamic mode).
     RECEIVED: 56, received: u32, be32;
     /// The lane.
     LANE: 60, lane: u16, be16;
@@ -109,8 +112,8 @@ pub mod flag {
     pub const COLLISION: u16 = 1 << 1;
     /// A value did not fit and was clamped; slots merge it into their result.
     pub const OVERFLOW: u16 = 1 << 2;
-    /// In a result: the sum holds fewer than all workers, those in `bitmap 0`. In a contribution, which is then a *flush*:
-    /// complete the slot with what it has (bounded loss).
+    /// In a result: the sum holds fewer than all workers, those in `bitmap 0`. In a contribution, which is
+    /// then a *flush*: complete the slot with what it has (bounded loss).
     pub const PARTIAL: u16 = 1 << 3;
     /// The elements are raw floats, not to be added as integers (dynamic mode).
     pub const RAW_FLOAT: u16 = 1 << 4;
@@ -129,8 +132,8 @@ pub mod flag {
     pub const MISMATCH: u16 = 1 << 10;
     /// A value was NaN or infinite, and zero stands in its place; slots merge it into their result.
     pub const NOT_FINITE: u16 = 1 << 11;
-    /// A question: is the sender's contribution to this chunk here? No elements. In a result: no, or the sum is
-    /// here already; the contribution is to be sent, again.
+    /// A question: is the sender's contribution to this chunk here? No elements. In a result: no, or the sum
+    /// is here already; the contribution is to be sent, again.
     pub const QUERY: u16 = 1 << 12;
     /// In a report: the aggregator no longer has the sender's job.
     pub const UNKNOWN_JOB: u16 = 1 << 13;

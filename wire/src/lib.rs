@@ -43,10 +43,11 @@ pub use time::Time;
 
 /// Most elements in one packet: a frame of 9,000 bytes.
 pub const MAX_ELEMENTS: usize = 2224;
-/// Most elements in a frame without frags: 3.4 KB, the largest that a veth takes; longer chunks are handled in
-/// pages of this size.
+/// Most elements in a frame without frags: 3.4 KB, the largest that a veth takes; longer chunks are handled
+/// in pages of this size.
 pub const PAGE_ELEMENTS: usize = 832;
-/// Elements that a P4 switch adds in one pass: the most in a chunk of a dynamic job there. Static jobs' have several such blocks.
+/// Elements that a P4 switch adds in one pass: the most in a chunk of a dynamic job there. Static jobs' have
+/// several such blocks.
 pub const BLOCK_ELEMENTS: usize = 64;
 /// Most workers below one aggregator: the width of a bitmap.
 pub const MAX_WORKERS: usize = 32;

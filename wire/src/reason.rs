@@ -44,7 +44,8 @@ reasons! {
     Stale = 9, "stale";
     /// A copy of a result at a port where no worker of its job is.
     NotForPort = 10, "not_for_port";
-    /// A sum of this aggregator's workers went up to its parent or parameter host, or the question whether it is there.
+    /// A sum of this aggregator's workers went up to its parent or parameter host, or the question whether it
+    /// is there.
     Forwarded = 11, "forwarded";
     /// A parent's result, or a parameter host's, was taken and went to all workers.
     Concluded = 12, "concluded";
@@ -90,8 +91,8 @@ reasons! {
     Mismatch = 32, "mismatch";
     /// Cannot happen: a map without its entry, a redirect that the kernel refused.
     Internal = 33, "internal";
-    /// A question whose contribution is missing, or is to be answered with the kept result: its sender was told to send
-    /// it.
+    /// A question whose contribution is missing, or is to be answered with the kept result: its sender was
+    /// told to send it.
     Wanted = 34, "wanted";
     /// Dynamic mode: a contribution was sent on to the parameter host as it came.
     Passed = 35, "passed";
@@ -99,7 +100,8 @@ reasons! {
     Collided = 36, "collided";
     /// Dynamic mode: a slot's partial sum was sent on, because one of its workers sent again.
     Flushed = 37, "flushed";
-    /// Dynamic mode: a sum overflowed at the parameter host, or one of its parts had: the workers were asked for floats.
+    /// Dynamic mode: a sum overflowed at the parameter host, or one of its parts had: the workers were asked
+    /// for floats.
     AskedRaw = 38, "asked_raw";
     /// Dynamic mode: a contribution took a slot that its silent owner had left.
     Reclaimed = 39, "reclaimed";
@@ -115,7 +117,8 @@ impl Reason {
         number >= Reason::Truncated as u32 && number < Reason::Internal as u32
     }
 
-    /// Whether the kernel gets the frame: it could not be shown to be Sumac's by version, type and job, or nobody takes it.
+    /// Whether the kernel gets the frame: it could not be shown to be Sumac's by version, type and job, or
+    /// nobody takes it.
     #[inline(always)]
     pub const fn is_for_kernel(self) -> bool {
         is_for_kernel(self as u32)

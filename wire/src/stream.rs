@@ -1,8 +1,8 @@
 //! The slot of a chunk, and its version (SwitchML section 4.4, Algorithm 4).
 //!
-//! All workers compute the same: each slot's first two chunks are those that `seq mod slots` gives it, in version 0 and
-//! then 1; from there on results name the chunks (see [`crate::slot`]). With a power of two of slots both are
-//! bits of `seq`, and stay right when `seq` wraps.
+//! All workers compute the same: each slot's first two chunks are those that `seq mod slots` gives it, in
+//! version 0 and then 1; from there on results name the chunks (see [`crate::slot`]). With a power of two of
+//! slots both are bits of `seq`, and stay right when `seq` wraps.
 
 /// The slot and version of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,8 +25,8 @@ pub mod job_flag {
     pub const PARAMETER: u16 = 1 << 7;
     /// At a host: the job's workers send to each other (MLT).
     pub const DIRECT: u16 = 1 << 8;
-    /// All sums hold all workers: a flush is a contribution like others, and static slots do not note how far workers have
-    /// received. A switch's program has no room for either.
+    /// All sums hold all workers: a flush is a contribution like others, and static slots do not note how far
+    /// workers have received. A switch's program has no room for either.
     pub const WHOLE: u16 = 1 << 9;
 }
 
@@ -36,13 +36,13 @@ pub mod job_flag {
 pub struct JobEntry {
     /// Of contributions and probes: random, known to the job's members only.
     pub token: u64,
-    /// Of results and reports: made from `token`, which cannot be told from it, since everybody in a flooded network sees what
-    /// goes to a multicast group.
+    /// Of results and reports: made from `token`, which cannot be told from it, since everybody in a flooded
+    /// network sees what goes to a multicast group.
     pub result_token: u64,
     /// The pool's index of the job's slot 0.
     pub slot_base: u32,
-    /// Slots of the job, all lanes together. Of a [`job_flag::DYNAMIC`] one: slots of each shard that its chunks may
-    /// take.
+    /// Slots of the job, all lanes together. Of a [`job_flag::DYNAMIC`] one: slots of each shard that its
+    /// chunks may take.
     pub slots: u32,
     /// The multicast group of [`job_flag::MULTICAST`].
     pub group_ip: u32,
@@ -64,7 +64,8 @@ pub struct JobEntry {
     pub rack: u16,
     /// The job's racks below its parent, of a [`job_flag::CHILD`].
     pub racks: u16,
-    /// Parameter hosts of a [`job_flag::DYNAMIC`] job, 1 to [`MAX_HOSTS`]; 0 and 1 are the same to all others.
+    /// Parameter hosts of a [`job_flag::DYNAMIC`] job, 1 to [`MAX_HOSTS`]; 0 and 1 are the same to all
+    /// others.
     pub hosts: u16,
 }
 

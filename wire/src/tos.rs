@@ -6,7 +6,8 @@
 //! | data with an importance, where ECN means congestion control | AF class, drop precedence low or high | the same |
 //! | probes and reports | CS6 | Not-ECT |
 //!
-//! CS6 is RFC 4594's class of network control, and the highest that hosts use: CS7 is reserved. So data has six classes.
+//! CS6 is RFC 4594's class of network control, and the highest that hosts use: CS7 is reserved. So data has
+//! six classes.
 
 use crate::header::flag;
 
@@ -38,7 +39,8 @@ pub const fn is_marked(tos: u8) -> bool {
     tos & ECN_MASK == CE
 }
 
-/// The flag that says so of a packet with this byte ([`flag::ECN_ECHO`]), without a branch: eBPF's verifier follows each.
+/// The flag that says so of a packet with this byte ([`flag::ECN_ECHO`]), without a branch: eBPF's verifier
+/// follows each.
 #[inline(always)]
 pub const fn echo(tos: u8) -> u16 {
     (tos & tos >> 1 & 1) as u16 * flag::ECN_ECHO
@@ -56,8 +58,8 @@ pub const fn data_class(priority: u8) -> u8 {
     if priority < DATA_CLASSES { priority } else { DATA_CLASSES - 1 }
 }
 
-/// The bytes in the queue of a class of data beyond which a switch drops packets that are not ECN-capable, of `buffer` bytes: front
-/// layers have higher classes and lower thresholds (MLT appendix B).
+/// The bytes in the queue of a class of data beyond which a switch drops packets that are not ECN-capable, of
+/// `buffer` bytes: front layers have higher classes and lower thresholds (MLT appendix B).
 pub const fn dropping_threshold(class: u8, buffer: u32) -> u32 {
     buffer / (2 * DATA_CLASSES as u32) * (DATA_CLASSES - data_class(class)) as u32
 }
@@ -79,7 +81,8 @@ pub const fn assured_forwarding(priority: u8, is_important: bool) -> u8 {
     class << CLASS_SHIFT | precedence << PRECEDENCE_SHIFT
 }
 
-/// The priority of layer `layer` of `layers`, from the front (MLT section 4.2.2): front layers are needed first.
+/// The priority of layer `layer` of `layers`, from the front (MLT section 4.2.2): front layers are needed
+/// first.
 //= mlt#4.2.2 layers spread over the priorities
 pub const fn layer_priority(layer: u32, layers: u32) -> u8 {
     let last = DATA_CLASSES as u64 - 1;

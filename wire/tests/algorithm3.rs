@@ -103,8 +103,8 @@ impl Slot for Numbered {
         if then == Then::Complete { Answer::ToAll(*values) } else { Answer::Nothing }
     }
 
-    /// The contribution is wanted exactly when it would be taken in, or answered: then, and only then, its worker gets
-    /// on by sending it. A question only notes how far its sender has received.
+    /// The contribution is wanted exactly when it would be taken in, or answered: then, and only then, its
+    /// worker gets on by sending it. A question only notes how far its sender has received.
     fn is_honest(&self, sizes: Sizes, worker: u32, seq: u32, version: u8) -> bool {
         let contribution = contribution(sizes, worker, seq, version);
         let question = Contribution { flags: flag::QUERY, elements: 0, ..contribution };

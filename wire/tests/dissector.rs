@@ -1,7 +1,8 @@
-//! The Wireshark dissector (`tools/wireshark/sumac.lua`) against this crate: its tables against the source, and what tshark makes
-//! of a capture of every kind of packet against the headers in it.
+//! The Wireshark dissector (`tools/wireshark/sumac.lua`) against this crate: its tables against the source,
+//! and what tshark makes of a capture of every kind of packet against the headers in it.
 //!
-//! The capture is `tools/wireshark/packets.pcap`. After a change of the packet: `SUMAC_BLESS=1` writes it anew.
+//! The capture is `tools/wireshark/packets.pcap`. After a change of the packet: `SUMAC_BLESS=1` writes it
+//! anew.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

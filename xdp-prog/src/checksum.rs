@@ -91,7 +91,8 @@ fn sum_tail(ctx: &XdpContext, at: u32, count: usize) -> Option<u64> {
     Some(sum)
 }
 
-/// Sums `left` elements from the address `from` on; `None` when the frame ends before, or for more than a packet has.
+/// Sums `left` elements from the address `from` on; `None` when the frame ends before, or for more than a
+/// packet has.
 #[inline(always)]
 fn sum_elements(mut from: usize, end: usize, mut left: usize) -> Option<u64> {
     let mut sum = 0;

@@ -1,7 +1,7 @@
 //! The XDP program of a worker's host.
 //!
-//! It redirects the results of the host's jobs to the AF_XDP socket of their receive queue, drops invalid packets of these
-//! jobs, and passes everything else to the kernel unchanged.
+//! It redirects the results of the host's jobs to the AF_XDP socket of their receive queue, drops invalid
+//! packets of these jobs, and passes everything else to the kernel unchanged.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -50,7 +50,8 @@ fn handle<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet) -> u32 {
     leave(queue, reason)
 }
 
-/// Redirects to the queue's socket. Without one (no daemon, or a queue that was not selected) the kernel gets the packet.
+/// Redirects to the queue's socket. Without one (no daemon, or a queue that was not selected) the kernel gets
+/// the packet.
 #[inline(always)]
 fn steer(queue: u32) -> Reason {
     match SOCKETS.redirect(queue, u64::from(xdp_action::XDP_PASS)) {

@@ -34,8 +34,8 @@ pub static QUEUES: PerCpuArray<QueueCounters, MAX_QUEUES> = PerCpuArray::new();
 #[btf_map]
 pub static LIMITERS: PerCpuArray<RateLimiter, 3> = PerCpuArray::new();
 
-/// A buffer for the elements beyond a frame's first page, which are copied to be summed: programs access a frame's first
-/// buffer only.
+/// A buffer for the elements beyond a frame's first page, which are copied to be summed: programs access a
+/// frame's first buffer only.
 #[btf_map]
 pub static TAIL: PerCpuArray<[u32; TAIL_ELEMENTS], 1> = PerCpuArray::new();
 

@@ -1,7 +1,9 @@
-//! Access to a packet's bytes, with the comparisons that the verifier requires. The aggregator's programs have this file too.
+//! Access to a packet's bytes, with the comparisons that the verifier requires. The aggregator's programs
+//! have this file too.
 //!
-//! Everything is inlined: the verifier tracks a packet pointer through registers, not through calls. Loads are plain
-//! dereferences: BPF loads from any address, and LLVM compiles `read_unaligned` to loads of single bytes.
+//! Everything is inlined: the verifier tracks a packet pointer through registers, not through calls. Loads
+//! are plain dereferences: BPF loads from any address, and LLVM compiles `read_unaligned` to loads of single
+//! bytes.
 
 use aya_ebpf::{helpers::generated::bpf_xdp_get_buff_len, programs::XdpContext};
 use sumac_wire::{bytes::Load, header::HEADER_LEN};
@@ -48,7 +50,8 @@ impl Load for Packet {
     }
 }
 
-/// Sumac's header, known to be in the frame at this address: its loads need no further comparison with the frame's end.
+/// Sumac's header, known to be in the frame at this address: its loads need no further comparison with the
+/// frame's end.
 pub struct SumacHeader(pub usize);
 
 impl Load for SumacHeader {

@@ -1,4 +1,5 @@
-//! Messages for the operator about spoofed or misdirected packets, at most one a second for each kind and CPU.
+//! Messages for the operator about spoofed or misdirected packets, at most one a second for each kind and
+//! CPU.
 
 use aya_ebpf::{helpers::bpf_ktime_get_ns, programs::XdpContext};
 use aya_log_ebpf::warn;

@@ -1,7 +1,8 @@
-//! Jobs share slow cables with each other, and what becomes of them without congestion control. The cables mark congestion.
+//! Jobs share slow cables with each other, and what becomes of them without congestion control. The cables
+//! mark congestion.
 //!
-//! Shares are of what passed between two looks at the counters, while both were well under way: neither how they begin nor
-//! how fast this machine is has a part in them.
+//! Shares are of what passed between two looks at the counters, while both were well under way: neither how
+//! they begin nor how fast this machine is has a part in them.
 
 use sumac_client::Reduction;
 use sumac_lab::LabSpec;
@@ -53,8 +54,8 @@ fn two_jobs_share_slow_cables() {
     });
 }
 
-/// Returns the retransmissions per hundred chunks of two jobs without an aggregator, whose parameter host has all their
-/// packets on its cable.
+/// Returns the retransmissions per hundred chunks of two jobs without an aggregator, whose parameter host has
+/// all their packets on its cable.
 fn sent_again(congestion_control: bool) -> u64 {
     let mut again = 0;
     let none = DynamicOptions { has_aggregator: false, congestion_control, ..DynamicOptions::default() };

@@ -155,7 +155,8 @@ fn a_job_whose_parameter_host_dies_fails_by_name() {
     });
 }
 
-/// Everybody else is reached: workers go past the aggregator, which answers nobody for the parameter host, and come back.
+/// Everybody else is reached: workers go past the aggregator, which answers nobody for the parameter host,
+/// and come back.
 fn sums_go_on_without_the_way_up(backend: Backend) {
     let topology = if backend == Backend::Xdp { Topology::OneArm } else { Topology::PerPort };
     let spec = LabSpec { rate: Some(Rate(50_000_000)), topology, ..lab(3) };

@@ -8,9 +8,9 @@
 //!         forged frames are sent here, in turn
 //! ```
 //!
-//! As in `hostile.rs`: contributions to the chunk that waits for worker 1's come to the aggregator from its host, and to
-//! the parameter host as if they had been sent there; results of that chunk come to the aggregator as if they were the
-//! parameter host's, and to worker 0.
+//! As in `hostile.rs`: contributions to the chunk that waits for worker 1's come to the aggregator from its
+//! host, and to the parameter host as if they had been sent there; results of that chunk come to the
+//! aggregator as if they were the parameter host's, and to worker 0.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -28,7 +28,8 @@ use sumac_wire::header::{Kind, NO_SLOT, flag};
 
 use super::{lab, sumac};
 
-/// Counters of the job's own frames. Chunks that wait for worker 1 are flushed, bypass the slots and are reclaimed.
+/// Counters of the job's own frames. Chunks that wait for worker 1 are flushed, bypass the slots and are
+/// reclaimed.
 const ALIVE: &[&str] = &[
     "foreign",
     "probed",

@@ -43,7 +43,8 @@ fn assert_all(what: &str, crew: &Crew, seed: u64, pending: [Vec<Pending<f32>>; 3
     pending.into_iter().for_each(|pending| exact::assert_sums(what, seed, &crew.results(pending)));
 }
 
-/// Takes the program of an aggregator off in mid-sum: these ranks go past it. Then it comes back, and so do they.
+/// Takes the program of an aggregator off in mid-sum: these ranks go past it. Then it comes back, and so do
+/// they.
 fn goes_and_comes_back(sumac: &Deployment<'_>, crew: &Crew, host: &Namespace, ranks: &[usize], seed: u64) {
     let lanes_past = |rank: &usize| stats::counter(&crew.trainers[*rank], "direct");
     let pending = half_way(crew, seed);

@@ -13,7 +13,8 @@ use super::{lab, sumac};
 const SEED: u64 = 5;
 const COUNT: usize = 200_003;
 
-/// Sums once, so that windows and slots have found their sizes and places, and then again; checks what came in then.
+/// Sums once, so that windows and slots have found their sizes and places, and then again; checks what came
+/// in then.
 fn sums(what: &str, spec: LabSpec, options: &SumacOptions, check: impl Fn(&[Counts], &Crew)) {
     with_crew(spec, options, |sumac, crew| {
         let hosts = sumac.parameter_host_sockets().len();
@@ -84,7 +85,8 @@ fn two_levels_send_the_parameter_host_a_tensor_once() {
     sums("two levels", racks, &options, |hosts, crew| {
         let times = hosts[0]["bytes_in"] as f64 / tensor_bytes(crew);
         println!("two levels: {times:.2} times the tensor came into the parameter host");
-        // What workers that began apart have flushed comes on top: on a busy machine as much again. Without levels it is six.
+        // What workers that began apart have flushed comes on top: on a busy machine as much again. Without
+        // levels it is six.
         assert!(times < 3.0, "{times} tensors");
     });
     let dynamic = DynamicOptions { has_aggregator: false, ..DynamicOptions::default() };

@@ -1,4 +1,5 @@
-//! Sums of dynamic jobs are those of static ones, whatever is lost, however few slots there are, and beside each other.
+//! Sums of dynamic jobs are those of static ones, whatever is lost, however few slots there are, and beside
+//! each other.
 
 use sumac_client::{JobOptions, Mode, Reduction};
 use sumac_lab::deployment::{Backend, DynamicOptions, SumacOptions};
@@ -18,7 +19,8 @@ const FAULTS: Faults =
 /// The scale of a dynamic job that is not told another.
 const SCALE: f32 = 1e8;
 
-/// A static and a dynamic job on one aggregator at the same time, through cables that lose, duplicate and reorder.
+/// A static and a dynamic job on one aggregator at the same time, through cables that lose, duplicate and
+/// reorder.
 fn both_modes_have_the_same_bits(backend: Backend) {
     let spec = LabSpec { faults: FAULTS, ..lab(3) };
     let options = SumacOptions { backend, ..sumac(DynamicOptions::default()) };

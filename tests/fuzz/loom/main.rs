@@ -1,7 +1,8 @@
-//! The daemon's queue between threads, under loom: the orders of the steps of its threads, and no item is lost.
+//! The daemon's queue between threads, under loom: the orders of the steps of its threads, and no item is
+//! lost.
 //!
-//! `userspace/daemon/src/wake_queue.rs` is compiled here once more, over loom's primitives. The daemon's other queues are
-//! those of std and crossbeam.
+//! `userspace/daemon/src/wake_queue.rs` is compiled here once more, over loom's primitives. The daemon's
+//! other queues are those of std and crossbeam.
 #![expect(clippy::unwrap_used, reason = "a test ends by panicking")]
 
 mod sync;
@@ -67,7 +68,8 @@ fn an_item_is_taken_or_returned_when_the_queue_closes() {
         queue.close();
         let pushed = sender.join().unwrap();
         assert!(queue.take().is_empty(), "none after the close");
-        // One that arrived between the last take and the close is dropped with the queue, as the session is gone.
+        // One that arrived between the last take and the close is dropped with the queue, as the session is
+        // gone.
         assert!(taken.is_empty() || pushed.is_ok(), "not both taken and returned");
     });
 }

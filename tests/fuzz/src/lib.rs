@@ -1,7 +1,8 @@
 //! Inputs of the fuzz targets: valid examples with edits that the fuzzer chooses.
 //!
-//! Random bytes are hardly ever a frame or a JSON object. An input is therefore a program of edits on an example, or,
-//! with the first byte's highest bit, the bytes themselves. A coverage-guided fuzzer mutates either.
+//! Random bytes are hardly ever a frame or a JSON object. An input is therefore a program of edits on an
+//! example, or, with the first byte's highest bit, the bytes themselves. A coverage-guided fuzzer mutates
+//! either.
 #![forbid(unsafe_code)]
 
 /// Returns the bytes that an input of the fuzzer stands for.

@@ -1,7 +1,8 @@
-//! One target for each parser of bytes that others wrote: no input ends in a panic, and what holds for every input holds.
+//! One target for each parser of bytes that others wrote: no input ends in a panic, and what holds for every
+//! input holds.
 //!
-//! `cargo test -p sumac-fuzz` runs the corpus in `__fuzz__` and a second of random inputs for each; `make fuzz` runs the
-//! same targets under libFuzzer. The programs' targets need root, as their tests do.
+//! `cargo test -p sumac-fuzz` runs the corpus in `__fuzz__` and a second of random inputs for each; `make
+//! fuzz` runs the same targets under libFuzzer. The programs' targets need root, as their tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a target ends by panicking")]
 
 mod api;

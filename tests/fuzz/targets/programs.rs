@@ -1,4 +1,5 @@
-//! The XDP programs, by the kernel's test run. The fuzzer follows the coverage of the same parser in this process.
+//! The XDP programs, by the kernel's test run. The fuzzer follows the coverage of the same parser in this
+//! process.
 
 use std::panic::AssertUnwindSafe;
 

@@ -1,9 +1,9 @@
 //! Marks congestion on a port of a lab's cable, in front of the token bucket that shapes it.
 //!
-//! The bucket (`tbf`) queues and drops, and does not report its backlog. So the program computes it: the time at which a
-//! link of the bucket's rate would have sent all frames so far. The backlog is the distance of that time from now, less
-//! the bucket's burst. An ECN-capable frame (ECT(0) or ECT(1), RFC 3168) that finds more than the threshold is marked CE.
-//! Frames that the full queue will drop are not counted.
+//! The bucket (`tbf`) queues and drops, and does not report its backlog. So the program computes it: the time
+//! at which a link of the bucket's rate would have sent all frames so far. The backlog is the distance of
+//! that time from now, less the bucket's burst. An ECN-capable frame (ECT(0) or ECT(1), RFC 3168) that finds
+//! more than the threshold is marked CE. Frames that the full queue will drop are not counted.
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
@@ -51,7 +51,8 @@ pub fn sumac_cable(ctx: TcContext) -> i32 {
     TC_ACT_UNSPEC
 }
 
-/// Adds a frame of `len` bytes to the backlog, and returns whether the backlog before it was above the threshold.
+/// Adds a frame of `len` bytes to the backlog, and returns whether the backlog before it was above the
+/// threshold.
 #[inline(always)]
 fn exceeds_threshold(len: u32) -> Option<bool> {
     let sent_at = SENT_AT.get_ptr_mut(0)?;
@@ -68,8 +69,8 @@ fn exceeds_threshold(len: u32) -> Option<bool> {
     }
     // SAFETY: a helper without arguments.
     let now = unsafe { bpf_ktime_get_ns() };
-    // SAFETY: a live entry of an array. Other CPUs may write it meanwhile, by the two accesses here: an idle link starts
-    // now, on whichever CPU.
+    // SAFETY: a live entry of an array. Other CPUs may write it meanwhile, by the two accesses here: an idle
+    // link starts now, on whichever CPU.
     let before = unsafe {
         let before = sent_at.read_volatile();
         if before < now {

@@ -51,9 +51,9 @@ pub enum BuildError {
 
 /// Builds binary `bin` of the eBPF crate at `manifest_dir` and returns the object's path.
 ///
-/// For build scripts: it reads the variables that cargo sets for the script, leaves the object in `OUT_DIR`, and has cargo
-/// run the script again when a source of the object has changed. All profiles of the outer build share the intermediate
-/// files, which do not depend on the profile.
+/// For build scripts: it reads the variables that cargo sets for the script, leaves the object in `OUT_DIR`,
+/// and has cargo run the script again when a source of the object has changed. All profiles of the outer
+/// build share the intermediate files, which do not depend on the profile.
 pub fn build(manifest_dir: &Path, bin: &str) -> Result<PathBuf, BuildError> {
     let manifest = manifest_dir.join("Cargo.toml");
     let manifest =
@@ -93,8 +93,8 @@ fn variable(name: &'static str) -> Result<OsString, BuildError> {
     env::var_os(name).ok_or(BuildError::NotABuildScript(name))
 }
 
-/// Returns the cargo of `toolchain`, without the outer cargo's variables: with the outer compiler's path, flags or clippy's
-/// wrapper in its environment, the inner one would build with those.
+/// Returns the cargo of `toolchain`, without the outer cargo's variables: with the outer compiler's path,
+/// flags or clippy's wrapper in its environment, the inner one would build with those.
 fn cargo(toolchain: Toolchain, dir: &Path, target_dir: &Path) -> Command {
     let mut command = toolchain.cargo();
     for (name, _) in env::vars_os() {
@@ -120,8 +120,8 @@ fn is_outer_cargo(name: &OsStr) -> bool {
 
 /// Returns the compiler's flags in cargo's form: separated by unit separators.
 ///
-/// BTF, and the debug information that it is generated from, describes maps with spin locks. `v3` has the 32-bit
-/// comparisons, without which the verifier loses the bounds of lengths.
+/// BTF, and the debug information that it is generated from, describes maps with spin locks. `v3` has the
+/// 32-bit comparisons, without which the verifier loses the bounds of lengths.
 fn rustflags(arch: &OsStr) -> OsString {
     let mut flags = OsString::from("--cfg=bpf_target_arch=\"");
     flags.push(arch);

@@ -5,8 +5,8 @@ use std::{path::PathBuf, process::Command};
 /// A compiler that has `core` for eBPF, or its sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toolchain {
-    /// Debian's `rustc-web`, with `core` built for eBPF in `libstd-rust-web-dev-bpf`. It is called by its path, and so works
-    /// with and without rustup.
+    /// Debian's `rustc-web`, with `core` built for eBPF in `libstd-rust-web-dev-bpf`. It is called by its
+    /// path, and so works with and without rustup.
     Debian,
     /// rustup's nightly with its component rust-src, as aya's documentation has it.
     Nightly,

@@ -1,4 +1,5 @@
-//! `sumac-figures flood`: the time of an allreduce beside connections that flood a worker's daemon with `stats`.
+//! `sumac-figures flood`: the time of an allreduce beside connections that flood a worker's daemon with
+//! `stats`.
 
 use std::fmt;
 use std::process::ExitCode;

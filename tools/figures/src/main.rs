@@ -39,7 +39,8 @@ enum Command {
     Compare(Box<Compare>),
     /// Trainings in a lab whose cables lose data, within loss bounds (MLT's figures 3, 4 and 18)
     Convergence(Box<Convergence>),
-    /// The distribution of an allreduce's time with and without a loss bound, under loss or beside a straggler
+    /// The distribution of an allreduce's time with and without a loss bound, under loss or beside a
+    /// straggler
     Exchange(Box<Exchange>),
     /// Allreduce in a lab beside connections that flood a daemon with requests for statistics
     Flood(Box<Flood>),
@@ -55,7 +56,8 @@ enum Command {
     Fig15(Options),
     /// ATP's figure 16: a job beside a TCP-like flow
     Fig16(Options),
-    /// MLT's figure 14: completion times of training's transfers on up to 144 hosts, the direct mode beside DCTCP
+    /// MLT's figure 14: completion times of training's transfers on up to 144 hosts, the direct mode beside
+    /// DCTCP
     MltFig14(Options),
     /// MLT's figure 15: incast, and one link that loses frames
     MltFig15(Options),

@@ -9,15 +9,16 @@
 //!        +-------------------------------+
 //! ```
 //!
-//! A frame that comes in at a port is dropped, copied to the other port, sent on the detour, or left to the bridge, each
-//! by a throw of nftables' random generator, which takes no seed. At the other port a token bucket shapes. So all frames
-//! meet the same link, whoever made them: AF_XDP, an XDP program's redirect, or the kernel's TCP.
+//! A frame that comes in at a port is dropped, copied to the other port, sent on the detour, or left to the
+//! bridge, each by a throw of nftables' random generator, which takes no seed. At the other port a token
+//! bucket shapes. So all frames meet the same link, whoever made them: AF_XDP, an XDP program's redirect, or
+//! the kernel's TCP.
 //!
 //! Where the lab marks congestion, a program in front of each shaper does: see `marking.rs`.
 //!
-//! The detour makes later frames overtake. This kernel has no netem, and a token bucket does not hold up a single frame: it
-//! has tokens saved. So a frame goes in twice, marked first and second. The first spends the tokens and is dropped
-//! behind the bucket, the second waits for new ones and goes on to the far port.
+//! The detour makes later frames overtake. This kernel has no netem, and a token bucket does not hold up a
+//! single frame: it has tokens saved. So a frame goes in twice, marked first and second. The first spends the
+//! tokens and is dropped behind the bucket, the second waits for new ones and goes on to the far port.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -174,7 +175,8 @@ impl Cable {
         self.set_rules(&rules(faults, Lossy::Frames))
     }
 
-    /// Has both directions lose a part of such frames, without other faults; the counters start again at zero.
+    /// Has both directions lose a part of such frames, without other faults; the counters start again at
+    /// zero.
     pub fn lose(&self, loss: Probability, lossy: Lossy) -> Result<()> {
         self.set_rules(&rules(Faults { loss, ..Faults::default() }, lossy))
     }

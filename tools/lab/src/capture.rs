@@ -1,8 +1,9 @@
 //! Captures of a lab's frames (`--pcap`), by dumpcap at both ends of every cable.
 //!
-//! A frame that an XDP program consumes or redirects, or that AF_XDP sends, does not pass the packet sockets of its host's
-//! interface. A cable's ports have no program: their packet sockets see all frames, those of AF_XDP, of XDP programs and of
-//! the kernel. So a lab with captures has cables, also where nothing else asks for them.
+//! A frame that an XDP program consumes or redirects, or that AF_XDP sends, does not pass the packet sockets
+//! of its host's interface. A cable's ports have no program: their packet sockets see all frames, those of
+//! AF_XDP, of XDP programs and of the kernel. So a lab with captures has cables, also where nothing else asks
+//! for them.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ use crate::wiring::Tap;
 /// The kernel's buffer of each capture, in MiB: on few CPUs dumpcap waits for its turn.
 const BUFFER_MIB: &str = "64";
 
-/// The time in which frames that have arrived get to the file: dumpcap takes them from the kernel every 250 ms.
+/// The time in which frames that have arrived get to the file: dumpcap takes them from the kernel every 250
+/// ms.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// The time in which dumpcap starts, and in which it ends.
@@ -111,7 +113,8 @@ fn finish(file: &Path, process: &mut Process) -> Result<Captured> {
     Ok(Captured { file: file.to_owned(), packets, dropped })
 }
 
-/// The frames in the file, and those that were dropped, by dumpcap's last line: `Packets received/dropped on interface 'x': 5/0 (..`.
+/// The frames in the file, and those that were dropped, by dumpcap's last line: `Packets received/dropped on
+/// interface 'x': 5/0 (..`.
 fn counts(log: &str) -> Option<(u64, u64)> {
     let line = log.lines().rev().find(|line| line.starts_with("Packets received/dropped"))?;
     let (_, numbers) = line.rsplit_once("': ")?;

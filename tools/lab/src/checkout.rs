@@ -1,4 +1,5 @@
-//! The paths of the lab's scripts and of what the checkout's make built, in the checkout that the lab was built from.
+//! The paths of the lab's scripts and of what the checkout's make built, in the checkout that the lab was
+//! built from.
 
 use std::path::{Path, PathBuf};
 

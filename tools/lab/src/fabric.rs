@@ -1,10 +1,10 @@
-//! A leaf-spine fabric between the workers and the aggregator: routers that choose the spine by a hash of addresses and ports
-//! (ECMP).
+//! A leaf-spine fabric between the workers and the aggregator: routers that choose the spine by a hash of
+//! addresses and ports (ECMP).
 //!
 //! Hosts know nothing of it. Each has the aggregator in its subnet, and the leaf answers for it (proxy ARP).
 //!
-//! The workers' leaf may be a switch instead. The spines are then next hops on the workers' segment and answer for the aggregator;
-//! the daemons choose among them.
+//! The workers' leaf may be a switch instead. The spines are then next hops on the workers' segment and
+//! answer for the aggregator; the daemons choose among them.
 
 use std::net::Ipv4Addr;
 

@@ -14,7 +14,8 @@ pub const TICK: Duration = Duration::from_millis(20);
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Turns SIGINT, SIGTERM and SIGHUP into the flag. Called once, by a program; a library's user may leave it out.
+/// Turns SIGINT, SIGTERM and SIGHUP into the flag. Called once, by a program; a library's user may leave it
+/// out.
 pub fn install() -> std::io::Result<()> {
     let flag = FLAG.get_or_init(Arc::default);
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {

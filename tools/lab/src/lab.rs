@@ -29,7 +29,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Builds a lab and waits until every worker reaches the aggregator. After an error nothing is left behind.
+    /// Builds a lab and waits until every worker reaches the aggregator. After an error nothing is left
+    /// behind.
     pub fn up(spec: LabSpec) -> Result<Lab> {
         spec.check()?;
         let is_own = spec.topology == Topology::Loopback;
@@ -70,15 +71,15 @@ impl Lab {
         if self.spec.topology == Topology::Loopback { "lo" } else { WORKER_PORT }
     }
 
-    /// Removes a worker's interface, and makes it anew with the same name and address, in a lab without cables. What was
-    /// attached to it is gone.
+    /// Removes a worker's interface, and makes it anew with the same name and address, in a lab without
+    /// cables. What was attached to it is gone.
     pub fn replug(&self, rank: u16) -> Result<()> {
         self.worker(rank).ip(&[format!("link del dev {WORKER_PORT}")])?;
         self.hosts.plug_in_worker(rank, &self.spec)
     }
 
-    /// The spines of the fabric; none in a lab without one. Their interfaces `leaf0` and `leaf1` lead to the workers and to the
-    /// aggregator.
+    /// The spines of the fabric; none in a lab without one. Their interfaces `leaf0` and `leaf1` lead to the
+    /// workers and to the aggregator.
     pub fn spines(&self) -> &[Namespace] {
         self.hosts.fabric.as_ref().map_or(&[], Fabric::spines)
     }
@@ -113,7 +114,8 @@ impl Lab {
         self.hosts.aggregator_of(rank, &self.spec)
     }
 
-    /// The cables: of the workers, by rank, of the racks, of the parameter hosts; none when the veths are straight.
+    /// The cables: of the workers, by rank, of the racks, of the parameter hosts; none when the veths are
+    /// straight.
     pub fn cables(&self) -> &[Cable] {
         &self.hosts.cables
     }

@@ -1,7 +1,9 @@
-//! Labs of network namespaces: hosts, cables and an aggregator on one machine, what runs in them, and what it took.
+//! Labs of network namespaces: hosts, cables and an aggregator on one machine, what runs in them, and what it
+//! took.
 //!
-//! A lab is made by [`Lab::up`] from a [`LabSpec`] and removed when the value is dropped. What it made is written to
-//! `/run/sumac-lab/<name>.json` before it is made, so that [`record::Record::remove`] finds all of it after a crash too.
+//! A lab is made by [`Lab::up`] from a [`LabSpec`] and removed when the value is dropped. What it made is
+//! written to `/run/sumac-lab/<name>.json` before it is made, so that [`record::Record::remove`] finds all of
+//! it after a crash too.
 #![forbid(unsafe_code)]
 
 pub mod cable;

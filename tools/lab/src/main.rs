@@ -63,7 +63,8 @@ enum Verb {
     /// Train a network over a lab, without and with loss, and show that nothing changes
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(DemoOptions),
-    /// Kill random processes under a loop of allreduces; show that every sum is right or fails by name, and nothing is left
+    /// Kill random processes under a loop of allreduces; show that every sum is right or fails by name, and
+    /// nothing is left
     #[command(after_help = CHAOS_EXAMPLES)]
     Chaos(ChaosOptions),
     /// Sum without end as one worker, and print a line for each sum or failure

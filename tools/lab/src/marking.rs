@@ -1,8 +1,10 @@
-//! Marks of congestion on a cable: a program in front of each shaper, for this kernel has no queue that marks.
+//! Marks of congestion on a cable: a program in front of each shaper, for this kernel has no queue that
+//! marks.
 //!
-//! A token bucket that shapes (`tbf`) only queues and drops, and does not say how much waits in it. So an eBPF program on
-//! the port (`tools/cable-prog`, clsact egress) keeps the same account of the same frames, and marks those that are
-//! ECN-capable when more than the threshold waits before them. All frames are on the account, whoever sent them.
+//! A token bucket that shapes (`tbf`) only queues and drops, and does not say how much waits in it. So an
+//! eBPF program on the port (`tools/cable-prog`, clsact egress) keeps the same account of the same frames,
+//! and marks those that are ECN-capable when more than the threshold waits before them. All frames are on the
+//! account, whoever sent them.
 //!
 //! ```text
 //!   frame -> account (rate; more than 256 KB + threshold ahead: ECT becomes CE) -> tbf (rate, 256 KB; queue) -> wire
@@ -26,7 +28,8 @@ use crate::shaper::{BURST_BYTES, QUEUE_BYTES};
 use crate::spec::LabSpec;
 use crate::units::Rate;
 
-/// The backlog above which frames are marked, unless a lab is told another: 42 full frames, 5 ms at 100 Mbit/s.
+/// The backlog above which frames are marked, unless a lab is told another: 42 full frames, 5 ms at 100
+/// Mbit/s.
 pub const DEFAULT_THRESHOLD_KB: u32 = 64;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_CABLE_OBJECT"));

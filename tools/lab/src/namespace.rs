@@ -9,7 +9,8 @@ use anyhow::Result;
 use crate::command;
 use crate::spec::Napi;
 
-/// A named network namespace, or this process's own. The value is only a name: creating and deleting are calls of their own.
+/// A named network namespace, or this process's own. The value is only a name: creating and deleting are
+/// calls of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     name: String,
@@ -60,7 +61,8 @@ impl Namespace {
         command::output(Command::new("ip").args(["netns", "del", &self.name])).map(|_| ())
     }
 
-    /// A command that runs `program` in this network namespace and in the mounts of ours, so that bpffs is seen.
+    /// A command that runs `program` in this network namespace and in the mounts of ours, so that bpffs is
+    /// seen.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         if self.is_own {
             return Command::new(program);
@@ -70,8 +72,8 @@ impl Namespace {
         command
     }
 
-    /// Keeps the firewall's hooks away from bridged frames: where br_netfilter is loaded they parse them as IP, and
-    /// drop what is broken, which a wire does not.
+    /// Keeps the firewall's hooks away from bridged frames: where br_netfilter is loaded they parse them as
+    /// IP, and drop what is broken, which a wire does not.
     pub(crate) fn bridge_like_a_wire(&self) -> Result<()> {
         let settings = "net.bridge.bridge-nf-call-iptables=0\nnet.bridge.bridge-nf-call-ip6tables=0\n\
                         net.bridge.bridge-nf-call-arptables=0\n";
@@ -93,9 +95,10 @@ impl Namespace {
 
     /// Makes an interface carry what a wire carries, and brings it up.
     ///
-    /// Segments and checksums are made by the sender, not left to the receiver. Received frames stay in order, as on a
-    /// wire: `rps_cpus` queues those of a queue to one CPU, and not to where the sender or a shaper's timer ran. Were it to
-    /// name several CPUs, only frames of one flow would stay in order, and Sumac's flows are many.
+    /// Segments and checksums are made by the sender, not left to the receiver. Received frames stay in
+    /// order, as on a wire: `rps_cpus` queues those of a queue to one CPU, and not to where the sender or a
+    /// shaper's timer ran. Were it to name several CPUs, only frames of one flow would stay in order, and
+    /// Sumac's flows are many.
     pub fn wire_like(&self, interface: &str, link: Link) -> Result<()> {
         self.offload(interface, &["tx", "off", "tso", "off", "gso", "off", "gro", "off"])?;
         let line = |queue: u16| {
@@ -106,17 +109,17 @@ impl Namespace {
         self.ip(&[format!("link set dev {interface} up")])
     }
 
-    /// Gives a veth a NAPI, without which frames that XDP redirects to it vanish: GRO does that. The kernel notes that
-    /// its peer may be redirected to only when GRO is switched on while both are up. Only an interface that has a NAPI
-    /// can be told where to run it.
+    /// Gives a veth a NAPI, without which frames that XDP redirects to it vanish: GRO does that. The kernel
+    /// notes that its peer may be redirected to only when GRO is switched on while both are up. Only an
+    /// interface that has a NAPI can be told where to run it.
     pub fn take_redirects(&self, interface: &str, napi: Napi) -> Result<()> {
         self.offload(interface, &["gro", "on"])?;
         let is_threaded = u8::from(napi == Napi::Threaded);
         self.sysfs(&format!("echo {is_threaded} > /sys/class/net/{interface}/threaded"))
     }
 
-    /// Runs a shell script where sysfs shows this namespace's interfaces: it shows those of the namespace that it was
-    /// mounted in, so this needs a mount of its own.
+    /// Runs a shell script where sysfs shows this namespace's interfaces: it shows those of the namespace
+    /// that it was mounted in, so this needs a mount of its own.
     fn sysfs(&self, script: &str) -> Result<()> {
         command::output(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", script]))
             .map(|_| ())
@@ -153,11 +156,13 @@ fn batch(mut program: Command, lines: &[String]) -> Result<()> {
 pub struct Link {
     /// MTU of both ends.
     pub mtu: u32,
-    /// Queues of both ends, in each direction. A frame that is sent from a queue arrives in the one of the same number.
+    /// Queues of both ends, in each direction. A frame that is sent from a queue arrives in the one of the
+    /// same number.
     pub queues: u16,
     /// The context of receive processing, at both ends.
     pub napi: Napi,
-    /// To which CPU, of those that there are, the first queue's received frames go; the others' go to the next ones.
+    /// To which CPU, of those that there are, the first queue's received frames go; the others' go to the
+    /// next ones.
     pub cpu: usize,
 }
 

@@ -27,7 +27,8 @@ pub struct LabOptions {
     /// Have static jobs yield to congestion, as dynamic and direct ones do
     #[arg(long = "congestion-control")]
     yields: bool,
-    /// Parameter hosts of dynamic jobs, 1 to 4 and at most as many as queues, each a host of its own; by default 1
+    /// Parameter hosts of dynamic jobs, 1 to 4 and at most as many as queues, each a host of its own; by
+    /// default 1
     #[arg(long, value_name = "HOSTS", value_parser = value_parser!(u16).range(1..=i64::from(PARAMETER_HOSTS)))]
     parameter_hosts: Option<u16>,
     /// Have the first workers be the parameter hosts too; with --racks the first ones beside the root
@@ -36,7 +37,8 @@ pub struct LabOptions {
 }
 
 impl LabOptions {
-    /// The lab that these options ask for. One that cannot be ends the program, as clap does for wrong arguments.
+    /// The lab that these options ask for. One that cannot be ends the program, as clap does for wrong
+    /// arguments.
     pub fn spec(&self) -> LabSpec {
         let is_dynamic = self.mode == Mode::Dynamic;
         if !is_dynamic {

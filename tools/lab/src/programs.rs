@@ -12,7 +12,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The folder in `SUMAC_BIN_DIR`, the one of the running program, or cargo's release or debug folder when a test runs.
+    /// The folder in `SUMAC_BIN_DIR`, the one of the running program, or cargo's release or debug folder when
+    /// a test runs.
     pub fn find() -> Result<Programs> {
         let candidates = match std::env::var_os("SUMAC_BIN_DIR") {
             Some(folder) => vec![PathBuf::from(folder)],

@@ -110,8 +110,8 @@ impl Record {
         fs::rename(&draft, &path).map_err(error)
     }
 
-    /// Ends the recorded processes and no others, and removes pins, namespaces, folder and record. Returns the first error
-    /// after it has tried everything; the record stays then.
+    /// Ends the recorded processes and no others, and removes pins, namespaces, folder and record. Returns
+    /// the first error after it has tried everything; the record stays then.
     pub fn remove(&self) -> Result<()> {
         let name = &self.spec.name;
         let mut results = vec![end(&self.processes)];

@@ -45,7 +45,8 @@ pub struct Run {
     /// and means of floats in static and direct mode, and allgathers in direct mode
     #[arg(long, value_name = "FRACTION", default_value_t = 0.0)]
     loss_bound: f32,
-    /// Jobs that sum at the same time over the same aggregators, each with all workers and a tensor of its own
+    /// Jobs that sum at the same time over the same aggregators, each with all workers and a tensor of its
+    /// own
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u16).range(1..=i64::from(MOST_JOBS)))]
     jobs: u16,
     /// The backend and the kind of aggregator

@@ -12,7 +12,8 @@ use crate::units::{Probability, Rate};
 /// The range of a lab's number of workers.
 pub const WORKERS: RangeInclusive<u16> = 2..=16;
 
-/// The largest MTU: jumbo frames. Up to 3506 a veth hands XDP programs a frame in one piece, above in several.
+/// The largest MTU: jumbo frames. Up to 3506 a veth hands XDP programs a frame in one piece, above in
+/// several.
 pub const LARGEST_MTU: u32 = 9000;
 
 /// The range of an interface's number of queues, each with a shard of a job's slots.
@@ -109,7 +110,8 @@ pub struct LabSpec {
         conflicts_with = "workers"
     )]
     pub racks: u16,
-    /// Workers, the last ones, that hang on the root itself, beside the racks'; only dynamic jobs can have them
+    /// Workers, the last ones, that hang on the root itself, beside the racks'; only dynamic jobs can have
+    /// them
     #[arg(long, requires = "racks", default_value_t = 0, value_name = "WORKERS")]
     pub beside_root: u16,
     /// Hosts of their own for the parameter hosts of dynamic jobs, on the only aggregator or on the root.
@@ -142,8 +144,8 @@ pub struct LabSpec {
     #[arg(skip)]
     #[serde(default)]
     pub captured: bool,
-    /// Mark congestion (ECN) above this backlog of a cable with a rate, in KB of 1024 bytes; 0: never; by default 64
-    /// where jobs yield: with --mode dynamic and --congestion-control
+    /// Mark congestion (ECN) above this backlog of a cable with a rate, in KB of 1024 bytes; 0: never; by
+    /// default 64 where jobs yield: with --mode dynamic and --congestion-control
     #[arg(long = "ecn-threshold", value_name = "KB", requires = "rate")]
     pub ecn_threshold_kb: Option<u32>,
 }
@@ -302,7 +304,8 @@ impl LabSpec {
         self.gateway(rank as u8)
     }
 
-    /// The interfaces of the aggregator, or of the root towards racks and its own workers, and towards parameter hosts.
+    /// The interfaces of the aggregator, or of the root towards racks and its own workers, and towards
+    /// parameter hosts.
     pub fn aggregator_ports(&self) -> Vec<String> {
         let below = match (self.topology, self.racks) {
             (Topology::OneArm, _) => return vec![port(0)],

@@ -1,4 +1,5 @@
-//! Frames that a worker sends per 10 ms, as in the paper's figure 7: the interface's own count, whoever sends.
+//! Frames that a worker sends per 10 ms, as in the paper's figure 7: the interface's own count, whoever
+//! sends.
 
 use std::fs::File;
 use std::io;
@@ -97,7 +98,8 @@ impl Samples {
         Trace { step_s: step, tat_s: end - begin, frames: frames.collect() }
     }
 
-    /// The count at a time, on the straight line between the samples before and after it: a busy machine delays them.
+    /// The count at a time, on the straight line between the samples before and after it: a busy machine
+    /// delays them.
     fn at(&self, time: f64) -> f64 {
         let after = self.0.partition_point(|(at, _)| *at < time);
         match (after.checked_sub(1).and_then(|before| self.0.get(before)), self.0.get(after)) {

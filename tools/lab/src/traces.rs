@@ -43,7 +43,8 @@ impl Traces {
         })
     }
 
-    /// Returns what remains after this time: the kernel frees programs and namespaces a little after their last user.
+    /// Returns what remains after this time: the kernel frees programs and namespaces a little after their
+    /// last user.
     pub fn remaining(&self, grace: Duration) -> Result<Vec<String>> {
         let mut left = Vec::new();
         interrupt::wait_for(grace, || {
@@ -78,7 +79,8 @@ fn number(value: &Value) -> Option<u32> {
     value.as_u64()?.try_into().ok()
 }
 
-/// The numbers of all programs that are pinned below a folder: `prog` and `prog-out` are the names of such pins.
+/// The numbers of all programs that are pinned below a folder: `prog` and `prog-out` are the names of such
+/// pins.
 fn pinned(folder: &Path) -> Result<BTreeSet<u32>> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {

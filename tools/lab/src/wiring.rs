@@ -37,8 +37,8 @@
 //! ph0 net0 --[h0]-- host0 agg                   ph0 net0 --[h0]-- ph0 switch
 //! ```
 //!
-//! Where a lab has no cables, `[c]`, `[u]` and `[h]` are straight veths. Aggregators forward IP: what workers and
-//! parameter hosts send each other without help takes the same ports and cables.
+//! Where a lab has no cables, `[c]`, `[u]` and `[h]` are straight veths. Aggregators forward IP: what workers
+//! and parameter hosts send each other without help takes the same ports and cables.
 
 use std::net::Ipv4Addr;
 
@@ -118,12 +118,14 @@ impl Hosts {
         for host in self.all() {
             host.create()?;
         }
-        // What other libraries send from worker to worker is routed here, as by the switch that Sumac's slots live in.
+        // What other libraries send from worker to worker is routed here, as by the switch that Sumac's slots
+        // live in.
         for router in self.racks.iter().chain([&self.aggregator]) {
             router.sysctl("net.ipv4.ip_forward=1\n")?;
         }
         if spec.ecn_threshold_kb.is_some() {
-            // Where cables mark, TCP is to mind the marks as Sumac does: whoever minds a full queue alone takes all.
+            // Where cables mark, TCP is to mind the marks as Sumac does: whoever minds a full queue alone
+            // takes all.
             for host in self.workers.iter().chain(&self.parameter) {
                 host.sysctl("net.ipv4.tcp_ecn=1\n")?;
             }
@@ -288,8 +290,9 @@ impl Leaf<'_> {
     }
 }
 
-/// Returns the properties of one cable's veths. Frames of a queue stay on one CPU: with a single one the cables are spread
-/// over all, with several queue 0 is the first CPU's everywhere, as a shard's frames are one CPU's.
+/// Returns the properties of one cable's veths. Frames of a queue stay on one CPU: with a single one the
+/// cables are spread over all, with several queue 0 is the first CPU's everywhere, as a shard's frames are
+/// one CPU's.
 fn link(spec: &LabSpec, number: usize) -> Link {
     let LabSpec { mtu, queues, napi, .. } = *spec;
     Link { mtu, queues, napi, cpu: if queues == 1 { number } else { 0 } }

@@ -29,8 +29,9 @@ fn lab(test: &str, change: impl FnOnce(&mut LabSpec)) -> Option<Lab> {
     None
 }
 
-/// Has w1 print a line for each datagram and w0 send them, by Python; returns the lines. They are sent in bursts that overtake
-/// each other, and slowly: a veth drops what comes while its NAPI thread waits for a busy CPU and 256 frames are there already.
+/// Has w1 print a line for each datagram and w0 send them, by Python; returns the lines. They are sent in
+/// bursts that overtake each other, and slowly: a veth drops what comes while its NAPI thread waits for a
+/// busy CPU and 256 frames are there already.
 fn datagrams<T: FromStr>(lab: &Lab, receive: &str, send: &str, count: u32, ecn: u8) -> Vec<T> {
     let receiver = format!(
         "import socket,struct
@@ -70,8 +71,8 @@ fn numbers(lab: &Lab, count: u32) -> Vec<u32> {
     datagrams(lab, "struct.unpack('!I',s.recv(2000)[:4])[0]", "struct.pack('!I',i)+bytes(1100)", count, 0)
 }
 
-/// Sends a burst of 1000-byte datagrams from w0 to w1 much faster than the cables' rate, each with this ECN field, and returns the ECN
-/// fields that arrive, in order.
+/// Sends a burst of 1000-byte datagrams from w0 to w1 much faster than the cables' rate, each with this ECN
+/// field, and returns the ECN fields that arrive, in order.
 fn fields(lab: &Lab, count: u32, ecn: u8) -> Vec<u8> {
     datagrams(lab, "s.recvmsg(2000,100)[1][0][2][0]&3", "bytes(958)", count, ecn)
 }

@@ -1,4 +1,5 @@
-//! Captures that a lab makes of its own packets, read by tshark with the dissector, against the lab's counters.
+//! Captures that a lab makes of its own packets, read by tshark with the dissector, against the lab's
+//! counters.
 //!
 //! ```text
 //! w0 net0 --[near c0 far]-- port0 agg port1 --[far c1 near]-- net0 w1      a capture at each `near` and `far`
@@ -18,7 +19,8 @@ const DISSECTOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../wireshark/sumac
 const MALFORMED: [&str; 7] =
     ["bad_length", "bad_version", "bad_type", "bad_format", "truncated", "cut", "_ws.malformed"];
 
-/// A folder for captures, or none when this machine cannot make and read them, which REQUIRE_PRIVILEGED=1 turns into a failure.
+/// A folder for captures, or none when this machine cannot make and read them, which REQUIRE_PRIVILEGED=1
+/// turns into a failure.
 fn folder(test: &str) -> Option<PathBuf> {
     let why = if !nix::unistd::geteuid().is_root() {
         "network namespaces need root".to_owned()
@@ -156,7 +158,8 @@ fn a_capture_has_the_packets_that_the_lab_counts() {
     assert!(captured.is_empty(), "{:?}", captured.keys());
     let workers = ["contributions", "resent", "questions"].map(|name| count(&format!("/frames/{name}")));
     assert_eq!(sent, workers.iter().sum::<u64>(), "{report}");
-    // The bursts by which a daemon measures its path may be longer than a veth's queue, on either side of the cable.
+    // The bursts by which a daemon measures its path may be longer than a veth's queue, on either side of the
+    // cable.
     assert!((1..=count("/frames/probes")).contains(&probes), "{probes}: {report}");
     assert!(received >= count("/frames/reports"), "{received}: {report}");
     let aggregator = ["sent", "replied", "wanted"].map(|name| count(&format!("/frames/aggregator/{name}")));

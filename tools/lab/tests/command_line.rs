@@ -12,7 +12,8 @@ use sumac_lab::record::Record;
 
 const SUMAC_LAB: &str = env!("CARGO_BIN_EXE_sumac-lab");
 
-/// A lab's name for a test, or none when this machine cannot run it, which REQUIRE_PRIVILEGED=1 turns into a failure.
+/// A lab's name for a test, or none when this machine cannot run it, which REQUIRE_PRIVILEGED=1 turns into a
+/// failure.
 fn name(test: &str) -> Option<String> {
     let why = if !nix::unistd::geteuid().is_root() {
         "network namespaces need root".to_owned()

@@ -1,5 +1,5 @@
-//! The demo, short: it checks by itself that all weights are bit-identical, that PyTorch is as accurate with Sumac as with
-//! Gloo, and that nothing is left.
+//! The demo, short: it checks by itself that all weights are bit-identical, that PyTorch is as accurate with
+//! Sumac as with Gloo, and that nothing is left.
 
 use std::process::Command;
 

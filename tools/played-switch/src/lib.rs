@@ -1,8 +1,9 @@
-//! A played server of BFRuntime: it speaks the protocol of bf_switchd, holds entries and counters, and is no switch. No packet
-//! passes, and no chip or model of one is behind it.
+//! A played server of BFRuntime: it speaks the protocol of bf_switchd, holds entries and counters, and is no
+//! switch. No packet passes, and no chip or model of one is behind it.
 //!
-//! It answers as the server of the SDE does where the client depends on it: subscription, one client of a program, an error of
-//! each update in the details of the call's status, counters that are copied from the chip by an operation.
+//! It answers as the server of the SDE does where the client depends on it: subscription, one client of a
+//! program, an error of each update in the details of the call's status, counters that are copied from the
+//! chip by an operation.
 #![forbid(unsafe_code)]
 
 mod proto;
@@ -43,7 +44,8 @@ use crate::proto::{
     google::rpc,
 };
 
-/// The tables of the aggregator's program (p4/) that the control plane writes and reads, as the compiler lists them.
+/// The tables of the aggregator's program (p4/) that the control plane writes and reads, as the compiler
+/// lists them.
 pub const PROGRAM: &[u8] = include_bytes!("program.json");
 
 /// The tables of a device that belong to no program: those of multicast.

@@ -1,6 +1,7 @@
 //! The tables of a played switch, which take what their bf-rt.json allows and nothing else.
 //!
-//! They are read from the file apart from the client's reading of it, so that a mistake of the one shows at the other.
+//! They are read from the file apart from the client's reading of it, so that a mistake of the one shows at
+//! the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -275,8 +276,8 @@ impl Field {
     }
 }
 
-/// Returns the key of an entry, if it has just the fields of the table, each as long and matched as the table says. A server
-/// of the SDE takes 0 for a field that is missing; this one takes that for a mistake.
+/// Returns the key of an entry, if it has just the fields of the table, each as long and matched as the table
+/// says. A server of the SDE takes 0 for a field that is missing; this one takes that for a mistake.
 fn stored(table: &Definition, entry: &TableEntry) -> Answer<Stored> {
     let wrong = |what: String| error(Code::InvalidArgument, table, &what);
     let Some(table_entry::Value::Key(key)) = &entry.value else { return Err(wrong("no key".into())) };

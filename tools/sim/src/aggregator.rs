@@ -1,4 +1,5 @@
-//! The aggregator of a node: one [`HostAggregator`] for each shard, as the UDP threads of `sumac-agg serve` have them.
+//! The aggregator of a node: one [`HostAggregator`] for each shard, as the UDP threads of `sumac-agg serve`
+//! have them.
 
 use std::{collections::BTreeMap, net::SocketAddrV4};
 
@@ -84,7 +85,8 @@ impl Aggregator {
         self.jobs.remove(&number);
     }
 
-    /// Loses its memory, as by a restart. The control plane installs dynamic jobs again; static jobs need a new epoch.
+    /// Loses its memory, as by a restart. The control plane installs dynamic jobs again; static jobs need a
+    /// new epoch.
     pub fn restart(&mut self) -> Result<(), JobError> {
         let Ok(shards) = shards(&self.capacity) else { return Ok(()) };
         self.shards = shards;

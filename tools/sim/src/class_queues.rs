@@ -1,4 +1,5 @@
-//! The queues of a switch's port, one for each class: strict priority, and RED that drops what is not ECN-capable (MLT section 5.2).
+//! The queues of a switch's port, one for each class: strict priority, and RED that drops what is not
+//! ECN-capable (MLT section 5.2).
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,8 @@ use sumac_wire::tos::{CONTROL, DATA_CLASSES, SELECTORS, dropping_threshold, sele
 
 use crate::packet::{Packet, ecn};
 
-/// The thresholds of a port, in bytes by class: beyond them ECN-capable packets are marked and others dropped.
+/// The thresholds of a port, in bytes by class: beyond them ECN-capable packets are marked and others
+/// dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Red {
     thresholds: [u64; SELECTORS],
@@ -51,7 +53,8 @@ impl ClassQueues {
         self.frames
     }
 
-    /// The data shares `buffer` bytes. Control packets have as many of their own: their queue is served first, and short.
+    /// The data shares `buffer` bytes. Control packets have as many of their own: their queue is served
+    /// first, and short.
     pub fn push(&mut self, len: u64, mut packet: Packet, buffer: u64, red: &Red) -> Admission {
         let class = usize::from(packet.class).min(SELECTORS - 1);
         let used = if class == usize::from(selector_of(CONTROL)) {

@@ -1,4 +1,5 @@
-//! The conservation of packets: each that was sent has arrived, was dropped for a counted reason, or is under way.
+//! The conservation of packets: each that was sent has arrived, was dropped for a counted reason, or is under
+//! way.
 
 use crate::link::LinkCounters;
 

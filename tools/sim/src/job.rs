@@ -49,7 +49,8 @@ pub struct Job {
     pub hosts: Vec<NodeId>,
     /// The first slot of a static job in each shard's pool.
     pub first_slot: u32,
-    /// Whether slots of a static job take the next chunk of the lane, not their own next chunk as in SwitchML.
+    /// Whether slots of a static job take the next chunk of the lane, not their own next chunk as in
+    /// SwitchML.
     pub stealing: bool,
     /// The first chunk of each lane.
     pub first_chunk: u32,
@@ -283,8 +284,8 @@ impl Job {
         (0..self.lanes).map(engine).collect()
     }
 
-    /// Lets the parameter hosts continue under this job's epoch, which has changed. Returns each lane's first chunk that is
-    /// not summed.
+    /// Lets the parameter hosts continue under this job's epoch, which has changed. Returns each lane's first
+    /// chunk that is not summed.
     pub fn renew_hosts(&self, world: &mut World) -> Result<Vec<u32>, SetupError> {
         let Some(HostJob { job, epoch, workers, .. }) = self.host_job() else { return Ok(Vec::new()) };
         let mut resume = vec![0; usize::from(self.lanes)];
@@ -320,7 +321,8 @@ impl Job {
         Ok(world.add_worker(self.worker(rank, engines, trainer)))
     }
 
-    /// The peers of a worker: in a direct job all workers. Without an aggregator above it, a parameter host takes its place.
+    /// The peers of a worker: in a direct job all workers. Without an aggregator above it, a parameter host
+    /// takes its place.
     fn peers(&self, rank: usize) -> PeerTable {
         if self.params.direct.is_some() {
             let peer = |worker: &Attachment| Peer { role: PeerRole::Worker, address: socket(worker.node) };

@@ -1,5 +1,6 @@
-//! Simulated networks of whole jobs: the engine ([`sumac_transport`]), the host aggregator ([`sumac_agg_host`]) and the
-//! parameter host ([`sumac_parameter`]) as they are; cables, time, trainers and faults are simulated from a seed.
+//! Simulated networks of whole jobs: the engine ([`sumac_transport`]), the host aggregator
+//! ([`sumac_agg_host`]) and the parameter host ([`sumac_parameter`]) as they are; cables, time, trainers and
+//! faults are simulated from a seed.
 //!
 //! ```text
 //!   trainer - engines - ring == cable ==+                         a cable, each direction: rate, delay, a queue that

@@ -1,5 +1,5 @@
-//! One direction of a cable: a rate, a delay, a queue that marks and then drops, and injected faults. A switch's port may have a
-//! queue for each class instead ([`ClassQueues`]).
+//! One direction of a cable: a rate, a delay, a queue that marks and then drops, and injected faults. A
+//! switch's port may have a queue for each class instead ([`ClassQueues`]).
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -87,7 +87,8 @@ impl LinkCounters {
 pub struct Link {
     pub spec: LinkSpec,
     pub counters: LinkCounters,
-    /// Time at which the queue is empty; of a port with queues for classes, at which the frame in transmission has left.
+    /// Time at which the queue is empty; of a port with queues for classes, at which the frame in
+    /// transmission has left.
     free: Nanos,
     queues: ClassQueues,
 }
@@ -112,7 +113,8 @@ impl Link {
         (u128::from(bytes) * 8_000_000_000 / u128::from(self.spec.rate)) as Nanos
     }
 
-    /// Transmits a frame of `len` bytes; returns its arrivals, of which there may be none or two. `bits`: its ECN bits.
+    /// Transmits a frame of `len` bytes; returns its arrivals, of which there may be none or two. `bits`: its
+    /// ECN bits.
     pub fn send(&mut self, now: Nanos, len: u64, bits: &mut u8, rng: &mut ChaCha8Rng) -> [Option<Nanos>; 2] {
         let backlog = self.backlog(now);
         if backlog + len > self.spec.queue {
@@ -126,7 +128,8 @@ impl Link {
         self.transmit(now, len, rng)
     }
 
-    /// Takes a frame into the queue of its class. Returns the time of the next [`Link::dequeue`], unless it was returned before.
+    /// Takes a frame into the queue of its class. Returns the time of the next [`Link::dequeue`], unless it
+    /// was returned before.
     pub fn enqueue(&mut self, now: Nanos, len: u64, packet: Packet, red: &Red) -> Option<Nanos> {
         let bits = packet.ecn;
         match self.queues.push(len, packet, self.spec.queue, red) {
@@ -140,7 +143,8 @@ impl Link {
         None
     }
 
-    /// Transmits the first frame of the highest class. Returns it with its arrivals, and the time of the next call.
+    /// Transmits the first frame of the highest class. Returns it with its arrivals, and the time of the next
+    /// call.
     pub fn dequeue(
         &mut self,
         now: Nanos,

@@ -1,5 +1,5 @@
-//! Nodes and the cables between them. Packets take the shortest routes; among several a hash of addresses and path chooses
-//! (ECMP).
+//! Nodes and the cables between them. Packets take the shortest routes; among several a hash of addresses and
+//! path chooses (ECMP).
 
 use std::{collections::VecDeque, net::SocketAddrV4};
 

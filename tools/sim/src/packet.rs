@@ -62,8 +62,8 @@ pub struct Packet {
     pub body: Body,
 }
 
-/// The length of packets on cables. Simulated chunks are short to save time: each element occupies the length of `stretch`
-/// elements.
+/// The length of packets on cables. Simulated chunks are short to save time: each element occupies the length
+/// of `stretch` elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Framing {
     /// 32-bit words on the cable for each element.

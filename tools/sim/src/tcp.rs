@@ -1,5 +1,6 @@
-//! A competing flow: a sender like TCP NewReno (RFC 5681, RFC 6582) with ECN (RFC 3168), or like DCTCP (RFC 8257). It is a model:
-//! no handshake, no selective or delayed acknowledgements, a constant receive window, one segment size.
+//! A competing flow: a sender like TCP NewReno (RFC 5681, RFC 6582) with ECN (RFC 3168), or like DCTCP (RFC
+//! 8257). It is a model: no handshake, no selective or delayed acknowledgements, a constant receive window,
+//! one segment size.
 
 use std::{collections::BTreeSet, net::SocketAddrV4};
 
@@ -91,8 +92,8 @@ struct Sender {
     repeated: u32,
     /// The segment whose acknowledgement ends the current recovery.
     recover: Option<u64>,
-    /// The segment after all that were sent before the last timeout: until it, repeated acknowledgements are of segments that came twice
-    /// (RFC 6582, section 3.2).
+    /// The segment after all that were sent before the last timeout: until it, repeated acknowledgements are
+    /// of segments that came twice (RFC 6582, section 3.2).
     timed_out_at: u64,
     /// DCTCP: the estimated part of marked segments, the counts of this window, and its end.
     marked_part: f64,

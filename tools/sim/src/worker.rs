@@ -144,8 +144,8 @@ impl Worker {
         accepted && was_idle
     }
 
-    /// Continues under another incarnation after another worker was replaced; `resume`: each lane's first chunk that is
-    /// not summed.
+    /// Continues under another incarnation after another worker was replaced; `resume`: each lane's first
+    /// chunk that is not summed.
     pub(crate) fn renew(&mut self, now: Nanos, epoch: u16, resume: &[u32]) {
         for (engine, resume) in self.engines.iter_mut().zip(resume) {
             engine.renew(Time(now), epoch, *resume);
@@ -158,8 +158,8 @@ impl Worker {
         states.filter_map(|state| ciborium::Value::serialized(&state).ok())
     }
 
-    /// Continues with engines that were written and read between two packets, as another process would. Returns whether all were:
-    /// those before the end of their handshakes are not.
+    /// Continues with engines that were written and read between two packets, as another process would.
+    /// Returns whether all were: those before the end of their handshakes are not.
     pub fn hand_over(&mut self) -> bool {
         let mut are_all = true;
         for engine in &mut self.engines {

@@ -407,7 +407,8 @@ impl World {
         self.frame = frame;
     }
 
-    /// Sends a packet by a ring of `ring` bytes. Returns the time at which half of the ring is empty, if it is full now.
+    /// Sends a packet by a ring of `ring` bytes. Returns the time at which half of the ring is empty, if it
+    /// is full now.
     fn send_by_ring(&mut self, node: NodeId, ring: u64, packet: Packet) -> Option<Nanos> {
         let link = self.network.route(node, &packet);
         self.send(node, packet);

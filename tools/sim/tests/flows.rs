@@ -1,4 +1,5 @@
-//! The flow that jobs are measured beside behaves as TCP does: it fills a cable, shares it with another, and survives loss.
+//! The flow that jobs are measured beside behaves as TCP does: it fills a cable, shares it with another, and
+//! survives loss.
 
 use sumac_sim::{
     events::{MICRO, MILLI, SECOND},
@@ -46,7 +47,8 @@ fn one_flow_fills_the_cable() {
     }
 }
 
-/// Without marks, queues that drop the last one favour who was first, as with the real one, for longer than is simulated here.
+/// Without marks, queues that drop the last one favour who was first, as with the real one, for longer than
+/// is simulated here.
 #[test]
 fn two_flows_share_it_by_marks() {
     let rates = shares(2, true, Faults::default());
@@ -60,8 +62,8 @@ fn loss_slows_it_down_and_stops_it_not() {
     assert!(lossy > 0.2 * RATE as f64, "{lossy} bits per second");
 }
 
-/// Bytes of senders behind one port, each over a cable of its own; returns the time of the last one, the frames dropped and the
-/// longest queue's marks.
+/// Bytes of senders behind one port, each over a cable of its own; returns the time of the last one, the
+/// frames dropped and the longest queue's marks.
 fn incast(senders: usize, bytes: u64, spec: impl Fn(u64) -> FlowSpec) -> (u64, u64, u64) {
     let mut world = World::new(Framing { stretch: 1 }, 7);
     let (leaf, sink) = (world.add_node(), world.add_node());
@@ -79,7 +81,8 @@ fn incast(senders: usize, bytes: u64, spec: impl Fn(u64) -> FlowSpec) -> (u64, u
     (ends.max().unwrap_or(0), totals.dropped, totals.marked)
 }
 
-/// DCTCP keeps the queue near the threshold, where NewReno without marks fills it, drops and waits for a timeout.
+/// DCTCP keeps the queue near the threshold, where NewReno without marks fills it, drops and waits for a
+/// timeout.
 #[test]
 fn dctcp_ends_an_incast_without_drops() {
     let bytes = 1_000_000;

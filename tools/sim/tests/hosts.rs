@@ -1,5 +1,5 @@
-//! Whole hosts under seeds: trainers that are honest, lie, hang, diverge and die; loss, duplication and reordering; hosts that are
-//! killed, live upgrades, restarts of aggregator and coordinator.
+//! Whole hosts under seeds: trainers that are honest, lie, hang, diverge and die; loss, duplication and
+//! reordering; hosts that are killed, live upgrades, restarts of aggregator and coordinator.
 //!
 //! A failing scenario prints its seed. One command replays it:
 //! `SEED=n cargo test -p sumac-sim --test hosts -- --nocapture`; `SEEDS=10000` runs as many.

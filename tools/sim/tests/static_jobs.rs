@@ -84,8 +84,8 @@ fn without_faults_every_chunk_is_sent_once() {
     }
 }
 
-/// Two racks of one worker each, with different operations: the root refuses the second rack's part, and its aggregator sends the
-/// refusal down. The first rack's worker learns of it from the control plane.
+/// Two racks of one worker each, with different operations: the root refuses the second rack's part, and its
+/// aggregator sends the refusal down. The first rack's worker learns of it from the control plane.
 #[test]
 fn a_refusal_of_the_root_reaches_the_worker_below() {
     let (mut world, _) = start(2, 4, Scale::Block, true);

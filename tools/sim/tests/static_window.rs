@@ -1,5 +1,5 @@
-//! Static jobs with congestion control, on simulated networks: workers with different windows complete every chunk, windows follow
-//! the same marks, and TCP beside a job has a share.
+//! Static jobs with congestion control, on simulated networks: workers with different windows complete every
+//! chunk, windows follow the same marks, and TCP beside a job has a share.
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
 use std::{cell::RefCell, rc::Rc};
@@ -135,7 +135,8 @@ fn draw(seed: u64) -> Plan {
     }
 }
 
-/// Whatever the windows are: the first chunk without a result may be sent on every worker, so none waits for ever.
+/// Whatever the windows are: the first chunk without a result may be sent on every worker, so none waits for
+/// ever.
 #[test]
 fn workers_with_different_windows_complete_every_chunk() {
     let (mut resent, mut halvings, mut marked, mut differ) = (0, 0, 0, 0);
@@ -153,7 +154,8 @@ fn workers_with_different_windows_complete_every_chunk() {
     assert!(resent > 10_000 && halvings > 1_000 && marked > 1_000 && differ > 300);
 }
 
-/// Without loss nothing is asked about: a worker that holds back what others have sent already delays them, and that is all.
+/// Without loss nothing is asked about: a worker that holds back what others have sent already delays them,
+/// and that is all.
 #[test]
 fn a_worker_with_a_window_of_one_delays_the_others_and_blocks_none() {
     let plan = |windows: Vec<u32>| Plan {
@@ -187,7 +189,8 @@ fn windows_stay_alike_under_marks_and_losses() {
             let halvings: Vec<u64> = run(seed, &plan).iter().map(|stats| stats.halvings).collect();
             let (least, most) = (halvings.iter().min().copied(), halvings.iter().max().copied());
             let (least, most) = (least.expect("workers"), most.expect("workers"));
-            // The last result that a worker lacks may carry one more; after a loss recovery ends at different chunks.
+            // The last result that a worker lacks may carry one more; after a loss recovery ends at different
+            // chunks.
             assert!(least >= 10 && most <= least + least / 8 + 1, "{name}, seed {seed}: {halvings:?}");
             all = (all.0 + least, all.1 + most);
         }
@@ -195,8 +198,8 @@ fn windows_stay_alike_under_marks_and_losses() {
     }
 }
 
-/// Bytes that a static job of two workers and a TCP-like flow from the first to the second got through the same cables, in the
-/// second of two seconds.
+/// Bytes that a static job of two workers and a TCP-like flow from the first to the second got through the
+/// same cables, in the second of two seconds.
 fn beside_flow(congestion_control: bool, mark: Option<u64>, is_capable: bool) -> [u64; 2] {
     // 1,408 bytes of data in each chunk on the cables.
     let framing = Framing { stretch: 22 };

@@ -38,8 +38,8 @@ use Packet::{Again, All, Floats, From, OtherJob, OtherOperation, Overflowed, Res
 /// The flags of an answer, and the ranks whose values it carries.
 type Carried = Option<(u16, &'static [usize])>;
 
-/// A case: its name, its packets, and for the last of them the counter, the answer, and the chunks in the slot afterwards,
-/// each with the bitmap of its contributors.
+/// A case: its name, its packets, and for the last of them the counter, the answer, and the chunks in the
+/// slot afterwards, each with the bitmap of its contributors.
 type Case = (&'static str, &'static [Packet], Reason, Carried, &'static [(u32, u32)]);
 
 const SUM: Carried = Some((0, &[0, 1, 2]));
@@ -98,8 +98,9 @@ const COLLISION: u16 = AGAIN | flag::COLLISION;
 const AGAIN: u16 = flag::LEVEL | flag::RESEND;
 const FLOATS: u16 = AGAIN | flag::RAW_FLOAT;
 
-/// Chunks 9, 25 and 41 are in slot 9. A slot that becomes free refuses the other packets of a chunk that it refused before, unless
-/// it has refused another job's since: then the chunk stalls in it (ATP section 3.7, appendix A.1).
+/// Chunks 9, 25 and 41 are in slot 9. A slot that becomes free refuses the other packets of a chunk that it
+/// refused before, unless it has refused another job's since: then the chunk stalls in it (ATP section 3.7,
+/// appendix A.1).
 const DYNAMIC: [Case; 25] = [
     ("dynamic: first", &[From(0, 9)], Added, None, &[(9, 1)]),
     ("dynamic: second", &[From(0, 9), From(2, 9)], Added, None, &[(9, 5)]),

@@ -1,5 +1,6 @@
-//! Conformance vectors: the packets that an aggregator receives, one after another, with the slot before and after each, and the
-//! answer. What implements the aggregator (the eBPF programs, the process over UDP, P4) is run against the same files.
+//! Conformance vectors: the packets that an aggregator receives, one after another, with the slot before and
+//! after each, and the answer. What implements the aggregator (the eBPF programs, the process over UDP, P4)
+//! is run against the same files.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -10,8 +10,8 @@ use sumac_vectors::{
     record,
 };
 
-/// Writes conformance vectors of aggregators: a line of JSON for the jobs, then one for each packet, with the slot before and
-/// after it and the answer.
+/// Writes conformance vectors of aggregators: a line of JSON for the jobs, then one for each packet, with the
+/// slot before and after it and the answer.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -21,7 +21,8 @@ use sumac_vectors::{
     sumac-vectors random --seed 7 --steps 10000 --profile switch > switch.jsonl"
 )]
 struct Options {
-    /// `cases`: the tables of a slot's cases, each with its own first line. `random`: packets drawn from a seed.
+    /// `cases`: the tables of a slot's cases, each with its own first line. `random`: packets drawn from a
+    /// seed.
     kind: VectorKind,
     /// The seed of random packets.
     #[arg(long, default_value_t = 1)]

@@ -104,7 +104,8 @@ pub fn at_root(job: Job) -> Job {
     Job { level: Level::Root, contributors: 2 * job.contributors, ..job }
 }
 
-/// Returns the header of the contribution of `rank` to chunk `seq`, which takes the place that the chunk's number gives it.
+/// Returns the header of the contribution of `rank` to chunk `seq`, which takes the place that the chunk's
+/// number gives it.
 pub fn header(job: &Job, rank: usize, seq: u32) -> Header {
     let (world, bit) = (job.workers.len() as u8, 1 << rank);
     let (slot, flags) = match job.mode {

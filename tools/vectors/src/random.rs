@@ -1,5 +1,5 @@
-//! Packets drawn from a seed. Most continue what their slot holds, so that chunks complete; the others are late, repeated, of other
-//! operations, forged, corrupted or cut.
+//! Packets drawn from a seed. Most continue what their slot holds, so that chunks complete; the others are
+//! late, repeated, of other operations, forged, corrupted or cut.
 
 use rand::{Rng as _, SeedableRng as _, seq::IndexedRandom as _};
 use rand_chacha::ChaCha8Rng;
@@ -16,7 +16,8 @@ use crate::{
     reference::Reference,
 };
 
-/// Elements of the longest chunk of jobs on hosts: three times what a switch's pass of 4 words takes, and one more.
+/// Elements of the longest chunk of jobs on hosts: three times what a switch's pass of 4 words takes, and one
+/// more.
 pub const ELEMENTS: u16 = 13;
 
 /// The seed of the switch's packets in all tests: on every plane the same.
@@ -31,11 +32,13 @@ pub enum Profile {
     /// All that the protocol has.
     #[default]
     Host,
-    /// All sums hold all workers, no checksums, chunks of at most 256 elements, dynamic jobs' of 64, and no sum of a dynamic job overflows.
+    /// All sums hold all workers, no checksums, chunks of at most 256 elements, dynamic jobs' of 64, and no
+    /// sum of a dynamic job overflows.
     Switch,
 }
 
-/// Returns jobs of each mode and level. `checksum`: whether their packets carry one; those of a switch have none.
+/// Returns jobs of each mode and level. `checksum`: whether their packets carry one; those of a switch have
+/// none.
 pub fn jobs(profile: Profile, checksum: bool) -> Vec<Job> {
     let two_lanes = |job: Job| Job { slots: 8, shards: SHARDS, ..job };
     let is_switch = profile == Profile::Switch;
@@ -225,7 +228,8 @@ impl Draw {
         if meta.owner == 0 {
             return self.one_of(&[(slot, first, 0), (slot, first, 0), (slot, first + lane_slots, 1)]);
         }
-        // The chunk of a version, and the one that takes it next; a version that was never used takes the slot's second chunk.
+        // The chunk of a version, and the one that takes it next; a version that was never used takes the
+        // slot's second chunk.
         let next = |used: bool, next: u32, or: u32| if used { next } else { or };
         let is_used = |version: &sumac_wire::slot::Version| version.seen != 0 || version.state != 0;
         let likely = [
@@ -244,7 +248,8 @@ impl Draw {
 
     /// Changes what shows that a packet is its sender's.
     fn forge(&mut self, job: &Job, header: &mut Header, from: &mut Host, shard: &mut u16) {
-        // Half of all numbers away is neither before nor after (RFC 1982), and a switch need not take it for the same.
+        // Half of all numbers away is neither before nor after (RFC 1982), and a switch need not take it for
+        // the same.
         let far = if job.whole { 9 << 28 } else { 1 << 31 };
         match self.rng.random_range(0..16) {
             0 => header.token ^= 1 << self.rng.random_range(0..64),

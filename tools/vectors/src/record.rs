@@ -202,7 +202,8 @@ pub struct Answer {
     pub to: To,
     /// IPv4's DSCP and ECN.
     pub tos: u8,
-    /// Sumac's header and elements. Addresses and checksums of the frames around it follow from the destinations.
+    /// Sumac's header and elements. Addresses and checksums of the frames around it follow from the
+    /// destinations.
     #[serde(with = "hex_bytes")]
     pub payload: Vec<u8>,
 }
@@ -346,7 +347,8 @@ pub struct SharedTransition {
     pub after: SharedSlot,
 }
 
-/// A slot of the pool that dynamic jobs share: the fields of [`dynamic::SlotMeta`] but the time, and the values.
+/// A slot of the pool that dynamic jobs share: the fields of [`dynamic::SlotMeta`] but the time, and the
+/// values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SharedSlot {

@@ -186,7 +186,8 @@ impl Channel {
     }
 
     fn receive_with<'a>(&self, buffer: &'a mut [u8], flags: RecvFlags) -> Result<Inbound<'a>, FrameError> {
-        // Space for one more than allowed detects an excess; all received descriptors are owned, and so closed.
+        // Space for one more than allowed detects an excess; all received descriptors are owned, and so
+        // closed.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS + 1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         // With TRUNC the kernel returns the message's real length even if the buffer is too small.

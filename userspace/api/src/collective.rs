@@ -41,7 +41,8 @@ pub struct Collective {
     /// The fraction of its elements that each worker may be left out with.
     #[serde(default, deserialize_with = "finite")]
     pub loss_bound: f32,
-    /// The offset of its completion word in the output's region: 64 bits, which the daemon sets to [`WORD_COMPLETE`] or
+    /// The offset of its completion word in the output's region: 64 bits, which the daemon sets to
+    /// [`WORD_COMPLETE`] or
     /// [`WORD_FAILED`] when the operation has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_word: Option<u64>,

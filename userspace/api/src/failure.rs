@@ -44,7 +44,8 @@ macro_rules! codes {
 codes! {
     /// The message is not JSON, not an object, or has no `id` or `cmd`.
     BadMessage => "Correct the client.",
-    /// The message, or its reply, has more than 131,072 bytes. Such a message is dropped unread, and `id` is null.
+    /// The message, or its reply, has more than 131,072 bytes. Such a message is dropped unread, and `id` is
+    /// null.
     TooLarge => "Send less.",
     /// `cmd` names no command of this version.
     UnknownCommand => "Correct the client.",
@@ -54,8 +55,8 @@ codes! {
     HelloFirst => "Send `hello`.",
     /// The daemon does not support the client's version.
     Version => "Install the same release of client and daemon.",
-    /// This user may not use the daemon, open this job under the daemon's secret, or attach to it; or the named control
-    /// plane is not in the daemon's configuration.
+    /// This user may not use the daemon, open this job under the daemon's secret, or attach to it; or the
+    /// named control plane is not in the daemon's configuration.
     Denied => "Add the user or the control plane to the daemon's configuration, or give the job's own `secret`.",
     /// A limit of the connection, the job, the user or the daemon is reached.
     Limit => "Release something first, or raise the limit that the message names.",
@@ -63,7 +64,8 @@ codes! {
     MissingFd => "Send it with the message.",
     /// The command takes no file descriptor. It was closed, and the command not carried out.
     UnexpectedFd => "Send none.",
-    /// The registered file is no memfd, not sealed, too short, not writable, not allocated, or was registered before.
+    /// The registered file is no memfd, not sealed, too short, not writable, not allocated, or was registered
+    /// before.
     BadRegion => "Make the file as `register` requires it.",
     /// No such region on this connection.
     UnknownRegion => "Register it on this connection.",
@@ -87,19 +89,20 @@ codes! {
     RankTaken => "`attach`, or close the job first.",
     /// Not all ranks joined in time; `ranks` names the missing.
     RanksMissing => "Start them.",
-    /// The coordinator refused: the secret, parameters that differ from the other ranks', no free slots, or no parameter
-    /// host.
+    /// The coordinator refused: the secret, parameters that differ from the other ranks', no free slots, or
+    /// no parameter host.
     Refused => "The message says which.",
     /// The aggregator's control plane or data plane, or the path to it, does not answer.
     Unreachable => "Look whether `sumac-agg serve` runs, at the route, and at firewalls.",
-    /// Packets do not reach the aggregator or do not return, or its answer contradicts the job (MTU, program, job).
+    /// Packets do not reach the aggregator or do not return, or its answer contradicts the job (MTU, program,
+    /// job).
     Handshake => "`sumac doctor` here, `sumac-agg status` there.",
     /// The host's data path (program, socket, interface) could not be set up.
     Datapath => "`sumac doctor`, and the daemon's log.",
     /// The job has ended on all workers; `ranks` names the worker at fault, if known.
     JobFailed => "Open it again, on all workers.",
-    /// The workers' operations differ, and the job has ended. The message names both sides, `ranks` the workers that
-    /// differ.
+    /// The workers' operations differ, and the job has ended. The message names both sides, `ranks` the
+    /// workers that differ.
     Mismatch => "Submit the same operations in the same order, or open the job in `order` `\"name\"`.",
     /// This worker cancelled the operation, and the job has ended.
     Cancelled => "Open the job again, on all workers.",

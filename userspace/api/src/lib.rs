@@ -1,9 +1,9 @@
 //! The local API between a trainer and its host's daemon: messages, error codes and their framing.
 //!
 //! A connection is a `SOCK_SEQPACKET` Unix socket. Every message is one packet with one JSON object; file
-//! descriptors travel with it (`SCM_RIGHTS`). The client sends [`Request`]s. The daemon answers each with one reply
-//! that has the request's `id`, in the order of completion, and sends [`Event`]s in between. `docs/api.md`
-//! describes the protocol for clients in other languages.
+//! descriptors travel with it (`SCM_RIGHTS`). The client sends [`Request`]s. The daemon answers each with one
+//! reply that has the request's `id`, in the order of completion, and sends [`Event`]s in between.
+//! `docs/api.md` describes the protocol for clients in other languages.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

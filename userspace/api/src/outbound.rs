@@ -43,7 +43,8 @@ pub struct HelloReply {
 pub struct DynamicReply {
     /// Packets that a lane may be ahead of its oldest without a result.
     pub window: u32,
-    /// The parameter hosts: shard s has the one at index s modulo their number, at the port of shard 0 plus s.
+    /// The parameter hosts: shard s has the one at index s modulo their number, at the port of shard 0 plus
+    /// s.
     pub hosts: Vec<SocketAddrV4>,
     /// Whether the number of packets in flight follows losses and congestion marks.
     pub congestion_control: bool,
@@ -68,7 +69,8 @@ pub struct OpenReply {
     pub world: u16,
     /// The use of the aggregators' slots.
     pub mode: Mode,
-    /// Slots of each lane; of a dynamic job the maximum of shared slots of each shard, 0 without an aggregator.
+    /// Slots of each lane; of a dynamic job the maximum of shared slots of each shard, 0 without an
+    /// aggregator.
     pub slots: u32,
     /// The reason for the number: the measurement, or the request.
     pub slots_reason: String,
@@ -119,8 +121,8 @@ pub struct WaitReply {
     pub op: u64,
     /// The time from submission to the last element's arrival, in nanoseconds.
     pub duration_ns: u64,
-    /// Ranges of elements that were not written, because they were summed before this worker replaced another: each from
-    /// its first to one past its last.
+    /// Ranges of elements that were not written, because they were summed before this worker replaced
+    /// another: each from its first to one past its last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missed: Vec<(u64, u64)>,
     /// The contributions that are missing, of an operation with a loss bound.
@@ -138,7 +140,8 @@ pub struct Timing {
     pub received_ns: u64,
     /// A data path thread has taken the operation.
     pub taken_ns: u64,
-    /// The first packets have been passed to the kernel: the end of the round in which the operation was taken.
+    /// The first packets have been passed to the kernel: the end of the round in which the operation was
+    /// taken.
     pub sent_ns: u64,
     /// The data path thread has woken up for the last result.
     pub arrived_ns: u64,
@@ -146,7 +149,8 @@ pub struct Timing {
     pub ended_ns: u64,
 }
 
-/// The contributions that are missing in the result of an operation with a loss bound, in elements of its tensor.
+/// The contributions that are missing in the result of an operation with a loss bound, in elements of its
+/// tensor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     /// Elements of the tensor.
@@ -155,11 +159,12 @@ pub struct Loss {
     pub budget: u64,
     /// By rank, what the worker was left out with.
     pub by_worker: Vec<u64>,
-    /// The ranges of this worker's own elements that were left out: each from its first to one past its last, ascending. At
-    /// most [`Loss::RANGES`], the first ones.
+    /// The ranges of this worker's own elements that were left out: each from its first to one past its last,
+    /// ascending. At most [`Loss::RANGES`], the first ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<(u64, u64)>,
-    /// Direct jobs, where `by_worker` has what did not arrive here from each rank: the ranges that this affects. At most
+    /// Direct jobs, where `by_worker` has what did not arrive here from each rank: the ranges that this
+    /// affects. At most
     /// [`Loss::RANGES`]: where there are more, neighbours are one, with what arrived between them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<(u64, u64)>,
@@ -302,7 +307,8 @@ pub enum Event {
         /// The reason.
         error: Failure,
     },
-    /// An operation waits for other workers. It is sent once for each state of the wait, and only if the socket's buffer has room.
+    /// An operation waits for other workers. It is sent once for each state of the wait, and only if the
+    /// socket's buffer has room.
     Waiting {
         /// The job.
         job: u64,

@@ -28,7 +28,8 @@
 /// The ABI that a program is compiled for; its argument to `sumac_connect`.
 #define SUMAC_ABI_VERSION ((SUMAC_ABI_MAJOR << 16) | SUMAC_ABI_MINOR)
 
-/// `scale` of `sumac_job_options` for block floating point: each packet has the largest scale that its values allow.
+/// `scale` of `sumac_job_options` for block floating point: each packet has the largest scale that its values
+/// allow.
 #define SUMAC_SCALE_BLOCK -1.0
 
 /// `timeout_ms` of `sumac_wait` for no timeout.
@@ -189,7 +190,8 @@ typedef enum sumac_choice {
     SUMAC_NO = 2,
 } sumac_choice;
 
-/// The way in which an operation's packets are told apart by importance, so that routers drop unimportant ones first.
+/// The way in which an operation's packets are told apart by importance, so that routers drop unimportant
+/// ones first.
 typedef enum sumac_importance {
     /// Not at all.
     SUMAC_IMPORTANCE_NONE = 0,
@@ -303,21 +305,25 @@ typedef struct sumac_job_options {
     uint32_t parameter_hosts;
 } sumac_job_options;
 
-/// The options of an operation. `sumac_op_options_init` sets all to their defaults, which are zeros but for `size`.
+/// The options of an operation. `sumac_op_options_init` sets all to their defaults, which are zeros but for
+/// `size`.
 typedef struct sumac_op_options {
     /// The size of this structure in bytes, as the program was compiled.
     size_t size;
-    /// The operation's name, the same on all workers, or NULL; required with `SUMAC_ORDER_NAME`. Not for `sumac_post_send`.
+    /// The operation's name, the same on all workers, or NULL; required with `SUMAC_ORDER_NAME`. Not for
+    /// `sumac_post_send`.
     const char *name;
     /// 0 (lowest) to 7; from 4 on a collective operation overtakes those below.
     uint32_t priority;
     /// The way in which packets are told apart by importance.
     enum sumac_importance importance;
-    /// The fraction of its elements that each worker may be left out with; 0 for exact results. Not for `sumac_post_send`.
+    /// The fraction of its elements that each worker may be left out with; 0 for exact results. Not for
+    /// `sumac_post_send`.
     float loss_bound;
 } sumac_op_options;
 
-/// The options of `sumac_post_recv`. `sumac_recv_options_init` sets all to their defaults, which are zeros but for `size`.
+/// The options of `sumac_post_recv`. `sumac_recv_options_init` sets all to their defaults, which are zeros
+/// but for `size`.
 typedef struct sumac_recv_options {
     /// The size of this structure in bytes, as the program was compiled.
     size_t size;
@@ -327,7 +333,8 @@ typedef struct sumac_recv_options {
     enum sumac_missing missing;
 } sumac_recv_options;
 
-/// The outcome of an operation that has ended. The program sets `size`; the library writes the members within it.
+/// The outcome of an operation that has ended. The program sets `size`; the library writes the members within
+/// it.
 typedef struct sumac_completion {
     /// The size of this structure in bytes, as the program was compiled.
     size_t size;
@@ -367,17 +374,15 @@ const struct sumac_error *sumac_last_error(void);
 const char *sumac_strerror(enum sumac_status status);
 
 /// Connects to the daemon of this host. `socket` is the path of its socket; with NULL it is the environment
-/// variable SUMAC_SOCKET, or else "/run/sumac/sumac.sock". `abi_version` is `SUMAC_ABI_VERSION`: a library with
-/// another ABI refuses the program with `SUMAC_ERR_ABI_VERSION`. The client belongs to this process: a child
-/// made by fork connects anew.
+/// variable SUMAC_SOCKET, or else "/run/sumac/sumac.sock". `abi_version` is `SUMAC_ABI_VERSION`: a library
+/// with another ABI refuses the program with `SUMAC_ERR_ABI_VERSION`. The client belongs to this process: a
+/// child made by fork connects anew.
 ///
 /// Thread safety: any thread, at any time.
-enum sumac_status sumac_connect(const char *socket,
-                                uint32_t abi_version,
-                                struct sumac_client **client);
+enum sumac_status sumac_connect(const char *socket, uint32_t abi_version, struct sumac_client **client);
 
-/// Closes a client, with its jobs, requests and memory: their handles and addresses are invalid after it. A job
-/// that was opened and not closed fails on the other workers.
+/// Closes a client, with its jobs, requests and memory: their handles and addresses are invalid after it. A
+/// job that was opened and not closed fails on the other workers.
 ///
 /// Thread safety: any thread; no other thread may use the client, or what belongs to it, at the same time.
 enum sumac_status sumac_close(struct sumac_client *client);
@@ -399,9 +404,9 @@ enum sumac_status sumac_free(struct sumac_client *client, void *memory);
 /// Thread safety: any thread; the structure is the caller's.
 enum sumac_status sumac_job_options_init(struct sumac_job_options *options, size_t size);
 
-/// Joins the job `name` as the worker `rank` of `world`, and returns when all of them have joined. `options` may
-/// be NULL. `SUMAC_ERR_RANKS_MISSING` has the ranks that did not join in time. A job in mode direct has no
-/// aggregator but its coordinator.
+/// Joins the job `name` as the worker `rank` of `world`, and returns when all of them have joined. `options`
+/// may be NULL. `SUMAC_ERR_RANKS_MISSING` has the ranks that did not join in time. A job in mode direct has
+/// no aggregator but its coordinator.
 ///
 /// Thread safety: any thread, at any time; other calls on the client go on meanwhile.
 enum sumac_status sumac_open(struct sumac_client *client,
@@ -411,8 +416,8 @@ enum sumac_status sumac_open(struct sumac_client *client,
                              const struct sumac_job_options *options,
                              struct sumac_job **job);
 
-/// Attaches to a job that another connection of this host has opened, to submit operations too. `secret` may be
-/// NULL for the user who opened it.
+/// Attaches to a job that another connection of this host has opened, to submit operations too. `secret` may
+/// be NULL for the user who opened it.
 ///
 /// Thread safety: any thread, at any time.
 enum sumac_status sumac_attach(struct sumac_client *client,
@@ -420,9 +425,9 @@ enum sumac_status sumac_attach(struct sumac_client *client,
                                const char *secret,
                                struct sumac_job **job);
 
-/// Closes a job after its last operation. Fails with `SUMAC_ERR_JOB_BUSY`, and the job stays open, while requests
-/// have not been waited for. After any other outcome the handle is invalid; if the job has failed, its error is
-/// returned.
+/// Closes a job after its last operation. Fails with `SUMAC_ERR_JOB_BUSY`, and the job stays open, while
+/// requests have not been waited for. After any other outcome the handle is invalid; if the job has failed,
+/// its error is returned.
 ///
 /// Thread safety: any thread; no other thread may use the job at the same time.
 enum sumac_status sumac_job_close(struct sumac_job *job);
@@ -437,25 +442,25 @@ enum sumac_status sumac_rank(const struct sumac_job *job, uint32_t *rank);
 /// Thread safety: any thread, at any time.
 enum sumac_status sumac_world(const struct sumac_job *job, uint32_t *world);
 
-/// Returns an eventfd that counts the job's ended operations, for the program's event loop: once it is readable,
-/// `sumac_test` finds the request. It belongs to the job; do not close it.
+/// Returns an eventfd that counts the job's ended operations, for the program's event loop: once it is
+/// readable, `sumac_test` finds the request. It belongs to the job; do not close it.
 ///
 /// Thread safety: any thread, at any time.
-enum sumac_status sumac_event_fd(const struct sumac_job *job,
-                                 int32_t *fd);
+enum sumac_status sumac_event_fd(const struct sumac_job *job, int32_t *fd);
 
 /// Sets the options of an operation to their defaults. `size` is `sizeof(sumac_op_options)`.
 ///
 /// Thread safety: any thread; the structure is the caller's.
 enum sumac_status sumac_op_options_init(struct sumac_op_options *options, size_t size);
 
-/// Reduces `count` elements at `send` over all workers into `recv`, on all of them; in place if `recv` is `send`.
-/// All workers submit the same operations, in the same order unless the job's order is by name. Both lie in
-/// memory of `sumac_alloc`, and overlap not at all or entirely. `options` may be NULL.
-/// Returns when the result is there.
+/// Reduces `count` elements at `send` over all workers into `recv`, on all of them; in place if `recv` is
+/// `send`. All workers submit the same operations, in the same order unless the job's order is by name. Both
+/// lie in memory of `sumac_alloc`, and overlap not at all or entirely. `options` may be NULL. Returns when
+/// the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
-/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
+/// in which the daemon receives them, so either one thread submits or operations have names
+/// (`SUMAC_ORDER_NAME`).
 enum sumac_status sumac_allreduce(struct sumac_job *job,
                                   const void *send,
                                   void *recv,
@@ -480,8 +485,9 @@ enum sumac_status sumac_allreduce_async(struct sumac_job *job,
 /// `options` may be NULL.
 /// Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
-/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
+/// in which the daemon receives them, so either one thread submits or operations have names
+/// (`SUMAC_ORDER_NAME`).
 enum sumac_status sumac_broadcast(struct sumac_job *job,
                                   void *buffer,
                                   size_t count,
@@ -500,12 +506,13 @@ enum sumac_status sumac_broadcast_async(struct sumac_job *job,
                                         const struct sumac_op_options *options,
                                         struct sumac_request **request);
 
-/// Reduces `count` elements at `send` over all workers into `recv` of the worker `root`; in place if `recv` is
-/// `send`. On other workers `recv` is ignored, and may be NULL. `options` may be NULL.
-/// Returns when the result is there.
+/// Reduces `count` elements at `send` over all workers into `recv` of the worker `root`; in place if `recv`
+/// is `send`. On other workers `recv` is ignored, and may be NULL. `options` may be NULL. Returns when the
+/// result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
-/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
+/// in which the daemon receives them, so either one thread submits or operations have names
+/// (`SUMAC_ORDER_NAME`).
 enum sumac_status sumac_reduce(struct sumac_job *job,
                                const void *send,
                                void *recv,
@@ -528,13 +535,13 @@ enum sumac_status sumac_reduce_async(struct sumac_job *job,
                                      const struct sumac_op_options *options,
                                      struct sumac_request **request);
 
-/// Reduces a tensor of a block of `recv_count` elements for each worker, at `send`, over all workers; each receives
-/// its own block of the result, at `recv`. In place if `recv` is `send` plus the worker's rank times the block:
-/// the other blocks are unchanged. `options` may be NULL.
-/// Returns when the result is there.
+/// Reduces a tensor of a block of `recv_count` elements for each worker, at `send`, over all workers; each
+/// receives its own block of the result, at `recv`. In place if `recv` is `send` plus the worker's rank times
+/// the block: the other blocks are unchanged. `options` may be NULL. Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
-/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
+/// in which the daemon receives them, so either one thread submits or operations have names
+/// (`SUMAC_ORDER_NAME`).
 enum sumac_status sumac_reduce_scatter(struct sumac_job *job,
                                        const void *send,
                                        void *recv,
@@ -555,12 +562,13 @@ enum sumac_status sumac_reduce_scatter_async(struct sumac_job *job,
                                              const struct sumac_op_options *options,
                                              struct sumac_request **request);
 
-/// Collects the blocks of all workers, `send_count` elements each at `send`, at `recv` of all of them, in the order of
-/// ranks, bit for bit. In place if `send` is `recv` plus the worker's rank times the block. `options` may be NULL.
-/// Returns when the result is there.
+/// Collects the blocks of all workers, `send_count` elements each at `send`, at `recv` of all of them, in the
+/// order of ranks, bit for bit. In place if `send` is `recv` plus the worker's rank times the block.
+/// `options` may be NULL. Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
-/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
+/// in which the daemon receives them, so either one thread submits or operations have names
+/// (`SUMAC_ORDER_NAME`).
 enum sumac_status sumac_allgather(struct sumac_job *job,
                                   const void *send,
                                   void *recv,
@@ -579,8 +587,8 @@ enum sumac_status sumac_allgather_async(struct sumac_job *job,
                                         const struct sumac_op_options *options,
                                         struct sumac_request **request);
 
-/// Returns when all workers have called it. It is an operation like others: those that a worker submitted before may
-/// still be outstanding after it.
+/// Returns when all workers have called it. It is an operation like others: those that a worker submitted
+/// before may still be outstanding after it.
 ///
 /// Thread safety: as `sumac_allreduce`.
 enum sumac_status sumac_barrier(struct sumac_job *job);
@@ -591,11 +599,11 @@ enum sumac_status sumac_barrier(struct sumac_job *job);
 enum sumac_status sumac_recv_options_init(struct sumac_recv_options *options, size_t size);
 
 /// Sends `count` elements at `buffer` to the worker `destination` of a direct job, which takes them by
-/// `sumac_post_recv`. The n-th of one worker to another belongs to the n-th `sumac_post_recv` there. `options`
-/// may be NULL.
+/// `sumac_post_recv`. The n-th of one worker to another belongs to the n-th `sumac_post_recv` there.
+/// `options` may be NULL.
 ///
-/// Thread safety: any thread, at any time; transfers of several threads to one worker are matched in the order in
-/// which the daemon receives them.
+/// Thread safety: any thread, at any time; transfers of several threads to one worker are matched in the
+/// order in which the daemon receives them.
 enum sumac_status sumac_post_send(struct sumac_job *job,
                                   const void *buffer,
                                   size_t count,
@@ -604,8 +612,9 @@ enum sumac_status sumac_post_send(struct sumac_job *job,
                                   const struct sumac_op_options *options,
                                   struct sumac_request **request);
 
-/// Receives `count` elements into `buffer` that the worker `source` of a direct job sends by `sumac_post_send`. With
-/// a loss bound some may be missing; `sumac_completion` has how many. `options` may be NULL.
+/// Receives `count` elements into `buffer` that the worker `source` of a direct job sends by
+/// `sumac_post_send`. With a loss bound some may be missing; `sumac_completion` has how many. `options` may
+/// be NULL.
 ///
 /// Thread safety: as `sumac_post_send`.
 enum sumac_status sumac_post_recv(struct sumac_job *job,
@@ -616,25 +625,25 @@ enum sumac_status sumac_post_recv(struct sumac_job *job,
                                   const struct sumac_recv_options *options,
                                   struct sumac_request **request);
 
-/// Waits for a request, for at most `timeout_ms` milliseconds or, with `SUMAC_NO_TIMEOUT`, until its end. With
-/// `SUMAC_ERR_TIMEOUT` it continues; after any other outcome its handle is invalid. Until then the program may not
-/// write its input or access its result. `completion` may be NULL.
+/// Waits for a request, for at most `timeout_ms` milliseconds or, with `SUMAC_NO_TIMEOUT`, until its end.
+/// With `SUMAC_ERR_TIMEOUT` it continues; after any other outcome its handle is invalid. Until then the
+/// program may not write its input or access its result. `completion` may be NULL.
 ///
 /// Thread safety: any thread; one thread at a time for a request.
 enum sumac_status sumac_wait(struct sumac_request *request,
                              int64_t timeout_ms,
                              struct sumac_completion *completion);
 
-/// Sets `*done` to 1 if a request has ended, else to 0, without waiting. If it has ended, and after an error, its
-/// handle is invalid. `completion` may be NULL.
+/// Sets `*done` to 1 if a request has ended, else to 0, without waiting. If it has ended, and after an error,
+/// its handle is invalid. `completion` may be NULL.
 ///
 /// Thread safety: any thread; one thread at a time for a request.
 enum sumac_status sumac_test(struct sumac_request *request,
                              int32_t *done,
                              struct sumac_completion *completion);
 
-/// Cancels a request. Its job ends on all workers, whose errors name this rank. The request must be waited for
-/// in any case.
+/// Cancels a request. Its job ends on all workers, whose errors name this rank. The request must be waited
+/// for in any case.
 ///
 /// Thread safety: any thread; one thread at a time for a request.
 enum sumac_status sumac_cancel(struct sumac_request *request);

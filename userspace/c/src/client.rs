@@ -37,9 +37,9 @@ impl ClientState {
 }
 
 /// Connects to the daemon of this host. `socket` is the path of its socket; with NULL it is the environment
-/// variable SUMAC_SOCKET, or else "/run/sumac/sumac.sock". `abi_version` is `SUMAC_ABI_VERSION`: a library with
-/// another ABI refuses the program with `SUMAC_ERR_ABI_VERSION`. The client belongs to this process: a child
-/// made by fork connects anew.
+/// variable SUMAC_SOCKET, or else "/run/sumac/sumac.sock". `abi_version` is `SUMAC_ABI_VERSION`: a library
+/// with another ABI refuses the program with `SUMAC_ERR_ABI_VERSION`. The client belongs to this process: a
+/// child made by fork connects anew.
 ///
 /// Thread safety: any thread, at any time.
 #[unsafe(no_mangle)]
@@ -65,8 +65,8 @@ pub unsafe extern "C" fn sumac_connect(
     })
 }
 
-/// Closes a client, with its jobs, requests and memory: their handles and addresses are invalid after it. A job
-/// that was opened and not closed fails on the other workers.
+/// Closes a client, with its jobs, requests and memory: their handles and addresses are invalid after it. A
+/// job that was opened and not closed fails on the other workers.
 ///
 /// Thread safety: any thread; no other thread may use the client, or what belongs to it, at the same time.
 #[unsafe(no_mangle)]

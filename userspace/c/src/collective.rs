@@ -79,7 +79,8 @@ impl Call<'_> {
         Ok(Begun { job: self.job, operation })
     }
 
-    /// An operation on the same number of elements in `send` and `recv`; in place if they are the same address.
+    /// An operation on the same number of elements in `send` and `recv`; in place if they are the same
+    /// address.
     fn same(self, send: *const c_void, recv: *mut c_void, elements: Elements) -> Result<Begun, Error> {
         let input = self.locate(send, elements.bytes, "send")?;
         let is_apart = send != recv.cast_const();
@@ -87,8 +88,8 @@ impl Call<'_> {
         self.submit(elements, input, output)
     }
 
-    /// A tensor of blocks in `all`, of which this worker's is at `block`; in place if that is its address in `all`.
-    /// Returns the tensor's elements and whether it is in place.
+    /// A tensor of blocks in `all`, of which this worker's is at `block`; in place if that is its address in
+    /// `all`. Returns the tensor's elements and whether it is in place.
     fn blocks(
         &self,
         all: *const c_void,
@@ -152,13 +153,14 @@ unsafe fn begin_allreduce(
     )
 }
 
-/// Reduces `count` elements at `send` over all workers into `recv`, on all of them; in place if `recv` is `send`.
-/// All workers submit the same operations, in the same order unless the job's order is by name. Both lie in
-/// memory of `sumac_alloc`, and overlap not at all or entirely. `options` may be NULL.
-/// Returns when the result is there.
+/// Reduces `count` elements at `send` over all workers into `recv`, on all of them; in place if `recv` is
+/// `send`. All workers submit the same operations, in the same order unless the job's order is by name. Both
+/// lie in memory of `sumac_alloc`, and overlap not at all or entirely. `options` may be NULL. Returns when
+/// the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
-/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
+/// in which the daemon receives them, so either one thread submits or operations have names
+/// (`SUMAC_ORDER_NAME`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_allreduce(
     job: *mut sumac_job,
@@ -217,8 +219,9 @@ unsafe fn begin_broadcast(
 /// `options` may be NULL.
 /// Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
-/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
+/// in which the daemon receives them, so either one thread submits or operations have names
+/// (`SUMAC_ORDER_NAME`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_broadcast(
     job: *mut sumac_job,
@@ -273,12 +276,13 @@ unsafe fn begin_reduce(
     call.same(send, recv, Elements::new(count, dtype)?)
 }
 
-/// Reduces `count` elements at `send` over all workers into `recv` of the worker `root`; in place if `recv` is
-/// `send`. On other workers `recv` is ignored, and may be NULL. `options` may be NULL.
-/// Returns when the result is there.
+/// Reduces `count` elements at `send` over all workers into `recv` of the worker `root`; in place if `recv`
+/// is `send`. On other workers `recv` is ignored, and may be NULL. `options` may be NULL. Returns when the
+/// result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
-/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
+/// in which the daemon receives them, so either one thread submits or operations have names
+/// (`SUMAC_ORDER_NAME`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_reduce(
     job: *mut sumac_job,
@@ -337,13 +341,13 @@ unsafe fn begin_reduce_scatter(
     call.submit(elements, input, output)
 }
 
-/// Reduces a tensor of a block of `recv_count` elements for each worker, at `send`, over all workers; each receives
-/// its own block of the result, at `recv`. In place if `recv` is `send` plus the worker's rank times the block:
-/// the other blocks are unchanged. `options` may be NULL.
-/// Returns when the result is there.
+/// Reduces a tensor of a block of `recv_count` elements for each worker, at `send`, over all workers; each
+/// receives its own block of the result, at `recv`. In place if `recv` is `send` plus the worker's rank times
+/// the block: the other blocks are unchanged. `options` may be NULL. Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
-/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
+/// in which the daemon receives them, so either one thread submits or operations have names
+/// (`SUMAC_ORDER_NAME`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_reduce_scatter(
     job: *mut sumac_job,
@@ -402,12 +406,13 @@ unsafe fn begin_allgather(
     call.submit(elements, input, Some(all))
 }
 
-/// Collects the blocks of all workers, `send_count` elements each at `send`, at `recv` of all of them, in the order of
-/// ranks, bit for bit. In place if `send` is `recv` plus the worker's rank times the block. `options` may be NULL.
-/// Returns when the result is there.
+/// Collects the blocks of all workers, `send_count` elements each at `send`, at `recv` of all of them, in the
+/// order of ranks, bit for bit. In place if `send` is `recv` plus the worker's rank times the block.
+/// `options` may be NULL. Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order in
-/// which the daemon receives them, so either one thread submits or operations have names (`SUMAC_ORDER_NAME`).
+/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
+/// in which the daemon receives them, so either one thread submits or operations have names
+/// (`SUMAC_ORDER_NAME`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_allgather(
     job: *mut sumac_job,
@@ -442,8 +447,8 @@ pub unsafe extern "C" fn sumac_allgather_async(
     })
 }
 
-/// Returns when all workers have called it. It is an operation like others: those that a worker submitted before may
-/// still be outstanding after it.
+/// Returns when all workers have called it. It is an operation like others: those that a worker submitted
+/// before may still be outstanding after it.
 ///
 /// Thread safety: as `sumac_allreduce`.
 #[unsafe(no_mangle)]

@@ -102,9 +102,9 @@ pub unsafe extern "C" fn sumac_job_options_init(
     call(|| unsafe { initialize(options, size, "options") })
 }
 
-/// Joins the job `name` as the worker `rank` of `world`, and returns when all of them have joined. `options` may
-/// be NULL. `SUMAC_ERR_RANKS_MISSING` has the ranks that did not join in time. A job in mode direct has no
-/// aggregator but its coordinator.
+/// Joins the job `name` as the worker `rank` of `world`, and returns when all of them have joined. `options`
+/// may be NULL. `SUMAC_ERR_RANKS_MISSING` has the ranks that did not join in time. A job in mode direct has
+/// no aggregator but its coordinator.
 ///
 /// Thread safety: any thread, at any time; other calls on the client go on meanwhile.
 #[unsafe(no_mangle)]
@@ -140,8 +140,8 @@ pub unsafe extern "C" fn sumac_open(
     })
 }
 
-/// Attaches to a job that another connection of this host has opened, to submit operations too. `secret` may be
-/// NULL for the user who opened it.
+/// Attaches to a job that another connection of this host has opened, to submit operations too. `secret` may
+/// be NULL for the user who opened it.
 ///
 /// Thread safety: any thread, at any time.
 #[unsafe(no_mangle)]
@@ -164,9 +164,9 @@ pub unsafe extern "C" fn sumac_attach(
     })
 }
 
-/// Closes a job after its last operation. Fails with `SUMAC_ERR_JOB_BUSY`, and the job stays open, while requests
-/// have not been waited for. After any other outcome the handle is invalid; if the job has failed, its error is
-/// returned.
+/// Closes a job after its last operation. Fails with `SUMAC_ERR_JOB_BUSY`, and the job stays open, while
+/// requests have not been waited for. After any other outcome the handle is invalid; if the job has failed,
+/// its error is returned.
 ///
 /// Thread safety: any thread; no other thread may use the job at the same time.
 #[unsafe(no_mangle)]
@@ -214,8 +214,8 @@ pub unsafe extern "C" fn sumac_world(job: *const sumac_job, world: *mut u32) -> 
     })
 }
 
-/// Returns an eventfd that counts the job's ended operations, for the program's event loop: once it is readable,
-/// `sumac_test` finds the request. It belongs to the job; do not close it.
+/// Returns an eventfd that counts the job's ended operations, for the program's event loop: once it is
+/// readable, `sumac_test` finds the request. It belongs to the job; do not close it.
 ///
 /// Thread safety: any thread, at any time.
 #[unsafe(no_mangle)]

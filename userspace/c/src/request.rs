@@ -35,9 +35,9 @@ fn finish(
     Ok(true)
 }
 
-/// Waits for a request, for at most `timeout_ms` milliseconds or, with `SUMAC_NO_TIMEOUT`, until its end. With
-/// `SUMAC_ERR_TIMEOUT` it continues; after any other outcome its handle is invalid. Until then the program may not
-/// write its input or access its result. `completion` may be NULL.
+/// Waits for a request, for at most `timeout_ms` milliseconds or, with `SUMAC_NO_TIMEOUT`, until its end.
+/// With `SUMAC_ERR_TIMEOUT` it continues; after any other outcome its handle is invalid. Until then the
+/// program may not write its input or access its result. `completion` may be NULL.
 ///
 /// Thread safety: any thread; one thread at a time for a request.
 #[unsafe(no_mangle)]
@@ -58,8 +58,8 @@ pub unsafe extern "C" fn sumac_wait(
     })
 }
 
-/// Sets `*done` to 1 if a request has ended, else to 0, without waiting. If it has ended, and after an error, its
-/// handle is invalid. `completion` may be NULL.
+/// Sets `*done` to 1 if a request has ended, else to 0, without waiting. If it has ended, and after an error,
+/// its handle is invalid. `completion` may be NULL.
 ///
 /// Thread safety: any thread; one thread at a time for a request.
 #[unsafe(no_mangle)]
@@ -77,8 +77,8 @@ pub unsafe extern "C" fn sumac_test(
     })
 }
 
-/// Cancels a request. Its job ends on all workers, whose errors name this rank. The request must be waited for
-/// in any case.
+/// Cancels a request. Its job ends on all workers, whose errors name this rank. The request must be waited
+/// for in any case.
 ///
 /// Thread safety: any thread; one thread at a time for a request.
 #[unsafe(no_mangle)]

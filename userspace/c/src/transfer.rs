@@ -32,11 +32,11 @@ pub unsafe extern "C" fn sumac_recv_options_init(
 }
 
 /// Sends `count` elements at `buffer` to the worker `destination` of a direct job, which takes them by
-/// `sumac_post_recv`. The n-th of one worker to another belongs to the n-th `sumac_post_recv` there. `options`
-/// may be NULL.
+/// `sumac_post_recv`. The n-th of one worker to another belongs to the n-th `sumac_post_recv` there.
+/// `options` may be NULL.
 ///
-/// Thread safety: any thread, at any time; transfers of several threads to one worker are matched in the order in
-/// which the daemon receives them.
+/// Thread safety: any thread, at any time; transfers of several threads to one worker are matched in the
+/// order in which the daemon receives them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_post_send(
     job: *mut sumac_job,
@@ -66,8 +66,9 @@ pub unsafe extern "C" fn sumac_post_send(
     })
 }
 
-/// Receives `count` elements into `buffer` that the worker `source` of a direct job sends by `sumac_post_send`. With
-/// a loss bound some may be missing; `sumac_completion` has how many. `options` may be NULL.
+/// Receives `count` elements into `buffer` that the worker `source` of a direct job sends by
+/// `sumac_post_send`. With a loss bound some may be missing; `sumac_completion` has how many. `options` may
+/// be NULL.
 ///
 /// Thread safety: as `sumac_post_send`.
 #[unsafe(no_mangle)]

@@ -108,7 +108,8 @@ pub enum sumac_choice {
     SUMAC_NO = 2,
 }
 
-/// The way in which an operation's packets are told apart by importance, so that routers drop unimportant ones first.
+/// The way in which an operation's packets are told apart by importance, so that routers drop unimportant
+/// ones first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum sumac_importance {
@@ -132,7 +133,8 @@ pub enum sumac_missing {
     SUMAC_MISSING_KEEP = 1,
 }
 
-/// `scale` of `sumac_job_options` for block floating point: each packet has the largest scale that its values allow.
+/// `scale` of `sumac_job_options` for block floating point: each packet has the largest scale that its values
+/// allow.
 pub const SUMAC_SCALE_BLOCK: f32 = -1.0;
 
 /// `timeout_ms` of `sumac_wait` for no timeout.
@@ -221,23 +223,27 @@ pub struct sumac_job_options {
     pub parameter_hosts: u32,
 }
 
-/// The options of an operation. `sumac_op_options_init` sets all to their defaults, which are zeros but for `size`.
+/// The options of an operation. `sumac_op_options_init` sets all to their defaults, which are zeros but for
+/// `size`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sumac_op_options {
     /// The size of this structure in bytes, as the program was compiled.
     pub size: usize,
-    /// The operation's name, the same on all workers, or NULL; required with `SUMAC_ORDER_NAME`. Not for `sumac_post_send`.
+    /// The operation's name, the same on all workers, or NULL; required with `SUMAC_ORDER_NAME`. Not for
+    /// `sumac_post_send`.
     pub name: *const c_char,
     /// 0 (lowest) to 7; from 4 on a collective operation overtakes those below.
     pub priority: u32,
     /// The way in which packets are told apart by importance.
     pub importance: MaybeUninit<sumac_importance>,
-    /// The fraction of its elements that each worker may be left out with; 0 for exact results. Not for `sumac_post_send`.
+    /// The fraction of its elements that each worker may be left out with; 0 for exact results. Not for
+    /// `sumac_post_send`.
     pub loss_bound: f32,
 }
 
-/// The options of `sumac_post_recv`. `sumac_recv_options_init` sets all to their defaults, which are zeros but for `size`.
+/// The options of `sumac_post_recv`. `sumac_recv_options_init` sets all to their defaults, which are zeros
+/// but for `size`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sumac_recv_options {
@@ -249,7 +255,8 @@ pub struct sumac_recv_options {
     pub missing: MaybeUninit<sumac_missing>,
 }
 
-/// The outcome of an operation that has ended. The program sets `size`; the library writes the members within it.
+/// The outcome of an operation that has ended. The program sets `size`; the library writes the members within
+/// it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sumac_completion {

@@ -1,4 +1,5 @@
-//! Holds `include/sumac.h` against the sources: it is what cbindgen makes of them. `SUMAC_BLESS=1` writes it anew.
+//! Holds `include/sumac.h` against the sources: it is what cbindgen makes of them. `SUMAC_BLESS=1` writes it
+//! anew.
 
 use std::path::Path;
 

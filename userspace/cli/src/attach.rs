@@ -17,8 +17,8 @@ pub struct Args {
     /// The interface that leads to the aggregator.
     #[arg(value_name = "IFACE", required_unless_present = "config")]
     interface: Option<String>,
-    /// The daemon's configuration, for interface, mode, queues, ports and rules in the NIC; with its backend "udp" nothing is
-    /// attached.
+    /// The daemon's configuration, for interface, mode, queues, ports and rules in the NIC; with its backend
+    /// "udp" nothing is attached.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "interface", "mode", "queues", "base_port", "shards", "steer", "pin_root",
     ])]

@@ -13,8 +13,8 @@ use crate::{exit, options::PinRoot};
 
 /// Removes all programs and pins of Sumac on this machine, in all network namespaces, and its rules in NICs.
 ///
-/// This includes an aggregator on the same machine if its pins are below the same directory. Jobs that use any of them
-/// fail, so it asks before it ends one.
+/// This includes an aggregator on the same machine if its pins are below the same directory. Jobs that use
+/// any of them fail, so it asks before it ends one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP)]
 pub struct Args {

@@ -32,11 +32,12 @@ pub struct Args {
     /// This parameter host's name there; default: the host's name.
     #[arg(long, value_name = "NAME", requires = "parameter_host")]
     parameter_host_name: Option<String>,
-    /// Take over from the daemon that serves the configuration's socket: its trainers, their memory, and its jobs. When it runs,
-    /// this one prints a line on standard output. If it cannot, the other one goes on.
+    /// Take over from the daemon that serves the configuration's socket: its trainers, their memory, and its
+    /// jobs. When it runs, this one prints a line on standard output. If it cannot, the other one goes on.
     #[arg(long, conflicts_with = "check")]
     take_over: bool,
-    /// Check the configuration, the secrets and certificates it names, host names, users and groups; then exit.
+    /// Check the configuration, the secrets and certificates it names, host names, users and groups; then
+    /// exit.
     #[arg(long)]
     check: bool,
     /// With --check: print one JSON object.

@@ -8,7 +8,8 @@ use crate::{exit, options::PinRoot};
 
 /// Shows the messages of the program on an interface: bursts of bad tokens, wrong sources, unknown jobs.
 ///
-/// The rate is at most one message per second, kind and CPU; each has its number of packets. Ends with Ctrl-C.
+/// The rate is at most one message per second, kind and CPU; each has its number of packets. Ends with
+/// Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP)]
 pub struct Args {

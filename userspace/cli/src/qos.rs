@@ -1,4 +1,5 @@
-//! `sumac qos`: configurations of switches for the classes and the importance of Sumac's packets (MLT section 5.2, appendix B).
+//! `sumac qos`: configurations of switches for the classes and the importance of Sumac's packets (MLT section
+//! 5.2, appendix B).
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -20,10 +21,11 @@ enum Qos {
     Show(Show),
 }
 
-/// Prints a configuration: a strict priority queue for each class, and RED that drops packets which are not ECN-capable.
+/// Prints a configuration: a strict priority queue for each class, and RED that drops packets which are not
+/// ECN-capable.
 ///
-/// Queues of higher classes have lower thresholds: the front layers are needed first, and tolerate more loss. Of each class
-/// important packets are ECN-capable, and are marked where others are dropped.
+/// Queues of higher classes have lower thresholds: the front layers are needed first, and tolerate more loss.
+/// Of each class important packets are ECN-capable, and are marked where others are dropped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  sumac qos show --format tc --interface swp1 | sh")]
 struct Show {

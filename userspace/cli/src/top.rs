@@ -14,7 +14,8 @@ use crate::{exit, options::Socket};
 
 /// Shows the running daemon's jobs live: rates, loss, round trips, windows and slots, and each job's lanes.
 ///
-/// When the daemon goes away, the view says so, and goes on with the next one. Stragglers are seen at the aggregator: `sumac-agg top`.
+/// When the daemon goes away, the view says so, and goes on with the next one. Stragglers are seen at the
+/// aggregator: `sumac-agg top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
 pub struct Args {

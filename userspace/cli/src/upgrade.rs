@@ -13,8 +13,9 @@ use crate::{daemon::RUNNING, exit};
 
 /// Starts this release's daemon in the background, which takes over from the running one.
 ///
-/// Trainers stay connected, their memory stays registered, and jobs go on. The new daemon is a process of its own, which
-/// outlives this command. If it cannot take over, the running daemon goes on, and this command fails with the reason.
+/// Trainers stay connected, their memory stays registered, and jobs go on. The new daemon is a process of its
+/// own, which outlives this command. If it cannot take over, the running daemon goes on, and this command
+/// fails with the reason.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
 pub struct Args {

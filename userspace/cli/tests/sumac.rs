@@ -185,7 +185,8 @@ fn clean_lists_removed_pins() {
     assert!(code == 1 && error.contains("no host program on h0"), "{error}");
 }
 
-/// Failing system calls and kill -9 at steps of `attach` over an attached program: program, mode and ports belong together.
+/// Failing system calls and kill -9 at steps of `attach` over an attached program: program, mode and ports
+/// belong together.
 #[test]
 fn an_attachment_that_fails_or_is_killed_is_done_or_undone() {
     let Some(lab) = Lab::new() else { return };

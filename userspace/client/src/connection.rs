@@ -1,7 +1,8 @@
-//! One connection shared by threads: sends requests, and distributes replies and completions to the threads that wait.
+//! One connection shared by threads: sends requests, and distributes replies and completions to the threads
+//! that wait.
 //!
-//! There is no reader thread. Of the threads that wait, one reads messages for all until its own answer has arrived. So an
-//! answer costs no context switch if only one thread waits.
+//! There is no reader thread. Of the threads that wait, one reads messages for all until its own answer has
+//! arrived. So an answer costs no context switch if only one thread waits.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -101,8 +102,8 @@ impl Connection {
         Ok(reply.ok_or_else(|| ClientError::Protocol("a wait without a deadline ended".into()))??)
     }
 
-    /// Unregisters a region without waiting for the reply. If an abandoned operation still uses it, a later call
-    /// repeats the request.
+    /// Unregisters a region without waiting for the reply. If an abandoned operation still uses it, a later
+    /// call repeats the request.
     pub(crate) fn unregister(&self, region: u64) -> Result<(), ClientError> {
         let id = self.next_id()?;
         // Before the request leaves: another thread may read the reply at once.
@@ -177,7 +178,8 @@ impl Connection {
         }
     }
 
-    /// Reads messages, or waits while another thread reads, until `take` returns a value or the deadline passes.
+    /// Reads messages, or waits while another thread reads, until `take` returns a value or the deadline
+    /// passes.
     fn wait_for<T>(
         &self,
         deadline: Option<Instant>,

@@ -4,8 +4,8 @@ use crate::{ClientError, tensor::Tensor};
 
 /// A failed operation, with its tensor.
 ///
-/// The tensor is unchanged if the operation was not accepted. After an operation that failed later its contents are
-/// undefined: some chunks hold sums, others inputs.
+/// The tensor is unchanged if the operation was not accepted. After an operation that failed later its
+/// contents are undefined: some chunks hold sums, others inputs.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Failed<T> {

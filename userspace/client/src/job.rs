@@ -18,8 +18,8 @@ use crate::{ClientError, Failed, OpOptions, RecvOptions, SendOptions};
 /// A submitted operation; the error returns the tensor of one that was not accepted.
 pub type Submitted<T> = Result<Pending<T>, Box<Failed<T>>>;
 
-/// A job with this trainer as a worker. Without [`Job::close`] it stays open until the connection ends, which fails it on
-/// the other workers (for an attached client only if operations of its own are outstanding).
+/// A job with this trainer as a worker. Without [`Job::close`] it stays open until the connection ends, which
+/// fails it on the other workers (for an attached client only if operations of its own are outstanding).
 #[derive(Debug)]
 pub struct Job {
     connection: Arc<Connection>,
@@ -52,7 +52,8 @@ impl Job {
         self.connection.job_failure(self.opened.job)
     }
 
-    /// The message about an operation that waits for other workers, with their ranks, if it has been read: after
+    /// The message about an operation that waits for other workers, with their ranks, if it has been read:
+    /// after
     /// [`Pending::wait_timeout`], say. The daemon sends it some seconds after the last result.
     #[must_use]
     pub fn waiting(&self) -> Option<String> {
@@ -96,8 +97,8 @@ impl Job {
         self.submit(CollectiveKind::Reduce, Some(root), tensor, options)
     }
 
-    /// Reduces a tensor of `world` equal blocks over all workers; each receives its own block ([`Job::block`]) of the result,
-    /// in place. The other blocks are unchanged.
+    /// Reduces a tensor of `world` equal blocks over all workers; each receives its own block
+    /// ([`Job::block`]) of the result, in place. The other blocks are unchanged.
     ///
     /// # Errors
     /// When the operation was not accepted; the error returns the tensor.
@@ -113,7 +114,8 @@ impl Job {
         self.submit(CollectiveKind::Allgather, None, tensor, options)
     }
 
-    /// This worker's own block of a tensor of `count` elements, for [`Job::reduce_scatter`] and [`Job::allgather`].
+    /// This worker's own block of a tensor of `count` elements, for [`Job::reduce_scatter`] and
+    /// [`Job::allgather`].
     #[must_use]
     pub fn block(&self, count: usize) -> Range<usize> {
         let size = count / usize::from(self.opened.world);
@@ -158,8 +160,8 @@ impl Job {
         Command::collective(kind, operation)
     }
 
-    /// Sends a tensor to another worker of a direct job, which receives it by [`Job::post_recv`]. What two workers send each other
-    /// is matched in the order of posting.
+    /// Sends a tensor to another worker of a direct job, which receives it by [`Job::post_recv`]. What two
+    /// workers send each other is matched in the order of posting.
     ///
     /// # Errors
     /// When the transfer was not accepted; the error returns the tensor.
@@ -186,7 +188,8 @@ impl Job {
         })
     }
 
-    /// Receives a tensor that another worker of a direct job sends by [`Job::post_send`]; it may lack what the options allow, and
+    /// Receives a tensor that another worker of a direct job sends by [`Job::post_send`]; it may lack what
+    /// the options allow, and
     /// [`Pending::loss`] has what it lacks.
     ///
     /// # Errors
@@ -214,8 +217,9 @@ impl Job {
         })
     }
 
-    /// Takes transfers that have ended from the job's completion queue, in the order of their ends; none if none has. Does not
-    /// wait: [`Job::completion_event`] does. [`Pending::wait`] of a transfer that was taken returns at once.
+    /// Takes transfers that have ended from the job's completion queue, in the order of their ends; none if
+    /// none has. Does not wait: [`Job::completion_event`] does. [`Pending::wait`] of a transfer that was
+    /// taken returns at once.
     ///
     /// # Errors
     /// When the job is not direct, or the connection is lost.
@@ -240,8 +244,8 @@ impl Job {
         Ok((self.connection.clone(), op))
     }
 
-    /// Closes the job after its last operation. An attached client leaves alone; when the client that opened the job closes
-    /// it, it ends for all clients of this host.
+    /// Closes the job after its last operation. An attached client leaves alone; when the client that opened
+    /// the job closes it, it ends for all clients of this host.
     ///
     /// # Errors
     /// `job_busy` while operations are outstanding; the job's own error if it has failed.
@@ -272,7 +276,8 @@ impl<T: Element> Pending<T> {
     /// Waits for the result.
     ///
     /// # Errors
-    /// The operation's error (`job_failed` names the rank at fault, `saturated` the element), with the tensor.
+    /// The operation's error (`job_failed` names the rank at fault, `saturated` the element), with the
+    /// tensor.
     pub fn wait(self) -> Result<Tensor<T>, Box<Failed<T>>> {
         self.wait_timed().map(|(tensor, _)| tensor)
     }
@@ -291,15 +296,17 @@ impl<T: Element> Pending<T> {
         }
     }
 
-    /// Whether the operation has ended, by its completion word: without a system call. For operations submitted with
+    /// Whether the operation has ended, by its completion word: without a system call. For operations
+    /// submitted with
     /// [`OpOptions::polled`]; others have not ended before [`Pending::wait_timeout`] says so.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.done.is_some() || self.tensor.as_ref().is_some_and(|tensor| tensor.word.load() != 0)
     }
 
-    /// As [`Pending::wait`], and polls the completion word for up to `spin` before it sleeps: the result is returned as soon as
-    /// it lies in memory, without a system call or a message. For operations submitted with [`OpOptions::polled`].
+    /// As [`Pending::wait`], and polls the completion word for up to `spin` before it sleeps: the result is
+    /// returned as soon as it lies in memory, without a system call or a message. For operations submitted
+    /// with [`OpOptions::polled`].
     ///
     /// # Errors
     /// As [`Pending::wait`].
@@ -318,7 +325,8 @@ impl<T: Element> Pending<T> {
         self.wait()
     }
 
-    /// Waits for at most `timeout`; returns whether the operation has ended, so that [`Pending::wait`] returns at once.
+    /// Waits for at most `timeout`; returns whether the operation has ended, so that [`Pending::wait`]
+    /// returns at once.
     ///
     /// # Errors
     /// As [`Pending::wait`]; a timeout is not an error.
@@ -327,14 +335,15 @@ impl<T: Element> Pending<T> {
         self.finish(Some(Instant::now().checked_add(timeout)).flatten())
     }
 
-    /// The ranges of elements that were not written, once [`Pending::wait_timeout`] has returned true: each from its first to
-    /// one past its last. They were summed before this worker replaced a dead one.
+    /// The ranges of elements that were not written, once [`Pending::wait_timeout`] has returned true: each
+    /// from its first to one past its last. They were summed before this worker replaced a dead one.
     #[must_use]
     pub fn missed(&self) -> &[(u64, u64)] {
         self.done.as_ref().map_or(&[], |done| &done.missed)
     }
 
-    /// The contributions that are missing in the result of an operation with a [loss bound](OpOptions::loss_bound), once
+    /// The contributions that are missing in the result of an operation with a [loss
+    /// bound](OpOptions::loss_bound), once
     /// [`Pending::wait_timeout`] has returned true. Its `own` ranges of this worker's values are the error to feed back: they
     /// can be added to the next step's, if the result was not written over them.
     #[must_use]

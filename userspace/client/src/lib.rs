@@ -15,7 +15,8 @@
 //! # }
 //! ```
 //!
-//! A tensor is in memory that the daemon maps too, so it is not copied. [`Job::allreduce`] takes its ownership and
+//! A tensor is in memory that the daemon maps too, so it is not copied. [`Job::allreduce`] takes its
+//! ownership and
 //! [`Pending::wait`] returns it; in between no code can access it.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

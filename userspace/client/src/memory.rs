@@ -12,7 +12,8 @@ use crate::place::Place;
 use crate::tensor::{Region, register};
 use crate::{ClientError, Job, OpOptions, RecvOptions, SendOptions};
 
-/// Memory that the daemon maps too; clones share it. It is unregistered with the last clone and the last [`Operation`] on it.
+/// Memory that the daemon maps too; clones share it. It is unregistered with the last clone and the last
+/// [`Operation`] on it.
 #[derive(Clone)]
 pub struct Memory {
     registered: Arc<Registered>,
@@ -43,7 +44,8 @@ impl Memory {
         Ok(Memory { registered: Arc::new(Registered { _lease: lease, region, address, size }) })
     }
 
-    /// The address of the first byte: page-aligned, with exposed provenance. It is valid while a clone exists.
+    /// The address of the first byte: page-aligned, with exposed provenance. It is valid while a clone
+    /// exists.
     #[must_use]
     pub fn address(&self) -> usize {
         self.registered.address
@@ -99,7 +101,8 @@ impl Operand {
 }
 
 impl Job {
-    /// Submits a collective operation on registered memory. Nothing may write its input, or access its output, before the end.
+    /// Submits a collective operation on registered memory. Nothing may write its input, or access its
+    /// output, before the end.
     ///
     /// # Errors
     /// When the operation was not accepted.
@@ -173,19 +176,22 @@ impl Operation {
         Ok(true)
     }
 
-    /// The time from submission to the arrival of the last element, once [`Operation::wait`] has returned true.
+    /// The time from submission to the arrival of the last element, once [`Operation::wait`] has returned
+    /// true.
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {
         self.outcome.as_ref().map(|done| done.duration)
     }
 
-    /// The contributions that are missing, of an operation with a loss bound, once [`Operation::wait`] has returned true.
+    /// The contributions that are missing, of an operation with a loss bound, once [`Operation::wait`] has
+    /// returned true.
     #[must_use]
     pub fn loss(&self) -> Option<&Loss> {
         self.outcome.as_ref().and_then(|done| done.loss.as_ref())
     }
 
-    /// Cancels the operation. Its job fails on all workers, with this rank in the error. Returns false if it had ended already.
+    /// Cancels the operation. Its job fails on all workers, with this rank in the error. Returns false if it
+    /// had ended already.
     ///
     /// # Errors
     /// When the connection is lost.

@@ -75,8 +75,8 @@ parameters! {
     elements: u16,
     /// The use of the aggregators' slots.
     mode: Mode,
-    /// Packets that a lane of a dynamic job may be ahead of its oldest without a result, a power of two; packets of a direct job
-    /// in flight to one worker.
+    /// Packets that a lane of a dynamic job may be ahead of its oldest without a result, a power of two;
+    /// packets of a direct job in flight to one worker.
     window: u32,
     /// The maximum of shared slots of each shard for a dynamic job, instead of all.
     dynamic_slots: u32,
@@ -86,7 +86,8 @@ parameters! {
     owners: u16,
     /// The number of parameter hosts for a dynamic job's shards.
     parameter_hosts: u16,
-    /// Whether a dynamic or static job uses a congestion window; the default is true for dynamic ones, false for static ones.
+    /// Whether a dynamic or static job uses a congestion window; the default is true for dynamic ones, false
+    /// for static ones.
     congestion_control: bool,
     /// Slots of each lane of a static job, a power of two, instead of the measured number.
     slots: u32,
@@ -118,8 +119,8 @@ pub struct OpOptions<'a> {
     pub priority: u8,
     /// The way in which packets are distinguished by importance, so that routers drop unimportant ones first.
     pub importance: Importance,
-    /// The fraction of its elements that each worker may be left out with; 0 for exact results. For sums and means of floats
-    /// in static jobs.
+    /// The fraction of its elements that each worker may be left out with; 0 for exact results. For sums and
+    /// means of floats in static jobs.
     pub loss_bound: f32,
     /// Whether [`Pending::wait_polled`](crate::Pending::wait_polled) can poll for the end.
     pub polled: bool,

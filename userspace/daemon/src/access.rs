@@ -1,4 +1,5 @@
-//! The users and groups of this host: of a connection's process, and by the names in the configuration's access rules.
+//! The users and groups of this host: of a connection's process, and by the names in the configuration's
+//! access rules.
 
 use nix::unistd::{Gid, Group, Uid, User};
 use sumac_host::{AccessRule, AccessRules, Credentials};
@@ -17,8 +18,8 @@ pub(crate) fn credentials(pid: i32, uid: u32, gid: u32) -> Credentials {
     Credentials { pid, uid, groups }
 }
 
-/// Returns the supplementary groups in the text of `/proc/PID/status`; `None` when the process is another user's, which has
-/// the number of one that has ended.
+/// Returns the supplementary groups in the text of `/proc/PID/status`; `None` when the process is another
+/// user's, which has the number of one that has ended.
 fn supplementary_groups(status: &str, uid: u32) -> Option<Vec<u32>> {
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
     let numbers = |text: &str| text.split_whitespace().map(str::parse).collect::<Result<Vec<u32>, _>>().ok();
@@ -34,7 +35,8 @@ pub struct UnknownPrincipal {
     name: String,
 }
 
-/// Resolves the names of the configuration's rules. `own`: the daemon's user, which needs no rule, as root needs none.
+/// Resolves the names of the configuration's rules. `own`: the daemon's user, which needs no rule, as root
+/// needs none.
 pub(crate) fn resolve(rules: &[config::AccessRule], own: u32) -> Result<AccessRules, UnknownPrincipal> {
     let resolve = |(place, rule): (usize, &config::AccessRule)| {
         let key = |list| format!("allow, rule {}, {list}", place + 1);

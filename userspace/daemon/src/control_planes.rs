@@ -46,7 +46,8 @@ impl ControlPlane {
         if self.config.is_some() { format!("control_planes.{}", self.name) } else { self.name.clone() }
     }
 
-    /// Returns the daemon's own secret for this control plane. It is read anew for each job: it may have been replaced.
+    /// Returns the daemon's own secret for this control plane. It is read anew for each job: it may have been
+    /// replaced.
     fn credential(&self, config: &Config) -> Result<Option<Credential>, SecretError> {
         self.config.as_ref().map_or_else(|| config.default_credential(), ControlPlaneConfig::credential)
     }
@@ -65,7 +66,8 @@ pub(crate) struct ControlPlanes {
 }
 
 impl ControlPlanes {
-    /// Resolves their names, and reads their secrets and certificates, so that an invalid one fails the start.
+    /// Resolves their names, and reads their secrets and certificates, so that an invalid one fails the
+    /// start.
     pub(crate) fn resolve(config: &Config, rules: AccessRules) -> Result<ControlPlanes, ControlPlaneError> {
         let first = config.aggregator.iter().map(|given| ControlPlane::resolve(DEFAULT, given, None));
         let further = config.control_planes.iter();
@@ -89,7 +91,8 @@ impl ControlPlanes {
         self.planes.iter().find(|plane| plane.config.is_none()).map(|plane| plane.address)
     }
 
-    /// Returns the control plane of a job with the secret for it: the trainer's, or the daemon's own where a rule lets it.
+    /// Returns the control plane of a job with the secret for it: the trainer's, or the daemon's own where a
+    /// rule lets it.
     pub(crate) fn endpoint(
         &self,
         config: &Config,

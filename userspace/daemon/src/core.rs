@@ -1,7 +1,8 @@
-//! The host's core behind one lock, with its handles: each thread that has an input calls it, and executes the outputs.
+//! The host's core behind one lock, with its handles: each thread that has an input calls it, and executes
+//! the outputs.
 //!
-//! The lock covers the outputs, so that all lanes have the operations, and each connection its messages, in the order in which the
-//! core made them. Nothing under it waits: outputs are queued for other threads.
+//! The lock covers the outputs, so that all lanes have the operations, and each connection its messages, in
+//! the order in which the core made them. Nothing under it waits: outputs are queued for other threads.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -188,7 +189,8 @@ impl Core {
         inner.host.summary(inner.host.numbered(number)?)
     }
 
-    /// Returns the statistics of the jobs that the data path has measured, from the sum of their lanes and the lanes.
+    /// Returns the statistics of the jobs that the data path has measured, from the sum of their lanes and
+    /// the lanes.
     pub(crate) fn job_stats(
         &self,
         measured: Vec<(LaneStats, Vec<LaneStats>)>,

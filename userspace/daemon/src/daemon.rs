@@ -100,12 +100,14 @@ impl Resolved {
     }
 }
 
-/// Checks what a start would read besides the configuration: host names, secrets, certificates, users and groups.
+/// Checks what a start would read besides the configuration: host names, secrets, certificates, users and
+/// groups.
 pub fn check(config: &Config) -> Result<(), DaemonError> {
     Resolved::new(config).map(drop)
 }
 
-/// Attaches the host program to the interface of the configuration, in place of a former one; `None` over UDP.
+/// Attaches the host program to the interface of the configuration, in place of a former one; `None` over
+/// UDP.
 pub fn attach(config: &Config) -> Result<Option<Attached>, DaemonError> {
     if config.backend == BackendChoice::Udp {
         return Ok(None);
@@ -114,8 +116,8 @@ pub fn attach(config: &Config) -> Result<Option<Attached>, DaemonError> {
     Ok(Some(attach_program(config, control)?))
 }
 
-/// A daemon whose sockets and maps are open, without threads: privileges are a thread's, and those that start later have no
-/// more than this one.
+/// A daemon whose sockets and maps are open, without threads: privileges are a thread's, and those that start
+/// later have no more than this one.
 pub struct PreparedDaemon {
     config: Config,
     resolved: Resolved,
@@ -270,8 +272,8 @@ impl Daemon {
         })
     }
 
-    /// Has the daemon that serves the configuration's socket stand still, and opens what it has left to this one. `versions`:
-    /// those of this daemon, [`Versions::own`].
+    /// Has the daemon that serves the configuration's socket stand still, and opens what it has left to this
+    /// one. `versions`: those of this daemon, [`Versions::own`].
     ///
     /// # Errors
     /// Whatever fails, also in [`PreparedDaemon::start`]: the other daemon goes on.
@@ -311,8 +313,8 @@ impl Daemon {
         self.state.backend.name()
     }
 
-    /// Serves until SIGTERM or SIGINT, then stops; also when a thread of the data path has panicked. Notifies systemd, if it
-    /// has started the daemon with a notification socket.
+    /// Serves until SIGTERM or SIGINT, then stops; also when a thread of the data path has panicked. Notifies
+    /// systemd, if it has started the daemon with a notification socket.
     pub fn run(self) -> Result<(), DaemonError> {
         let Some(runtime) = &self.runtime else { return Ok(()) };
         runtime.spawn(watch::interface(self.state.clone()));
@@ -338,8 +340,8 @@ impl Daemon {
         ended
     }
 
-    /// Stops: trainers are notified, and jobs fail on the other hosts with this host's rank. The host's XDP program stays
-    /// attached.
+    /// Stops: trainers are notified, and jobs fail on the other hosts with this host's rank. The host's XDP
+    /// program stays attached.
     pub fn stop(mut self) {
         self.shut_down();
     }

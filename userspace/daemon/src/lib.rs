@@ -1,4 +1,5 @@
-//! The daemon of a host: trainers pass tensors to it over a local socket, and it moves them through the network.
+//! The daemon of a host: trainers pass tensors to it over a local socket, and it moves them through the
+//! network.
 //!
 //! ```text
 //!   trainers --- sessions --- job task ----------- control plane (sumac-control)

@@ -25,7 +25,8 @@ pub(crate) enum Notification {
     Message(Box<Delivery>),
     /// The daemon stops.
     Stop,
-    /// Another daemon is about to take the connection over: no command is read after the answer, which follows the messages before.
+    /// Another daemon is about to take the connection over: no command is read after the answer, which
+    /// follows the messages before.
     Freeze(Sender<()>),
     /// It goes on here.
     Thaw,

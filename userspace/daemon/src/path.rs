@@ -13,7 +13,8 @@ const ONE_BUFFER: usize = 3506;
 /// The MTU of a path for which the kernel has none.
 const DEFAULT_MTU: usize = 1500;
 
-/// Returns the 32-bit words of a packet that fits an MTU: a multiple of 8, and at most a buffer's where frames have one.
+/// Returns the 32-bit words of a packet that fits an MTU: a multiple of 8, and at most a buffer's where
+/// frames have one.
 fn words(mtu: usize) -> u16 {
     let fit = mtu.saturating_sub(ENVELOPE + HEADER_LEN) / ELEMENT_LEN;
     let most = if mtu <= ONE_BUFFER { PAGE_ELEMENTS } else { MAX_ELEMENTS };

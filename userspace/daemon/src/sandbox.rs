@@ -2,8 +2,8 @@
 
 use sumac_sandbox::{Capability, NETWORK, START, Sandbox, SandboxError};
 
-/// Drops what not even the start needs: files of other users, above all. A secret that the running daemon could not read
-/// again fails the start.
+/// Drops what not even the start needs: files of other users, above all. A secret that the running daemon
+/// could not read again fails the start.
 pub fn limit_start() -> Result<(), SandboxError> {
     sumac_sandbox::limit_capabilities(&[NETWORK, START].concat()).map(drop)
 }

@@ -125,7 +125,8 @@ impl Server {
     fn begin(sessions: Sessions, listener: OwnedFd, mode: AcceptMode) -> Result<Server, ServeError> {
         let (path, listener) = (sessions.config.socket.clone(), Arc::new(listener));
         allow_open_files();
-        // A client may end its connection between poll and accept; the latter shall not wait for the next one.
+        // A client may end its connection between poll and accept; the latter shall not wait for the next
+        // one.
         rustix::io::ioctl_fionbio(&listener, true).map_err(system("configure the socket", &path))?;
         let gate = Arc::new(AcceptGate::new(mode).map_err(system("make an eventfd for", &path))?);
         let core = sessions.core.clone();

@@ -1,7 +1,8 @@
-//! A trainer's connection: a thread that reads its commands, has the core execute them, and writes the messages to it.
+//! A trainer's connection: a thread that reads its commands, has the core execute them, and writes the
+//! messages to it.
 //!
-//! No other thread waits for a trainer, and this one does not wait for it to read: a message that does not fit the
-//! socket's buffer ends the session, and with it the trainer's jobs.
+//! No other thread waits for a trainer, and this one does not wait for it to read: a message that does not
+//! fit the socket's buffer ends the session, and with it the trainer's jobs.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -25,8 +26,8 @@ use crate::sync::monotonic_ns;
 /// The kernel doubles what it is asked for.
 const BUFFER: usize = LIMITS.operations as usize * MESSAGE_COST / 2;
 
-/// Returns the number of operations whose completions fit the socket's buffer beside some replies: a trainer that waits
-/// for the last of them before it reads loses none.
+/// Returns the number of operations whose completions fit the socket's buffer beside some replies: a trainer
+/// that waits for the last of them before it reads loses none.
 pub(crate) fn operations_that_fit(channel: &Channel) -> u32 {
     use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
@@ -134,7 +135,8 @@ impl Session {
         self.look()
     }
 
-    /// Sleeps until a notification, a message or a deadline. Returns whether there are notifications, and a message.
+    /// Sleeps until a notification, a message or a deadline. Returns whether there are notifications, and a
+    /// message.
     fn wait_for_input(&self, timeout: Option<Duration>, is_paused: bool) -> Result<(bool, bool), End> {
         // Rounded up, so that the deadline has passed when the sleep ends.
         let timeout = timeout.and_then(|left| Timespec::try_from(left + Duration::from_micros(50)).ok());

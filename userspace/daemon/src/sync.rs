@@ -1,5 +1,5 @@
-//! The primitives that threads of the daemon share, apart from the code over them: a model takes their place in
-//! `tests/fuzz/loom`, which runs every order of the threads' steps.
+//! The primitives that threads of the daemon share, apart from the code over them: a model takes their place
+//! in `tests/fuzz/loom`, which runs every order of the threads' steps.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! A queue between threads whose file descriptor is readable while it holds items.
 //!
-//! The queue is unbounded; its use bounds it. Each notification answers a request of the session (an operation, an
-//! open, a close), the session limits its outstanding requests, and a job fails at most once.
+//! The queue is unbounded; its use bounds it. Each notification answers a request of the session (an
+//! operation, an open, a close), the session limits its outstanding requests, and a job fails at most once.
 
 use std::collections::VecDeque;
 use std::io;
@@ -40,12 +40,14 @@ impl<T> WakeQueue<T> {
     }
 
     pub(crate) fn take(&self) -> VecDeque<T> {
-        // Reset before the queue is emptied: an item that arrives in between costs a wake-up, and is not lost.
+        // Reset before the queue is emptied: an item that arrives in between costs a wake-up, and is not
+        // lost.
         self.wake.reset();
         self.look()
     }
 
-    /// Takes the items, as [`WakeQueue::take`], and leaves the wake-up as it is: for a receiver that is awake.
+    /// Takes the items, as [`WakeQueue::take`], and leaves the wake-up as it is: for a receiver that is
+    /// awake.
     pub(crate) fn look(&self) -> VecDeque<T> {
         let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
         items.as_mut().map(std::mem::take).unwrap_or_default()

@@ -15,14 +15,15 @@ use crate::state::DaemonState;
 /// The interval between two looks at the interface.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Fails the jobs when the interface of the XDP backend is removed, opens it again when it was made anew, and follows its
-/// MAC address. A job whose aggregator still has the former one ends when no probe is answered.
+/// Fails the jobs when the interface of the XDP backend is removed, opens it again when it was made anew, and
+/// follows its MAC address. A job whose aggregator still has the former one ends when no probe is answered.
 pub(crate) async fn interface(daemon: Arc<DaemonState>) {
     let mut is_lost = false;
     while let Some((name, opened)) = daemon.backend.interface() {
         sleep(INTERVAL).await;
         let asked = name.clone();
-        // Off this thread, which answers the control plane: the kernel may be reconfiguring a NIC, under a lock, for seconds.
+        // Off this thread, which answers the control plane: the kernel may be reconfiguring a NIC, under a
+        // lock, for seconds.
         let found = match spawn_blocking(move || Interface::by_name(&asked)).await {
             Ok(Ok(interface)) => Some(interface),
             Ok(Err(error)) if error.raw_os_error() == Some(Errno::ENODEV as i32) => None,

@@ -55,7 +55,8 @@ pub struct AccessRules {
 }
 
 impl AccessRules {
-    /// Checks whether a user may open a job of this name under a secret of the daemon's. `user`: the user's name.
+    /// Checks whether a user may open a job of this name under a secret of the daemon's. `user`: the user's
+    /// name.
     ///
     /// # Errors
     /// The refusal, with the patterns that the user has.

@@ -22,8 +22,8 @@ const POLLED_BYTES: usize = 60_000;
 /// The part of a command that is left to the daemon around the core.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Handled {
-    /// `is_free`: it has submitted operations, or taken the ends of some; their number is limited, so that its CPU time is not
-    /// charged.
+    /// `is_free`: it has submitted operations, or taken the ends of some; their number is limited, so that
+    /// its CPU time is not charged.
     Done { is_free: bool },
     /// The counters are to be read. [`Host::reply`] follows.
     Stats { id: u64 },
@@ -362,7 +362,8 @@ impl Host {
         Ok(())
     }
 
-    /// Ends a job, if none of its operations is outstanding. The reply follows once the control plane was notified.
+    /// Ends a job, if none of its operations is outstanding. The reply follows once the control plane was
+    /// notified.
     fn begin_close(
         &mut self,
         id: crate::JobId,

@@ -19,8 +19,9 @@ pub const LIMITS: Limits = Limits {
     finished: 1024,
 };
 
-/// The bytes that the kernel charges a socket's buffer for a message of up to 1,728 bytes: 2,048 for the text, and its own
-/// header. A completion is not longer, since [`crate::explain::MESSAGE_LEN`] bounds the message of its error.
+/// The bytes that the kernel charges a socket's buffer for a message of up to 1,728 bytes: 2,048 for the
+/// text, and its own header. A completion is not longer, since [`crate::explain::MESSAGE_LEN`] bounds the
+/// message of its error.
 pub const MESSAGE_COST: usize = 2304;
 
 /// A connection's handle of a job.

@@ -146,7 +146,8 @@ impl Host {
         self.complete(key, outcome, resources, out);
     }
 
-    /// Ends an operation: its completion word is set, its memory is the client's again, and the client is notified.
+    /// Ends an operation: its completion word is set, its memory is the client's again, and the client is
+    /// notified.
     pub(crate) fn complete(
         &mut self,
         key: OperationKey,

@@ -12,7 +12,8 @@ pub struct Outcome {
     /// From submission to completion.
     pub duration_ns: u64,
     pub error: Option<Failure>,
-    /// Ranges of elements that were not written, because they were summed before this worker replaced another one.
+    /// Ranges of elements that were not written, because they were summed before this worker replaced another
+    /// one.
     pub missed: Vec<(u64, u64)>,
     /// The contributions that are missing, of an operation with a loss bound.
     pub loss: Option<Loss>,
@@ -79,8 +80,8 @@ impl Finished {
         self.ended.iter().find(|ended| ended.op == op).map(|ended| &ended.outcome)
     }
 
-    /// Adds an outcome, of which `capacity` are kept. `transfer_of`: the job's handle of a transfer, whose end is taken from the
-    /// completion queue too. Returns the requests that wait for it.
+    /// Adds an outcome, of which `capacity` are kept. `transfer_of`: the job's handle of a transfer, whose
+    /// end is taken from the completion queue too. Returns the requests that wait for it.
     pub(crate) fn add(
         &mut self,
         op: u64,
@@ -104,8 +105,8 @@ impl Finished {
         has_room
     }
 
-    /// Takes the ends of a job's transfers that were not polled, in the order of the ends: as many as fit into so many bytes, but
-    /// at least one.
+    /// Takes the ends of a job's transfers that were not polled, in the order of the ends: as many as fit
+    /// into so many bytes, but at least one.
     pub(crate) fn poll_cq(&mut self, job: u64, most_bytes: usize) -> Vec<TransferCompletion> {
         let (mut completions, mut bytes) = (Vec::new(), 0);
         for ended in self.ended.iter_mut().filter(|ended| ended.unpolled == Some(job)) {

@@ -1,6 +1,8 @@
-//! Fragments: the division of an operation among the shards, and the elements that each worker contributes and receives.
+//! Fragments: the division of an operation among the shards, and the elements that each worker contributes
+//! and receives.
 //!
-//! All workers compute the same division from the operation's descriptor, so that nothing has to be agreed on.
+//! All workers compute the same division from the operation's descriptor, so that nothing has to be agreed
+//! on.
 
 use std::ops::Range;
 
@@ -18,7 +20,8 @@ pub(crate) struct ElementRanges {
 }
 
 impl ElementRanges {
-    /// Returns the ranges of `rank` in an operation on `count` elements; with blocks `count` is a multiple of `world`.
+    /// Returns the ranges of `rank` in an operation on `count` elements; with blocks `count` is a multiple of
+    /// `world`.
     pub(crate) fn of(
         kind: CollectiveKind,
         count: u64,
@@ -63,8 +66,8 @@ pub(crate) struct Fragment {
     pub(crate) chunks: u32,
 }
 
-/// Divides `count` elements, in chunks of `per_chunk`, into a fragment for each shard, or into one where there are fewer
-/// chunks than shards. A tensor without elements is one chunk: a barrier.
+/// Divides `count` elements, in chunks of `per_chunk`, into a fragment for each shard, or into one where
+/// there are fewer chunks than shards. A tensor without elements is one chunk: a barrier.
 pub(crate) fn divide(count: u64, per_chunk: u64, shards: u16) -> Vec<Fragment> {
     let (per_chunk, shards) = (per_chunk.max(1), u64::from(shards.max(1)));
     let chunks = count.div_ceil(per_chunk);
@@ -157,7 +160,8 @@ fn exchange(
     Exchange { number: id.0, pattern }
 }
 
-/// Returns the engine's arithmetic. Values that are only moved travel as bits, to which all other workers add zeros.
+/// Returns the engine's arithmetic. Values that are only moved travel as bits, to which all other workers add
+/// zeros.
 pub(crate) fn arithmetic(descriptor: &OperationDescriptor) -> Arithmetic {
     match descriptor.reduction {
         _ if !descriptor.kind.reduces() || descriptor.count == 0 => Arithmetic::Bits,

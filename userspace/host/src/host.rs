@@ -121,8 +121,8 @@ impl Host {
         Ok(self.state.last_connection)
     }
 
-    /// Removes a connection; `how` it ended, as other workers read it. Its jobs that were not closed fail on all workers. Its
-    /// memory stays mapped until the operations on it have ended.
+    /// Removes a connection; `how` it ended, as other workers read it. Its jobs that were not closed fail on
+    /// all workers. Its memory stays mapped until the operations on it have ended.
     pub fn disconnect(
         &mut self,
         connection: ConnectionId,
@@ -162,7 +162,8 @@ impl Host {
         }
     }
 
-    /// Charges a connection's user with the CPU time of a command. Commands are read again from [`Host::paused_until`] on.
+    /// Charges a connection's user with the CPU time of a command. Commands are read again from
+    /// [`Host::paused_until`] on.
     pub fn charge(&mut self, now: Nanos, connection: ConnectionId, cost: Nanos) {
         if let Some(found) = self.state.connections.get_mut(&connection) {
             found.resume = self.state.pace.charge(found.credentials.uid, cost, now);
@@ -214,7 +215,8 @@ impl Host {
         self.state.jobs.iter().map(move |(id, job)| (*id, opener(job), &job.open))
     }
 
-    /// Returns the leases of the operations that have not ended: of their fragments, and of their completion words.
+    /// Returns the leases of the operations that have not ended: of their fragments, and of their completion
+    /// words.
     pub fn leases(&self) -> impl Iterator<Item = (FragmentKey, &LeaseRequest)> {
         self.state.operations.iter().flat_map(|(key, operation)| {
             let fragments = (0u16..).zip(&operation.fragments);

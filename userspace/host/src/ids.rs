@@ -8,7 +8,8 @@ pub type Nanos = u64;
 pub type ConnectionId = u64;
 /// The number of a registered region on its host.
 pub type RegionId = u64;
-/// The number of a job on its host, from its `open`. Its number in packets is known once all workers have joined.
+/// The number of a job on its host, from its `open`. Its number in packets is known once all workers have
+/// joined.
 pub type JobId = u64;
 
 /// The key of an operation, from the API to the engine's completion.

@@ -39,7 +39,8 @@ pub(crate) struct Job {
     /// The connection that has opened it, its handle there, and the request.
     pub(crate) opener: (ConnectionId, u64),
     pub(crate) request: u64,
-    /// The trainer's request, from which another daemon makes the control plane's address and the secret again.
+    /// The trainer's request, from which another daemon makes the control plane's address and the secret
+    /// again.
     pub(crate) open: Open,
     pub(crate) phase: JobPhase,
     /// Whether the opener still has its handle.

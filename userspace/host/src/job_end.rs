@@ -7,7 +7,8 @@ use sumac_transport::JobError;
 
 use crate::{Nanos, SECOND, explain};
 
-/// The time to wait for a diagnosis in all. A static job's membership fails before, if the connection is not made anew.
+/// The time to wait for a diagnosis in all. A static job's membership fails before, if the connection is not
+/// made anew.
 const UNDIAGNOSED_TIMEOUT: Nanos = 15 * SECOND;
 
 /// The end of an open job.
@@ -15,7 +16,8 @@ const UNDIAGNOSED_TIMEOUT: Nanos = 15 * SECOND;
 pub enum JobEnd {
     /// The client that opened it closes it; `request` is answered once the control plane was notified.
     Closed { request: u64 },
-    /// The errors for the engine and the trainers, and the report to the control plane unless that has ended the job.
+    /// The errors for the engine and the trainers, and the report to the control plane unless that has ended
+    /// the job.
     Failed { error: JobError, failure: Failure, outcome: Option<Outcome> },
 }
 

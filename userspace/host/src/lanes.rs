@@ -1,4 +1,5 @@
-//! The assignment of fragments to lanes. All workers assign the same fragments in the same order, with the same result.
+//! The assignment of fragments to lanes. All workers assign the same fragments in the same order, with the
+//! same result.
 
 use serde::{Deserialize, Serialize};
 use sumac_job::{OperationId, ResumePoint};
@@ -34,14 +35,15 @@ pub(crate) struct Assignment {
 pub(crate) struct Lanes {
     /// The next chunk of each lane.
     next: Vec<u32>,
-    /// The chunks that each shard was assigned since the job began. A tensor goes to the shard with the fewest (ATP
-    /// section 4).
+    /// The chunks that each shard was assigned since the job began. A tensor goes to the shard with the
+    /// fewest (ATP section 4).
     loads: Vec<u64>,
     completed: CompletedPrefix,
 }
 
 impl Lanes {
-    /// `resume`: the first chunk of each lane that is not summed, for a worker that replaces another one; else empty.
+    /// `resume`: the first chunk of each lane that is not summed, for a worker that replaces another one;
+    /// else empty.
     pub(crate) fn new(classes: u16, shards: u16, resume: &[u32]) -> Lanes {
         let shards = usize::from(shards.max(1));
         let next = vec![0; usize::from(classes) * shards];
@@ -59,8 +61,8 @@ impl Lanes {
         ResumePoint { operation, next: self.next.clone(), loads: self.loads.clone() }
     }
 
-    /// Assigns each fragment of an operation of this class to a shard of its own, the largest to the shard with the
-    /// smallest load; among equals to the first.
+    /// Assigns each fragment of an operation of this class to a shard of its own, the largest to the shard
+    /// with the smallest load; among equals to the first.
     pub(crate) fn assign<'a>(
         &mut self,
         class: u16,
@@ -81,7 +83,8 @@ impl Lanes {
         shards.map(|(shard, chunks)| self.append(class, shard, is_block_scaled, chunks)).collect()
     }
 
-    /// Appends `values` chunks of values to a lane, and before them their exponents where the engine sends them as a chunk.
+    /// Appends `values` chunks of values to a lane, and before them their exponents where the engine sends
+    /// them as a chunk.
     fn append(&mut self, class: u16, shard: usize, is_block_scaled: bool, values: u32) -> Assignment {
         let lane = usize::from(class) * self.loads.len() + shard;
         let first = self.next.get(lane).copied().unwrap_or(0);
@@ -99,7 +102,8 @@ impl Lanes {
     }
 }
 
-/// Returns whether a resume point is valid for a job with this many lanes and shards. It comes from another daemon.
+/// Returns whether a resume point is valid for a job with this many lanes and shards. It comes from another
+/// daemon.
 #[must_use]
 pub fn is_valid(point: &ResumePoint, lanes: usize, shards: usize) -> bool {
     (point.next.len(), point.loads.len()) == (lanes, shards)
@@ -122,8 +126,9 @@ pub(crate) fn relative(mut point: ResumePoint) -> ResumePoint {
     point
 }
 
-/// The chunks of each lane that were summed before this worker replaced another one (ATP appendix A.3). It submits the
-/// job's operations from the first incomplete one; their summed chunks are neither sent nor written.
+/// The chunks of each lane that were summed before this worker replaced another one (ATP appendix A.3). It
+/// submits the job's operations from the first incomplete one; their summed chunks are neither sent nor
+/// written.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct CompletedPrefix {
     /// The first chunk of each lane that is not summed, until the lane has reached it.

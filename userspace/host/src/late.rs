@@ -13,7 +13,8 @@ pub(crate) struct LateWorkers {
 }
 
 impl LateWorkers {
-    /// Records an operation. Returns the ranks that have used up their budgets, but for a tenth, in each of the last
+    /// Records an operation. Returns the ranks that have used up their budgets, but for a tenth, in each of
+    /// the last
     /// [`STREAK`] ones: once for each row.
     pub(crate) fn record(&mut self, loss: &Loss) -> Vec<usize> {
         self.streaks.resize(loss.by_worker.len(), 0);

@@ -1,7 +1,8 @@
-//! The decisions of a host's daemon: connections of trainers, jobs, operations, their order and lanes, transfers, quotas, access.
+//! The decisions of a host's daemon: connections of trainers, jobs, operations, their order and lanes,
+//! transfers, quotas, access.
 //!
-//! It is sans-IO: no sockets, threads, descriptors or clock. Each input goes in with the time, in nanoseconds of
-//! `CLOCK_MONOTONIC`; what is to be done comes out as [`Output`]s, in order.
+//! It is sans-IO: no sockets, threads, descriptors or clock. Each input goes in with the time, in nanoseconds
+//! of `CLOCK_MONOTONIC`; what is to be done comes out as [`Output`]s, in order.
 //!
 //! ```text
 //!  trainers' commands ---> |      | ---> messages to connections

@@ -45,7 +45,8 @@ impl Host {
         self.state.jobs.values().find(has_it).map(|job| job.rank)
     }
 
-    /// Records that all workers have joined. `point`: the position at which a worker that replaces another one continues.
+    /// Records that all workers have joined. `point`: the position at which a worker that replaces another
+    /// one continues.
     ///
     /// # Errors
     /// The user's share is exceeded, or another job of this host has the job's number.

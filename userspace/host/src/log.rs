@@ -1,4 +1,5 @@
-//! The last operations that this worker submitted, for the comparison with other workers' and for replacements.
+//! The last operations that this worker submitted, for the comparison with other workers' and for
+//! replacements.
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,8 @@ use sumac_job::{OperationDescriptor, OperationId, ResumePoint};
 use crate::explain::shortened;
 use crate::lanes::{ChunkRange, relative, summed, take_back};
 
-/// The number of operations that are kept: more than may be outstanding on all connections that usually share a job.
+/// The number of operations that are kept: more than may be outstanding on all connections that usually share
+/// a job.
 const KEPT: usize = 4096;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -47,7 +49,8 @@ impl Log {
         self.entries.push_back(Entry { id, descriptor, fragments, ended: false });
     }
 
-    /// Returns the operation that contains a chunk; `None` when it was not submitted yet, or is no longer kept.
+    /// Returns the operation that contains a chunk; `None` when it was not submitted yet, or is no longer
+    /// kept.
     pub(crate) fn at(&self, lane: u16, seq: u32) -> Option<ReportedOperation> {
         let has_chunk = |entry: &&Entry| entry.fragments.iter().any(|chunks| chunks.contains(lane, seq));
         self.entries.iter().rev().find(has_chunk).map(Entry::report)
@@ -62,8 +65,8 @@ impl Log {
     }
 
     //= atp#A.3 replacement of a worker
-    /// Returns the position of the first operation that is not summed by lane up to `resume`, computed back from `end`.
-    /// `None`: that operation is no longer kept.
+    /// Returns the position of the first operation that is not summed by lane up to `resume`, computed back
+    /// from `end`. `None`: that operation is no longer kept.
     pub(crate) fn resume_point(&self, end: ResumePoint, resume: &[u32]) -> Option<ResumePoint> {
         let is_summed = |range: &ChunkRange| {
             let unsummed = resume.get(usize::from(range.lane));

@@ -26,7 +26,8 @@ impl Host {
             (JobError::Mismatch { lane, seq, .. }, Some(_)) => {
                 self.report_operations(now, id, Some((lane, seq)), out);
             }
-            // The control plane has removed it, and knows why; where a new one has never known it, nobody does.
+            // The control plane has removed it, and knows why; where a new one has never known it, nobody
+            // does.
             (error @ JobError::UnknownJob { .. }, Some(running))
                 if job.phase == crate::job::JobPhase::Open =>
             {
@@ -122,7 +123,8 @@ impl Host {
         }
     }
 
-    /// Reports this worker's operations once, after a mismatch. `noticed_at`: the lane and chunk of the mismatch.
+    /// Reports this worker's operations once, after a mismatch. `noticed_at`: the lane and chunk of the
+    /// mismatch.
     fn report_operations(
         &mut self,
         now: Nanos,

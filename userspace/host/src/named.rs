@@ -1,4 +1,5 @@
-//! Operations that wait for their name: in a job in order of names each waits until all workers have announced it.
+//! Operations that wait for their name: in a job in order of names each waits until all workers have
+//! announced it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +21,8 @@ impl Named {
         queue.len() == 1
     }
 
-    /// Removes an operation whose name all have announced. Returns it, and the next of that name, to be announced now.
+    /// Removes an operation whose name all have announced. Returns it, and the next of that name, to be
+    /// announced now.
     pub(crate) fn release(&mut self, name: &str) -> Option<(OperationKey, Option<OperationKey>)> {
         let queue = self.waiting.get_mut(name)?;
         let released = queue.pop_front()?;

@@ -19,7 +19,8 @@ pub struct WordPlace {
     pub offset: u64,
 }
 
-/// The memory of a fragment. Both ranges are in bytes of their region, and empty for a fragment without elements.
+/// The memory of a fragment. Both ranges are in bytes of their region, and empty for a fragment without
+/// elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRequest {
     /// Of the input and of the output; they may be the same.
@@ -32,9 +33,11 @@ pub struct LeaseRequest {
     pub skips: [usize; 2],
 }
 
-/// The handles beside the state: mappings with their leases, completion words, eventfds. Each call takes effect at once.
+/// The handles beside the state: mappings with their leases, completion words, eventfds. Each call takes
+/// effect at once.
 pub trait Resources {
-    /// Leases a fragment's memory. [`Output::Submit`] passes the lease to the data path; [`Resources::release`] ends it before.
+    /// Leases a fragment's memory. [`Output::Submit`] passes the lease to the data path;
+    /// [`Resources::release`] ends it before.
     ///
     /// # Errors
     /// The failure for the client: the range is outside, misaligned or busy.
@@ -61,8 +64,8 @@ pub trait Resources {
     /// Closes the eventfd of a job's handle.
     fn close_event(&mut self, connection: ConnectionId, handle: u64);
 
-    /// Checks and completes a request to open a job from the configuration, and keeps the control plane's address and the secret
-    /// for it.
+    /// Checks and completes a request to open a job from the configuration, and keeps the control plane's
+    /// address and the secret for it.
     ///
     /// # Errors
     /// The failure for the client.
@@ -121,7 +124,8 @@ pub enum Output {
     Start {
         job: JobId,
     },
-    /// There are posts or an end for the job's membership: [`crate::Host::take_posts`], [`crate::Host::end_of`].
+    /// There are posts or an end for the job's membership: [`crate::Host::take_posts`],
+    /// [`crate::Host::end_of`].
     Wake {
         job: JobId,
     },

@@ -1,4 +1,5 @@
-//! The CPU time that each user's commands may take, operations aside, so that a flood of them delays no other work.
+//! The CPU time that each user's commands may take, operations aside, so that a flood of them delays no other
+//! work.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +14,15 @@ const BURST: Nanos = 250 * MILLISECOND;
 /// Users above this number are looked through for those that owe nothing.
 const USERS: usize = 64;
 
-/// The virtual scheduling algorithm (GCRA, ITU-T I.371) for each user: the time at which its commands are paid for.
+/// The virtual scheduling algorithm (GCRA, ITU-T I.371) for each user: the time at which its commands are
+/// paid for.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CommandPace(BTreeMap<u32, Nanos>);
 
 impl CommandPace {
-    /// Charges a user. Returns the time until which the connection that caused it reads no further command; `None`
-    /// while the user is within its burst. Connections that are charged together get times one after another.
+    /// Charges a user. Returns the time until which the connection that caused it reads no further command;
+    /// `None` while the user is within its burst. Connections that are charged together get times one after
+    /// another.
     pub(crate) fn charge(&mut self, uid: u32, cost: Nanos, now: Nanos) -> Option<Nanos> {
         if self.0.len() > USERS {
             self.0.retain(|_, until| *until > now);

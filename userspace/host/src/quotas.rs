@@ -10,7 +10,8 @@ use sumac_job::{JobTerms, Mode};
 const USERS_SHARE: u64 = 2;
 /// Connections: each has a thread and two descriptors.
 const CONNECTIONS: u64 = 512;
-/// Jobs that are opened or attached to: each has an eventfd, and those that are opened a connection to a control plane.
+/// Jobs that are opened or attached to: each has an eventfd, and those that are opened a connection to a
+/// control plane.
 const JOBS: u64 = 512;
 /// Registered regions. The kernel permits 65,530 mappings in a process (`vm.max_map_count`).
 const REGIONS: u64 = 32_768;

@@ -15,7 +15,8 @@ pub(crate) fn append_range(ranges: &mut Vec<(u64, u64)>, range: Range<u64>) {
     }
 }
 
-/// Sorts ranges. Where they are more than a message may have, neighbours become one, with what arrived between them.
+/// Sorts ranges. Where they are more than a message may have, neighbours become one, with what arrived
+/// between them.
 pub(crate) fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
     let mut gap = 0;

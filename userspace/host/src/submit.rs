@@ -86,8 +86,8 @@ impl Host {
         Ok(())
     }
 
-    /// Replies to the submission of an operation: after its fragments have gone to their lanes, and before all messages about it.
-    /// `first`: the first of its outputs.
+    /// Replies to the submission of an operation: after its fragments have gone to their lanes, and before
+    /// all messages about it. `first`: the first of its outputs.
     fn reply_submitted(&self, key: OperationKey, id: u64, first: usize, out: &mut Vec<Output>) {
         let is_message = |output: &Output| matches!(output, Output::Send { .. });
         let at = out[first..].iter().position(is_message).map_or(out.len(), |at| first + at);
@@ -138,7 +138,8 @@ impl Host {
         self.post(now, at, job, transfer, (region, offset), resources, out)
     }
 
-    /// Submits a transfer as a whole to one lane. Both workers spread their transfers over the shards by their numbers.
+    /// Submits a transfer as a whole to one lane. Both workers spread their transfers over the shards by
+    /// their numbers.
     #[expect(clippy::too_many_arguments, reason = "a request's parts, with the core's usual parameters")]
     fn post(
         &mut self,
@@ -259,7 +260,8 @@ impl Host {
         Ok(key)
     }
 
-    /// Assigns an operation its id, and submits its fragments to their lanes. All lanes have the operations in the same order.
+    /// Assigns an operation its id, and submits its fragments to their lanes. All lanes have the operations
+    /// in the same order.
     pub(crate) fn launch(&mut self, key: OperationKey, resources: &mut dyn Resources, out: &mut Vec<Output>) {
         let Some(operation) = self.state.operations.get_mut(&key) else { return };
         let running = self.state.jobs.get_mut(&operation.job).and_then(|job| job.running.as_deref_mut());

@@ -26,8 +26,9 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// Without `out_region` and `out_offset` the whole tensor is at `offset`, and this worker's elements at their place
-    /// in it. With one of them, `offset` and `out_offset` are the first of this worker's elements.
+    /// Without `out_region` and `out_offset` the whole tensor is at `offset`, and this worker's elements at
+    /// their place in it. With one of them, `offset` and `out_offset` are the first of this worker's
+    /// elements.
     pub(crate) fn new(kind: CollectiveKind, request: &Collective, mut ranges: ElementRanges) -> Tensor {
         let size = request.dtype.size() as u64;
         let is_in_place = request.out_region.is_none() && request.out_offset.is_none();
@@ -110,7 +111,8 @@ impl Tensor {
         }
     }
 
-    /// Returns the memory of a fragment: elements `fragment` of the tensor. `ranges` count from the fragment's start.
+    /// Returns the memory of a fragment: elements `fragment` of the tensor. `ranges` count from the
+    /// fragment's start.
     pub(crate) fn lease_request(
         &self,
         regions: [RegionId; 2],

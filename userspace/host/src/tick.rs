@@ -1,4 +1,5 @@
-//! The periodic look at an open job: operations that do not end, results that do not come, workers that have left.
+//! The periodic look at an open job: operations that do not end, results that do not come, workers that have
+//! left.
 
 use sumac_control::events::Post;
 use sumac_transport::JobError;
@@ -10,9 +11,11 @@ use crate::{JobId, MILLISECOND, Nanos, OperationKey, Output, Resources, SECOND};
 
 /// The time for results on their way when a worker has left, which had received all of them.
 const DEPARTURE_GRACE: Nanos = 3 * SECOND;
-/// The duration after which the oldest operation is reported. The coordinator only compares it with the other workers'.
+/// The duration after which the oldest operation is reported. The coordinator only compares it with the other
+/// workers'.
 const STALL_TIMEOUT: Nanos = SECOND;
-/// The interval between two looks at the data path's counters, and the time without a result after which it is reported.
+/// The interval between two looks at the data path's counters, and the time without a result after which it
+/// is reported.
 const LOOK_INTERVAL: Nanos = 500 * MILLISECOND;
 const IDLE_TIMEOUT: Nanos = SECOND;
 /// The time without a result and without a report of the coordinator after which trainers are notified.
@@ -21,7 +24,8 @@ const SILENCE_TIMEOUT: Nanos = 8 * SECOND;
 const TRANSFER_TIMEOUT: Nanos = 3 * SECOND;
 
 impl Host {
-    /// Looks at an open job, some ten times a second. `departed`: the workers that have left, by the control plane.
+    /// Looks at an open job, some ten times a second. `departed`: the workers that have left, by the control
+    /// plane.
     pub fn tick(
         &mut self,
         now: Nanos,
@@ -129,8 +133,8 @@ impl Host {
         is_due
     }
 
-    /// Notifies the trainers of transfers whose other end is not posted. Only two workers know of a transfer, so it is not
-    /// reported to the control plane.
+    /// Notifies the trainers of transfers whose other end is not posted. Only two workers know of a transfer,
+    /// so it is not reported to the control plane.
     fn check_transfers(&mut self, now: Nanos, id: JobId, keys: &[OperationKey], out: &mut Vec<Output>) {
         let unposted = self.unposted(now, id, keys);
         let Some(running) = self.running_mut(id) else { return };
@@ -143,8 +147,8 @@ impl Host {
         }
     }
 
-    /// Returns those of these transfers, whose other end was not posted, that are old, the ranks that have not posted them, and
-    /// a message.
+    /// Returns those of these transfers, whose other end was not posted, that are old, the ranks that have
+    /// not posted them, and a message.
     fn unposted(
         &self,
         now: Nanos,

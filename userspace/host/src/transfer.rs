@@ -1,8 +1,8 @@
-//! Transfers between two workers of a direct job: those that one sends to another are matched with those that the other receives
-//! from it, in the order in which each has posted them.
+//! Transfers between two workers of a direct job: those that one sends to another are matched with those that
+//! the other receives from it, in the order in which each has posted them.
 //!
-//! Only two workers know of a transfer, so it has no [`OperationId`](sumac_job::OperationId), and the control plane does not wait
-//! for it.
+//! Only two workers know of a transfer, so it has no [`OperationId`](sumac_job::OperationId), and the control
+//! plane does not wait for it.
 
 use std::fmt;
 
@@ -59,7 +59,8 @@ impl Transfer {
         }
     }
 
-    /// Returns the engine's operation, with a placeholder for its buffer. `number`: the transfer's among those of the pair of workers.
+    /// Returns the engine's operation, with a placeholder for its buffer. `number`: the transfer's among
+    /// those of the pair of workers.
     pub(crate) fn operation(&self, number: u32) -> Operation {
         let Transfer { direction, peer, dtype, count } = *self;
         // A tensor has at most 2^32 - 1 elements.

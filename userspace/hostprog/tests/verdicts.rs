@@ -61,7 +61,8 @@ impl Bench {
         Self { attached, program, _socket: socket, _namespace: namespace }
     }
 
-    /// Runs the program on a frame as if received on `queue`; returns the verdict and the one counter that grew.
+    /// Runs the program on a frame as if received on `queue`; returns the verdict and the one counter that
+    /// grew.
     fn show(&self, queue: u32, bytes: &[u8]) -> (u32, Reason) {
         let before = self.attached.counters().unwrap();
         let ifindex = self.attached.interface().index;

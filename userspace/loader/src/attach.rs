@@ -102,11 +102,11 @@ impl<'a> XdpAttachment<'a> {
         self.current.as_ref().map(|(_, mode)| *mode)
     }
 
-    /// Attaches `program`; a new link is pinned under its second name (see [`crate::replace`]). The caller has staged the
-    /// program, and after an error calls [`crate::recover::recover`].
+    /// Attaches `program`; a new link is pinned under its second name (see [`crate::replace`]). The caller
+    /// has staged the program, and after an error calls [`crate::recover::recover`].
     ///
-    /// A program in an accepted mode is replaced in one step: no frame meets the interface without a program. Only a
-    /// change between driver and generic mode detaches in between.
+    /// A program in an accepted mode is replaced in one step: no frame meets the interface without a program.
+    /// Only a change between driver and generic mode detaches in between.
     pub fn attach(mut self, program: &mut Xdp, asked: XdpMode) -> Result<Bound, AttachError> {
         match self.current.take() {
             Some((link, mode)) if asked.accepts(mode) => self.replace(program, link, mode),
@@ -217,8 +217,9 @@ fn refused(interface: &str, mode: BoundXdpMode, source: ProgramError) -> AttachE
     AttachError::Bind { interface: interface.to_owned(), mode, source: Box::new(source), advice }
 }
 
-/// Waits until an interface has no program, for [`RELEASE_TIMEOUT`] at most. The kernel releases a pinned link only
-/// after all readers of its bpffs, and a process that was forked a moment ago holds its parent's handles.
+/// Waits until an interface has no program, for [`RELEASE_TIMEOUT`] at most. The kernel releases a pinned
+/// link only after all readers of its bpffs, and a process that was forked a moment ago holds its parent's
+/// handles.
 pub(crate) fn wait_for_release(interface: &str) {
     let deadline = Instant::now() + RELEASE_TIMEOUT;
     let is_bound = || Interface::by_name(interface).is_ok_and(|interface| !interface.xdp.is_empty());

@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-/// Returns an error's message followed by those of its causes that it does not contain. Many errors print their source,
-/// and many, such as aya's, do not.
+/// Returns an error's message followed by those of its causes that it does not contain. Many errors print
+/// their source, and many, such as aya's, do not.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

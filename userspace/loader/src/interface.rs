@@ -209,7 +209,8 @@ pub fn rings(interface: &str) -> io::Result<Rings> {
     Ok(rings)
 }
 
-/// Returns the offloads that are on (`ethtool -k`), by the kernel's names: `rx-gro`, `tx-checksum-ip-generic`.
+/// Returns the offloads that are on (`ethtool -k`), by the kernel's names: `rx-gro`,
+/// `tx-checksum-ip-generic`.
 pub fn features(interface: &str) -> io::Result<Vec<String>> {
     Ok(names(&ethtool(EthtoolMessage::new_feature_get(Some(interface)))?, active))
 }

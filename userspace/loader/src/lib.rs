@@ -1,7 +1,7 @@
 //! Loads, attaches, pins and observes eBPF programs.
 //!
-//! The host program, the aggregator and the lab have this in common. A program's maps, variants and settings belong to
-//! the crate that loads it.
+//! The host program, the aggregator and the lab have this in common. A program's maps, variants and settings
+//! belong to the crate that loads it.
 //!
 //! | module | content |
 //! | --- | --- |

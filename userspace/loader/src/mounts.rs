@@ -1,7 +1,8 @@
 //! The lifetime of a bpffs: it ends with the last process of the mount namespaces that have it.
 //!
-//! `ip netns exec`, a container and a systemd unit with mounts of its own have a mount namespace of their own. A bpffs
-//! that only such a namespace has takes its pins, and with them the programs, along when it ends.
+//! `ip netns exec`, a container and a systemd unit with mounts of its own have a mount namespace of their
+//! own. A bpffs that only such a namespace has takes its pins, and with them the programs, along when it
+//! ends.
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, process};
 
@@ -61,8 +62,8 @@ fn mounts(process: &Path) -> String {
     fs::read_to_string(process.join("mountinfo")).unwrap_or_default()
 }
 
-/// Returns the number of the first mount, which no other mount namespace has. It is readable where the link to the
-/// namespace is not, as that of a process with more capabilities.
+/// Returns the number of the first mount, which no other mount namespace has. It is readable where the link
+/// to the namespace is not, as that of a process with more capabilities.
 fn root_mount(mounts: &str) -> Option<u32> {
     mounts.split(' ').next()?.parse().ok()
 }

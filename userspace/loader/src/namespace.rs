@@ -15,8 +15,8 @@ pub fn current() -> io::Result<u64> {
     fs::metadata("/proc/thread-self/ns/net").map(|metadata| metadata.ino())
 }
 
-/// Runs `work` in the network namespace with this inode: on the calling thread if it is there already, else on a
-/// thread of its own.
+/// Runs `work` in the network namespace with this inode: on the calling thread if it is there already, else
+/// on a thread of its own.
 ///
 /// # Errors
 /// `NotFound` when no process and no name leads to the namespace, or the kernel's error.

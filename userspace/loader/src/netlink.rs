@@ -1,7 +1,7 @@
 //! One blocking netlink request and its reply.
 //!
-//! sysfs shows the devices of the network namespace that it was mounted in, netlink those of the calling thread's; only
-//! the second is right under `nsenter --net`.
+//! sysfs shows the devices of the network namespace that it was mounted in, netlink those of the calling
+//! thread's; only the second is right under `nsenter --net`.
 
 use std::io;
 

@@ -1,7 +1,7 @@
 //! The lock of the one process that may write an attachment's jobs: `sumac-agg serve`, or a daemon.
 //!
-//! The kernel releases it when the process ends, in whatever way. It is on a directory of its own, beside the pins: the
-//! lock of a [`crate::PinDirectory`] is held for moments only.
+//! The kernel releases it when the process ends, in whatever way. It is on a directory of its own, beside the
+//! pins: the lock of a [`crate::PinDirectory`] is held for moments only.
 
 use std::{
     fs::{self, File, TryLockError},

@@ -1,8 +1,9 @@
 //! Directories of pins on a bpffs.
 //!
-//! Programs, links and maps are pinned, so that they outlive the process that attached them. Each attachment has a
-//! directory, named after the inode of its network namespace: several namespaces share one bpffs, and their interfaces
-//! share names. The names of pinned links begin with `link`. [`crate::replace`] replaces several pins at once.
+//! Programs, links and maps are pinned, so that they outlive the process that attached them. Each attachment
+//! has a directory, named after the inode of its network namespace: several namespaces share one bpffs, and
+//! their interfaces share names. The names of pinned links begin with `link`. [`crate::replace`] replaces
+//! several pins at once.
 
 use std::{
     ffi::OsStr,
@@ -29,7 +30,8 @@ pub const PROGRAM: &str = "prog";
 pub(crate) const STAGED: &str = "new-";
 /// The pin of a directory's only link, or the beginning of the names of several.
 pub const LINK: &str = "link";
-/// The record of the version of the maps' layout. Maps beside it are whole; without it they are leftovers of a removal.
+/// The record of the version of the maps' layout. Maps beside it are whole; without it they are leftovers of
+/// a removal.
 pub const ABI: &str = "abi";
 
 #[derive(Debug, Error)]
@@ -83,8 +85,8 @@ impl PinDirectory {
         self.path.join(name)
     }
 
-    /// Gives the directory, its parent and its pins to the owner of the directory of all pins: root may attach for a daemon
-    /// that runs as another user, as that of the Debian package.
+    /// Gives the directory, its parent and its pins to the owner of the directory of all pins: root may
+    /// attach for a daemon that runs as another user, as that of the Debian package.
     pub(crate) fn give_to_owner(&self) -> io::Result<()> {
         let mut parents = self.path.ancestors();
         let (Some(own), Some(kind), Some(root)) = (parents.next(), parents.next(), parents.next()) else {
@@ -100,8 +102,8 @@ impl PinDirectory {
         paths.into_iter().try_for_each(|path| lchown(path, Some(owner.uid()), Some(owner.gid())))
     }
 
-    /// Makes the directory and locks it against other processes. The lock ends with the returned file. After an error
-    /// there is nothing that was not there before.
+    /// Makes the directory and locks it against other processes. The lock ends with the returned file. After
+    /// an error there is nothing that was not there before.
     pub fn create_locked(&self) -> io::Result<File> {
         self.try_create_locked().inspect_err(|_| self.remove_if_empty())
     }
@@ -147,15 +149,16 @@ impl PinDirectory {
     /// Detaches the program of a pinned link and removes the pin; returns whether it was there.
     pub fn remove_link(&self, name: &str) -> Result<bool, PinError> {
         let pin = self.pin(name);
-        // Held over the removal: closing the last handle detaches at once, removing the last pin some time later.
+        // Held over the removal: closing the last handle detaches at once, removing the last pin some time
+        // later.
         let link = PinnedLink::from_pin(&pin).ok();
         let removed = self.remove(name);
         drop(link);
         removed
     }
 
-    /// Removes every pin, the directory, and its two parents if they are empty. Returns the paths removed, without those
-    /// of the parents.
+    /// Removes every pin, the directory, and its two parents if they are empty. Returns the paths removed,
+    /// without those of the parents.
     ///
     /// # Errors
     /// The first pin that stays; those removed before stay removed.
@@ -165,7 +168,8 @@ impl PinDirectory {
         Ok(removed)
     }
 
-    /// Removes the directory and its two parents, which are shared with other attachments, as far as they are empty.
+    /// Removes the directory and its two parents, which are shared with other attachments, as far as they are
+    /// empty.
     pub fn remove_if_empty(&self) {
         for directory in self.path.ancestors().take(3) {
             match fs::remove_dir(directory) {
@@ -175,8 +179,9 @@ impl PinDirectory {
         }
     }
 
-    /// Removes every pin and the directory; returns the paths removed. Links go first, so that no frame meets a program
-    /// whose maps are gone; then the record without which nobody takes the remaining maps for whole.
+    /// Removes every pin and the directory; returns the paths removed. Links go first, so that no frame meets
+    /// a program whose maps are gone; then the record without which nobody takes the remaining maps for
+    /// whole.
     pub fn remove_pins(&self) -> Result<Vec<PathBuf>, PinError> {
         let mut pins = entries(&self.path).map_err(PinError::at(&self.path))?;
         let is_link = |name: &str| name.strip_prefix(STAGED).unwrap_or(name).starts_with(LINK);
@@ -237,7 +242,8 @@ impl PinDirectory {
     }
 }
 
-/// Returns an interface's name as part of a pin's: bpffs allows no dot, and the kernel no colon in an interface's name.
+/// Returns an interface's name as part of a pin's: bpffs allows no dot, and the kernel no colon in an
+/// interface's name.
 pub fn encode_interface(name: &str) -> String {
     name.replace('.', ":")
 }

@@ -1,4 +1,5 @@
-//! Requirements of the system for attaching: capabilities, a bpffs, a recent kernel. Each error has its remedy.
+//! Requirements of the system for attaching: capabilities, a bpffs, a recent kernel. Each error has its
+//! remedy.
 
 use std::{
     fs, io,

@@ -18,10 +18,12 @@ use crate::chain::chain;
 /// The attempts to load one program, as libbpf makes them.
 const LOAD_ATTEMPTS: usize = 5;
 
-/// Lines of the verifier's log in an error. The log lists every state, by the megabyte; its end has the reason.
+/// Lines of the verifier's log in an error. The log lists every state, by the megabyte; its end has the
+/// reason.
 const VERIFIER_LINES: usize = 8;
 
-/// The variant of a program, by the buffers that its frames have. The kernel mixes both kinds on no device map.
+/// The variant of a program, by the buffers that its frames have. The kernel mixes both kinds on no device
+/// map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Variant {
     /// Frames in one buffer.
@@ -87,8 +89,8 @@ pub fn load<'a>(ebpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut Xdp
     Ok(xdp)
 }
 
-/// Loads a program with signals blocked, since the verifier gives up while one is pending. What cannot be blocked
-/// (a stop, the kernel's own notifications) is retried, [`LOAD_ATTEMPTS`] times at most.
+/// Loads a program with signals blocked, since the verifier gives up while one is pending. What cannot be
+/// blocked (a stop, the kernel's own notifications) is retried, [`LOAD_ATTEMPTS`] times at most.
 pub fn retry_interrupted(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
     let _undisturbed = SignalsBlocked::new();
     for _ in 1..LOAD_ATTEMPTS {
@@ -145,7 +147,8 @@ impl ProgramOwner {
         }
     }
 
-    /// Returns the remedy, as the end of a sentence about the program. A program of Sumac's is never to be removed by hand.
+    /// Returns the remedy, as the end of a sentence about the program. A program of Sumac's is never to be
+    /// removed by hand.
     pub fn advice(self, interface: &str) -> String {
         match self {
             Self::Aggregator => format!(

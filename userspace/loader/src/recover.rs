@@ -11,9 +11,9 @@ use crate::{
     replace::FormerLink,
 };
 
-/// Completes the replacement of a directory's pins if it was committed, and else undoes it: every link has its former
-/// program, in its former mode, and links that are new are removed. Returns whether there was one. The caller holds
-/// the directory's lock.
+/// Completes the replacement of a directory's pins if it was committed, and else undoes it: every link has
+/// its former program, in its former mode, and links that are new are removed. Returns whether there was one.
+/// The caller holds the directory's lock.
 ///
 /// # Errors
 /// A change that could not be completed or undone. The next call tries again.

@@ -6,8 +6,8 @@
 //!   commit -> .                    all are staged: from now on the replacement is completed, before it undone
 //! ```
 //!
-//! Every step is one entry of the directory that appears, moves or goes. [`crate::recover::recover`] completes or undoes what a
-//! process left that ended between two of them; both change nothing when repeated.
+//! Every step is one entry of the directory that appears, moves or goes. [`crate::recover::recover`]
+//! completes or undoes what a process left that ended between two of them; both change nothing when repeated.
 
 use std::{
     fs,

@@ -101,16 +101,16 @@ impl Lease {
     /// Returns `len` bytes at `offset` of the input range, or `None` when they do not lie inside.
     pub fn input(&self, offset: usize, len: usize) -> Option<&[u8]> {
         let start = self.lender.pointer(&self.input, offset, len)?;
-        // SAFETY: the bytes lie inside the mapping, which the Arc keeps. No other lease writes to the input range, and
-        // this one writes only through `&mut self`.
+        // SAFETY: the bytes lie inside the mapping, which the Arc keeps. No other lease writes to the input
+        // range, and this one writes only through `&mut self`.
         Some(unsafe { slice::from_raw_parts(start, len) })
     }
 
     /// Returns `len` bytes at `offset` of the output range, or `None` when they do not lie inside.
     pub fn output(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
         let start = self.lender.pointer(&self.output, offset, len)?;
-        // SAFETY: the bytes lie inside the mapping. No other lease reads or writes the output range, and `&mut self`
-        // excludes this lease's other borrows.
+        // SAFETY: the bytes lie inside the mapping. No other lease reads or writes the output range, and
+        // `&mut self` excludes this lease's other borrows.
         Some(unsafe { slice::from_raw_parts_mut(start, len) })
     }
 
@@ -119,7 +119,8 @@ impl Lease {
         [self.input.clone(), self.output.clone()]
     }
 
-    /// Returns a pointer to the first bytes of the output range, for a [`Word`](crate::Word), whose range is one.
+    /// Returns a pointer to the first bytes of the output range, for a [`Word`](crate::Word), whose range is
+    /// one.
     pub(crate) fn word(&self) -> *mut u64 {
         // SAFETY: `Lender::lease` has checked that the range lies inside the mapping.
         unsafe { self.lender.mapping.as_mut_ptr().add(self.output.start).cast() }

@@ -1,7 +1,7 @@
 //! Memory regions that the daemon and a trainer share.
 //!
-//! A [`SharedRegion`] maps a sealed memfd. A [`Lease`] grants one operation a range to read and a range to write. A [`Word`]
-//! is one by which the daemon signals the end of an operation.
+//! A [`SharedRegion`] maps a sealed memfd. A [`Lease`] grants one operation a range to read and a range to
+//! write. A [`Word`] is one by which the daemon signals the end of an operation.
 
 mod lease;
 mod region;

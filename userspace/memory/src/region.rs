@@ -67,8 +67,8 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 /// Whether other processes may still map a region for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FurtherMappings {
-    /// Another daemon may take the region over. So its trainer may punch holes, whose pages are charged to the process that
-    /// touches them next.
+    /// Another daemon may take the region over. So its trainer may punch holes, whose pages are charged to
+    /// the process that touches them next.
     Allowed,
     /// The kernel refuses them (F_SEAL_FUTURE_WRITE), and with them holes.
     Refused,
@@ -92,8 +92,8 @@ const NO_WRITABLE_MAPPINGS: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE
 impl SharedRegion {
     /// Creates and maps `size` zero bytes for a trainer, sealed against shrinking and growing.
     ///
-    /// All pages are allocated and zeroed here, so that the kernel charges them to this process and not to the daemon.
-    /// The descriptor is for the daemon; the mapping does not depend on it.
+    /// All pages are allocated and zeroed here, so that the kernel charges them to this process and not to
+    /// the daemon. The descriptor is for the daemon; the mapping does not depend on it.
     pub fn create(size: usize) -> Result<(SharedRegion, OwnedFd), RegionError> {
         let announced = size as u64;
         let fail = |action| system_error(action, announced);
@@ -111,9 +111,10 @@ impl SharedRegion {
 
     /// Maps the first `size` bytes of a memfd that a trainer created, and seals it.
     ///
-    /// Refuses every file whose later access could raise SIGBUS or allocate a page: one that is no memfd, can shrink, is
-    /// too short, or has a hole. Where further mappings are refused, no hole can be punched later (fallocate(2) and
-    /// `MADV_REMOVE` return EPERM). Kernel and seal decide between concurrent registrations.
+    /// Refuses every file whose later access could raise SIGBUS or allocate a page: one that is no memfd, can
+    /// shrink, is too short, or has a hole. Where further mappings are refused, no hole can be punched later
+    /// (fallocate(2) and `MADV_REMOVE` return EPERM). Kernel and seal decide between concurrent
+    /// registrations.
     pub fn from_fd(
         fd: BorrowedFd<'_>,
         size: usize,
@@ -136,7 +137,8 @@ impl SharedRegion {
         if hole < announced {
             return Err(RegionError::Hole { at: hole });
         }
-        // Enters the pages into this process's page table; without it (before Linux 5.14) the first accesses do.
+        // Enters the pages into this process's page table; without it (before Linux 5.14) the first accesses
+        // do.
         let _ = mapping.advise(Advice::PopulateWrite);
         Ok(SharedRegion { lender: Arc::new(Lender::new(mapping)) })
     }
@@ -165,8 +167,8 @@ impl SharedRegion {
 
     /// Leases `input` for reading and `output` for writing. The two may be the same range.
     ///
-    /// Leases that exist at the same time may read the same bytes. Bytes that one of them writes, no other reads or
-    /// writes.
+    /// Leases that exist at the same time may read the same bytes. Bytes that one of them writes, no other
+    /// reads or writes.
     pub fn lease(&self, input: Range<usize>, output: Range<usize>) -> Result<Lease, LeaseError> {
         Lender::lease(&self.lender, input, output)
     }

@@ -8,7 +8,8 @@ use crate::lease::{Lease, LeaseError, Lender};
 
 /// A word of a region, leased exclusively until its end or [`Word::release_with`].
 ///
-/// All accesses of this process are atomic. The other process may write anything at any time; every value is valid.
+/// All accesses of this process are atomic. The other process may write anything at any time; every value is
+/// valid.
 #[derive(Debug)]
 pub struct Word {
     lease: Lease,
@@ -26,7 +27,8 @@ impl Word {
         Ok(Word { lease: Lender::lease(lender, range.clone(), range)? })
     }
 
-    /// Returns the value. What the other process wrote before it stored the value is visible afterwards (acquire).
+    /// Returns the value. What the other process wrote before it stored the value is visible afterwards
+    /// (acquire).
     pub fn load(&self) -> u64 {
         self.cell().load(Ordering::Acquire)
     }
@@ -36,15 +38,17 @@ impl Word {
         self.cell().store(value, Ordering::Release);
     }
 
-    /// Ends the lease and stores a value. A trainer that sees the value can use the word in its next operation.
+    /// Ends the lease and stores a value. A trainer that sees the value can use the word in its next
+    /// operation.
     pub fn release_with(self, value: u64) {
         self.lease.release_with(|| self.store(value));
     }
 
     fn cell(&self) -> &AtomicU64 {
         let word = self.lease.word();
-        // SAFETY: the word lies in the mapping, which the lease keeps, and is aligned: mappings begin at a page, and `new`
-        // has checked the offset. No other lease has these bytes, so that this process accesses them by this cell alone.
+        // SAFETY: the word lies in the mapping, which the lease keeps, and is aligned: mappings begin at a
+        // page, and `new` has checked the offset. No other lease has these bytes, so that this process
+        // accesses them by this cell alone.
         unsafe { AtomicU64::from_ptr(word) }
     }
 }

@@ -7,7 +7,8 @@ use serde::Serialize;
 /// A metric as Prometheus stores it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Description {
-    /// With the unit, and `_total` of a counter. A histogram's series have `_bucket`, `_count` and `_sum` behind it.
+    /// With the unit, and `_total` of a counter. A histogram's series have `_bucket`, `_count` and `_sum`
+    /// behind it.
     pub name: String,
     /// `counter`, `gauge` or `histogram`.
     #[serde(rename = "type")]

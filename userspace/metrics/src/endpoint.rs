@@ -1,4 +1,5 @@
-//! The endpoint: `GET /metrics` over HTTP, in the OpenMetrics format for scrapers that accept it, else in Prometheus' own.
+//! The endpoint: `GET /metrics` over HTTP, in the OpenMetrics format for scrapers that accept it, else in
+//! Prometheus' own.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};

@@ -12,7 +12,8 @@ use prometheus_client::registry;
 use crate::catalog::Description;
 
 const NANOS: f64 = 1e-9;
-/// The bounds of histograms, as powers of two nanoseconds: from 4 us to 17 s. They are the same for all, so that series add up.
+/// The bounds of histograms, as powers of two nanoseconds: from 4 us to 17 s. They are the same for all, so
+/// that series add up.
 const BOUNDS: std::ops::RangeInclusive<u32> = 12..=34;
 
 /// The unit of a metric, a suffix of its name.

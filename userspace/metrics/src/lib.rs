@@ -1,7 +1,8 @@
-//! Metrics for Prometheus, of the daemon and of `sumac-agg serve`: descriptions, exposition formats and the HTTP endpoint.
+//! Metrics for Prometheus, of the daemon and of `sumac-agg serve`: descriptions, exposition formats and the
+//! HTTP endpoint.
 //!
-//! Each program declares its metrics as constants ([`Group`]), so that the scrape and the list of metrics in the
-//! documentation come from the same place.
+//! Each program declares its metrics as constants ([`Group`]), so that the scrape and the list of metrics in
+//! the documentation come from the same place.
 #![forbid(unsafe_code)]
 
 mod catalog;

@@ -1,7 +1,8 @@
-//! The older text format of Prometheus, for readers that do not ask for OpenMetrics, such as `promtool check metrics`.
+//! The older text format of Prometheus, for readers that do not ask for OpenMetrics, such as `promtool check
+//! metrics`.
 
-/// Rewrites OpenMetrics as the Prometheus text format 0.0.4. There a counter is described by the name of its series, and an
-/// info is a gauge.
+/// Rewrites OpenMetrics as the Prometheus text format 0.0.4. There a counter is described by the name of its
+/// series, and an info is a gauge.
 pub(crate) fn prometheus(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;

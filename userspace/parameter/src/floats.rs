@@ -1,5 +1,5 @@
-//! The sum of a chunk that does not fit integers (ATP section 3.8): of the workers' floats, in rank order, so that it does
-//! not depend on who comes first.
+//! The sum of a chunk that does not fit integers (ATP section 3.8): of the workers' floats, in rank order, so
+//! that it does not depend on who comes first.
 
 use sumac_wire::header::ELEMENT_LEN;
 
@@ -50,8 +50,8 @@ impl FloatStock {
         }
     }
 
-    /// Sums the floats of all workers but those in `left_out`, a bit for each rank, in 64 bits, rounds once, and gives the bits of
-    /// the first ones.
+    /// Sums the floats of all workers but those in `left_out`, a bit for each rank, in 64 bits, rounds once,
+    /// and gives the bits of the first ones.
     pub(crate) fn sum(&mut self, floats: &Floats, left_out: u32, values: &mut [i32]) {
         let is_in = |rank| left_out.checked_shr(rank).unwrap_or(0) & 1 == 0;
         let rows = (0..).zip(floats.0.chunks_exact(self.elements)).filter(|(rank, _)| is_in(*rank));

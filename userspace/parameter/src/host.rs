@@ -24,7 +24,8 @@ use crate::{
 /// Bytes that the chunks of all jobs may take by default.
 const MEMORY: u64 = 1 << 30;
 
-/// The jobs whose sums come to one thread. Threads have nothing in common: each has the shards whose packets it gets.
+/// The jobs whose sums come to one thread. Threads have nothing in common: each has the shards whose packets
+/// it gets.
 #[derive(Debug)]
 pub struct ParameterHost {
     jobs: Vec<Option<Box<Job>>>,
@@ -116,7 +117,8 @@ impl ParameterHost {
         true
     }
 
-    /// Leaves a job's chunks the slots that they begin with, busy or not: ATP's baseline (figure 14), for simulations.
+    /// Leaves a job's chunks the slots that they begin with, busy or not: ATP's baseline (figure 14), for
+    /// simulations.
     pub fn place_linearly(&mut self, job: u16) {
         if let Some(entry) = self.jobs.get_mut(usize::from(job)).and_then(Option::as_mut) {
             entry.is_linear = true;
@@ -127,9 +129,9 @@ impl ParameterHost {
         matches!(self.jobs.get(usize::from(job)), Some(Some(_)))
     }
 
-    /// Continues a job in another epoch, after a worker was replaced (ATP appendix A.3): complete chunks stay, partial sums
-    /// do not. `workers` have the same places, maybe at new addresses. Returns each lane's first chunk that is not summed,
-    /// with which the newcomer begins.
+    /// Continues a job in another epoch, after a worker was replaced (ATP appendix A.3): complete chunks
+    /// stay, partial sums do not. `workers` have the same places, maybe at new addresses. Returns each lane's
+    /// first chunk that is not summed, with which the newcomer begins.
     pub fn renew(&mut self, job: u16, epoch: u16, workers: Vec<Worker>) -> Result<Vec<u32>, HostError> {
         let entry = self.jobs.get_mut(usize::from(job)).and_then(Option::as_mut);
         let entry = entry.ok_or(HostError::Unknown(job))?;
@@ -154,7 +156,8 @@ impl ParameterHost {
         self.outbox.is_empty()
     }
 
-    /// Parses a UDP payload and processes it: [`ParameterHost::on_parsed_packet`] for callers that have not parsed it.
+    /// Parses a UDP payload and processes it: [`ParameterHost::on_parsed_packet`] for callers that have not
+    /// parsed it.
     pub fn on_packet(
         &mut self,
         now: Time,
@@ -172,8 +175,8 @@ impl ParameterHost {
         }
     }
 
-    /// Processes a packet that came from `from` by the port of `shard`; `ce`: the network marked it. Returns the reason
-    /// that it was counted by.
+    /// Processes a packet that came from `from` by the port of `shard`; `ce`: the network marked it. Returns
+    /// the reason that it was counted by.
     pub fn on_parsed_packet(
         &mut self,
         now: Time,

@@ -1,9 +1,10 @@
-//! The parameter host of dynamic jobs (ATP section 3.6), without sockets or clocks: packets go in, results come out.
+//! The parameter host of dynamic jobs (ATP section 3.6), without sockets or clocks: packets go in, results
+//! come out.
 //!
-//! It receives contributions of single workers and the partial and full sums of aggregators. It adds each worker exactly
-//! once, by bitmap, and sends results: once to each aggregator that workers are behind, which distributes them and frees
-//! its slot, and to every worker whose packets arrive directly. Without an aggregator, or after its death, it is the
-//! whole system.
+//! It receives contributions of single workers and the partial and full sums of aggregators. It adds each
+//! worker exactly once, by bitmap, and sends results: once to each aggregator that workers are behind, which
+//! distributes them and frees its slot, and to every worker whose packets arrive directly. Without an
+//! aggregator, or after its death, it is the whole system.
 //!
 //! [`sumac_wire::dynamic::host`] decides the effect of a packet on a chunk; the modules here are the state around it:
 //!

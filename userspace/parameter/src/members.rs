@@ -1,5 +1,5 @@
-//! The source of a packet, and the path of results: each worker is at the source of its last packet, behind an aggregator or
-//! beside all of them (fate sharing).
+//! The source of a packet, and the path of results: each worker is at the source of its last packet, behind
+//! an aggregator or beside all of them (fate sharing).
 
 use std::net::SocketAddrV4;
 
@@ -94,7 +94,8 @@ impl Members {
         count(self.ways().1)
     }
 
-    /// Returns whether some workers' last packets came without an aggregator and others' through one: no slot has them all.
+    /// Returns whether some workers' last packets came without an aggregator and others' through one: no slot
+    /// has them all.
     pub(crate) fn are_split(&self) -> bool {
         let (behind, direct) = self.ways();
         *direct != NOBODY && behind.iter().any(|bits| *bits != NOBODY)
@@ -125,8 +126,9 @@ impl Members {
 
     /// Returns the source of a packet with the values of `bits`.
     ///
-    /// A worker sends its own values only. Packets through an aggregator are marked (`is_passed`), but so are those of a
-    /// worker beside the root: then ports tell senders of one address apart. They need not match: AF_XDP varies its own.
+    /// A worker sends its own values only. Packets through an aggregator are marked (`is_passed`), but so are
+    /// those of a worker beside the root: then ports tell senders of one address apart. They need not match:
+    /// AF_XDP varies its own.
     pub(crate) fn source(
         &self,
         from: SocketAddrV4,
@@ -177,7 +179,8 @@ impl Members {
         Some(here(address, shard))
     }
 
-    /// Returns one path of a packet for all workers, and the number to ask for the next with; the first has zero.
+    /// Returns one path of a packet for all workers, and the number to ask for the next with; the first has
+    /// zero.
     pub(crate) fn way(&self, from: usize) -> Option<(Source, usize)> {
         let (behind, direct) = self.ways();
         let mut aggregators = behind.iter().enumerate().skip(from);

@@ -6,7 +6,8 @@ use sumac_wire::Header;
 
 use crate::members::Source;
 
-/// The most packets that wait to be sent. Packets refused beyond are sent again, as if the network had lost them.
+/// The most packets that wait to be sent. Packets refused beyond are sent again, as if the network had lost
+/// them.
 pub(crate) const ROOM: usize = 1 << 14;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! A lane's chunks: the last two windows of its stream, each at its number modulo that. Memory comes with the first
-//! chunks and is used again by those that follow.
+//! A lane's chunks: the last two windows of its stream, each at its number modulo that. Memory comes with the
+//! first chunks and is used again by those that follow.
 
 use sumac_values as values;
 use sumac_wire::{
@@ -15,7 +15,8 @@ use crate::{
     members::{Members, Source},
 };
 
-/// Time without a contribution after which a lane with a chunk that is not complete is stalled, in nanoseconds.
+/// Time without a contribution after which a lane with a chunk that is not complete is stalled, in
+/// nanoseconds.
 const STALL_TIMEOUT: u64 = 1_000_000_000;
 
 #[derive(Debug, Default)]
@@ -25,7 +26,8 @@ pub(crate) struct Chunk {
     values: Box<[i32]>,
     floats: Option<Floats>,
     asked: Option<Asked>,
-    /// Of a complete one: whether the chunks up to the one a window later pass the slots, which every answer repeats.
+    /// Of a complete one: whether the chunks up to the one a window later pass the slots, which every answer
+    /// repeats.
     pub(crate) next_passes: bool,
 }
 
@@ -128,8 +130,8 @@ impl Ring {
         begun.find(|chunk| !chunk.meta.is_complete()).map(|chunk| chunk.meta.missing(all))
     }
 
-    /// Adds a contribution or a sum that was admitted, and completes its chunk if it is a flush that may; `rank`: of the only
-    /// worker in it.
+    /// Adds a contribution or a sum that was admitted, and completes its chunk if it is a flush that may;
+    /// `rank`: of the only worker in it.
     pub(crate) fn take(
         &mut self,
         now: Time,
@@ -213,8 +215,9 @@ impl Ring {
         true
     }
 
-    /// Returns room for the floats of chunk `seq`: free room, or that of the chunk furthest ahead. Workers wait for the
-    /// earliest chunk with all others in flight: if it had to wait for room, none would ever become free.
+    /// Returns room for the floats of chunk `seq`: free room, or that of the chunk furthest ahead. Workers
+    /// wait for the earliest chunk with all others in flight: if it had to wait for room, none would ever
+    /// become free.
     fn room_for_floats(&mut self, seq: u32) -> Option<Floats> {
         if let Some(floats) = self.stock.take() {
             return Some(floats);
@@ -258,16 +261,16 @@ impl Chunk {
         &mut self.values
     }
 
-    /// Notes an answer to all. A packet that completed the chunk asks for nothing, also when it was sent again: the others have
-    /// not missed an answer.
+    /// Notes an answer to all. A packet that completed the chunk asks for nothing, also when it was sent
+    /// again: the others have not missed an answer.
     pub(crate) fn answered(&mut self) {
         self.asked = None;
     }
 
     /// Returns whether workers that ask again for a chunk's answer are to get it.
     ///
-    /// An aggregator distributes it to all below, and those that miss it ask at the same time: one answer is enough. A
-    /// worker that asks twice has missed that one too.
+    /// An aggregator distributes it to all below, and those that miss it ask at the same time: one answer is
+    /// enough. A worker that asks twice has missed that one too.
     pub(crate) fn is_to_answer(&mut self, bits: &Bits, source: Source) -> bool {
         let Source::Upstream(upstream) = source else { return true };
         if let Some(asked) = &mut self.asked

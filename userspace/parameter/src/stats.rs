@@ -24,7 +24,8 @@ macro_rules! job_stats {
             pub world: u16,
             /// Workers whose last packet came without an aggregator.
             pub direct: u32,
-            /// Ranks that the oldest chunk of a stalled lane waits for: no contribution has come for a second.
+            /// Ranks that the oldest chunk of a stalled lane waits for: no contribution has come for a
+            /// second.
             pub waiting_for: Vec<u16>,
             $($(#[$doc])* pub $counter: u64,)*
         }

@@ -1,7 +1,8 @@
-//! The privileges of a process that runs for long: capabilities, `no_new_privs` and a filter of system calls (seccomp).
+//! The privileges of a process that runs for long: capabilities, `no_new_privs` and a filter of system calls
+//! (seccomp).
 //!
-//! Linux keeps all three per thread, and a new thread has those of its creator. So a process calls these functions before
-//! it starts threads.
+//! Linux keeps all three per thread, and a new thread has those of its creator. So a process calls these
+//! functions before it starts threads.
 #![forbid(unsafe_code)]
 
 mod system_calls;
@@ -22,8 +23,9 @@ pub const NETWORK: [Capability; 5] = [
     Capability::CAP_IPC_LOCK,
 ];
 
-/// Capabilities that a start needs besides: some kernels open pinned programs, and all open a program's log, with CAP_SYS_ADMIN;
-/// the others are for the socket's group, the limit of locked memory, ports below 1024, and for dropping the rest.
+/// Capabilities that a start needs besides: some kernels open pinned programs, and all open a program's log,
+/// with CAP_SYS_ADMIN; the others are for the socket's group, the limit of locked memory, ports below 1024,
+/// and for dropping the rest.
 pub const START: [Capability; 5] = [
     Capability::CAP_SYS_ADMIN,
     Capability::CAP_CHOWN,
@@ -61,7 +63,8 @@ pub enum SandboxError {
 pub fn limit_capabilities(keep: &[Capability]) -> Result<Vec<Capability>, SandboxError> {
     let permitted = caps::read(None, CapSet::Permitted)?;
     let left: CapsHashSet = keep.iter().copied().filter(|kept| permitted.contains(kept)).collect();
-    // Without CAP_SETPCAP the bounding set stays. It limits what executed programs may gain, as no_new_privs does.
+    // Without CAP_SETPCAP the bounding set stays. It limits what executed programs may gain, as no_new_privs
+    // does.
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         for bound in caps::read(None, CapSet::Bounding)? {
             if !keep.contains(&bound) {
@@ -79,7 +82,8 @@ pub fn limit_capabilities(keep: &[Capability]) -> Result<Vec<Capability>, Sandbo
     Ok(left)
 }
 
-/// Keeps the capabilities of `keep`, sets `no_new_privs`, and with `seccomp` restricts this thread's system calls.
+/// Keeps the capabilities of `keep`, sets `no_new_privs`, and with `seccomp` restricts this thread's system
+/// calls.
 pub fn confine(keep: &[Capability], seccomp: bool) -> Result<Sandbox, SandboxError> {
     let left = limit_capabilities(keep)?;
     rustix::thread::set_no_new_privs(true).map_err(|errno| SandboxError::NoNewPrivs(errno.into()))?;

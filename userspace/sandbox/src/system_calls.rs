@@ -1,7 +1,7 @@
 //! The system calls of the daemon and of `sumac-agg serve`, by purpose.
 //!
-//! Not among them, on purpose: those that execute programs, change users, trace processes, mount, enter or create namespaces,
-//! load modules, and io_uring, userfaultfd, perf events and keys.
+//! Not among them, on purpose: those that execute programs, change users, trace processes, mount, enter or
+//! create namespaces, load modules, and io_uring, userfaultfd, perf events and keys.
 
 macro_rules! numbers {
     ($($name:ident)*) => { &[$(libc::$name),*] };

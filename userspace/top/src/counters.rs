@@ -56,7 +56,8 @@ impl<'a> Pair<'a> {
         Some(self.growth(key)? as f64 / of as f64)
     }
 
-    /// Returns a quantile, in seconds, of the durations that were added to a histogram since the last reading.
+    /// Returns a quantile, in seconds, of the durations that were added to a histogram since the last
+    /// reading.
     pub fn quantile(self, fraction: f64) -> Option<f64> {
         let buckets = |histogram: &Value| -> Vec<(u64, u64)> {
             let pairs = list(&histogram["buckets"]).iter();

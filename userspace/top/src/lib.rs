@@ -1,4 +1,5 @@
-//! The live terminal view of jobs, of `sumac top` and `sumac-agg top`: both give samples, and share the screen and its keys.
+//! The live terminal view of jobs, of `sumac top` and `sumac-agg top`: both give samples, and share the
+//! screen and its keys.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -52,7 +53,8 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Shows samples until a key or a signal ends it; with `once` and `json` prints one, whose rates are those of an interval.
+/// Shows samples until a key or a signal ends it; with `once` and `json` prints one, whose rates are those of
+/// an interval.
 pub fn run(options: &Options, source: impl Source) -> Result<(), TopError> {
     let interval = Duration::from_secs_f64(options.interval);
     if !options.once && !options.json {

@@ -1,4 +1,5 @@
-//! The loop of the live view. The terminal is as before when it ends: by a key, a signal, an error or a panic.
+//! The loop of the live view. The terminal is as before when it ends: by a key, a signal, an error or a
+//! panic.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub(crate) fn show(source: impl Source, interval: Duration) -> Result<(), TopErr
         return Err(TopError::NoTerminal);
     }
     let ended = Arc::new(AtomicBool::new(false));
-    // Not SIGHUP, which ends the process: its terminal is gone, so that nothing can be restored, and crossterm reads from it for ever.
+    // Not SIGHUP, which ends the process: its terminal is gone, so that nothing can be restored, and
+    // crossterm reads from it for ever.
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, ended.clone()).map_err(TopError::Terminal)?;
     }

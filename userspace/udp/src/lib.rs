@@ -1,8 +1,8 @@
-//! UDP sockets that hand runs of datagrams to the kernel as one message each, and take runs from it: segmentation offload in both
-//! directions (UDP_SEGMENT and UDP_GRO of udp(7)).
+//! UDP sockets that hand runs of datagrams to the kernel as one message each, and take runs from it:
+//! segmentation offload in both directions (UDP_SEGMENT and UDP_GRO of udp(7)).
 //!
-//! A message costs the stack about as much as a datagram, whether it holds one or forty. It is cut into datagrams by the device, or just
-//! before it; over veths and loopback it stays whole.
+//! A message costs the stack about as much as a datagram, whether it holds one or forty. It is cut into
+//! datagrams by the device, or just before it; over veths and loopback it stays whole.
 //!
 //! The DSCP and ECN byte goes with each message. quinn-udp sends ECN only, and so would overwrite the class.
 #![forbid(unsafe_code)]
@@ -83,8 +83,8 @@ pub struct DatagramSocket {
 }
 
 impl DatagramSocket {
-    /// Takes over a socket, enlarges its buffers, and has it report DSCP and ECN and take and pass on runs. A kernel without UDP_SEGMENT
-    /// or UDP_GRO has single datagrams.
+    /// Takes over a socket, enlarges its buffers, and has it report DSCP and ECN and take and pass on runs. A
+    /// kernel without UDP_SEGMENT or UDP_GRO has single datagrams.
     ///
     /// # Errors
     /// When the kernel does not report DSCP and ECN.
@@ -123,8 +123,9 @@ impl DatagramSocket {
         self.counts
     }
 
-    /// Sends the first of these datagrams and, in the same message, those after it that can go with it: to the same address, with
-    /// the same DSCP and ECN, of the same length, the last one maybe shorter. Returns how many were sent; none of none.
+    /// Sends the first of these datagrams and, in the same message, those after it that can go with it: to
+    /// the same address, with the same DSCP and ECN, of the same length, the last one maybe shorter. Returns
+    /// how many were sent; none of none.
     ///
     /// # Errors
     /// When the kernel refuses the first datagram: the errors of sendmsg(2).
@@ -163,8 +164,8 @@ impl DatagramSocket {
         }
     }
 
-    /// Receives messages into `buffer`, one for each [`buffer_len`]`(1)` bytes of it at most, and lists their datagrams. Returns the
-    /// number of messages.
+    /// Receives messages into `buffer`, one for each [`buffer_len`]`(1)` bytes of it at most, and lists their
+    /// datagrams. Returns the number of messages.
     ///
     /// # Errors
     /// When the kernel has no datagram or refuses to receive: the errors of recvmmsg(2).
@@ -274,8 +275,8 @@ mod tests {
         (DatagramSocket::new(socket).unwrap(), local)
     }
 
-    /// Sends payloads of these lengths and DSCP and ECN bytes; returns the number of messages, and what arrived: lengths, first bytes
-    /// and DSCP and ECN.
+    /// Sends payloads of these lengths and DSCP and ECN bytes; returns the number of messages, and what
+    /// arrived: lengths, first bytes and DSCP and ECN.
     fn exchange(sender: &mut DatagramSocket, all: &[(usize, u8)]) -> (usize, Vec<(usize, u8, u8)>, usize) {
         let (mut receiver, to) = socket();
         let payloads: Vec<Vec<u8>> = (0u8..).zip(all).map(|(number, (len, _))| vec![number; *len]).collect();

@@ -1,7 +1,7 @@
 //! Passes over a chunk's elements: network order on the wire, host order in memory.
 //!
-//! Static mode's addition wraps, like the eBPF aggregator's; senders limit their values so that it does not. Dynamic
-//! mode's addition saturates and reports it (ATP section 3.8).
+//! Static mode's addition wraps, like the eBPF aggregator's; senders limit their values so that it does not.
+//! Dynamic mode's addition saturates and reports it (ATP section 3.8).
 #![deny(unsafe_code)]
 
 /// Replaces the first values by the elements of `payload`.
@@ -14,7 +14,8 @@ pub fn add(values: &mut [i32], payload: &[u8]) {
     dispatch(Pass::Add, values, payload);
 }
 
-/// Adds the elements of `payload` to the first values and clamps sums that do not fit. Returns whether one did not.
+/// Adds the elements of `payload` to the first values and clamps sums that do not fit. Returns whether one
+/// did not.
 #[must_use]
 pub fn add_saturating(values: &mut [i32], payload: &[u8]) -> bool {
     dispatch(Pass::AddSaturating, values, payload)
@@ -41,7 +42,8 @@ enum Pass {
     Maximum,
 }
 
-/// Runs a pass with the widest vectors of the machine. Both variants have the same source and the same results.
+/// Runs a pass with the widest vectors of the machine. Both variants have the same source and the same
+/// results.
 fn dispatch(pass: Pass, values: &mut [i32], payload: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -72,8 +74,8 @@ fn pass_portable(pass: Pass, values: &mut [i32], payload: &[u8]) -> bool {
     false
 }
 
-/// Adds to one value. The sign of the result shows whether any value was clamped so far. It has no branch, so that it is
-/// vectorised.
+/// Adds to one value. The sign of the result shows whether any value was clamped so far. It has no branch, so
+/// that it is vectorised.
 #[inline(always)]
 fn add_one(clamped: i32, (value, element): (&mut i32, i32)) -> i32 {
     let sum = value.wrapping_add(element);

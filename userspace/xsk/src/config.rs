@@ -21,11 +21,12 @@ pub const LINK_HEADER: u32 = 18;
 pub struct QueueConfig {
     pub interface: String,
     pub queue: u32,
-    /// Packets in each direction: so many can be sent and not completed, and so many can wait to be received. At
-    /// least 1, at most 65,536.
+    /// Packets in each direction: so many can be sent and not completed, and so many can wait to be received.
+    /// At least 1, at most 65,536.
     pub frames: u32,
-    /// Most bytes of a packet, from its Ethernet header on. A packet above 3,840 bytes takes several descriptors
-    /// (`XDP_USE_SG`, Linux 6.6), and the program that redirects to the socket must be loaded with `BPF_F_XDP_HAS_FRAGS`.
+    /// Most bytes of a packet, from its Ethernet header on. A packet above 3,840 bytes takes several
+    /// descriptors (`XDP_USE_SG`, Linux 6.6), and the program that redirects to the socket must be loaded
+    /// with `BPF_F_XDP_HAS_FRAGS`.
     pub packet_size: u32,
     pub mode: BindMode,
 }

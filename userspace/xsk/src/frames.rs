@@ -26,8 +26,8 @@ enum State {
 
 /// The right to write one frame, until it is submitted or cancelled.
 ///
-/// A held frame has exactly one token, which cannot be copied, so a frame cannot be sent twice. A dropped token leaves
-/// its frame unusable, which [`Conservation::held`] shows.
+/// A held frame has exactly one token, which cannot be copied, so a frame cannot be sent twice. A dropped
+/// token leaves its frame unusable, which [`Conservation::held`] shows.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a frame that is neither submitted nor cancelled is lost for sending"]
 pub struct TxFrame {
@@ -124,7 +124,8 @@ impl FrameTable {
         self.states[frame.index as usize] = State::Sent((1 << count) - 1);
     }
 
-    /// Takes back the chunk at an address of the UMEM that the kernel has sent. The frame is free after its last chunk.
+    /// Takes back the chunk at an address of the UMEM that the kernel has sent. The frame is free after its
+    /// last chunk.
     pub(crate) fn completed(&mut self, address: usize) {
         if self.complete(address).is_none() {
             self.misplaced += 1;

@@ -1,7 +1,7 @@
 //! Division of the UMEM into chunks for sending, followed by chunks for receiving.
 //!
-//! The kernel accepts chunks of 2 or 4 KiB. A packet starts behind a headroom in its first chunk and in every further
-//! one: the kernel writes there when it receives, and xsk-rs's descriptors start there when it sends.
+//! The kernel accepts chunks of 2 or 4 KiB. A packet starts behind a headroom in its first chunk and in every
+//! further one: the kernel writes there when it receives, and xsk-rs's descriptors start there when it sends.
 
 /// `XDP_PACKET_HEADROOM`.
 const HEADROOM: u32 = 256;

@@ -1,8 +1,9 @@
 //! Packets longer than a chunk, which take several descriptors.
 //!
-//! xsk-rs has no descriptor that starts at the beginning of a chunk: `FrameDesc` cannot be made for an address, and those of
-//! `Umem::new` start behind the headroom. So the chunks of a packet are not contiguous. A packet of several
-//! chunks is written into a buffer and copied into them when it is submitted, and copied together when it is received.
+//! xsk-rs has no descriptor that starts at the beginning of a chunk: `FrameDesc` cannot be made for an
+//! address, and those of `Umem::new` start behind the headroom. So the chunks of a packet are not contiguous.
+//! A packet of several chunks is written into a buffer and copied into them when it is submitted, and copied
+//! together when it is received.
 
 use crate::{frames::TxFrame, layout::UmemLayout};
 

@@ -1,6 +1,7 @@
 //! From a configuration to a bound socket: UMEM, rings and bind, then fill.
 //!
-//! libxdp binds before it gives the fill ring out, so the chunks are filled after the bind and the driver is woken.
+//! libxdp binds before it gives the fill ring out, so the chunks are filled after the bind and the driver is
+//! woken.
 
 use std::{error::Error, io, num::NonZeroU32, thread, time::Duration};
 
@@ -25,8 +26,8 @@ const BUSY_RETRY_DELAY: Duration = Duration::from_millis(25);
 impl XskQueue {
     /// Opens a socket and binds it.
     ///
-    /// With [`BindMode::Auto`] a refused zero-copy bind is repeated in copy mode, with a new
-    /// socket and a new UMEM, because the kernel may have kept the old ones. A queue that is busy is retried for half a
+    /// With [`BindMode::Auto`] a refused zero-copy bind is repeated in copy mode, with a new socket and a new
+    /// UMEM, because the kernel may have kept the old ones. A queue that is busy is retried for half a
     /// second: the kernel releases the queue of a closed socket with a delay.
     pub fn open(config: &QueueConfig) -> Result<XskQueue, OpenError> {
         check(config)?;
@@ -37,7 +38,8 @@ impl XskQueue {
             BindMode::Copy => retry_while_busy(config, BindFlags::XDP_COPY, None),
             BindMode::Auto => match retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None) {
                 Err(OpenError::NoZeroCopy { source, .. } | OpenError::NoQueue { source, .. }) => {
-                    // Some drivers return EINVAL for "no zero-copy": only a copy bind shows whether the queue exists.
+                    // Some drivers return EINVAL for "no zero-copy": only a copy bind shows whether the queue
+                    // exists.
                     let reason = format!("the driver refused zero-copy: {source}");
                     retry_while_busy(config, BindFlags::XDP_COPY, Some(reason))
                 }

@@ -48,8 +48,8 @@ impl<R: FrameRings> XskQueue<R> {
         queue
     }
 
-    /// Calls `each` with up to `budget` received packets, from their Ethernet header on, and refills their chunks.
-    /// Returns the number of packets, of which `each` does not see those with a refused descriptor.
+    /// Calls `each` with up to `budget` received packets, from their Ethernet header on, and refills their
+    /// chunks. Returns the number of packets, of which `each` does not see those with a refused descriptor.
     fn receive_packets(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
         let mut count = 0;
         while count < budget {
@@ -60,8 +60,8 @@ impl<R: FrameRings> XskQueue<R> {
             for index in 0..batch {
                 let piece = self.rings.piece(index);
                 let chunk = self.frames.received(piece);
-                // SAFETY: `received` has checked that the bytes lie inside one chunk that the kernel had and has
-                // returned. It is not refilled before the batch has been read.
+                // SAFETY: `received` has checked that the bytes lie inside one chunk that the kernel had and
+                // has returned. It is not refilled before the batch has been read.
                 let bytes = chunk.map(|_| unsafe { self.rings.piece_bytes(index) });
                 self.reassembly.add(bytes, piece.continues, &mut each);
                 self.filling.extend(chunk);
@@ -97,8 +97,8 @@ impl<R: FrameRings> XskQueue<R> {
             return &mut frame.buffer;
         }
         let chunk = self.frames.chunks(frame, 1).start;
-        // SAFETY: the frame is held, so the kernel does not have its chunk. The borrows of `self` and of the only token
-        // exclude every other access.
+        // SAFETY: the frame is held, so the kernel does not have its chunk. The borrows of `self` and of the
+        // only token exclude every other access.
         unsafe { self.rings.bytes_mut(chunk) }
     }
 
@@ -119,7 +119,8 @@ impl<R: FrameRings> XskQueue<R> {
                 let target = unsafe { self.rings.bytes_mut(chunk) };
                 target[..bytes.len()].copy_from_slice(bytes);
             }
-            // SAFETY: the token is consumed, and the frame's state becomes `Sent` until the kernel completes the chunk.
+            // SAFETY: the token is consumed, and the frame's state becomes `Sent` until the kernel completes
+            // the chunk.
             unsafe { self.rings.stage(chunk, end - start, end < len) };
             start = end;
         }
@@ -154,8 +155,8 @@ impl<R: FrameRings> XskQueue<R> {
 }
 
 impl XskQueue {
-    /// Calls `each` with up to `budget` received packets, from their Ethernet header on, and returns their chunks to the
-    /// kernel. Returns the number of packets.
+    /// Calls `each` with up to `budget` received packets, from their Ethernet header on, and returns their
+    /// chunks to the kernel. Returns the number of packets.
     pub fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
         let count = self.receive_packets(budget, each);
         self.wake_fill();
@@ -170,9 +171,11 @@ impl XskQueue {
         }
     }
 
-    /// Frees the frames of sent packets, publishes the submitted ones and wakes the kernel if it waits for that.
+    /// Frees the frames of sent packets, publishes the submitted ones and wakes the kernel if it waits for
+    /// that.
     ///
-    /// A lack of room or memory in the kernel (EAGAIN, EBUSY, ENOBUFS) is not an error: the packets stay in the ring,
+    /// A lack of room or memory in the kernel (EAGAIN, EBUSY, ENOBUFS) is not an error: the packets stay in
+    /// the ring,
     /// [`XskQueue::pending`] counts them, and the next flush retries.
     pub fn flush(&mut self) -> io::Result<()> {
         self.complete();

@@ -29,7 +29,8 @@ pub struct Piece {
 ///
 /// The implementation for a socket is [`XskRings`]. The queue's tests have one without a kernel.
 pub trait FrameRings {
-    /// Gives chunks to the kernel for receiving. Returns whether the ring had room for all; if not, none is given.
+    /// Gives chunks to the kernel for receiving. Returns whether the ring had room for all; if not, none is
+    /// given.
     ///
     /// # Safety
     ///
@@ -124,7 +125,8 @@ impl XskRings {
         self.tx.needs_wakeup()
     }
 
-    /// Makes the kernel send what the transmit ring holds. Transient errors and a link that is down are no errors here.
+    /// Makes the kernel send what the transmit ring holds. Transient errors and a link that is down are no
+    /// errors here.
     pub(crate) fn wake_tx(&self) -> std::io::Result<()> {
         self.tx.wakeup()
     }
@@ -176,7 +178,8 @@ impl FrameRings for XskRings {
 
     unsafe fn stage(&mut self, chunk: u32, len: usize, continues: bool) {
         let Some(mut descriptor) = self.chunks.get(chunk as usize).copied() else { return };
-        // SAFETY: the descriptor is of this UMEM, and user space still owns the chunk. Only its length is set.
+        // SAFETY: the descriptor is of this UMEM, and user space still owns the chunk. Only its length is
+        // set.
         unsafe { self.umem.data_mut(&mut descriptor) }.cursor().set_pos(len);
         descriptor.set_options(if continues { CONTINUES } else { 0 });
         self.staged.push(descriptor);

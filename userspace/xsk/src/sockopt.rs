@@ -15,7 +15,8 @@ pub(crate) fn is_zero_copy(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(sockopt::xdp_options(fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
 }
 
-/// Closes the socket on exec: libxdp opens it without `SOCK_CLOEXEC`, and a child process would keep the queue busy.
+/// Closes the socket on exec: libxdp opens it without `SOCK_CLOEXEC`, and a child process would keep the
+/// queue busy.
 pub(crate) fn close_on_exec(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC)?)
 }

@@ -1,4 +1,5 @@
-//! AF_XDP sockets on a real kernel. Every test needs CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN (for the namespace).
+//! AF_XDP sockets on a real kernel. Every test needs CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN (for the
+//! namespace).
 //!
 //! ```text
 //!   thread's namespace:   socket A -- xa ======= xb -- socket B     (veth, XDP in driver mode on both ends)

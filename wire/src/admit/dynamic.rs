@@ -1,5 +1,5 @@
-//! The checks of the dynamic mode (ATP): of contributions at an aggregator and at a parameter host, and of the parameter
-//! host's results on their way down.
+//! The checks of the dynamic mode (ATP): of contributions at an aggregator and at a parameter host, and of
+//! the parameter host's results on their way down.
 
 use super::identity::{identity, source};
 use crate::{
@@ -17,15 +17,16 @@ use crate::{
 /// Flags of the other modes.
 const FOREIGN: u16 = flag::EXPONENT | flag::MISMATCH | flag::QUERY;
 
-/// Whether a contribution has flags that none has. A flush has been sent before, so that slots give what they have to it; and the
-/// maximum of some workers' values is nobody's.
+/// Whether a contribution has flags that none has. A flush has been sent before, so that slots give what they
+/// have to it; and the maximum of some workers' values is nobody's.
 #[inline(always)]
 const fn is_foreign(header: &Header) -> bool {
     let is_flush = header.has(flag::PARTIAL);
     header.has(FOREIGN) || is_flush && (!header.has(flag::RESEND) || header.has(flag::MAXIMUM))
 }
 
-/// Whether a packet from a worker names the rack of this aggregator among its root's; none where it is the only one.
+/// Whether a packet from a worker names the rack of this aggregator among its root's; none where it is the
+/// only one.
 #[inline(always)]
 pub(super) const fn is_of_rack(header: &Header, job: &JobEntry) -> bool {
     if job.flags & job_flag::CHILD == 0 {
@@ -46,11 +47,12 @@ fn is_in_pool(header: &Header, job: &JobEntry) -> bool {
     header.slot < job.slots || header.slot == NO_SLOT
 }
 
-/// Checks what a packet of an admitted sender wants of an aggregator (after [`super::sender`] and [`super::source`]).
+/// Checks what a packet of an admitted sender wants of an aggregator (after [`super::sender`] and
+/// [`super::source`]).
 ///
-/// `shard` is that of the port that it came by. Gives what [`crate::dynamic::decide`] needs, and `None` for a probe, which goes
-/// up ([`crate::dynamic::passed`]): the parameter host answers it, so that the answer shows the whole way. A contribution
-/// without a slot is marked as sent again, and so passes every slot.
+/// `shard` is that of the port that it came by. Gives what [`crate::dynamic::decide`] needs, and `None` for a
+/// probe, which goes up ([`crate::dynamic::passed`]): the parameter host answers it, so that the answer shows
+/// the whole way. A contribution without a slot is marked as sent again, and so passes every slot.
 #[inline(always)]
 pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Contribution>, Reason> {
     if header.kind == Kind::Probe as u8 {
@@ -80,10 +82,11 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
 /// The destination of a packet from above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Down {
-    /// A result: frees the slot that it names, and goes to all below. Without elements it asks for floats, or refuses.
+    /// A result: frees the slot that it names, and goes to all below. Without elements it asks for floats, or
+    /// refuses.
     All,
-    /// The parameter host's answer to a probe: goes to the worker with this rank; at the root, to the rack that it came
-    /// through.
+    /// The parameter host's answer to a probe: goes to the worker with this rank; at the root, to the rack
+    /// that it came through.
     One(u16),
 }
 
@@ -131,8 +134,8 @@ pub struct HostTerms<'a> {
     pub all: &'a Bits,
 }
 
-/// Checks a packet of the job to its parameter host: gives the workers whose values it holds, and `None` for a probe. The
-/// source is the caller's to check: it is an aggregator's, or that of the one worker in it.
+/// Checks a packet of the job to its parameter host: gives the workers whose values it holds, and `None` for
+/// a probe. The source is the caller's to check: it is an aggregator's, or that of the one worker in it.
 ///
 /// `shard` is that of the port that it came by.
 pub fn to_host(header: &Header, job: &HostTerms<'_>, shard: u16) -> Result<Option<Bits>, Reason> {

@@ -1,10 +1,11 @@
-//! The effect of packets on a chunk at the parameter host (ATP sections 3.6 to 3.8): contributions, partial and full sums are added, each
-//! worker exactly once, by bitmap.
+//! The effect of packets on a chunk at the parameter host (ATP sections 3.6 to 3.8): contributions, partial
+//! and full sums are added, each worker exactly once, by bitmap.
 //!
-//! The host keeps the last chunks of the stream, two windows of them: a worker sends a chunk only when it has the results
-//! of all that are a window older, and as long as every sum holds every worker none is further ahead of another than that.
-//! A chunk gives way to the one two windows later only when all workers are known to have its result, by the header's
-//! `received` field ([`note_received`]). So one that was completed without some workers stays until they have its result.
+//! The host keeps the last chunks of the stream, two windows of them: a worker sends a chunk only when it has
+//! the results of all that are a window older, and as long as every sum holds every worker none is further
+//! ahead of another than that. A chunk gives way to the one two windows later only when all workers are known
+//! to have its result, by the header's `received` field ([`note_received`]). So one that was completed
+//! without some workers stays until they have its result.
 
 use super::rehash;
 use crate::{
@@ -18,12 +19,13 @@ use crate::{
 /// Most senders below the second aggregator, and with as many workers each, 1,024 workers.
 pub const MAX_RACKS: usize = 32;
 
-/// Workers as bits: `[rack]`, a rack being what has one bit at the second level, a single worker for instance.
+/// Workers as bits: `[rack]`, a rack being what has one bit at the second level, a single worker for
+/// instance.
 pub type Bits = [u32; MAX_RACKS];
 
 //= atp#3.4 two levels of aggregation
-/// The workers whose values a packet holds, when the job's workers are `all`; none when the packet claims what the job
-/// does not have.
+/// The workers whose values a packet holds, when the job's workers are `all`; none when the packet claims
+/// what the job does not have.
 pub fn holds(header: &Header, all: &Bits) -> Option<Bits> {
     let mut bits = [0; MAX_RACKS];
     let one_level = header.fan_in_1 == 0;
@@ -215,7 +217,8 @@ impl ChunkMeta {
     fn add(&mut self, header: &Header, bits: Bits) -> Action {
         let is_first = self.seen.iter().all(|bits| *bits == 0);
         if self.seen.iter().zip(&bits).any(|(seen, bits)| seen & bits != 0) {
-            // A sum that is in here in part cannot be taken apart: the others in it send again, and past the slots.
+            // A sum that is in here in part cannot be taken apart: the others in it send again, and past the
+            // slots.
             self.flags |= header.flags & (flag::ECN_ECHO | flag::COLLISION);
             return Action::Ignore(Reason::Duplicate);
         }
@@ -246,12 +249,13 @@ impl ChunkMeta {
         Outcome::Complete
     }
 
-    /// Completes the chunk with the contributions that it has, for the flush `header` that [`ChunkMeta::absorb`] has taken in or
-    /// found in already; `left_out`: the ranks of the workers that are not in it. Returns `false`, with nothing changed, where the
-    /// chunk has to wait.
+    /// Completes the chunk with the contributions that it has, for the flush `header` that
+    /// [`ChunkMeta::absorb`] has taken in or found in already; `left_out`: the ranks of the workers that are
+    /// not in it. Returns `false`, with nothing changed, where the chunk has to wait.
     ///
-    /// It waits for a quorum and for budget, and for all where integers do not fit: floats are asked for then. It also waits where a part
-    /// of the flush's sum is in: that sum was dropped, and the others in it send again.
+    /// It waits for a quorum and for budget, and for all where integers do not fit: floats are asked for
+    /// then. It also waits where a part of the flush's sum is in: that sum was dropped, and the others in it
+    /// send again.
     pub fn flush(&mut self, header: &Header, all: &Bits, left_out: u32, budget: &mut Budget) -> bool {
         let is_in = |bits: Bits| self.seen.iter().zip(bits).all(|(seen, bits)| bits & !seen == 0);
         let is_this = self.seq() == Some(header.seq) && self.raw == header.has(flag::RAW_FLOAT);
@@ -275,9 +279,9 @@ impl ChunkMeta {
 
     /// The header of the result, which answers `request`; the elements are the chunk's values.
     ///
-    /// The result names the request's slot, which it frees on its way. Where a slot was busy, it says in `bitmap_0` which one
-    /// the workers shall take for this chunk's place in the window from now on; `slots`: how many there are to choose from,
-    /// zero to leave them where they are.
+    /// The result names the request's slot, which it frees on its way. Where a slot was busy, it says in
+    /// `bitmap_0` which one the workers shall take for this chunk's place in the window from now on; `slots`:
+    /// how many there are to choose from, zero to leave them where they are.
     pub fn result(&self, request: &Header, contributors: u16, slots: u32) -> Header {
         let raw = if self.raw { flag::RAW_FLOAT } else { 0 };
         let stays = slots == 0 || request.slot >= slots;
@@ -300,8 +304,8 @@ impl ChunkMeta {
         }
     }
 
-    /// The header of the result of a chunk that was completed without the workers of these ranks. In `bitmap_0` it has the ranks that
-    /// are in, so it names no new slot.
+    /// The header of the result of a chunk that was completed without the workers of these ranks. In
+    /// `bitmap_0` it has the ranks that are in, so it names no new slot.
     pub fn partial_result(&self, request: &Header, world: u16, left_out: u32) -> Header {
         let contributors = all_workers(world) & !left_out;
         let result = self.result(request, contributors.count_ones() as u16, 0);
@@ -315,15 +319,15 @@ impl ChunkMeta {
         Header { flags, elements: 0, bitmap_0: 0, ..self.result(request, contributors, 0) }
     }
 
-    /// The header that tells workers that a chunk is another operation's: `bitmap_0` and `bitmap_1` still say whose packet
-    /// it answers, `tensor` is what the chunk holds. No elements.
+    /// The header that tells workers that a chunk is another operation's: `bitmap_0` and `bitmap_1` still say
+    /// whose packet it answers, `tensor` is what the chunk holds. No elements.
     pub fn refusal(&self, request: &Header) -> Header {
         let kind = Kind::Result as u8;
         Header { kind, flags: flag::MISMATCH, elements: 0, tensor: self.tensor, ..*request }
     }
 
-    /// Under a new incarnation: forgets who is in a sum that is not complete, whose values are to come again. A complete
-    /// one stays: workers may miss its result.
+    /// Under a new incarnation: forgets who is in a sum that is not complete, whose values are to come again.
+    /// A complete one stays: workers may miss its result.
     pub fn forget(&mut self) {
         if !self.complete {
             self.seen = [0; MAX_RACKS];
@@ -332,7 +336,8 @@ impl ChunkMeta {
         }
     }
 
-    /// Forgets whose floats are in, which are to come again: an earlier chunk needs their room. The chunk stays one of floats.
+    /// Forgets whose floats are in, which are to come again: an earlier chunk needs their room. The chunk
+    /// stays one of floats.
     pub fn forget_floats(&mut self) {
         if self.raw && !self.complete {
             self.seen = [0; MAX_RACKS];

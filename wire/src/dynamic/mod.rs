@@ -1,14 +1,16 @@
-//! The dynamic mode: what packets do to a slot of the pool that jobs share by hashing (ATP sections 3.5 and 3.7, figures 7
-//! and 17), and to a chunk at the parameter host behind it ([`host`]).
+//! The dynamic mode: what packets do to a slot of the pool that jobs share by hashing (ATP sections 3.5 and
+//! 3.7, figures 7 and 17), and to a chunk at the parameter host behind it ([`host`]).
 //!
-//! A slot is soft state: it may be lost or taken at any time, and the sum is then completed by the parameter host, which
-//! knows from bitmaps whose values it has. So whatever an aggregator does here, it either keeps a packet's values in a slot or sends
-//! them on, never both, and each sum that it sends on says whose values it holds.
+//! A slot is soft state: it may be lost or taken at any time, and the sum is then completed by the parameter
+//! host, which knows from bitmaps whose values it has. So whatever an aggregator does here, it either keeps a
+//! packet's values in a slot or sends them on, never both, and each sum that it sends on says whose values it
+//! holds.
 //!
-//! Three things differ from the paper. A slot that nobody frees is taken back by age also when a *contribution* finds it, not
-//! only when a result passes. A contribution that is alone at its level is passed on without a slot. And a slot remembers the
-//! chunk that it refused last: the chunk's later packets are refused too when the slot has become free meanwhile. In the paper they
-//! wait in it for packets that have passed, until all workers take the chunk for lost (section 3.6).
+//! Three things differ from the paper. A slot that nobody frees is taken back by age also when a
+//! *contribution* finds it, not only when a result passes. A contribution that is alone at its level is
+//! passed on without a slot. And a slot remembers the chunk that it refused last: the chunk's later packets
+//! are refused too when the slot has become free meanwhile. In the paper they wait in it for packets that
+//! have passed, until all workers take the chunk for lost (section 3.6).
 
 pub mod host;
 
@@ -19,8 +21,8 @@ use crate::{
     stream::is_later,
 };
 
-/// Chunks before the one that a slot refused last that are refused too: more than two windows, beyond which no packet of a
-/// lane is on its way.
+/// Chunks before the one that a slot refused last that are refused too: more than two windows, beyond which
+/// no packet of a lane is on its way.
 const REFUSED_CHUNKS: u32 = 1 << 14;
 
 /// The metadata of a slot. Host order. The slot is free when `owner` is zero.
@@ -68,18 +70,19 @@ pub const fn owner(job: u16, epoch: u16, lane: u16) -> u32 {
 const _: () = assert!(crate::MAX_LANES <= 1 << 6 && crate::MAX_JOBS <= 1 << 10);
 
 //= atp#3.5 slots by hash, first come first served
-/// The slot that a lane's chunks begin with, by their place in the window (ATP section 3.5): jobs and chunks that follow
-/// one another are spread over the pool.
+/// The slot that a lane's chunks begin with, by their place in the window (ATP section 3.5): jobs and chunks
+/// that follow one another are spread over the pool.
 ///
-/// `position` is the chunk's number modulo the window, `slots` the pool's size, above zero. The paper hashes the chunk's
-/// whole number. Then a job that has learnt to avoid collisions has learnt nothing of its next chunks.
+/// `position` is the chunk's number modulo the window, `slots` the pool's size, above zero. The paper hashes
+/// the chunk's whole number. Then a job that has learnt to avoid collisions has learnt nothing of its next
+/// chunks.
 #[inline(always)]
 pub const fn hash(job: u16, lane: u16, position: u32, slots: u32) -> u32 {
     mix((job as u32) << 26 ^ (lane as u32) << 20 ^ position) % slots
 }
 
-/// Returns the next slot after a collision (ATP section 3.6). Another chunk that leaves the same slot goes elsewhere; so
-/// nobody goes round in a circle of busy ones.
+/// Returns the next slot after a collision (ATP section 3.6). Another chunk that leaves the same slot goes
+/// elsewhere; so nobody goes round in a circle of busy ones.
 #[inline(always)]
 pub const fn rehash(slot: u32, job: u16, seq: u32, slots: u32) -> u32 {
     mix(slot ^ mix((job as u32) << 26 ^ seq)) % slots
@@ -156,10 +159,11 @@ pub enum Action {
     Store,
     /// Add the packet's values, or take the larger ones under [`flag::MAXIMUM`]; the packet ends here.
     Add,
-    /// Add the packet's values and send the sum on ([`sum`]): the level is complete. The slot keeps it until a result frees
-    /// the slot, or somebody who misses it has it flushed.
+    /// Add the packet's values and send the sum on ([`sum`]): the level is complete. The slot keeps it until
+    /// a result frees the slot, or somebody who misses it has it flushed.
     Complete,
-    /// Send on what the slot held ([`flushed`]), with the packet's values added when `adds`: the slot is free.
+    /// Send on what the slot held ([`flushed`]), with the packet's values added when `adds`: the slot is
+    /// free.
     Flush {
         /// Whether the packet's values are not in the slot yet.
         adds: bool,
@@ -173,8 +177,8 @@ pub enum Action {
 }
 
 impl SlotMeta {
-    /// Whether a contribution or a result at `now` may take the slot away from what it holds: its job has been silent for
-    /// `timeout` milliseconds (ATP section 3.7).
+    /// Whether a contribution or a result at `now` may take the slot away from what it holds: its job has
+    /// been silent for `timeout` milliseconds (ATP section 3.7).
     #[inline(always)]
     pub const fn is_abandoned(&self, now: u32, timeout: u32) -> bool {
         self.owner != 0 && now.wrapping_sub(self.stamp) >= timeout
@@ -193,8 +197,9 @@ impl SlotMeta {
         SlotMeta { refused_owner, refused_seq, ..SlotMeta::default() }
     }
 
-    /// Whether a packet of this chunk, or of a later one of its lane, was refused: then some of its values may have passed.
-    /// Chunks of a lane mostly arrive in order, so one number stands for all that were refused.
+    /// Whether a packet of this chunk, or of a later one of its lane, was refused: then some of its values
+    /// may have passed. Chunks of a lane mostly arrive in order, so one number stands for all that were
+    /// refused.
     #[inline(always)]
     const fn has_refused(&self, c: &Contribution) -> bool {
         self.refused_owner == c.owner && self.refused_seq.wrapping_sub(c.seq) < REFUSED_CHUNKS
@@ -253,16 +258,17 @@ impl SlotMeta {
 }
 
 //= atp#3.7 retransmission flushes partial sums
-/// Decides what a contribution does to its slot at `now` (milliseconds): the slot's metadata afterwards, what it held when it is flushed, and
-/// the action. A slot in which nobody has added anything for `timeout` milliseconds counts as free.
+/// Decides what a contribution does to its slot at `now` (milliseconds): the slot's metadata afterwards, what
+/// it held when it is flushed, and the action. A slot in which nobody has added anything for `timeout`
+/// milliseconds counts as free.
 #[inline(always)]
 pub fn decide(before: &SlotMeta, c: &Contribution, now: u32, timeout: u32) -> (SlotMeta, Action) {
     let resend = c.has(flag::RESEND);
     if before.holds(c.owner, c.seq) {
         return same_chunk(before, c, now);
     }
-    // What is sent again is not aggregated: it would wait for packets that have passed already. Alone, there is nothing
-    // to wait for.
+    // What is sent again is not aggregated: it would wait for packets that have passed already. Alone, there
+    // is nothing to wait for.
     if resend || c.fan_in <= 1 {
         let after = if c.has_collided_below() { before.refusing(c) } else { *before };
         return (after, Action::Pass);
@@ -288,7 +294,8 @@ fn same_chunk(before: &SlotMeta, c: &Contribution, now: u32) -> (SlotMeta, Actio
     }
     let is_in = before.bitmap & c.sender != 0;
     if c.has(flag::RESEND) {
-        // At the second level a bit is a whole rack, of which a packet may be a part: what is here cannot be merged.
+        // At the second level a bit is a whole rack, of which a packet may be a part: what is here cannot be
+        // merged.
         return if c.has(flag::LEVEL) {
             (if c.has_collided_below() { free.refusing(c) } else { free }, Action::Pass)
         } else {
@@ -304,14 +311,15 @@ fn same_chunk(before: &SlotMeta, c: &Contribution, now: u32) -> (SlotMeta, Actio
     (after, action)
 }
 
-/// The effect of the parameter host's packet for a chunk on the slot that it names: frees it of this chunk, and of any that was
-/// abandoned.
+/// The effect of the parameter host's packet for a chunk on the slot that it names: frees it of this chunk,
+/// and of any that was abandoned.
 #[inline(always)]
 pub fn release(before: &SlotMeta, owner: u32, seq: u32, now: u32, timeout: u32) -> SlotMeta {
     if before.holds(owner, seq) || before.is_abandoned(now, timeout) { before.freed() } else { *before }
 }
 
-/// The header of a level's sum, from that of the packet that completed it; the elements are the slot's values.
+/// The header of a level's sum, from that of the packet that completed it; the elements are the slot's
+/// values.
 #[inline(always)]
 pub fn sum(request: &Header, slot: &SlotMeta) -> Header {
     let merged = slot.flags & flag::MERGED;
@@ -324,7 +332,8 @@ pub fn sum(request: &Header, slot: &SlotMeta) -> Header {
     }
 }
 
-/// The header of what a slot held when a packet that was sent again had it flushed. `slot` is the metadata of before.
+/// The header of what a slot held when a packet that was sent again had it flushed. `slot` is the metadata of
+/// before.
 #[inline(always)]
 pub fn flushed(request: &Header, slot: &SlotMeta) -> Header {
     let both = slot.with(&Contribution::of(request), slot.stamp);
@@ -338,7 +347,8 @@ pub fn passed(request: &Header) -> Header {
     Header { flags: request.flags | flag::LEVEL, ..*request }
 }
 
-/// The header of a packet that found its slot busy: no aggregator shall keep it, and the parameter host shall know.
+/// The header of a packet that found its slot busy: no aggregator shall keep it, and the parameter host shall
+/// know.
 #[inline(always)]
 pub fn collided(request: &Header) -> Header {
     let marks = flag::LEVEL | flag::RESEND | flag::COLLISION;

@@ -89,7 +89,8 @@ fn refusing(before: SlotMeta, seq: u32) -> SlotMeta {
     SlotMeta { refused_owner: owner(3, 1, 0), refused_seq: seq, ..before }
 }
 
-/// ATP section 3.6: the slot becomes free between a chunk's packets, and those in it would wait for those that have passed.
+/// ATP section 3.6: the slot becomes free between a chunk's packets, and those in it would wait for those
+/// that have passed.
 #[test]
 fn a_chunk_is_refused_whole() {
     let busy = refusing(slot(1, 4), 9);

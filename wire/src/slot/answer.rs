@@ -1,5 +1,5 @@
-//! The headers of what a slot sends. Each is the header of the packet that asked for it, with some fields changed:
-//! what is not named here comes back as its sender wrote it.
+//! The headers of what a slot sends. Each is the header of the packet that asked for it, with some fields
+//! changed: what is not named here comes back as its sender wrote it.
 
 use super::{SlotMeta, Version};
 use crate::{
@@ -60,7 +60,8 @@ pub fn refusal(request: &Header, version: &Version, job: &JobEntry) -> Header {
     Header { tensor: version.tensor, ..to_senders(request, flags, job) }
 }
 
-/// The answer to a question whose contribution is wanted. Below two levels it keeps the bit of the worker that asked.
+/// The answer to a question whose contribution is wanted. Below two levels it keeps the bit of the worker
+/// that asked.
 #[inline(always)]
 pub fn wanted(request: &Header, job: &JobEntry) -> Header {
     let asked_by = request.bitmap_0;

@@ -1,7 +1,8 @@
 //! Completion of a chunk with the contributions that its slot has (bounded loss).
 //!
-//! A *flush* is a contribution marked [`flag::PARTIAL`](crate::header::flag::PARTIAL). It is taken in like any other, and then
-//! completes its slot if at least half of the workers are in it and every worker that is left out still has [`Budget`].
+//! A *flush* is a contribution marked [`flag::PARTIAL`](crate::header::flag::PARTIAL). It is taken in like
+//! any other, and then completes its slot if at least half of the workers are in it and every worker that is
+//! left out still has [`Budget`].
 
 use super::{Action, Contribution, SlotMeta, Then, Version, state};
 use crate::{
@@ -28,7 +29,8 @@ impl Version {
 }
 
 impl SlotMeta {
-    /// Applies a flush to the slot as [`super::decide`] left it with this action. Returns the action that counts: with
+    /// Applies a flush to the slot as [`super::decide`] left it with this action. Returns the action that
+    /// counts: with
     /// [`Then::Complete`] if the slot is completed.
     pub fn flush(&mut self, action: Action, flush: &Contribution, budget: &mut Budget) -> Action {
         let completed = match action {

@@ -1,24 +1,24 @@
-//! The effect of a contribution on its slot: SwitchML's Algorithm 3 as one pure function, with the rounds that agree
-//! on an exponent (section 4.6), and two levels of aggregators (section 7).
+//! The effect of a contribution on its slot: SwitchML's Algorithm 3 as one pure function, with the rounds
+//! that agree on an exponent (section 4.6), and two levels of aggregators (section 7).
 //!
 //! The XDP aggregator, the host aggregator, the simulator and the model checker call [`decide`] and
 //! [`conclude`]; the table of their cases stands in `docs/protocol.md`.
 //!
-//! Three things differ from the paper's listing. The paper tells a slot's two phases apart by one
-//! bit, which is enough when packets are only lost; a *delayed duplicate* of the chunk before last
-//! carries the same bit and would be added to the wrong chunk (`tests/algorithm3.rs` finds that run). Here
-//! each version keeps its chunk's number, and what is older is stale. Where the paper clears a
-//! worker's bit in the other version, here the first contribution for a newer chunk replaces the
-//! whole bitmap. And where the paper's slot takes every s-th chunk, here the result names the one that takes the version
-//! next.
+//! Three things differ from the paper's listing. The paper tells a slot's two phases apart by one bit, which
+//! is enough when packets are only lost; a *delayed duplicate* of the chunk before last carries the same bit
+//! and would be added to the wrong chunk (`tests/algorithm3.rs` finds that run). Here each version keeps its
+//! chunk's number, and what is older is stale. Where the paper clears a worker's bit in the other version,
+//! here the first contribution for a newer chunk replaces the whole bitmap. And where the paper's slot takes
+//! every s-th chunk, here the result names the one that takes the version next.
 //!
-//! A version's chunk is given up only when every sender is known to have its result ([`Version::received`]), by the
-//! header's `received` field. That a chunk is complete shows it only while every sum holds every worker, as in jobs that are
+//! A version's chunk is given up only when every sender is known to have its result ([`Version::received`]),
+//! by the header's `received` field. That a chunk is complete shows it only while every sum holds every
+//! worker, as in jobs that are
 //! [`job_flag::WHOLE`](crate::tables::job_flag::WHOLE).
 //!
-//! Added to the paper are the *question* ([`flag::QUERY`]): a contribution without its elements, which asks whether they
-//! are missing, and changes nothing; and the *flush* ([`flag::PARTIAL`]), after which a slot may complete without some
-//! workers ([`crate::budget`]).
+//! Added to the paper are the *question* ([`flag::QUERY`]): a contribution without its elements, which asks
+//! whether they are missing, and changes nothing; and the *flush* ([`flag::PARTIAL`]), after which a slot may
+//! complete without some workers ([`crate::budget`]).
 
 pub mod answer;
 mod conclude;
@@ -36,7 +36,8 @@ use crate::{
 
 /// Bits of [`Version::state`].
 pub mod state {
-    /// The values are the sum of all workers of the job, or of those that a flush found: the result may be sent again.
+    /// The values are the sum of all workers of the job, or of those that a flush found: the result may be
+    /// sent again.
     pub const FINAL: u8 = 1 << 0;
     /// The exponent is that of all workers of the job.
     pub const AGREED: u8 = 1 << 1;
@@ -50,7 +51,8 @@ pub mod state {
 pub struct Version {
     /// The chunk. Meaningless while `seen` and `state` are zero.
     pub seq: u32,
-    /// The senders whose values the sum holds; under [`state::ROUND`], whose exponents `exponent` is the largest of.
+    /// The senders whose values the sum holds; under [`state::ROUND`], whose exponents `exponent` is the
+    /// largest of.
     pub seen: u32,
     /// The senders that are known to have the chunk's result.
     pub received: u32,
@@ -130,8 +132,8 @@ pub struct Contribution {
     pub worker: u32,
     /// The bits of all senders.
     pub all: u32,
-    /// The bits of the senders that must be known to have a version's result before another chunk takes the version: all of them,
-    /// or none, where every sum holds every worker.
+    /// The bits of the senders that must be known to have a version's result before another chunk takes the
+    /// version: all of them, or none, where every sum holds every worker.
     pub awaited: u32,
     /// Slots of the lane: a power of two.
     pub slots: u32,
@@ -147,7 +149,8 @@ pub struct Contribution {
     pub next_exponent: i8,
     /// Whether a complete version is only a part, to be sent up to a parent.
     pub child: bool,
-    /// Of a flush: the chunks of its operation, on this lane, that each worker may be left out of. Zero: it is no flush.
+    /// Of a flush: the chunks of its operation, on this lane, that each worker may be left out of. Zero: it
+    /// is no flush.
     pub limit: u32,
     /// Of a flush: the operation's first chunk.
     pub operation: u32,
@@ -166,7 +169,8 @@ pub enum Then {
 
 /// The operation on the version's values.
 ///
-/// Whoever is told to `Store`, `Add` or `Held` and then `Complete` draws the version's next chunk, and notes it by
+/// Whoever is told to `Store`, `Add` or `Held` and then `Complete` draws the version's next chunk, and notes
+/// it by
 /// [`SlotMeta::set_next`] before it sends the result. [`conclude`] has done that already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
@@ -176,8 +180,8 @@ pub enum Action {
     Add(Then),
     /// Leave the values: the exponent was taken in.
     Ask(Then),
-    /// Leave the values: a flush, whose contribution is in them. Count [`Reason::Duplicate`] if it does not complete the
-    /// slot.
+    /// Leave the values: a flush, whose contribution is in them. Count [`Reason::Duplicate`] if it does not
+    /// complete the slot.
     Held(Then),
     /// Leave the values; send them to this sender again.
     Reply,
@@ -187,15 +191,15 @@ pub enum Action {
     Forward,
     /// Send the exponent up again.
     ForwardExponent,
-    /// Answer a question: mark the packet as [`flag::QUERY`] and send it back. The contribution that it asks about
-    /// would change something, or be answered with the kept result.
+    /// Answer a question: mark the packet as [`flag::QUERY`] and send it back. The contribution that it asks
+    /// about would change something, or be answered with the kept result.
     Want,
     /// Send the question up: whether the part that is complete here is there.
     Pass,
     /// Another operation's chunk: mark the packet as [`flag::MISMATCH`] and send it back.
     Refuse,
-    /// Leave the values, whose result some sender may still lack, and count [`Reason::OutOfTurn`]. The packet comes
-    /// again.
+    /// Leave the values, whose result some sender may still lack, and count [`Reason::OutOfTurn`]. The packet
+    /// comes again.
     Postpone,
     /// Leave everything as it is and count the reason.
     Ignore(Reason),
@@ -238,8 +242,8 @@ impl SlotMeta {
 }
 
 //= switchml#4.5 shadow copies of slots
-/// Decides what `contribution` does to a slot, and returns the slot's metadata afterwards. Whatever is not ignored notes
-/// how far its sender has received; all else changes only by what is taken in.
+/// Decides what `contribution` does to a slot, and returns the slot's metadata afterwards. Whatever is not
+/// ignored notes how far its sender has received; all else changes only by what is taken in.
 #[inline(always)]
 pub fn decide(before: &SlotMeta, contribution: &Contribution) -> (SlotMeta, Action) {
     let c = contribution;
@@ -255,9 +259,9 @@ pub fn decide(before: &SlotMeta, contribution: &Contribution) -> (SlotMeta, Acti
 }
 
 //= switchml#4.3 aggregation in a pool of slots
-/// The decision proper, on the version that the contribution names and the other one, which have noted its sender: for
-/// the eBPF program, which has no room for copies of both. Neither is used when the slot has another owner. Returns the
-/// version that the contribution names as it is afterwards.
+/// The decision proper, on the version that the contribution names and the other one, which have noted its
+/// sender: for the eBPF program, which has no room for copies of both. Neither is used when the slot has
+/// another owner. Returns the version that the contribution names as it is afterwards.
 #[inline(always)]
 pub fn decide_version(active: Version, shadow: &Version, c: &Contribution) -> (Version, Action) {
     if active.is_used() {
@@ -268,8 +272,8 @@ pub fn decide_version(active: Version, shadow: &Version, c: &Contribution) -> (V
             return (active, Action::Ignore(Reason::Stale));
         }
     }
-    // A newer chunk: the one that this version's result named, by a sender that has the other's. A frame from far ahead
-    // would hold the slot for good.
+    // A newer chunk: the one that this version's result named, by a sender that has the other's. A frame from
+    // far ahead would hold the slot for good.
     let in_turn = if active.is_used() {
         shadow.is(state::FINAL) && is_later(shadow.seq, active.seq) && c.seq == active.next
     } else if shadow.is_used() {
@@ -337,8 +341,8 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
     (added, Action::Add(then))
 }
 
-/// A question about the chunk that the version holds: a kept result does not fit it, so whoever is to have that sends its
-/// contribution too.
+/// A question about the chunk that the version holds: a kept result does not fit it, so whoever is to have
+/// that sends its contribution too.
 #[inline(always)]
 fn question(active: &Version, c: &Contribution) -> Action {
     match () {

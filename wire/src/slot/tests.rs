@@ -450,7 +450,8 @@ fn a_flush_completes_a_slot_with_what_it_has() {
     let result = answer::result(&Header::default(), &done.versions[0], &job);
     assert_eq!((result.flags, result.bitmap_0, result.contributors), (flag::PARTIAL, 5, 2));
 
-    // The slot's next chunk: a worker that has used its budget is waited for, and moving on needs all to have the result.
+    // The slot's next chunk: a worker that has used its budget is waited for, and moving on needs all to have
+    // the result.
     let (next, _) = step(&done, &contribution(11, 1, 1));
     let (next, action) = flush(&next, contribution(11, 1, 4), &mut budget);
     assert_eq!((action, next.versions[1].seen), (Action::Add(Then::Wait), 5));

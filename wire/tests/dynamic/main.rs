@@ -1,14 +1,14 @@
-//! Checks the dynamic mode's decisions exhaustively: slots that other jobs take and that are lost at any time, two
-//! levels, and the parameter host, on a network that loses, delays, reorders and duplicates.
+//! Checks the dynamic mode's decisions exhaustively: slots that other jobs take and that are lost at any
+//! time, two levels, and the parameter host, on a network that loses, delays, reorders and duplicates.
 //!
 //! A packet that was sent once may arrive at any later time, any number of times, or never: that
 //! is every behaviour of such a network at once.
 //!
-//! All states of each system are checked, and the systems are small: two or three workers, one or two slots, as many
-//! chunks as a window needs to move on, one renewal. Several workers with several chunks and several slots at once, and
-//! overflow or renewal at two levels with another job's slots and mixed paths, have too many states for a test of
-//! seconds; `tools/sim` runs such by random seeds. Marks of collisions and congestion, exponents, and disagreeing
-//! operations are left out.
+//! All states of each system are checked, and the systems are small: two or three workers, one or two slots,
+//! as many chunks as a window needs to move on, one renewal. Several workers with several chunks and several
+//! slots at once, and overflow or renewal at two levels with another job's slots and mixed paths, have too
+//! many states for a test of seconds; `tools/sim` runs such by random seeds. Marks of collisions and
+//! congestion, exponents, and disagreeing operations are left out.
 
 mod model;
 mod recovery;
@@ -78,8 +78,8 @@ fn two_chunks_with_two_slots() {
     );
 }
 
-/// Each packet that is sent again goes through the aggregators or past them, as a worker's does that takes the aggregator
-/// for dead and then not.
+/// Each packet that is sent again goes through the aggregators or past them, as a worker's does that takes
+/// the aggregator for dead and then not.
 #[test]
 fn mixed_paths() {
     hold("2 workers, 1 chunk, mixed paths", System { bypasses: true, ..ONE_LEVEL });
@@ -201,8 +201,8 @@ fn flushes_of_sums_that_overflow() {
     }
 }
 
-/// The model finds what `received` prevents: with partial sums, a complete chunk does not show that all have the results
-/// of those a window older.
+/// The model finds what `received` prevents: with partial sums, a complete chunk does not show that all have
+/// the results of those a window older.
 #[test]
 fn without_received_a_result_is_given_up_too_early() {
     let checker = System { infers: true, ..FLUSHES }.checker();

@@ -55,8 +55,8 @@ type At = Option<usize>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// A worker's packet arrives at its first aggregator: worker, chunk, form, how far it had received when it was sent,
-    /// and its slot.
+    /// A worker's packet arrives at its first aggregator: worker, chunk, form, how far it had received when
+    /// it was sent, and its slot.
     Contribution(usize, u32, Form, u32, u32),
     /// A worker sends past the aggregators.
     Direct(usize, u32, Form, u32),
@@ -145,7 +145,8 @@ impl System {
 
     /// Returns the forms in which a worker may send a chunk now.
     fn forms(&self, state: &State, worker: usize, seq: u32) -> impl Iterator<Item = Form> {
-        // After a renewal a window of chunks bypasses the slots, since survivors know other slots than a replacement.
+        // After a renewal a window of chunks bypasses the slots, since survivors know other slots than a
+        // replacement.
         let settled = state.resume.filter(|_| state.is_renewed(worker)).map(|first| first + self.window);
         let first = settled.is_none_or(|settled| seq >= settled).then_some(Form::First);
         let is_asked = state.floats[worker] >> seq & 1 == 1;

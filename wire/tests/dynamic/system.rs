@@ -37,8 +37,8 @@ pub struct System {
     pub chunks: u32,
     /// Chunks that a worker sends ahead of its first without a result.
     pub window: u32,
-    /// Slots of each aggregator. A packet may name any of them: after a collision workers learn of another slot at
-    /// different times.
+    /// Slots of each aggregator. A packet may name any of them: after a collision workers learn of another
+    /// slot at different times.
     pub slots: u32,
     /// Whether a worker may send past the aggregators at any time, and through them again (mixed paths).
     pub bypasses: bool,
@@ -47,9 +47,11 @@ pub struct System {
     pub renews: bool,
     /// Whether another job takes free slots.
     pub shared: bool,
-    /// The chunks of an operation that each worker may be left out of; any worker may flush at any time. 0: no bounded loss.
+    /// The chunks of an operation that each worker may be left out of; any worker may flush at any time. 0:
+    /// no bounded loss.
     pub limit: u16,
-    /// Whether the host ignores `received` and infers from a complete chunk that all have those a window older.
+    /// Whether the host ignores `received` and infers from a complete chunk that all have those a window
+    /// older.
     pub infers: bool,
 }
 
@@ -100,8 +102,8 @@ pub struct Aggregator {
     pub is_renewed: bool,
 }
 
-/// The field of a sum for one worker's contribution to a chunk: four bits, which count integers by one, and floats or
-/// the integers of a replacement by [`OTHER`].
+/// The field of a sum for one worker's contribution to a chunk: four bits, which count integers by one, and
+/// floats or the integers of a replacement by [`OTHER`].
 fn field(worker: usize, chunk: u32) -> u32 {
     4 * (worker as u32 * 5 + chunk)
 }
@@ -117,7 +119,8 @@ impl System {
         (self.racks.iter().sum::<u32>() + self.direct) as usize
     }
 
-    /// Returns a worker's bit at the second level, its bit in its rack, and whether it has a rack's aggregator.
+    /// Returns a worker's bit at the second level, its bit in its rack, and whether it has a rack's
+    /// aggregator.
     pub fn place(&self, worker: usize) -> (usize, u32, bool) {
         let mut rank = worker as u32;
         for (rack, workers) in self.racks.iter().enumerate() {
@@ -208,7 +211,8 @@ impl System {
         Packet { header, sum: term << field(worker, seq) }
     }
 
-    /// Takes a packet at an aggregator; what it sends on. Packets of another incarnation than its own are refused.
+    /// Takes a packet at an aggregator; what it sends on. Packets of another incarnation than its own are
+    /// refused.
     pub fn aggregate(&self, at: &mut Aggregator, packet: &Packet) -> Option<Packet> {
         let header = &packet.header;
         if header.epoch != 1 + u16::from(at.is_renewed) {
@@ -239,7 +243,8 @@ impl System {
             *value = 0;
         }
         sent.map(|(header, sum)| {
-            // The mark of a collision is left out: it only chooses a slot for later, and packets may name any.
+            // The mark of a collision is left out: it only chooses a slot for later, and packets may name
+            // any.
             let flags = (header.flags | overflow) & !flag::COLLISION;
             Packet { header: Header { flags, ..header }, sum }
         })
@@ -338,8 +343,8 @@ impl System {
         }
     }
 
-    /// The host takes the new incarnation: it keeps complete chunks and begins all others anew. The replacement of worker 0
-    /// begins with the first of those.
+    /// The host takes the new incarnation: it keeps complete chunks and begins all others anew. The
+    /// replacement of worker 0 begins with the first of those.
     pub fn renew_host(&self, state: &mut State) {
         let first = state.complete.trailing_ones();
         state.resume = Some(first);

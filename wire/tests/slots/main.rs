@@ -1,8 +1,8 @@
 //! Checks the slot's decision and the workers' rule exhaustively, with exponent rounds, work stealing and two
 //! levels of aggregators, on a network that loses, delays, reorders and duplicates.
 //!
-//! A packet that was sent once may arrive at any later time, any number of times, or never: that
-//! is every behaviour of such a network at once, and retransmission too. `algorithm3.rs` checks the plain case, and
+//! A packet that was sent once may arrive at any later time, any number of times, or never: that is every
+//! behaviour of such a network at once, and retransmission too. `algorithm3.rs` checks the plain case, and
 //! that the paper's listing does not withstand it.
 
 mod aggregator;
@@ -143,8 +143,8 @@ fn flushes_of_racks() {
     hold("2 racks of 1 worker, 1 slot, flushes", System { racks: 2, workers: 1, chunks: 2, ..FLUSHES });
 }
 
-/// The model finds what `received` prevents: with partial sums, a complete chunk does not show that all have the result
-/// of the one before.
+/// The model finds what `received` prevents: with partial sums, a complete chunk does not show that all have
+/// the result of the one before.
 #[test]
 fn without_received_a_result_is_given_up_too_early() {
     let system = System { infers: true, ..FLUSHES };
@@ -158,7 +158,8 @@ fn without_partial_sums_inference_is_enough() {
     hold("2 workers, 1 slot, inferring", System { infers: true, ..PLAIN });
 }
 
-/// The profile of a switch: flushes are contributions like others, and `received` is neither kept nor asked for.
+/// The profile of a switch: flushes are contributions like others, and `received` is neither kept nor asked
+/// for.
 #[test]
 fn whole_sums_need_no_received() {
     const WHOLE: System = System { whole: true, ..FLUSHES };

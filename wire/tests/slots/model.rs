@@ -33,10 +33,11 @@ pub struct System {
     pub stealing: bool,
     /// Whether chunks need an exponent, and workers may or may not know it a chunk ahead.
     pub rounds: bool,
-    /// Whether a contribution is sent only when it is wanted: the first sending of each is lost, and its worker asks.
+    /// Whether a contribution is sent only when it is wanted: the first sending of each is lost, and its
+    /// worker asks.
     pub questions: bool,
-    /// Bounded loss: the chunks of an operation, two long, that each worker may be left out of. Not zero: every contribution
-    /// may come as a flush.
+    /// Bounded loss: the chunks of an operation, two long, that each worker may be left out of. Not zero:
+    /// every contribution may come as a flush.
     pub limit: u16,
     /// Whether aggregators ignore `received`.
     pub infers: bool,
@@ -73,7 +74,8 @@ pub struct State {
     conclusions: Vec<BTreeSet<Packet>>,
 }
 
-/// An arrival: of a worker at its aggregator, of a rack at the root, of the root at a rack, of an aggregator at a worker.
+/// An arrival: of a worker at its aggregator, of a rack at the root, of the root at a rack, of an aggregator
+/// at a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Contribution(Packet, u32),
@@ -152,7 +154,8 @@ impl System {
         self.job(job_flag::CHILD, self.workers, rack)
     }
 
-    /// Returns the packets that a worker may send for a slot: with its next chunk's exponent, or before it has that chunk.
+    /// Returns the packets that a worker may send for a slot: with its next chunk's exponent, or before it
+    /// has that chunk.
     fn packets(&self, worker: u32, slot: u32, place: &Place) -> Vec<Packet> {
         if place.seq >= self.chunks {
             return vec![];

@@ -1,7 +1,8 @@
-//! `sumac-figures convergence`: trainings over a lab whose cables lose data, within loss bounds (MLT's figures 3, 4 and 18).
+//! `sumac-figures convergence`: trainings over a lab whose cables lose data, within loss bounds (MLT's
+//! figures 3, 4 and 18).
 //!
-//! Jobs are direct ones with block owners. What is missing was lost by the cables, or cut off by the stop that follows when all
-//! but the bound has arrived: nothing is set to zero by the trainers.
+//! Jobs are direct ones with block owners. What is missing was lost by the cables, or cut off by the stop
+//! that follows when all but the bound has arrived: nothing is set to zero by the trainers.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -28,7 +29,8 @@ Exit codes: 0 trained, 1 failed, 2 wrong usage, 130 interrupted.";
 const CHUNK: u16 = 32;
 /// Unimportant packets lose this much more than all: they are fewer.
 const UNIMPORTANT: f32 = 4.0;
-/// The largest loss: where more is unimportant than may be lost, packets that are sent again must arrive soon.
+/// The largest loss: where more is unimportant than may be lost, packets that are sent again must arrive
+/// soon.
 const MOST: f32 = 0.5;
 /// A training has converged with the first epoch whose accuracy is this close to the best one without loss.
 const CLOSE: f64 = 0.01;

@@ -1,7 +1,7 @@
 //! `sumac-figures exchange`: the distribution of an allreduce's time with and without a loss bound.
 //!
-//! Both jobs have the same daemons and aggregator, and sum in turns, so that whatever else the machine does meets both. Gloo sums
-//! in the same lab before: attached XDP programs would be in the way of its TCP.
+//! Both jobs have the same daemons and aggregator, and sum in turns, so that whatever else the machine does
+//! meets both. Gloo sums in the same lab before: attached XDP programs would be in the way of its TCP.
 
 use std::fmt;
 use std::process::ExitCode;

@@ -57,7 +57,8 @@ pub struct Measurement {
     pub ratio: Option<f64>,
     /// CPU seconds of an allreduce: the library's processes.
     pub cpu_s: CpuTime,
-    /// CPU seconds of an allreduce: the whole machine, in whose interrupts XDP programs, veths and bridges run.
+    /// CPU seconds of an allreduce: the whole machine, in whose interrupts XDP programs, veths and bridges
+    /// run.
     pub machine_cpu_s: f64,
     /// Whether every element of every worker was right every time.
     pub verified: bool,

@@ -26,8 +26,8 @@ pub enum Contender {
     Mpi,
 }
 
-/// Builds a lab and lets each of `contenders` sum in it; `tell` hears whose turn it is. The backend in the options is
-/// not used. A library that fails or is missing has a row with the reason.
+/// Builds a lab and lets each of `contenders` sum in it; `tell` hears whose turn it is. The backend in the
+/// options is not used. A library that fails or is missing has a row with the reason.
 pub fn compare(
     options: &RunOptions,
     contenders: &[Contender],

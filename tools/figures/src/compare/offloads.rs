@@ -1,5 +1,5 @@
-//! The veths' offloads for what goes over the kernel's sockets: other libraries' TCP, and Sumac's UDP. The frames of AF_XDP never exceed the
-//! MTU.
+//! The veths' offloads for what goes over the kernel's sockets: other libraries' TCP, and Sumac's UDP. The
+//! frames of AF_XDP never exceed the MTU.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -22,7 +22,8 @@ pub enum TcpOffloads {
 }
 
 impl TcpOffloads {
-    /// Whether frames are larger than a cable may see that loses them one by one. One with a rate counts their bytes.
+    /// Whether frames are larger than a cable may see that loses them one by one. One with a rate counts
+    /// their bytes.
     pub fn exceed_the_mtu(self) -> bool {
         self == TcpOffloads::All
     }
@@ -36,7 +37,8 @@ impl TcpOffloads {
         }
     }
 
-    /// Sets the veths of workers, aggregators and cables. What labs come with, and what Sumac needs, is `Gro`.
+    /// Sets the veths of workers, aggregators and cables. What labs come with, and what Sumac needs, is
+    /// `Gro`.
     pub fn set(self, lab: &Lab) -> Result<()> {
         if lab.spec().topology == Topology::Loopback {
             // It has no wire to cut frames for.

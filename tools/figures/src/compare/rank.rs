@@ -20,8 +20,8 @@ pub struct RankResult {
     verified: bool,
 }
 
-/// From the first rank's start to the last one's sum, for each allreduce; none when the ranks tell of no allreduce or of
-/// different numbers of them.
+/// From the first rank's start to the last one's sum, for each allreduce; none when the ranks tell of no
+/// allreduce or of different numbers of them.
 pub fn spans(ranks: &[RankResult]) -> Option<Vec<Span>> {
     let count = ranks.first()?.spans_s.len();
     if count == 0 || ranks.iter().any(|rank| rank.spans_s.len() != count) {

@@ -1,5 +1,5 @@
-//! Figure 14: more and more jobs that always send, on as many slots as they need: hashed, linear, and divided statically. Slots
-//! are counted by memory, and hashed also by number.
+//! Figure 14: more and more jobs that always send, on as many slots as they need: hashed, linear, and divided
+//! statically. Slots are counted by memory, and hashed also by number.
 
 use serde_json::json;
 use sumac_transport::DynamicParams;

@@ -1,7 +1,8 @@
-//! Figures of the papers' evaluations, over the real engine, aggregator and parameter host on a simulated network.
+//! Figures of the papers' evaluations, over the real engine, aggregator and parameter host on a simulated
+//! network.
 //!
-//! Cables and their rates are simulated; the protocol is not. Curves and ratios are comparable with the papers', absolute
-//! numbers are not.
+//! Cables and their rates are simulated; the protocol is not. Curves and ratios are comparable with the
+//! papers', absolute numbers are not.
 
 pub mod congestion;
 pub mod figure;

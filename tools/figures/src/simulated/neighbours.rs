@@ -41,7 +41,8 @@ const TCP: Neighbour = Neighbour::Flow { is_capable: true };
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
-    /// Tensors of a step and the pause after them, as a part of the time that they take alone; 0: it always sends.
+    /// Tensors of a step and the pause after them, as a part of the time that they take alone; 0: it always
+    /// sends.
     pause: f64,
     congestion: bool,
     beside: Neighbour,

@@ -1,5 +1,5 @@
-//! Section 5.2.2: what a parameter host receives from six workers in three racks (the paper's figure 9), when sums are
-//! made at two levels, in racks alone, in its own rack alone, and nowhere.
+//! Section 5.2.2: what a parameter host receives from six workers in three racks (the paper's figure 9), when
+//! sums are made at two levels, in racks alone, in its own rack alone, and nowhere.
 
 use serde_json::json;
 use sumac_transport::DynamicParams;

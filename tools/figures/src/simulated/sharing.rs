@@ -1,5 +1,5 @@
-//! Figure 13a: three jobs that train with on and off phases, while there are fewer and fewer slots; shared dynamically, and
-//! divided statically.
+//! Figure 13a: three jobs that train with on and off phases, while there are fewer and fewer slots; shared
+//! dynamically, and divided statically.
 
 use serde_json::json;
 use sumac_transport::DynamicParams;
@@ -24,11 +24,12 @@ pub const NEED: u32 = 96;
 /// Chunks of a step, in tensors that go to lanes in turn.
 const TENSORS: usize = 12;
 const CHUNKS: usize = 500;
-/// The part of a step in isolation that is spent without sending: computing. The paper's job takes 20 of the 60 Gbit/s that its
-/// parameter server can do (sections 5.5 and D.1).
+/// The part of a step in isolation that is spent without sending: computing. The paper's job takes 20 of the
+/// 60 Gbit/s that its parameter server can do (sections 5.5 and D.1).
 const OFF: f64 = 2.0 / 3.0;
 
-/// A part of what is needed: static slots of each job as lanes and slots of a lane, which must be a power of two.
+/// A part of what is needed: static slots of each job as lanes and slots of a lane, which must be a power of
+/// two.
 const PARTS: [(&str, (u16, u32)); 6] = [
     ("100 %", (3, 32)),
     ("83 %", (5, 16)),
@@ -38,7 +39,8 @@ const PARTS: [(&str, (u16, u32)); 6] = [
     ("33 %", (1, 32)),
 ];
 
-/// Chunks that a static slot has room for: its sum, and the one before, which somebody may lack (SwitchML's shadow copy).
+/// Chunks that a static slot has room for: its sum, and the one before, which somebody may lack (SwitchML's
+/// shadow copy).
 pub const VERSIONS: u32 = 2;
 
 struct Outcome {

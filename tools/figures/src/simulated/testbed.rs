@@ -1,5 +1,5 @@
-//! The common part of the figures' labs: hosts around one aggregator, jobs on them, and numbers from what their trainers
-//! wrote down.
+//! The common part of the figures' labs: hosts around one aggregator, jobs on them, and numbers from what
+//! their trainers wrote down.
 
 use std::{
     cell::RefCell,
@@ -209,8 +209,8 @@ impl Running {
         log.steps.iter().filter(|at| (from..until).contains(at)).count()
     }
 
-    /// Nanoseconds that a step of worker 0 takes, from the end of the `skipped`-th step to the last one; `None`: it has not
-    /// come so far.
+    /// Nanoseconds that a step of worker 0 takes, from the end of the `skipped`-th step to the last one;
+    /// `None`: it has not come so far.
     pub fn step_time(&self, skipped: usize) -> Option<f64> {
         let log = self.logs[0].borrow();
         let (first, last) = (log.steps.get(skipped)?, log.steps.last()?);

@@ -1,7 +1,8 @@
-//! Kills of random processes under a steady loop of allreduces: every sum is right or fails by name, and nothing is left.
+//! Kills of random processes under a steady loop of allreduces: every sum is right or fails by name, and
+//! nothing is left.
 //!
-//! The seed decides the victims and the pauses between the steps of a kill, and so a run can be repeated. The moment within
-//! an operation at which a kill arrives is the machine's.
+//! The seed decides the victims and the pauses between the steps of a kill, and so a run can be repeated. The
+//! moment within an operation at which a kill arrives is the machine's.
 
 mod leftovers;
 mod options;
@@ -57,7 +58,8 @@ pub fn chaos(options: &ChaosOptions) -> Result<Report> {
     Ok(report.finish())
 }
 
-/// The topology: two racks below a root, and a parameter host of its own for dynamic jobs, with a worker on the root itself.
+/// The topology: two racks below a root, and a parameter host of its own for dynamic jobs, with a worker on
+/// the root itself.
 fn lab(mode: Mode, backend: Backend) -> LabSpec {
     let (workers, beside_root, parameter_hosts) = match (mode, backend) {
         (Mode::Static, Backend::Xdp | Backend::Mixed) => (4, 0, 0),

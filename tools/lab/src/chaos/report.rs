@@ -30,7 +30,8 @@ pub enum Outcome {
 pub struct Kill {
     pub victim: Victim,
     pub outcome: Outcome,
-    /// Seconds from the kill to the last worker's error; of a job that went on, the longest of a worker without a sum.
+    /// Seconds from the kill to the last worker's error; of a job that went on, the longest of a worker
+    /// without a sum.
     pub seconds: f64,
     /// Seconds from the restart to steady sums of all workers.
     pub recovery: f64,
@@ -102,7 +103,8 @@ pub struct Report {
     /// Calls to connect and to open the job that failed while a process was away, by message.
     pub refused: BTreeMap<String, u64>,
     pub rows: Vec<Row>,
-    /// Slots, jobs, connections, shared memory, frames, processes, namespaces, programs and files that are left.
+    /// Slots, jobs, connections, shared memory, frames, processes, namespaces, programs and files that are
+    /// left.
     pub leftovers: Vec<String>,
     pub kills: Vec<Kill>,
 }

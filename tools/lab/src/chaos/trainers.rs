@@ -165,8 +165,8 @@ impl Trainers {
         }
     }
 
-    /// Waits until every trainer, except `without`, has ended two sums since `kill`, or failed; returns whether all
-    /// have.
+    /// Waits until every trainer, except `without`, has ended two sums since `kill`, or failed; returns
+    /// whether all have.
     pub fn settle(&mut self, kill: f64, without: Option<u16>, limit: Duration) -> Result<bool> {
         let settled = |(rank, member): (u16, &Member)| {
             // The first of two sums may have been under way.
@@ -205,8 +205,8 @@ impl Trainers {
         (0..).zip(&self.members).filter_map(|(rank, member)| Some((rank, member.fault.as_ref()?)))
     }
 
-    /// The longest time that a trainer without a failure was without a sum since `kill`. The first sum may have been all but
-    /// complete, and so the second one counts as well.
+    /// The longest time that a trainer without a failure was without a sum since `kill`. The first sum may
+    /// have been all but complete, and so the second one counts as well.
     pub fn longest_gap(&self, kill: f64) -> f64 {
         let gap = |member: &Member| {
             let mut ends: Vec<f64> = member.sums.iter().copied().filter(|at| *at > kill).collect();

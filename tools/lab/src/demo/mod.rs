@@ -1,5 +1,5 @@
-//! The demo: a small network learns to read digits, every gradient summed by the aggregator, without and with loss, and
-//! with PyTorch; or on the P4 program.
+//! The demo: a small network learns to read digits, every gradient summed by the aggregator, without and with
+//! loss, and with PyTorch; or on the P4 program.
 
 mod options;
 mod p4;

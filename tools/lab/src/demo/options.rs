@@ -14,7 +14,8 @@ pub struct DemoOptions {
     /// Part of the frames lost in every direction of every cable, the second time
     #[arg(long, default_value = "1%", value_name = "PROBABILITY")]
     pub loss: Probability,
-    /// Train a smaller network through the P4 program on the behavioural model of a switch, and through the XDP programs
+    /// Train a smaller network through the P4 program on the behavioural model of a switch, and through the
+    /// XDP programs
     #[arg(long)]
     pub p4: bool,
 }

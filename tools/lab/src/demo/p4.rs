@@ -1,4 +1,5 @@
-//! The demo on the P4 program: the same training through the XDP programs and through the behavioural model of a switch.
+//! The demo on the P4 program: the same training through the XDP programs and through the behavioural model
+//! of a switch.
 
 use anyhow::Result;
 

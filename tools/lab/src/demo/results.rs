@@ -58,7 +58,8 @@ pub struct TorchTrained {
     pub copies: Option<Copies>,
 }
 
-/// Bytes of tensors that were copied into and out of the memory that the daemon shares, and those that lay there.
+/// Bytes of tensors that were copied into and out of the memory that the daemon shares, and those that lay
+/// there.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Copies {
     pub copied_in_bytes: u64,

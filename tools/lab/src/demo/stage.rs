@@ -13,7 +13,8 @@ use crate::lab::Lab;
 use crate::spec::{Faults, LabSpec};
 use crate::traces::Traces;
 
-/// Trains in a lab of its own, goes on with `then` in it, and removes it; what is left of it comes back beside the result.
+/// Trains in a lab of its own, goes on with `then` in it, and removes it; what is left of it comes back
+/// beside the result.
 pub(super) fn in_lab(
     options: &DemoOptions,
     faults: Faults,

@@ -15,7 +15,8 @@ const EXPLANATION: &str = "
   agree: every bit of every weight does. Floats added in another order would have other last bits; the plain training
   shows what the rounding costs.";
 
-/// The largest difference of accuracies that sums in another order and rounding explain: 5 of the 360 test images.
+/// The largest difference of accuracies that sums in another order and rounding explain: 5 of the 360 test
+/// images.
 const SAME_ACCURACY: f64 = 5.5 / 360.0;
 
 /// Says what is going to happen.

@@ -35,8 +35,8 @@ pub fn check_python() -> Result<()> {
     })
 }
 
-/// Trains in one process, `how` being `--single` (with the integers of all workers) or `--plain` (with floats), and what else
-/// `train.py` is told.
+/// Trains in one process, `how` being `--single` (with the integers of all workers) or `--plain` (with
+/// floats), and what else `train.py` is told.
 pub(super) fn alone(folder: &Path, options: &DemoOptions, how: &[&str]) -> Result<Trained> {
     let out = folder.join("alone.json");
     let mut train = trainer(options, &out)?;
@@ -44,7 +44,8 @@ pub(super) fn alone(folder: &Path, options: &DemoOptions, how: &[&str]) -> Resul
     read(&out)
 }
 
-/// Trains with one trainer per worker, prints the first one's progress beside that of `single`, and returns all results.
+/// Trains with one trainer per worker, prints the first one's progress beside that of `single`, and returns
+/// all results.
 pub(super) fn together(
     deployment: &Deployment<'_>,
     options: &DemoOptions,
@@ -107,7 +108,8 @@ fn start(
     Ok((trainers, outs))
 }
 
-/// Prints the first trainer's lines, each with the accuracy that one process had then; the others say nothing new.
+/// Prints the first trainer's lines, each with the accuracy that one process had then; the others say nothing
+/// new.
 fn speak(out: ChildStdout, rank: u16, single: &Trained) {
     let mut epochs = single.epochs.iter();
     for line in BufReader::new(out).lines().map_while(Result::ok) {

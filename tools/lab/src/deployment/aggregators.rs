@@ -140,7 +140,8 @@ impl<'lab> Deployment<'lab> {
         (0..self.lab.spec().racks).try_for_each(|rack| self.start_rack(rack))
     }
 
-    /// Starts the only control plane, or the root's, and waits for the parameter hosts that run to come back to it.
+    /// Starts the only control plane, or the root's, and waits for the parameter hosts that run to come back
+    /// to it.
     pub fn start_root(&mut self) -> Result<()> {
         let (lab, since) = (self.lab, self.root_log());
         self.start_control_plane(0, lab.aggregator(), None)?;
@@ -234,8 +235,8 @@ impl<'lab> Deployment<'lab> {
         std::fs::read_to_string(self.lab.folder().join("aggregator.log")).map_or(0, |said| said.len())
     }
 
-    /// Waits until that control plane knows these parameter hosts, as its log says behind `since`: jobs do not wait for
-    /// them for long.
+    /// Waits until that control plane knows these parameter hosts, as its log says behind `since`: jobs do
+    /// not wait for them for long.
     pub(super) fn wait_for_hosts(&mut self, hosts: &[&Namespace], since: usize) -> Result<()> {
         let entries: Vec<_> = hosts.iter().map(|host| format!("`{}` entered", host.name())).collect();
         let Some(root) = self.aggregators.first_mut().and_then(Option::as_mut) else { return Ok(()) };

@@ -53,7 +53,8 @@ pub(super) struct ParameterHost {
 }
 
 impl Deployment<'_> {
-    /// The configuration of a daemon for the jobs of the control plane at this address, whose aggregator has this place.
+    /// The configuration of a daemon for the jobs of the control plane at this address, whose aggregator has
+    /// this place.
     pub(super) fn config(&self, socket: PathBuf, control: Ipv4Addr, place: usize) -> DaemonConfig {
         DaemonConfig {
             socket,
@@ -87,7 +88,8 @@ impl Deployment<'_> {
         hops.chain(vlans.map(|vlan| Route { vlan: Some(vlan), ..Route::default() })).collect()
     }
 
-    /// The table of a parameter host, which registers with the root's control plane: a worker's own may be its rack's.
+    /// The table of a parameter host, which registers with the root's control plane: a worker's own may be
+    /// its rack's.
     pub(super) fn parameter_host_config(&self, host: &Namespace, root: Ipv4Addr) -> ParameterHost {
         ParameterHost {
             control: format!("{root}:{}", self.control_port),
@@ -101,7 +103,8 @@ impl Deployment<'_> {
         (self.lab.spec().topology == Topology::Loopback).then_some(Ipv4Addr::LOCALHOST)
     }
 
-    /// The CPU of each shard's thread: the one that works on the queue of this number. A single one may run anywhere.
+    /// The CPU of each shard's thread: the one that works on the queue of this number. A single one may run
+    /// anywhere.
     fn cpus(&self) -> Option<Vec<usize>> {
         let queues = usize::from(self.lab.spec().queues);
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -1,5 +1,5 @@
-//! Sumac in a lab: the aggregator, a host program and a daemon per worker and parameter host, as an operator would
-//! start them.
+//! Sumac in a lab: the aggregator, a host program and a daemon per worker and parameter host, as an operator
+//! would start them.
 
 mod aggregators;
 mod config;
@@ -55,7 +55,8 @@ pub struct Deployment<'lab> {
 }
 
 impl<'lab> Deployment<'lab> {
-    /// Attaches the programs and starts aggregator, parameter hosts and daemons; returns when all of them listen.
+    /// Attaches the programs and starts aggregator, parameter hosts and daemons; returns when all of them
+    /// listen.
     pub fn start(lab: &'lab Lab, options: &SumacOptions) -> Result<Deployment<'lab>> {
         let is_own = lab.spec().topology == LabTopology::Loopback;
         ensure!(!is_own || options.backend == Backend::Udp, "over loopback there is UDP only: --backend udp");
@@ -203,7 +204,8 @@ impl<'lab> Deployment<'lab> {
     }
 }
 
-/// Free ports of the loopback interface: of TCP and of UDP. Others may take them before they are used, which is reported then.
+/// Free ports of the loopback interface: of TCP and of UDP. Others may take them before they are used, which
+/// is reported then.
 fn free_ports() -> Result<(u16, u16)> {
     let control = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
     let base = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());

@@ -43,7 +43,8 @@ pub enum Aggregator {
     Ebpf,
     /// A process, over UDP sockets
     Host,
-    /// The P4 program on the behavioural model of a switch (simple_switch_grpc on PATH): its speed says nothing
+    /// The P4 program on the behavioural model of a switch (simple_switch_grpc on PATH): its speed says
+    /// nothing
     Bmv2,
     /// A control plane only
     #[value(skip)]
@@ -74,11 +75,12 @@ pub struct SumacOptions {
     /// 32-bit words per packet; by default what the MTU allows
     #[arg(long, value_parser = value_parser!(u16).range(1..=2224))]
     pub chunk: Option<u16>,
-    /// Slots: of each lane of a static job, a power of two, by default what the measured path needs; with --mode dynamic
-    /// those of each shard that all jobs share, by default 1024
+    /// Slots: of each lane of a static job, a power of two, by default what the measured path needs; with
+    /// --mode dynamic those of each shard that all jobs share, by default 1024
     #[arg(long, value_parser = value_parser!(u32).range(1..))]
     pub slots: Option<u32>,
-    /// Multiply floats with this number before they are rounded; by default block floating point, and 1e8 in dynamic jobs
+    /// Multiply floats with this number before they are rounded; by default block floating point, and 1e8 in
+    /// dynamic jobs
     #[arg(long, value_parser = scale)]
     pub scale: Option<f32>,
     /// Send contributions without UDP checksum
@@ -87,13 +89,15 @@ pub struct SumacOptions {
     /// Fix which chunks a slot takes, whatever was lost
     #[arg(long = "no-reassignment", action = ArgAction::SetFalse)]
     pub stealing: bool,
-    /// Answer Prometheus in each namespace: the aggregators' control planes on TCP port 9403, the daemons on 9402
+    /// Answer Prometheus in each namespace: the aggregators' control planes on TCP port 9403, the daemons on
+    /// 9402
     #[arg(long)]
     pub metrics: bool,
     /// Part of the frames that the aggregators drop on purpose, each way
     #[arg(long = "aggregator-drop", default_value = "0", value_name = "PROBABILITY")]
     pub drop: Probability,
-    /// Paths of packets, 1 to 256: UDP source ports, by which routers choose among routes; by default 64, over UDP 1
+    /// Paths of packets, 1 to 256: UDP source ports, by which routers choose among routes; by default 64,
+    /// over UDP 1
     #[arg(long, value_parser = value_parser!(u16).range(1..=256))]
     pub paths: Option<u16>,
     /// Whether the workers' daemons choose their backend themselves.
@@ -164,8 +168,9 @@ pub struct DynamicOptions {
     /// Run dynamic jobs without an aggregator: the parameter hosts do all
     #[arg(long = "no-aggregator", action = ArgAction::SetFalse)]
     pub has_aggregator: bool,
-    /// Workers, the first ones on the only aggregator or on the root itself, whose daemons are parameter hosts too. A
-    /// rack's workers cannot be: the rack's aggregator would take the root's sums for its own workers'.
+    /// Workers, the first ones on the only aggregator or on the root itself, whose daemons are parameter
+    /// hosts too. A rack's workers cannot be: the rack's aggregator would take the root's sums for its own
+    /// workers'.
     #[arg(skip)]
     pub co_located: u16,
     /// Packets that a lane of a dynamic job may be ahead of its oldest without result, a power of two

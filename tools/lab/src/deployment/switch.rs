@@ -1,8 +1,9 @@
 //! The P4 program on the behavioural model of a switch (BMv2): one model for each aggregator's host.
 //!
-//! `simple_switch_grpc` reads all frames of the host's interfaces from packet sockets, beside the kernel, and is programmed by
-//! `sumac-agg serve --plane p4runtime` in the same namespace. The kernel keeps the addresses: it answers ARP, speaks TCP for the control
-//! plane, and routes what is not for the aggregator, as the processor of a switch does.
+//! `simple_switch_grpc` reads all frames of the host's interfaces from packet sockets, beside the kernel, and
+//! is programmed by `sumac-agg serve --plane p4runtime` in the same namespace. The kernel keeps the
+//! addresses: it answers ARP, speaks TCP for the control plane, and routes what is not for the aggregator, as
+//! the processor of a switch does.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -29,8 +30,8 @@ const ELEMENTS: u16 = 256;
 const P4RUNTIME_PORT: u16 = 9559;
 const THRIFT_PORT: u16 = 9090;
 
-/// Packets that a queue of the model takes. By default it drops what is behind the 64th. A chunk whose last packet is dropped on
-/// its way to its second pass is never concluded.
+/// Packets that a queue of the model takes. By default it drops what is behind the 64th. A chunk whose last
+/// packet is dropped on its way to its second pass is never concluded.
 const QUEUE_DEPTH: u32 = 1 << 16;
 
 /// The compiled program, from `make p4`.
@@ -97,8 +98,8 @@ impl Deployment<'_> {
     }
 }
 
-/// The kernel sees the frames of the packet sockets too. It has no socket for the aggregator's packets, and would answer them
-/// with ICMP port unreachable.
+/// The kernel sees the frames of the packet sockets too. It has no socket for the aggregator's packets, and
+/// would answer them with ICMP port unreachable.
 fn keep_packets_from_the_kernel(host: &Namespace, shards: u16) -> Result<()> {
     let last = BASE_PORT + shards.max(1) - 1;
     host.nft(&format!(
@@ -112,8 +113,9 @@ fn keep_packets_from_the_kernel(host: &Namespace, shards: u16) -> Result<()> {
     ))
 }
 
-/// Sets the depth of all queues, which only the model's Thrift service can: the call `set_all_egress_queue_depths(1: i32)` of its
-/// service `simple_switch`, in Thrift's binary protocol. The shell speaks to it in the model's namespace.
+/// Sets the depth of all queues, which only the model's Thrift service can: the call
+/// `set_all_egress_queue_depths(1: i32)` of its service `simple_switch`, in Thrift's binary protocol. The
+/// shell speaks to it in the model's namespace.
 fn deepen_queues(host: &Namespace) -> Result<()> {
     let method = "simple_switch:set_all_egress_queue_depths";
     let mut call = vec![0x80, 1, 0, 1];
@@ -156,7 +158,8 @@ impl Deployment<'_> {
         Ok(())
     }
 
-    /// The switch of an aggregator's host as its control plane is told: its ports, and the neighbours behind them.
+    /// The switch of an aggregator's host as its control plane is told: its ports, and the neighbours behind
+    /// them.
     fn wiring(&self, host: &Namespace) -> Result<Wiring> {
         let neighbours = self.neighbours(host);
         let interfaces = self.ports_of(host);

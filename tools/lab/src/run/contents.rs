@@ -1,7 +1,7 @@
 //! The workers' values, and the expected results.
 //!
-//! A value is a function of seed, iteration, rank and index, so that nobody needs to keep the tensors; what sums are to be
-//! is [`ReferenceSum`]' affair.
+//! A value is a function of seed, iteration, rank and index, so that nobody needs to keep the tensors; what
+//! sums are to be is [`ReferenceSum`]' affair.
 
 use std::ops::Range;
 
@@ -60,8 +60,8 @@ impl Comparison {
 }
 
 impl Contents {
-    /// A worker's value: 24 random bits, half of them negative, with a magnitude that changes along the tensor. Scaled by
-    /// 2^20 bits are rounded away, and many values lie just between two integers.
+    /// A worker's value: 24 random bits, half of them negative, with a magnitude that changes along the
+    /// tensor. Scaled by 2^20 bits are rounded away, and many values lie just between two integers.
     pub fn value<T: Value>(self, rank: u16, index: usize) -> T {
         T::of((self.random(rank, index) >> 32) as i32 >> 8, self.shift(rank, index))
     }
@@ -76,7 +76,8 @@ impl Contents {
         }
     }
 
-    /// Compares some elements of every worker's result with the reference; they begin at the first one of a packet.
+    /// Compares some elements of every worker's result with the reference; they begin at the first one of a
+    /// packet.
     pub fn compare<T: Value>(
         self,
         reference: ReferenceSum,
@@ -86,7 +87,8 @@ impl Contents {
         self.compare_of(results.len() as u16, reference, elements, results)
     }
 
-    /// The same of an operation with a loss bound; `left_out` has by rank the ranges of elements without the worker.
+    /// The same of an operation with a loss bound; `left_out` has by rank the ranges of elements without the
+    /// worker.
     pub fn compare_bounded<T: Value>(
         self,
         reference: ReferenceSum,
@@ -152,8 +154,8 @@ impl Contents {
         comparison
     }
 
-    /// The same of an allgather or a reduce-scatter of a direct job, in place. What is missing stays as it was, or is a sum of some
-    /// workers.
+    /// The same of an allgather or a reduce-scatter of a direct job, in place. What is missing stays as it
+    /// was, or is a sum of some workers.
     pub fn compare_blocks<T: Value>(
         self,
         reference: ReferenceSum,
@@ -226,7 +228,8 @@ impl Comparison {
         }
     }
 
-    /// Takes an element of a reduce-scatter in: the sum of all workers' values, or of some where that is allowed.
+    /// Takes an element of a reduce-scatter in: the sum of all workers' values, or of some where that is
+    /// allowed.
     fn hold_sum<T: Value>(
         &mut self,
         reference: ReferenceSum,

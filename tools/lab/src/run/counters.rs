@@ -13,7 +13,8 @@ use crate::deployment::Aggregator;
 pub struct Modes {
     /// Of the workers, such as `driver XDP, AF_XDP copy`; several when they differ.
     pub workers: BTreeSet<String>,
-    /// Of the aggregator's ports; `process` when there is no program, `none` when nobody aggregates, or the behavioural model.
+    /// Of the aggregator's ports; `process` when there is no program, `none` when nobody aggregates, or the
+    /// behavioural model.
     pub aggregator: BTreeSet<String>,
 }
 

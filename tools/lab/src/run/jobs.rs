@@ -35,7 +35,8 @@ pub struct JobReport {
     pub share: f64,
     /// Chunks sent again by its workers.
     pub resent: u64,
-    /// Results that said that their chunk had found its slot busy, of its workers together; 0 of a static job.
+    /// Results that said that their chunk had found its slot busy, of its workers together; 0 of a static
+    /// job.
     pub collisions: u64,
 }
 

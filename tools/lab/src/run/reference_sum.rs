@@ -1,8 +1,8 @@
-//! The arithmetic of sums as the documentation defines it (docs/protocol.md, Numbers), with nothing of Sumac's code: what
-//! the results of every worker are held to, bit by bit.
+//! The arithmetic of sums as the documentation defines it (docs/protocol.md, Numbers), with nothing of
+//! Sumac's code: what the results of every worker are held to, bit by bit.
 //!
-//! Values are gone through packet by packet, since by block floating point a packet's largest value decides the factor of
-//! all of them.
+//! Values are gone through packet by packet, since by block floating point a packet's largest value decides
+//! the factor of all of them.
 
 use sumac_client::{DType, Element, Mode, OpenReply, Reduction, Scale, WireFormat, bf16, f16};
 
@@ -14,8 +14,8 @@ pub trait Value: Element + Send + Sync + PartialEq + std::fmt::Debug {
     /// The most that rounding a number to this type is off, for numbers of up to 1.
     const HALF_STEP: f64;
 
-    /// A value from 24 random bits and a magnitude of 2^-shift, at most 1; integers at most a sixteenth of their range,
-    /// which is what sixteen workers can add.
+    /// A value from 24 random bits and a magnitude of 2^-shift, at most 1; integers at most a sixteenth of
+    /// their range, which is what sixteen workers can add.
     fn of(random: i32, shift: u32) -> Self;
     /// The same number in double precision, which holds every value of every type.
     fn exact(self) -> f64;
@@ -112,8 +112,8 @@ pub struct ReferenceSum {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduced<T> {
     pub values: Vec<T>,
-    /// In a dynamic job, where the sum of only some workers leaves the range of the integers: the results by way of floats. Who
-    /// meets whom first decides which ones all workers get.
+    /// In a dynamic job, where the sum of only some workers leaves the range of the integers: the results by
+    /// way of floats. Who meets whom first decides which ones all workers get.
     pub or_floats: Option<Vec<T>>,
 }
 
@@ -156,7 +156,8 @@ impl ReferenceSum {
         if self.wire == WireFormat::Int16 && self.is_scaled(dtype) { 2 } else { 1 }
     }
 
-    /// Sums up a packet's values of these workers (by index) only, scaled to the sum of all, as bounded loss does. Of floats.
+    /// Sums up a packet's values of these workers (by index) only, scaled to the sum of all, as bounded loss
+    /// does. Of floats.
     pub fn reduce_some<T: Value>(self, workers: &[Vec<T>], contributors: &[usize]) -> Vec<T> {
         let largest = workers.iter().flatten().map(|value| value.exact().abs()).fold(0.0, f64::max);
         let factor = self.factor(workers.len() as f64, largest);
@@ -203,8 +204,8 @@ impl ReferenceSum {
         }
     }
 
-    /// Whether a value may be the result of a direct job: that of all workers' values, up to the rounding of each addition; within
-    /// a loss bound that of some of them, or `own` as if all had the same.
+    /// Whether a value may be the result of a direct job: that of all workers' values, up to the rounding of
+    /// each addition; within a loss bound that of some of them, or `own` as if all had the same.
     pub fn is_near(self, got: f64, values: &[f64], own: f64, half_step: f64) -> bool {
         let workers = values.len() as f64;
         let near = |expected: f64| (got - expected).abs() <= 4.0 * workers * workers * half_step;
@@ -251,7 +252,8 @@ impl ReferenceSum {
             }
         };
         let divisor = if self.reduction == Reduction::Mean { workers } else { 1.0 };
-        // A static job leaves each worker its part of the range; in a dynamic one sums that saturate are noticed.
+        // A static job leaves each worker its part of the range; in a dynamic one sums that saturate are
+        // noticed.
         let limit = if self.dynamic { full } else { (full / workers).floor() };
         Factor { up, down: down / divisor, limit }
     }

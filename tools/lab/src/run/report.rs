@@ -55,8 +55,8 @@ pub struct Report {
     pub ate_per_s: f64,
     /// Bits of tensor per second per worker and direction, by the median.
     pub goodput_bits_per_s: f64,
-    /// The time that all frames of one direction take at the cable's rate, headers included, as part of the median, less
-    /// what an idle cable lets pass at once; none without a rate.
+    /// The time that all frames of one direction take at the cable's rate, headers included, as part of the
+    /// median, less what an idle cable lets pass at once; none without a rate.
     pub link_efficiency: Option<f64>,
     /// Each job: one, or as many as were to sum at the same time.
     pub jobs: Vec<JobReport>,
@@ -73,7 +73,8 @@ pub struct Report {
     pub drops: Drops,
     /// CPU seconds of daemons and aggregator process during the measured allreduces.
     pub cpu_s: CpuTime,
-    /// CPU seconds of the whole machine meanwhile: XDP programs, veths and bridges run in interrupts, which belong to no process.
+    /// CPU seconds of the whole machine meanwhile: XDP programs, veths and bridges run in interrupts, which
+    /// belong to no process.
     pub machine_cpu_s: MachineTime,
     /// Slots of each of the job's lanes.
     pub slots: u32,

@@ -81,7 +81,8 @@ impl<T: Element> Trainers<T> {
         .map(|_| ())
     }
 
-    /// Runs an operation on all tensors, all workers at once; returns the first one's start and the last one's end.
+    /// Runs an operation on all tensors, all workers at once; returns the first one's start and the last
+    /// one's end.
     pub fn operate(&mut self, limit: Duration) -> Result<Span> {
         let start = Barrier::new(self.all.len());
         let (kind, Operation { reduction, loss_bound, polled, .. }) = (self.kind, self.operation);
@@ -94,8 +95,8 @@ impl<T: Element> Trainers<T> {
         Ok(around(&spans))
     }
 
-    /// Checks that all workers report the same missing contributions, each within the bound, and all ranges of its own. In a
-    /// direct job each has what did not arrive there.
+    /// Checks that all workers report the same missing contributions, each within the bound, and all ranges
+    /// of its own. In a direct job each has what did not arrive there.
     fn check_losses(&self) -> Result<()> {
         let Some(first) = self.loss() else { return Ok(()) };
         if self.opened()?.mode == Mode::Direct {

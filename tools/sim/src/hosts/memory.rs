@@ -1,4 +1,5 @@
-//! The handles of a simulated host: regions of real shared memory, their leases, completion words, and counted eventfds.
+//! The handles of a simulated host: regions of real shared memory, their leases, completion words, and
+//! counted eventfds.
 
 use std::collections::{BTreeMap, BTreeSet};
 

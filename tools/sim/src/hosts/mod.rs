@@ -1,5 +1,5 @@
-//! Whole hosts in one simulated world: the host core, its engines, the coordinator and the aggregator as they are; trainers, the
-//! network, memory, time and faults come from a seed.
+//! Whole hosts in one simulated world: the host core, its engines, the coordinator and the aggregator as they
+//! are; trainers, the network, memory, time and faults come from a seed.
 //!
 //! ```text
 //!  trainers - host core - engines == lossy network == aggregator

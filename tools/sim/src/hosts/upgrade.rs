@@ -6,8 +6,8 @@ use sumac_transport::{Buffer, Engine, OpId, PeerTable, SuspendedEngine};
 use super::host::{AGGREGATOR, SimHost, config};
 
 impl SimHost {
-    /// Goes on as another daemon would: the core's state and the engines are written and read, and the handles made anew. Does
-    /// nothing while a job is being opened or ends.
+    /// Goes on as another daemon would: the core's state and the engines are written and read, and the
+    /// handles made anew. Does nothing while a job is being opened or ends.
     pub fn upgrade(&mut self) {
         let is_settled =
             self.core.unsettled().is_empty() && self.memberships.values().all(|found| found.is_open);

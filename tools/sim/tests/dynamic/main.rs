@@ -217,8 +217,9 @@ fn slots_that_others_left_behind_are_avoided_and_then_taken() {
     assert!(net.collisions() < collisions + 100, "{}", net.collisions());
 }
 
-/// A chunk whose slot is busy passes as a whole: with far too few slots, and workers that are not in step, chunks do not wait in slots
-/// for those of their packets that have passed. The few that do halve no window for long.
+/// A chunk whose slot is busy passes as a whole: with far too few slots, and workers that are not in step,
+/// chunks do not wait in slots for those of their packets that have passed. The few that do halve no window
+/// for long.
 #[test]
 fn few_slots_cost_neither_retransmissions_nor_windows() {
     for slots in [2, 8, 32] {

@@ -82,7 +82,8 @@ fn a_lone_tensor_is_summed_in_slots() {
     assert_eq!((stats.raw_chunks, stats.exponent_chunks, stats.chunks_sent), (0, 1, 188));
     let host = net.host_stats();
     assert_eq!((host.raw, host.completed), (0, 188));
-    // The exponents come from each worker alone, and so do a few chunks whose positions begin with the same slot.
+    // The exponents come from each worker alone, and so do a few chunks whose positions begin with the same
+    // slot.
     assert_eq!(2 * host.full_sums + host.contributions, 2 * 188);
     assert!(host.full_sums > 180 && host.contributions >= 2, "{host:?}");
 }

@@ -1,5 +1,6 @@
-//! Static and dynamic jobs with loss bounds, on networks drawn from a seed: all workers end with the same bits, those of the sums
-//! over the contributors that the completions name, and no worker is left out of more than the bound allows.
+//! Static and dynamic jobs with loss bounds, on networks drawn from a seed: all workers end with the same
+//! bits, those of the sums over the contributors that the completions name, and no worker is left out of more
+//! than the bound allows.
 
 use std::ops::Range;
 
@@ -362,8 +363,8 @@ fn a_straggler_does_not_set_the_pace_within_the_bound() {
     }
 }
 
-/// One worker loses 2 % of its packets: it is left out, and the others hardly. The bound costs little time: losses are repaired
-/// within two round trips without it too.
+/// One worker loses 2 % of its packets: it is left out, and the others hardly. The bound costs little time:
+/// losses are repaired within two round trips without it too.
 #[test]
 fn a_worker_with_a_lossy_cable_is_left_out() {
     for (mode, of) in MODES {
@@ -389,8 +390,8 @@ fn a_worker_with_a_lossy_cable_is_left_out() {
     }
 }
 
-/// Sums one after the other over cables that lose 1 %, beside the same without loss: the last chunks of a sum have no later
-/// result that shows a loss, and wait for no retransmission timeout.
+/// Sums one after the other over cables that lose 1 %, beside the same without loss: the last chunks of a sum
+/// have no later result that shows a loss, and wait for no retransmission timeout.
 #[test]
 fn the_tail_under_loss_is_short_within_the_bound() {
     for (mode, of) in &MODES[..2] {
@@ -430,7 +431,8 @@ fn the_tail_under_loss_is_short_within_the_bound() {
         );
         // Without a bound the same tail loss probe repairs the tail, in pauses that double.
         assert!(reliable.1 < without / 100 * 200, "{mode}: without a bound {reliable:?} of {without}");
-        // Without a slot that keeps results a lost one is asked for at the parameter host. Of 1,000 sums the 99th percentile is 1.67 times.
+        // Without a slot that keeps results a lost one is asked for at the parameter host. Of 1,000 sums the
+        // 99th percentile is 1.67 times.
         let (most, late) = if *mode == "static" { (110, 125) } else { (125, 180) };
         assert!(
             median < without / 100 * most && p99 < without / 100 * late,

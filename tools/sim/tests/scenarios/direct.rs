@@ -198,7 +198,8 @@ fn a_bounded_transfer_lacks_no_more_than_its_bound_and_what_came_is_right() {
 }
 
 //= mlt#4.2.2 queues and drops by layer and magnitude
-/// Chunks of large magnitude and of small ones in turns, from seven workers to one over ports that queue by class.
+/// Chunks of large magnitude and of small ones in turns, from seven workers to one over ports that queue by
+/// class.
 #[test]
 fn ports_with_classes_drop_what_is_not_important() {
     let values: Vec<f32> =

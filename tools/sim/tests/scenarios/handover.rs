@@ -15,7 +15,8 @@ use crate::{
 const FIELDS: &str = include_str!("handover-fields.txt");
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/handover-fields.txt");
 
-/// A worker that is handed over between two packets goes on as if it had not been: every sum ends at the same time.
+/// A worker that is handed over between two packets goes on as if it had not been: every sum ends at the same
+/// time.
 #[test]
 fn handed_over_workers_go_on_as_before() {
     let mut handed_over = 0;
@@ -53,8 +54,8 @@ fn add_fields(value: &Value, path: &str, fields: &mut BTreeSet<String>) {
     }
 }
 
-/// The state is that of the engine's types. Another field means another version of the format, or two releases would not understand
-/// each other in the middle of a handover.
+/// The state is that of the engine's types. Another field means another version of the format, or two
+/// releases would not understand each other in the middle of a handover.
 #[test]
 fn another_field_of_the_state_is_another_version_of_the_handover() {
     let found = Rc::new(RefCell::new(BTreeSet::new()));

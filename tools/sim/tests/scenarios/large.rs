@@ -55,9 +55,9 @@ fn a_job_of_1024_workers_in_32_racks() {
     assert!(totals.full_sums > 0 && totals.raw > 0 && totals.links.lost > 0);
 }
 
-/// Chunks of the greatest length, of so many workers that the parameter host has memory for the floats of 31 of them: an
-/// eighth of the window, all of which overflows. The first, which all workers wait for, must have memory before those ahead of
-/// it.
+/// Chunks of the greatest length, of so many workers that the parameter host has memory for the floats of 31
+/// of them: an eighth of the window, all of which overflows. The first, which all workers wait for, must have
+/// memory before those ahead of it.
 #[test]
 fn floats_of_more_chunks_than_there_is_memory_for() {
     let (elements, window, chunks) = (832, 256, 260);

@@ -1,5 +1,5 @@
-//! Invariants of static jobs at every packet: each contribution is added once, and all workers take the same chunks through
-//! the same slots.
+//! Invariants of static jobs at every packet: each contribution is added once, and all workers take the same
+//! chunks through the same slots.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
@@ -32,8 +32,8 @@ impl Ledger {
         *self.added.entry((node, header.slot / self.lane_slots, header.seq, sender)).or_default() += 1;
     }
 
-    /// Checks a worker's packet: all workers take the same chunks through a slot, none is more than one chunk ahead of
-    /// another, and no chunk is in two slots.
+    /// Checks a worker's packet: all workers take the same chunks through a slot, none is more than one chunk
+    /// ahead of another, and no chunk is in two slots.
     fn sent(&mut self, worker: usize, header: &Header) {
         if header.kind == Kind::Probe as u8 {
             return;

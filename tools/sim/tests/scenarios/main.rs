@@ -9,10 +9,10 @@
 //!   ...            workers start late, pause, die and are replaced
 //! ```
 //!
-//! `mixed` draws one to three dynamic and static jobs on the same aggregators, with all kinds of operations and types, sums that
-//! overflow, lanes, several parameter hosts, aggregator faults and replaced workers. `alone` draws one static job, in any wire format
-//! and anywhere in its streams, with values that cannot be summed. Every worker's memory must equal, bit for bit, the results
-//! computed beside the engine.
+//! `mixed` draws one to three dynamic and static jobs on the same aggregators, with all kinds of operations
+//! and types, sums that overflow, lanes, several parameter hosts, aggregator faults and replaced workers.
+//! `alone` draws one static job, in any wire format and anywhere in its streams, with values that cannot be
+//! summed. Every worker's memory must equal, bit for bit, the results computed beside the engine.
 //!
 //! `SUMAC_SIM_SCENARIOS=100000` runs more; `SUMAC_SIM_SEED=17` replays and prints one.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on")]

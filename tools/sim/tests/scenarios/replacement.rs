@@ -1,5 +1,6 @@
-//! A worker of a dynamic job dies and is replaced (ATP appendix A.3), as by the control plane: first the parameter hosts continue
-//! under another incarnation; then aggregators, workers and the replacement learn of it, one after another.
+//! A worker of a dynamic job dies and is replaced (ATP appendix A.3), as by the control plane: first the
+//! parameter hosts continue under another incarnation; then aggregators, workers and the replacement learn of
+//! it, one after another.
 
 use std::{cell::RefCell, rc::Rc};
 

@@ -208,7 +208,8 @@ impl<'a> Simulation<'a> {
         node
     }
 
-    /// Leaves chunks of a job of two workers in the first aggregator's slots: one worker contributes, and the job is removed.
+    /// Leaves chunks of a job of two workers in the first aggregator's slots: one worker contributes, and the
+    /// job is removed.
     fn leave_orphans(&mut self) {
         let (Some(node), true) = (self.aggregators.first().copied(), self.scenario.orphans > 0) else {
             return;

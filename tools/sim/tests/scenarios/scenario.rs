@@ -40,8 +40,8 @@ pub enum Sums {
     Fit,
     /// For some elements, the sum of any two workers overflows.
     TooLarge,
-    /// For some elements, some subsets overflow and others do not, by their signs. Whether an aggregator sees an overflow
-    /// depends on the order of arrival. The whole sum may fit or not.
+    /// For some elements, some subsets overflow and others do not, by their signs. Whether an aggregator sees
+    /// an overflow depends on the order of arrival. The whole sum may fit or not.
     InParts,
 }
 
@@ -120,7 +120,8 @@ impl JobPlan {
         self.params.chunks(tensor.dtype, tensor.arithmetic(), tensor.count)
     }
 
-    /// Chunks of a tensor in its lane's stream, which continues with chunk `next`: those of its values, and one of their exponents.
+    /// Chunks of a tensor in its lane's stream, which continues with chunk `next`: those of its values, and
+    /// one of their exponents.
     pub fn stream_chunks(&self, next: u32, tensor: &Tensor) -> u64 {
         let JobParams { world, wire, scaling, .. } = self.params;
         let is_scaled = Codec::new(world, wire, scaling).needs_exponent(tensor.dtype, tensor.arithmetic());
@@ -139,8 +140,8 @@ impl JobPlan {
     }
 }
 
-/// A worker that dies and is replaced (ATP appendix A.3). The replacement has other values, which shows whose values a sum
-/// contains.
+/// A worker that dies and is replaced (ATP appendix A.3). The replacement has other values, which shows whose
+/// values a sum contains.
 #[derive(Clone, Copy, Debug)]
 pub struct Replaced {
     pub rank: usize,
@@ -180,8 +181,8 @@ pub struct Scenario {
     pub cable: LinkSpec,
     pub faults: Faults,
     pub aggregator_faults: Vec<Fault>,
-    /// Time at which all aggregators lose the only job, a static one, and it begins anew in its next epoch with the first
-    /// operation that any worker lacks.
+    /// Time at which all aggregators lose the only job, a static one, and it begins anew in its next epoch
+    /// with the first operation that any worker lacks.
     pub restart: Option<Nanos>,
     /// The interval at which the workers' engines are handed over to other processes.
     pub handovers: Option<Nanos>,

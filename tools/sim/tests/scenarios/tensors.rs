@@ -1,5 +1,6 @@
-//! The values of a job's tensors, and the expected results: computed chunk by chunk from the scalar codec's words in 64 bits, or
-//! from the floats in rank order where those overflow. Levels, slots and packets play no part here.
+//! The values of a job's tensors, and the expected results: computed chunk by chunk from the scalar codec's
+//! words in 64 bits, or from the floats in rank order where those overflow. Levels, slots and packets play no
+//! part here.
 
 use std::ops::Range;
 
@@ -13,7 +14,8 @@ use sumac_transport::{
 
 use crate::scenario::{JobPlan, Sums, Tensor};
 
-/// The values of one worker in each tensor, as bytes in memory. A replacement, of generation 1, has other values.
+/// The values of one worker in each tensor, as bytes in memory. A replacement, of generation 1, has other
+/// values.
 pub fn inputs(job: &JobPlan, seed: u64, rank: usize, generation: u8) -> Vec<Vec<u8>> {
     let base = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(job.params.job) << 40;
     let mut rng = ChaCha8Rng::seed_from_u64(base ^ rank as u64 ^ u64::from(generation) << 32);
@@ -180,8 +182,8 @@ fn expected(
     Chunk { span, allowed, is_safe }
 }
 
-/// Checks the promised error bound: with integers, half a step for each worker; with floats, one rounding. Both are rounded to
-/// 32 bits at the end, and means once more.
+/// Checks the promised error bound: with integers, half a step for each worker; with floats, one rounding.
+/// Both are rounded to 32 bits at the end, and means once more.
 fn check_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], form: Representation, bytes: &[u8]) {
     let workers = given.len() as f64;
     let divisor = if tensor.arithmetic() == Arithmetic::Mean { workers } else { 1.0 };

@@ -20,7 +20,8 @@ const START: Nanos = 2 * SECOND;
 const ELEMENTS: u16 = 2;
 const FRAMING: Framing = Framing { stretch: 180 };
 
-/// Four workers, 64 slots, a round trip of about 50 us, cables that carry a full frame in `spacing`, and loss alone.
+/// Four workers, 64 slots, a round trip of about 50 us, cables that carry a full frame in `spacing`, and loss
+/// alone.
 fn lossy_at(seed: u64, loss: f64, chunks: usize, spacing: Nanos) -> Scenario {
     let kind = Kind::AllReduce(Arithmetic::Sum);
     let tensor = |count, at| {
@@ -71,8 +72,8 @@ fn times(seeds: u64, loss: f64, chunks: usize) -> (u64, u64) {
     (times[times.len() / 2], times.iter().sum::<u64>() / seeds)
 }
 
-/// The bounds are the measured times and a fifth: a rule that detects loss later by a round trip, or at a tensor's end by one or
-/// two timeouts of 0.5 ms, exceeds them.
+/// The bounds are the measured times and a fifth: a rule that detects loss later by a round trip, or at a
+/// tensor's end by one or two timeouts of 0.5 ms, exceeds them.
 #[test]
 fn recovery_is_fast() {
     // Chunks, loss of each frame on each cable; most microseconds in the median and in the mean.
@@ -94,7 +95,8 @@ fn recovery_is_fast() {
     }
 }
 
-/// Six sums of 256 KB one after the other by four workers, with block exponents, on cables that carry a frame in `spacing`.
+/// Six sums of 256 KB one after the other by four workers, with block exponents, on cables that carry a frame
+/// in `spacing`.
 fn sums_of_256_kb(seed: u64, loss: f64, spacing: Nanos) -> Scenario {
     let mut scenario = lossy_at(seed, loss, 187, spacing);
     scenario.cable.delay = 10 * MICRO;
@@ -106,10 +108,11 @@ fn sums_of_256_kb(seed: u64, loss: f64, spacing: Nanos) -> Scenario {
     scenario
 }
 
-/// The last chunks of a sum have no later result that shows a loss. Their tail is probed for, and what a later result shows to be
-/// lost near the end is sent at once. The bounds are of the second longest of 200 sums at 1 % loss. Of 1,500 sums the 99th percentile is 1.2 times the time
-/// without loss at 400 Mbit/s, and 1.5 times at 10 Gbit/s; with a retransmission timeout in the tail it was 3.3 and 3.5 times. For each lost frame
-/// little more than one contribution is sent again.
+/// The last chunks of a sum have no later result that shows a loss. Their tail is probed for, and what a
+/// later result shows to be lost near the end is sent at once. The bounds are of the second longest of 200
+/// sums at 1 % loss. Of 1,500 sums the 99th percentile is 1.2 times the time without loss at 400 Mbit/s, and
+/// 1.5 times at 10 Gbit/s; with a retransmission timeout in the tail it was 3.3 and 3.5 times. For each lost
+/// frame little more than one contribution is sent again.
 #[test]
 fn a_loss_near_the_end_costs_little_time() {
     for (spacing, most) in [(30_760, 130), (1_230, 200)] {
@@ -133,7 +136,8 @@ fn a_loss_near_the_end_costs_little_time() {
     }
 }
 
-/// A worker pauses for 20 ms, 400 round trips, near the end of a sum. The others ask a few times, in pauses that double.
+/// A worker pauses for 20 ms, 400 round trips, near the end of a sum. The others ask a few times, in pauses
+/// that double.
 #[test]
 fn a_pause_near_the_end_costs_a_few_queries() {
     for percent in [50, 80, 95] {
@@ -151,8 +155,9 @@ fn a_pause_near_the_end_costs_a_few_queries() {
     }
 }
 
-/// Twenty tensors of a window each, and one worker that is 6 ms late with each of them, more than a hundred round trips. The
-/// others probe once during the first and once during the second; then they know how late it is.
+/// Twenty tensors of a window each, and one worker that is 6 ms late with each of them, more than a hundred
+/// round trips. The others probe once during the first and once during the second; then they know how late it
+/// is.
 #[test]
 fn stragglers_cost_a_few_probes() {
     let mut scenario = lossy(0, 0.0, 64);
@@ -166,8 +171,8 @@ fn stragglers_cost_a_few_probes() {
     assert!((1..=3 * 2 * 2).contains(&totals.needless), "{}", totals.needless);
 }
 
-/// Losing 0.01, 0.1 and 1 % of all frames in each direction of each of four workers costs less than 1, 2 and 6 % of the time:
-/// the retransmissions are more frames, and the pipe stays full.
+/// Losing 0.01, 0.1 and 1 % of all frames in each direction of each of four workers costs less than 1, 2 and
+/// 6 % of the time: the retransmissions are more frames, and the pipe stays full.
 #[test]
 fn loss_costs_little_more_than_its_frames() {
     let mean = |loss| {
@@ -182,9 +187,9 @@ fn loss_costs_little_more_than_its_frames() {
     }
 }
 
-/// 256 KB by four workers over a fast path, at 1 % loss: the slowest of 100 is to end within 10 ms on busy hosts; the protocol
-/// needs less than 1.7 of them in 99 % of the runs. Of 6,000 seeds 60 need more, 7 to 13 of each thousand: 3 is the
-/// standard deviation, so 20 of a thousand would be another distribution.
+/// 256 KB by four workers over a fast path, at 1 % loss: the slowest of 100 is to end within 10 ms on busy
+/// hosts; the protocol needs less than 1.7 of them in 99 % of the runs. Of 6,000 seeds 60 need more, 7 to 13
+/// of each thousand: 3 is the standard deviation, so 20 of a thousand would be another distribution.
 #[test]
 fn short_operations_have_no_long_tail() {
     let mut times: Vec<u64> = (0..1000).map(|seed| took(&short(seed)) / MICRO).collect();
@@ -195,8 +200,8 @@ fn short_operations_have_no_long_tail() {
 }
 
 //= switchml#4.5 retransmission by the worker
-/// A lost frame blocks its slot for all four workers, and none can tell whose it was: each asks a few times, and the one whose
-/// contribution or result was lost sends its elements again.
+/// A lost frame blocks its slot for all four workers, and none can tell whose it was: each asks a few times,
+/// and the one whose contribution or result was lost sends its elements again.
 #[test]
 fn a_loss_costs_one_retransmission() {
     let totals = run(&link_bound(0, 0.01, 10_000));
@@ -208,7 +213,8 @@ fn a_loss_costs_one_retransmission() {
     assert!(again <= lost && asked <= 8 * lost);
 }
 
-/// Random loss leaves slots uneven; those that were spared take the chunks of the others (SwitchML's figure 7).
+/// Random loss leaves slots uneven; those that were spared take the chunks of the others (SwitchML's figure
+/// 7).
 #[test]
 fn stealing_shortens_the_tail() {
     let mean = |stealing| {

@@ -54,7 +54,8 @@ pub struct Checker {
     truth: Rc<RefCell<Truth>>,
     /// The next tensor to submit.
     next: usize,
-    /// By tensor, the number of first chunks that were summed before this worker started; `None`: all of them.
+    /// By tensor, the number of first chunks that were summed before this worker started; `None`: all of
+    /// them.
     skips: Vec<Option<u64>>,
     /// The operations of each lane: the tensor, and the fence around its memory.
     running: Vec<Vec<(usize, Arc<AtomicBool>)>>,
@@ -210,9 +211,9 @@ impl Truth {
         assert!(is_named, "{what}: {result:?}");
     }
 
-    /// Checks whether an operation may have succeeded or failed; returns whether it succeeded. A sum of integers fails where it
-    /// overflows, and may fail where those of some workers do; on all workers or on none, but for a replacement that came
-    /// in the middle (`is_part`).
+    /// Checks whether an operation may have succeeded or failed; returns whether it succeeded. A sum of
+    /// integers fails where it overflows, and may fail where those of some workers do; on all workers or on
+    /// none, but for a replacement that came in the middle (`is_part`).
     fn check_result(
         &mut self,
         number: usize,
@@ -268,7 +269,8 @@ impl Truth {
     }
 }
 
-/// Memory that may be read and written only where the worker contributes and receives, until the fence is `open`.
+/// Memory that may be read and written only where the worker contributes and receives, until the fence is
+/// `open`.
 struct Fenced {
     bytes: Vec<u8>,
     gives: Range<usize>,

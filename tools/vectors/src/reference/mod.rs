@@ -1,4 +1,5 @@
-//! The aggregator that writes the expectations: the checks, decisions and answers of `sumac_wire` around vectors of numbers.
+//! The aggregator that writes the expectations: the checks, decisions and answers of `sumac_wire` around
+//! vectors of numbers.
 
 mod dynamic;
 mod static_mode;

@@ -17,20 +17,22 @@ use crate::{exit, options::Socket};
 
 /// Sums an array over all workers of a job: reads IN.npy, writes OUT.npy.
 ///
-/// Arrays are float32, float16 or int32, or bfloat16 as uint16, of any shape. All workers run it at the same time with the
-/// same job, world and shape, and each with its own rank.
+/// Arrays are float32, float16 or int32, or bfloat16 as uint16, of any shape. All workers run it at the same
+/// time with the same job, world and shape, and each with its own rank.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     spec: JobSpec,
-    /// Block floating point, as --scale block. The default of static jobs, unless the daemon's configuration has a scale.
+    /// Block floating point, as --scale block. The default of static jobs, unless the daemon's configuration
+    /// has a scale.
     #[arg(long, conflicts_with = "scale")]
     block: bool,
     /// Disable the congestion window, as --congestion-control=false.
     #[arg(long, conflicts_with = "congestion_control")]
     no_congestion_control: bool,
-    /// The join token of `sumac-agg token`, or the job's secret; default: the daemon's. Command lines are visible to other users: prefer --secret-file.
+    /// The join token of `sumac-agg token`, or the job's secret; default: the daemon's. Command lines are
+    /// visible to other users: prefer --secret-file.
     #[arg(long, env = "SUMAC_SECRET", hide_env_values = true)]
     secret: Option<String>,
     /// A file with the join token, or the job's secret.

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 /// A counter that the daemon increments and the trainer reads.
 ///
-/// Both share the open file, so a hostile trainer can fill the counter and clear `O_NONBLOCK`; a write would then wait
-/// for a reader. Only the thread of that trainer's own session signals, so that no other one waits.
+/// Both share the open file, so a hostile trainer can fill the counter and clear `O_NONBLOCK`; a write would
+/// then wait for a reader. Only the thread of that trainer's own session signals, so that no other one waits.
 #[derive(Debug)]
 pub(crate) struct CompletionEvent {
     pub(crate) eventfd: OwnedFd,

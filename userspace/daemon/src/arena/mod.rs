@@ -1,4 +1,5 @@
-//! The handles beside the core's state, by the same ids: mappings and their leases, completion words, eventfds, outboxes.
+//! The handles beside the core's state, by the same ids: mappings and their leases, completion words,
+//! eventfds, outboxes.
 
 mod buffer;
 mod event;

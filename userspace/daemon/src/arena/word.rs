@@ -1,5 +1,5 @@
-//! The completion word of an operation: 64 bits of a client's region, by which the client learns of the end without a
-//! system call.
+//! The completion word of an operation: 64 bits of a client's region, by which the client learns of the end
+//! without a system call.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use sumac_memory::{LeaseError, Word};
 
 use super::region::MappedRegion;
 
-/// The word is set once: by [`CompletionWord::set`], or when it is dropped, as that of an operation that has failed.
+/// The word is set once: by [`CompletionWord::set`], or when it is dropped, as that of an operation that has
+/// failed.
 #[derive(Debug)]
 pub(super) struct CompletionWord {
     word: Option<Word>,

@@ -46,8 +46,8 @@ impl Entries {
     }
 }
 
-/// The memberships of the multicast groups of jobs' results, by job. The frames arrive through AF_XDP; the NIC's filter and
-/// the switches require the membership.
+/// The memberships of the multicast groups of jobs' results, by job. The frames arrive through AF_XDP; the
+/// NIC's filter and the switches require the membership.
 #[derive(Debug, Default)]
 pub(super) struct Groups(HashMap<u16, UdpSocket>);
 

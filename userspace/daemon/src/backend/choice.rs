@@ -35,8 +35,8 @@ impl FramePath {
         }
     }
 
-    /// Returns why `auto` prefers AF_XDP to UDP sockets. Measured on veths with 4 workers, 5,000,000 elements, MTU 1500, 64 slots and
-    /// release builds, on 2 cores without other work: two runs of 8 sums.
+    /// Returns why `auto` prefers AF_XDP to UDP sockets. Measured on veths with 4 workers, 5,000,000
+    /// elements, MTU 1500, 64 slots and release builds, on 2 cores without other work: two runs of 8 sums.
     ///
     /// | workers, aggregator (`sumac-lab run --backend`) | shortest | medians | CPU of daemons and aggregator for 8 |
     /// | --- | --- | --- | --- |
@@ -45,8 +45,9 @@ impl FramePath {
     /// | UDP, XDP program (`mixed`) | 0.147 s | 0.174, 0.192 s | 0.96, 0.85 s |
     /// | UDP, process (`udp`) | 0.141 s | 0.147, 0.196 s | 1.35, 1.34 s |
     ///
-    /// Of 1,024 elements AF_XDP's sum takes 0.17 ms, UDP's 0.27 (`sumac-figures latency`, 2 workers). And an aggregator with
-    /// several workers behind one port sends results to a group, which UDP sockets do not join.
+    /// Of 1,024 elements AF_XDP's sum takes 0.17 ms, UDP's 0.27 (`sumac-figures latency`, 2 workers). And an
+    /// aggregator with several workers behind one port sends results to a group, which UDP sockets do not
+    /// join.
     pub(crate) fn reason(self) -> &'static str {
         match self {
             FramePath::ZeroCopy => "the driver passes AF_XDP's frames without a copy (zero-copy)",

@@ -77,7 +77,8 @@ impl std::fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// Sets up the configured backend, without threads. `auto` logs its choice; UDP is a warning, since it is slower.
+    /// Sets up the configured backend, without threads. `auto` logs its choice; UDP is a warning, since it is
+    /// slower.
     pub(crate) fn set_up(
         config: &Config,
         control: Option<SocketAddr>,
@@ -103,8 +104,8 @@ impl Backend {
         Ok(PreparedBackend { setup, fallback, control })
     }
 
-    /// Sets up the backend of another daemon, which has frozen it: with its UDP sockets, or with sockets of its own where the
-    /// other one has closed those of AF_XDP.
+    /// Sets up the backend of another daemon, which has frozen it: with its UDP sockets, or with sockets of
+    /// its own where the other one has closed those of AF_XDP.
     pub(crate) fn take_over(
         config: &Config,
         control: Option<SocketAddr>,
@@ -129,7 +130,8 @@ impl Backend {
         Ok(PreparedBackend { setup, fallback, control })
     }
 
-    /// Closes the sockets of AF_XDP, and lets another daemon claim the program. Returns whether every frame is accounted for.
+    /// Closes the sockets of AF_XDP, and lets another daemon claim the program. Returns whether every frame
+    /// is accounted for.
     pub(crate) fn close_interface(&self) -> bool {
         let is_conserved = self.datapath.close_io();
         if let Some(mut admitted) = self.admitted() {
@@ -286,7 +288,8 @@ impl Backend {
         Ok(plan)
     }
 
-    /// The rate of the link that data goes through, in bits per second; one that is not known is taken for 100 Gbit/s.
+    /// The rate of the link that data goes through, in bits per second; one that is not known is taken for
+    /// 100 Gbit/s.
     fn line_rate(&self) -> u64 {
         const UNKNOWN: u64 = 100_000;
         let ip = self.local().ip;
@@ -298,7 +301,8 @@ impl Backend {
         megabits.map_or(UNKNOWN, i64::unsigned_abs) * 1_000_000
     }
 
-    /// Returns the path to a job's aggregator, where it has one. A dynamic job does without one that cannot be reached.
+    /// Returns the path to a job's aggregator, where it has one. A dynamic job does without one that cannot
+    /// be reached.
     fn aggregator(&self, Grant { terms, placement }: &Grant) -> Result<Option<Peer>, Failure> {
         if placement.aggregator == PlaneKind::None {
             return Ok(None);
@@ -314,7 +318,8 @@ impl Backend {
         }
     }
 
-    /// Returns the paths to parameter hosts or workers. One that does not answer is reached by way of an aggregator.
+    /// Returns the paths to parameter hosts or workers. One that does not answer is reached by way of an
+    /// aggregator.
     fn paths(
         &self,
         job: u16,

@@ -1,4 +1,5 @@
-//! The explicit paths of packets: MLT's source routing (section 4.2.1), by next hops and VLANs of the interface.
+//! The explicit paths of packets: MLT's source routing (section 4.2.1), by next hops and VLANs of the
+//! interface.
 
 use std::net::Ipv4Addr;
 
@@ -27,8 +28,8 @@ pub(super) struct Outlet {
     pub index: u32,
 }
 
-/// Resolves the configured routes by `look_up`. One whose next hop does not answer is left out while there are others: packets on it
-/// would only be lost.
+/// Resolves the configured routes by `look_up`. One whose next hop does not answer is left out while there
+/// are others: packets on it would only be lost.
 pub(super) fn resolve(
     configured: &[RouteConfig],
     outlet: &Outlet,
@@ -74,7 +75,8 @@ mod tests {
         Ipv4Addr::new(10, 0, 0, last)
     }
 
-    /// Interface 3 has neighbours 1 and 2, and its VLAN neighbour 4; 5 is behind 1, 6 elsewhere, and 7 and 8 do not answer.
+    /// Interface 3 has neighbours 1 and 2, and its VLAN neighbour 4; 5 is behind 1, 6 elsewhere, and 7 and 8
+    /// do not answer.
     fn look_up(via: Ipv4Addr) -> Result<Neighbour, ResolveError> {
         let last = via.octets()[3];
         let (ifindex, ifname, vlan_of) = match last {

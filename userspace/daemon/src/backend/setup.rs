@@ -30,7 +30,8 @@ pub(super) enum FormerJobs {
     Kept,
 }
 
-/// A backend that is set up: this host's address, the program (XDP), and a queue or socket for each thread of the data path.
+/// A backend that is set up: this host's address, the program (XDP), and a queue or socket for each thread of
+/// the data path.
 pub(crate) type Setup = (Local, Option<AdmittedJobs>, Vec<Box<dyn FrameIo>>);
 
 pub(super) fn udp(config: &Config) -> Result<Setup, BackendError> {
@@ -59,8 +60,8 @@ fn over_udp(
     Ok((Local { ip, port, mac: [0; 6] }, None, ios))
 }
 
-/// Returns the interface and the address of the data plane. `control`: the control plane, whose route they are of unless the
-/// configuration states more.
+/// Returns the interface and the address of the data plane. `control`: the control plane, whose route they
+/// are of unless the configuration states more.
 fn data_path(config: &Config, control: Option<SocketAddr>) -> Result<(String, Ipv4Addr), BackendError> {
     if let (Some(ifname), Some(ip)) = (&config.interface, config.address) {
         return Ok((ifname.clone(), ip));
@@ -148,7 +149,8 @@ fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Resu
     attach_configured(config, ifname)
 }
 
-/// Attaches the program to the interface of the data plane, in place of a former one. `control`: as for [`data_path`].
+/// Attaches the program to the interface of the data plane, in place of a former one. `control`: as for
+/// [`data_path`].
 pub(crate) fn attach_program(config: &Config, control: Option<SocketAddr>) -> Result<Attached, BackendError> {
     attach_configured(config, &data_path(config, control)?.0)
 }

@@ -26,8 +26,8 @@ const MIN_BUFFERS: u64 = 512 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendChoice {
-    /// AF_XDP where its sockets can be bound, with zero-copy or without; else UDP, with a warning. The reason is logged and
-    /// reported.
+    /// AF_XDP where its sockets can be bound, with zero-copy or without; else UDP, with a warning. The reason
+    /// is logged and reported.
     #[default]
     Auto,
     /// AF_XDP, or the daemon does not start.
@@ -42,12 +42,13 @@ pub enum BackendChoice {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The control plane, as `host:port`, of jobs whose trainers name none. A host name is resolved when the daemon starts, to
-    /// IPv4 if possible.
+    /// The control plane, as `host:port`, of jobs whose trainers name none. A host name is resolved when the
+    /// daemon starts, to IPv4 if possible.
     #[schemars(with = "Option<String>")]
     pub aggregator: Option<HostPort>,
-    /// The join token (`sumac-agg token`) of `aggregator`, for jobs without one of their own, and for no other control plane.
-    /// A configuration with a secret in it must be its owner's alone (`chmod 600`), and the owner root or the daemon's user.
+    /// The join token (`sumac-agg token`) of `aggregator`, for jobs without one of their own, and for no
+    /// other control plane. A configuration with a secret in it must be its owner's alone (`chmod 600`), and
+    /// the owner root or the daemon's user.
     pub secret: Option<String>,
     /// The file with that token, instead of `secret`. The same rule holds for it.
     pub secret_file: Option<PathBuf>,
@@ -57,7 +58,8 @@ pub struct Config {
     /// The users that may open jobs under the daemon's secrets, besides root and the daemon's own.
     #[serde(default)]
     pub allow: Vec<AccessRule>,
-    /// The authorities that sign the certificates of control planes, PEM; absent: the token's fingerprint counts.
+    /// The authorities that sign the certificates of control planes, PEM; absent: the token's fingerprint
+    /// counts.
     pub tls_ca: Option<PathBuf>,
     /// This host's own certificate, PEM, for control planes that ask for one.
     pub tls_cert: Option<PathBuf>,
@@ -69,8 +71,8 @@ pub struct Config {
     /// The socket's permissions, octal digits in a string.
     #[serde(default = "default_socket_mode")]
     pub socket_mode: String,
-    /// The socket's group, by name or number, whose members connect as `socket_mode` permits; absent: that of the daemon's
-    /// process.
+    /// The socket's group, by name or number, whose members connect as `socket_mode` permits; absent: that of
+    /// the daemon's process.
     pub socket_group: Option<Principal>,
     /// The users that may connect besides root and the daemon's own; absent: all that `socket_mode` permits.
     pub allow_uids: Option<Vec<u32>>,
@@ -82,7 +84,8 @@ pub struct Config {
     /// The mode in which the program and the sockets are bound (XDP), if the daemon attaches the program.
     #[serde(default)]
     pub mode: HostMode,
-    /// Whether rules in the NIC steer packets to queues (XDP), if the daemon attaches the program; as `sumac attach --steer`.
+    /// Whether rules in the NIC steer packets to queues (XDP), if the daemon attaches the program; as `sumac
+    /// attach --steer`.
     #[serde(default)]
     pub steer: Steer,
     /// The receive queues to bind (XDP), which shards take in ascending order; absent: all.
@@ -92,36 +95,39 @@ pub struct Config {
     pub pin_root: PathBuf,
     /// This host's address in the data plane; absent: that of the route to the aggregator.
     pub address: Option<Ipv4Addr>,
-    /// The UDP port of shard 0 (XDP). An attached program keeps its own ports, with a warning; `sumac detach` first to change
-    /// them.
+    /// The UDP port of shard 0 (XDP). An attached program keeps its own ports, with a warning; `sumac detach`
+    /// first to change them.
     #[serde(default = "default_base_port")]
     pub base_port: u16,
     /// The number of ports from `base_port` on that are Sumac's (XDP), one for each shard.
     #[serde(default = "one")]
     pub shards: u16,
-    /// The CPUs of the data path's threads, in the order of the queues (over UDP, of the shards); empty: not pinned.
+    /// The CPUs of the data path's threads, in the order of the queues (over UDP, of the shards); empty: not
+    /// pinned.
     #[serde(default)]
     pub cpus: Vec<usize>,
-    /// Paths of packets, 1 to 256: UDP source ports, by which ECMP chooses routes. Over UDP each is a socket, and a batch is
-    /// sent by one system call for each. Absent: 64, and over UDP 1.
+    /// Paths of packets, 1 to 256: UDP source ports, by which ECMP chooses routes. Over UDP each is a socket,
+    /// and a batch is sent by one system call for each. Absent: 64, and over UDP 1.
     pub paths: Option<u16>,
-    /// Explicit paths of packets, by next hop and VLAN (XDP): path number *p* takes entry *p* modulo how many there are. Empty:
-    /// the kernel's route alone.
+    /// Explicit paths of packets, by next hop and VLAN (XDP): path number *p* takes entry *p* modulo how many
+    /// there are. Empty: the kernel's route alone.
     #[serde(default)]
     pub routes: Vec<RouteConfig>,
     /// The default of jobs: slots of each lane, a power of two; absent: measured.
     pub slots: Option<u32>,
     /// The default of jobs: 32-bit words per packet; absent: the most that MTU and aggregator allow.
     pub elements: Option<u16>,
-    /// The default of jobs: the factor for floats; a power of two loses nothing. Absent: block floating point.
+    /// The default of jobs: the factor for floats; a power of two loses nothing. Absent: block floating
+    /// point.
     pub scale: Option<f32>,
     /// Whether packets have a UDP checksum (XDP); the same on all workers of a job.
     #[serde(default = "yes")]
     pub checksum: bool,
-    /// The most memory that trainers may register in all, in MiB; a user at most half of it. Absent: the host's memory.
+    /// The most memory that trainers may register in all, in MiB; a user at most half of it. Absent: the
+    /// host's memory.
     pub memory_mib: Option<u64>,
-    /// The most memory of its own that the daemon holds for trainers, in MiB: connections, jobs, queued operations; for a user at
-    /// most half of it. Absent: an eighth of the host's memory, at least 512.
+    /// The most memory of its own that the daemon holds for trainers, in MiB: connections, jobs, queued
+    /// operations; for a user at most half of it. Absent: an eighth of the host's memory, at least 512.
     pub buffers_mib: Option<u64>,
     /// The time that a job waits for its workers, in seconds.
     #[serde(default = "default_join_timeout")]
@@ -134,12 +140,12 @@ pub struct Config {
     /// Whether system calls are restricted to those that the daemon uses (seccomp). `sumac status` shows it.
     #[serde(default = "yes")]
     pub seccomp: bool,
-    /// Whether another daemon can take trainers and jobs over. Then trainers may punch holes into the memory that they have
-    /// registered, whose pages count as the daemon's.
+    /// Whether another daemon can take trainers and jobs over. Then trainers may punch holes into the memory
+    /// that they have registered, whose pages count as the daemon's.
     #[serde(default = "yes")]
     pub live_upgrade: bool,
-    /// Makes this daemon a parameter host of dynamic jobs, besides its service to trainers; `sumac daemon --parameter-host`
-    /// does the same.
+    /// Makes this daemon a parameter host of dynamic jobs, besides its service to trainers; `sumac daemon
+    /// --parameter-host` does the same.
     pub parameter_host: Option<ParameterHost>,
 }
 

@@ -255,8 +255,9 @@ impl Engines {
         self.parameter_host.host.on_timeout(now);
     }
 
-    /// Sends the engines' packets in turns with a flush after each. A lane of a lower class waits until those of higher
-    /// classes have nothing to send. An error ends the round; unsent packets are retransmitted by timers.
+    /// Sends the engines' packets in turns with a flush after each. A lane of a lower class waits until those
+    /// of higher classes have nothing to send. An error ends the round; unsent packets are retransmitted by
+    /// timers.
     pub(super) fn transmit(&mut self, now: Time, io: &mut dyn FrameIo) -> io::Result<()> {
         loop {
             // First: other workers wait for these results, and answer them in the same batch.

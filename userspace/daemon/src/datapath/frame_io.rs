@@ -105,7 +105,8 @@ pub trait FrameIo: Send {
     /// Sets the address that frames come from, after that of the interface has changed.
     fn set_mac(&mut self, _mac: [u8; 6]) {}
 
-    /// Sets the explicit paths, of which packets take the one of their path's number, modulo how many there are.
+    /// Sets the explicit paths, of which packets take the one of their path's number, modulo how many there
+    /// are.
     fn set_routes(&mut self, _routes: &[Route]) {}
 
     fn report(&self) -> IoReport;
@@ -126,7 +127,8 @@ pub(super) fn take_turn(io: &mut dyn FrameIo, build: Build<'_>) -> io::Result<bo
     Ok(true)
 }
 
-/// Waits until one of `fds` is ready, a signal arrives, or `deadline`. Returns whether the last of them is readable.
+/// Waits until one of `fds` is ready, a signal arrives, or `deadline`. Returns whether the last of them is
+/// readable.
 pub(super) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], deadline: Option<Instant>) -> io::Result<bool> {
     let mut polled: Vec<PollFd<'_>> = fds.iter().map(|(fd, flags)| PollFd::new(*fd, *flags)).collect();
     let timeout = deadline.map(|deadline| TimeSpec::from(deadline.saturating_duration_since(Instant::now())));
@@ -156,7 +158,8 @@ pub struct IoReport {
     /// The explicit paths (XDP).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
-    /// Packets, and the batches that they were in: of a system call (XDP), or of a message of a run of packets (UDP).
+    /// Packets, and the batches that they were in: of a system call (XDP), or of a message of a run of
+    /// packets (UDP).
     #[serde(flatten)]
     pub counts: Counts,
     /// Packets of this host to itself, neither sent nor received (XDP).

@@ -47,8 +47,8 @@ pub struct Datapath {
 }
 
 impl Datapath {
-    /// Starts a thread for each of `ios`, pinned to the CPU at its index in `cpus`, if there is one. A CPU that does
-    /// not exist is a warning. `sink` receives the events on those threads.
+    /// Starts a thread for each of `ios`, pinned to the CPU at its index in `cpus`, if there is one. A CPU
+    /// that does not exist is a warning. `sink` receives the events on those threads.
     pub fn start(
         name: &str,
         ios: Vec<Box<dyn FrameIo>>,
@@ -110,7 +110,8 @@ impl Datapath {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Gives the threads other sockets, after their interface was made anew. Returns `false` when there are not as many.
+    /// Gives the threads other sockets, after their interface was made anew. Returns `false` when there are
+    /// not as many.
     pub(crate) fn replace_io(&self, ios: Vec<Box<dyn FrameIo>>) -> bool {
         if ios.len() != self.links.len() {
             return false;
@@ -243,14 +244,14 @@ impl Datapath {
         self.try_on_all(move |thread| thread.engines.start(job, slots)).map(drop)
     }
 
-    /// Continues a dynamic job in another epoch, after a worker was replaced (ATP appendix A.3). Chunks without a
-    /// result are retransmitted. `resume`: the first chunk of each lane that is not summed.
+    /// Continues a dynamic job in another epoch, after a worker was replaced (ATP appendix A.3). Chunks
+    /// without a result are retransmitted. `resume`: the first chunk of each lane that is not summed.
     pub fn renew_job(&self, job: u16, epoch: u16, resume: Vec<u32>) -> Result<(), InstallError> {
         self.try_on_all(move |thread| thread.engines.renew(thread.now(), job, epoch, &resume)).map(drop)
     }
 
-    /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Rejected`] follows, with `id`.
-    /// Returns `false` when the thread has ended.
+    /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Rejected`] follows, with
+    /// `id`. Returns `false` when the thread has ended.
     pub fn submit(&self, job: u16, lane: u16, id: FragmentKey, operation: Operation) -> bool {
         let shards = self.jobs().get(&job).map_or(1, |job| job.shards);
         let link = &self.links[thread_of(lane, shards, self.links.len())];
@@ -291,8 +292,8 @@ impl Datapath {
         added.map(drop)
     }
 
-    /// Continues a parameter host's job in another epoch, after a worker was replaced (ATP appendix A.3). Returns the
-    /// first chunk of each lane that is not summed.
+    /// Continues a parameter host's job in another epoch, after a worker was replaced (ATP appendix A.3).
+    /// Returns the first chunk of each lane that is not summed.
     pub fn renew_parameter_job(
         &self,
         job: u16,
@@ -313,8 +314,8 @@ impl Datapath {
         removed.is_some_and(|removed| removed.contains(&true))
     }
 
-    /// Returns the threads' reports, none older than this call; `None` when a thread has ended. It may wait for a few
-    /// milliseconds: a thread makes reports at intervals, however many are asked for.
+    /// Returns the threads' reports, none older than this call; `None` when a thread has ended. It may wait
+    /// for a few milliseconds: a thread makes reports at intervals, however many are asked for.
     pub fn stats(&self) -> Option<Vec<DatapathStats>> {
         let ask = |link: &Link| {
             let wanted = link.snapshot.ask();

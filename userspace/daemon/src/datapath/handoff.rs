@@ -1,8 +1,8 @@
 //! Packets that one thread passes to another.
 //!
 //! A lane belongs to one thread, and its packets should arrive on that thread's queue: by the NIC's flow
-//! steering, or by the CPU that a veth's frames were redirected to. A packet of another thread's lane is copied
-//! into that thread's handoff queue and counted as `crossed`.
+//! steering, or by the CPU that a veth's frames were redirected to. A packet of another thread's lane is
+//! copied into that thread's handoff queue and counted as `crossed`.
 
 use std::io;
 use std::net::SocketAddrV4;

@@ -1,7 +1,7 @@
 //! The handover of lanes to another daemon: their state between two packets.
 //!
-//! Frozen threads execute commands, and neither send nor receive. Packets that arrive meanwhile wait in the sockets, or are
-//! lost and sent again.
+//! Frozen threads execute commands, and neither send nor receive. Packets that arrive meanwhile wait in the
+//! sockets, or are lost and sent again.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -36,8 +36,8 @@ pub(super) struct Lane {
     pub(super) ids: BTreeMap<OpId, Submitted>,
     /// The operations that were submitted since the last transmission.
     unsent: Vec<OpId>,
-    /// Puts the ends into the order of submission. In a direct job operations are reported as they end: other workers may wait
-    /// for what this one does then.
+    /// Puts the ends into the order of submission. In a direct job operations are reported as they end: other
+    /// workers may wait for what this one does then.
     pub(super) ended: Option<CompletionQueue>,
     reported: Reported,
 }
@@ -52,7 +52,8 @@ pub(super) fn check_capacity(needed: usize, io: &dyn FrameIo) -> Result<(), Inst
     Ok(())
 }
 
-/// A fragment in an engine: its key, when its first packets have left, and whether the engine still needs its memory.
+/// A fragment in an engine: its key, when its first packets have left, and whether the engine still needs its
+/// memory.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct OperationState {
     pub(super) number: OpId,

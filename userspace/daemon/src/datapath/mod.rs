@@ -1,10 +1,12 @@
 //! The data path: a thread for each AF_XDP queue or UDP socket, which drives the engines of its lanes.
 //!
-//! A lane of a job is on one thread, with its slots, its engine and its queue: threads share no state per packet.
+//! A lane of a job is on one thread, with its slots, its engine and its queue: threads share no state per
+//! packet.
 //!
-//! A tensor is copied by no other pass than these: the engine reads the trainer's registered memory and writes converted
-//! elements into a frame of the UMEM ([`frame_io::FrameIo::transmit`]), and it reads a received frame in place
-//! ([`frame_io::FrameIo::receive`]) and writes converted elements into the trainer's memory.
+//! A tensor is copied by no other pass than these: the engine reads the trainer's registered memory and
+//! writes converted elements into a frame of the UMEM ([`frame_io::FrameIo::transmit`]), and it reads a
+//! received frame in place ([`frame_io::FrameIo::receive`]) and writes converted elements into the trainer's
+//! memory.
 
 mod engines;
 pub mod frame_io;

@@ -73,7 +73,8 @@ impl ThreadParameterHost {
         Ok(firsts)
     }
 
-    /// Returns the shard whose port a packet arrived at, and the thread of that shard; `None` for an unknown job.
+    /// Returns the shard whose port a packet arrived at, and the thread of that shard; `None` for an unknown
+    /// job.
     pub(super) fn shard(&self, received: &Received<'_>) -> Option<(u16, usize)> {
         let job = received.header.job;
         let entry = self.jobs.iter().find(|entry| entry.number == job)?;

@@ -1,7 +1,7 @@
 //! The report of a data path thread, as it last published it.
 //!
-//! The thread makes a report when one is wanted, at most one in [`INTERVAL`], however many ask. Those who ask wait for the
-//! next one, without the thread's attention.
+//! The thread makes a report when one is wanted, at most one in [`INTERVAL`], however many ask. Those who ask
+//! wait for the next one, without the thread's attention.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -55,7 +55,8 @@ impl Snapshot {
         (state.published >= wanted.number).then(|| state.report.clone())
     }
 
-    /// Returns the time from which the thread is to publish a report, if one is wanted. `last`: that of the last one.
+    /// Returns the time from which the thread is to publish a report, if one is wanted. `last`: that of the
+    /// last one.
     pub(super) fn due(&self, last: Option<Instant>) -> Option<Instant> {
         let due = || last.map_or_else(Instant::now, |last| last + INTERVAL);
         self.is_wanted.load(Ordering::Acquire).then(due)

@@ -28,8 +28,8 @@ pub struct DatapathStats {
 }
 
 impl DatapathStats {
-    /// Returns each job of all threads, as the sum of its lanes, and its lanes. A job is in the state of its slowest
-    /// lane, and failed when one is.
+    /// Returns each job of all threads, as the sum of its lanes, and its lanes. A job is in the state of its
+    /// slowest lane, and failed when one is.
     pub fn merge_jobs(threads: &[DatapathStats]) -> Vec<(JobStats, Vec<JobStats>)> {
         let mut jobs: Vec<(JobStats, Vec<JobStats>)> = Vec::new();
         for lane in threads.iter().flat_map(|thread| &thread.jobs) {

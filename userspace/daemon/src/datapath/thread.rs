@@ -65,8 +65,8 @@ impl DatapathThread {
         }
     }
 
-    /// The engines' clock is that of all processes of the machine: an operation's fragments are on several threads, and its
-    /// client has the times of its steps.
+    /// The engines' clock is that of all processes of the machine: an operation's fragments are on several
+    /// threads, and its client has the times of its steps.
     #[expect(clippy::unused_self, reason = "commands that run on a thread ask it for the time")]
     pub(super) fn now(&self) -> Time {
         Time(monotonic_ns())
@@ -127,7 +127,8 @@ impl DatapathThread {
         crossed + self.check("receive", outcome).unwrap_or(0)
     }
 
-    /// Runs timers, sends packets and reports events. Returns `false` when sending failed and some lanes had no turn.
+    /// Runs timers, sends packets and reports events. Returns `false` when sending failed and some lanes had
+    /// no turn.
     fn advance(&mut self) -> bool {
         let now = self.now();
         self.engines.on_time(now);

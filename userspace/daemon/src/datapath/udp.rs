@@ -113,7 +113,8 @@ impl UdpFrameIo {
         Ok(self)
     }
 
-    /// Sends the first staged datagram, and those after it that can go with it. Returns how many the kernel took.
+    /// Sends the first staged datagram, and those after it that can go with it. Returns how many the kernel
+    /// took.
     fn send_some(&mut self) -> nix::Result<usize> {
         let UdpFrameIo { socket, paths, outgoing, staged, taken, .. } = self;
         let rest = &staged[*taken..];
@@ -262,7 +263,8 @@ mod tests {
         }
     }
 
-    /// Sends packets with these DSCP and ECN bytes. Returns the numbers of those that arrived, and whether they were marked.
+    /// Sends packets with these DSCP and ECN bytes. Returns the numbers of those that arrived, and whether
+    /// they were marked.
     fn exchange(
         one: &mut UdpFrameIo,
         other: &mut UdpFrameIo,

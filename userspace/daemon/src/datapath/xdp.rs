@@ -143,8 +143,8 @@ fn route_of(packet: &Outgoing, routes: &[Route]) -> Route {
     at.and_then(|at| routes.get(at)).copied().unwrap_or_default()
 }
 
-/// Writes the headers in front of a payload that stands behind them, with room for a tag where the route has one. Returns the
-/// frame's length; `None` for a packet that is too long.
+/// Writes the headers in front of a payload that stands behind them, with room for a tag where the route has
+/// one. Returns the frame's length; `None` for a packet that is too long.
 fn emit(bytes: &mut [u8], to: &Endpoints, packet: &Outgoing, vlan: Option<u16>) -> Option<usize> {
     let Some(vlan) = vlan else { return frame::emit(bytes, to, packet.len, packet.checksum) };
     let len = frame::emit(bytes.get_mut(VLAN_LEN..)?, to, packet.len, packet.checksum)?;

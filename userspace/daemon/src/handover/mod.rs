@@ -12,8 +12,8 @@
 //!     | <-- go --------------------------------- |  ends
 //! ```
 //!
-//! Until `ready` the predecessor goes on when the successor ends or is silent. Nothing was lost: the successor neither sends
-//! nor receives before `go`.
+//! Until `ready` the predecessor goes on when the successor ends or is silent. Nothing was lost: the
+//! successor neither sends nor receives before `go`.
 
 mod channel;
 mod predecessor;

@@ -61,7 +61,8 @@ impl Parts {
     }
 }
 
-/// Creates the socket at which successors ask; that of a dead daemon is replaced. The trainers' socket is this daemon's.
+/// Creates the socket at which successors ask; that of a dead daemon is replaced. The trainers' socket is
+/// this daemon's.
 pub(crate) fn listen(path: &Path) -> Result<OwnedFd, ServeError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

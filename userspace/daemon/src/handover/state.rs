@@ -46,8 +46,9 @@ pub(super) enum Answer {
     Go,
 }
 
-/// All that a daemon hands over but the descriptors, which are in this order: the trainers' socket, that of metrics if there
-/// is one, the data path's UDP sockets, of each connection its socket and its jobs' eventfds, and the regions' files.
+/// All that a daemon hands over but the descriptors, which are in this order: the trainers' socket, that of
+/// metrics if there is one, the data path's UDP sockets, of each connection its socket and its jobs'
+/// eventfds, and the regions' files.
 #[derive(Serialize, Deserialize)]
 pub(super) struct HandoverState {
     pub(super) is_xdp: bool,

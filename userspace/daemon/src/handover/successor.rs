@@ -149,7 +149,8 @@ impl Takeover {
         self.listener.take().ok_or_else(|| short("the trainers' socket"))
     }
 
-    /// Makes the handles of sessions and jobs anew, in a daemon whose data path is frozen, and has the other one end.
+    /// Makes the handles of sessions and jobs anew, in a daemon whose data path is frozen, and has the other
+    /// one end.
     pub(crate) fn resume(self, context: JobContext, sessions: &Sessions) -> Result<Resumed, HandoverError> {
         let Takeover { channel, state, handles, .. } = self;
         let core = context.core.clone();

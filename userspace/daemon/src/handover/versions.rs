@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 
-/// The version of the state that daemons hand over: that of the types in it. It grows with every change of one of them.
+/// The version of the state that daemons hand over: that of the types in it. It grows with every change of
+/// one of them.
 const FORMAT: u32 = 3;
 
 /// The versions of a daemon.

@@ -1,5 +1,5 @@
-//! The event loop of an open job: events of its control plane and ticks go to the core, posts go to the control plane, until the
-//! core ends the job.
+//! The event loop of an open job: events of its control plane and ticks go to the core, posts go to the
+//! control plane, until the core ends the job.
 
 use std::time::Duration;
 

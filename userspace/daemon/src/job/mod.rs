@@ -1,5 +1,5 @@
-//! The task of a job on this host, from joining to leaving: the job's membership in its control plane, and its installation in the
-//! data path. The core decides what becomes of it.
+//! The task of a job on this host, from joining to leaving: the job's membership in its control plane, and
+//! its installation in the data path. The core decides what becomes of it.
 
 mod live;
 mod start;

@@ -31,8 +31,8 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// Waits for another worker's report of the position at which this one continues, which replaces a dead one.
-    /// Meanwhile another may be replaced, and there is a later epoch. `None`: no report will come.
+    /// Waits for another worker's report of the position at which this one continues, which replaces a dead
+    /// one. Meanwhile another may be replaced, and there is a later epoch. `None`: no report will come.
     pub(super) async fn resume_point(&mut self, mut grant: Grant) -> Option<(Grant, ResumePoint)> {
         // The last report, with its epoch: it may come before the grant of that epoch.
         let mut reported: Option<(u16, ResumePoint)> = None;
@@ -84,7 +84,8 @@ impl JobTask {
             .map_err(|error| explain::join_error(&error, self.plan.order()))
     }
 
-    /// Takes the job's name. Waits for the end of a job that has it: a restarted trainer may meet its former job.
+    /// Takes the job's name. Waits for the end of a job that has it: a restarted trainer may meet its former
+    /// job.
     async fn take_name(&self) -> Result<(), Failure> {
         let (core, name) = (&self.context.core, &self.plan.spec.job);
         let deadline = Instant::now() + NAME_TIMEOUT;
@@ -104,8 +105,8 @@ impl JobTask {
         }
     }
 
-    /// Returns this worker's grant, and its first operation: a worker that replaces another one receives it from the other
-    /// workers. A single worker starts anew.
+    /// Returns this worker's grant, and its first operation: a worker that replaces another one receives it
+    /// from the other workers. A single worker starts anew.
     pub(super) async fn resume_point(
         &self,
         member: &Member,

@@ -1,6 +1,7 @@
 //! The daemon's metrics for Prometheus, and the list of them.
 //!
-//! A scrape reads the data path's snapshot, as `stats` does. It neither stops nor wakes a thread of the data path.
+//! A scrape reads the data path's snapshot, as `stats` does. It neither stops nor wakes a thread of the data
+//! path.
 
 mod daemon;
 mod jobs;

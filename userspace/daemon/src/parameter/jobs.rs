@@ -1,7 +1,7 @@
 //! The jobs of this parameter host, and the time of their last packets.
 //!
-//! A dynamic job outlives its control plane. So a parameter host that registers at a restarted control plane keeps its
-//! former jobs while they receive packets.
+//! A dynamic job outlives its control plane. So a parameter host that registers at a restarted control plane
+//! keeps its former jobs while they receive packets.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -39,7 +39,8 @@ pub enum ParameterHostError {
     Incomplete,
 }
 
-/// Returns the control plane that this daemon registers with and its name there; `None` when it is no parameter host.
+/// Returns the control plane that this daemon registers with and its name there; `None` when it is no
+/// parameter host.
 pub(crate) fn registration(config: &Config) -> Result<Option<(Endpoint, String)>, ParameterHostError> {
     let Some(host) = &config.parameter_host else { return Ok(None) };
     let control = host.control.as_ref().or(config.aggregator.as_ref());

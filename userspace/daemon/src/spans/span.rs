@@ -1,7 +1,7 @@
 //! The spans of one operation: one of the whole, and one of each step below it.
 //!
-//! All workers of a job give an operation the same trace: its number is derived from the job's token, which they share, and the
-//! operation's id. So the spans of all ranks lie side by side.
+//! All workers of a job give an operation the same trace: its number is derived from the job's token, which
+//! they share, and the operation's id. So the spans of all ranks lie side by side.
 
 use std::time::{Duration, SystemTime};
 
@@ -54,7 +54,8 @@ impl Clock {
     }
 }
 
-/// Returns the steps with their beginnings and ends. A step that was not reached, of an operation that failed, is left out.
+/// Returns the steps with their beginnings and ends. A step that was not reached, of an operation that
+/// failed, is left out.
 fn steps(timing: &Timing) -> Vec<(&'static str, u64, u64)> {
     let Timing { received_ns, taken_ns, sent_ns, arrived_ns, ended_ns } = *timing;
     let ends =

@@ -315,8 +315,8 @@ fn a_replacement_resumes_at_the_first_unsummed_chunk() {
     assert_eq!(unknown, Err(InstallError::UnknownJob { job: 8 }));
 }
 
-/// Three workers of which two are parameter hosts as well, each of one shard: where there is no aggregator, and where it does
-/// not answer.
+/// Three workers of which two are parameter hosts as well, each of one shard: where there is no aggregator,
+/// and where it does not answer.
 #[test]
 fn workers_sum_at_each_other_without_an_aggregator() {
     for slots in [0, 64] {

@@ -1,5 +1,5 @@
-//! Tests in a network namespace of their own. They need CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and a bpffs on
-//! /sys/fs/bpf.
+//! Tests in a network namespace of their own. They need CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF
+//! and a bpffs on /sys/fs/bpf.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,7 +7,8 @@ use std::{
     thread,
 };
 
-/// Runs `test` in a thread with a fresh network namespace, which vanishes with the thread, and a directory for pins.
+/// Runs `test` in a thread with a fresh network namespace, which vanishes with the thread, and a directory
+/// for pins.
 pub fn in_namespace(name: &'static str, test: fn(&Path)) {
     let outcome = thread::spawn(move || {
         let unshared = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET);

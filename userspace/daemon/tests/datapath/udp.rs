@@ -18,7 +18,8 @@ use crate::{
 
 const COUNT: usize = 20_000;
 
-/// Starts an aggregator and the workers of a job with so many lanes. One of `lose_every` packets is lost; 0: none.
+/// Starts an aggregator and the workers of a job with so many lanes. One of `lose_every` packets is lost; 0:
+/// none.
 fn workers<const N: usize>(params: &JobParams, lanes: u16, lose_every: u32) -> (HostDataPlane, [Worker; N]) {
     let aggregator = aggregator::start(Ipv4Addr::LOCALHOST, 0, params.shards);
     let workers = [(); N].map(|()| Worker::start("udp", ios(params.shards)));

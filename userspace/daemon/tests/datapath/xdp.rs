@@ -6,8 +6,9 @@
 //!                     '-- a2 10.0.2.1 ====== w2 10.0.2.2 -- XDP program -- AF_XDP -- worker 1
 //! ```
 //!
-//! The aggregator is that of `sumac-agg-host`, which can lose packets, or the XDP program of `sumac-agg` on a1 and a2.
-//! The kernel knows nothing of the w addresses: what gets through got through the program and the sockets.
+//! The aggregator is that of `sumac-agg-host`, which can lose packets, or the XDP program of `sumac-agg` on
+//! a1 and a2. The kernel knows nothing of the w addresses: what gets through got through the program and the
+//! sockets.
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -283,7 +284,8 @@ fn a_port_can_be_opened_again() {
     });
 }
 
-/// The lane whose packet found no frame may be gone: the thread wakes soon once, and then sleeps as long as it may.
+/// The lane whose packet found no frame may be gone: the thread wakes soon once, and then sleeps as long as
+/// it may.
 #[test]
 fn a_queue_without_free_frames_wakes_the_thread_once() {
     in_namespace("xdp-full", |pins| {
@@ -310,7 +312,8 @@ fn a_queue_without_free_frames_wakes_the_thread_once() {
     });
 }
 
-/// A dynamic job without an aggregator: worker 0 is the parameter host of both, and the kernel between them is a router.
+/// A dynamic job without an aggregator: worker 0 is the parameter host of both, and the kernel between them
+/// is a router.
 #[test]
 fn a_worker_is_the_parameter_host() {
     in_namespace("xdp-hosted", |pins| {

@@ -33,7 +33,8 @@ fn needs_root(test: &str) -> bool {
     is_root
 }
 
-/// Sends a command as a process of another user; `groups` are supplementary. Returns its answer, or why it had none.
+/// Sends a command as a process of another user; `groups` are supplementary. Returns its answer, or why it
+/// had none.
 fn as_user(uid: u32, groups: &str, socket: &Path, command: &Value) -> Result<Value, String> {
     let groups = if groups.is_empty() { "--clear-groups".to_owned() } else { format!("--groups={groups}") };
     let mut trainer = Command::new("setpriv");
@@ -82,7 +83,8 @@ fn another_user_opens_only_what_a_rule_or_its_own_secret_lets_it() {
     assert!(root.ask(open("anything", json!({})))["ok"]["job"].is_u64());
 }
 
-/// A control plane that a trainer made up receives nothing: no connection, so neither a secret nor this host's address.
+/// A control plane that a trainer made up receives nothing: no connection, so neither a secret nor this
+/// host's address.
 #[test]
 fn a_control_plane_that_a_trainer_names_is_not_contacted() {
     let lab = Lab::new(1);

@@ -1,5 +1,5 @@
-//! Every kind of operation with every type through daemons, the UDP backend and a host aggregator. See `lab.rs` for
-//! the topology.
+//! Every kind of operation with every type through daemons, the UDP backend and a host aggregator. See
+//! `lab.rs` for the topology.
 
 use crate::kinds::{WORLD, ended, every_kind, every_type, sum, tensor};
 use crate::lab::Lab;

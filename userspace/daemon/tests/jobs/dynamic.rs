@@ -1,5 +1,5 @@
-//! Dynamic jobs (ATP) through daemons, the UDP backend, a host aggregator and parameter hosts, or without an aggregator. See
-//! `lab.rs` for the topology; parameter hosts are daemons as well.
+//! Dynamic jobs (ATP) through daemons, the UDP backend, a host aggregator and parameter hosts, or without an
+//! aggregator. See `lab.rs` for the topology; parameter hosts are daemons as well.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Jobs that fail: all workers receive an error that names the rank, and resources are released. See `lab.rs` for
-//! the topology.
+//! Jobs that fail: all workers receive an error that names the rank, and resources are released. See `lab.rs`
+//! for the topology.
 
 use std::time::Duration;
 
@@ -236,7 +236,8 @@ fn a_trainer_that_dies_while_it_joins_releases_its_rank() {
     let lab = Lab::new(2);
     let mut raw = Raw::greeted(&lab.hosts[0].1);
     raw.send(json!({"cmd": "open", "job": "early", "rank": 0, "world": 2}), &[]);
-    // By then it has its place; one whose request is still on its way falls free only after two seconds of silence.
+    // By then it has its place; one whose request is still on its way falls free only after two seconds of
+    // silence.
     std::thread::sleep(Duration::from_millis(300));
     drop(raw);
     lab.train("early", |o| o, |client, job, _| sum(client, job, 100, |_| 0.0f32));

@@ -26,7 +26,8 @@ fn ask(address: SocketAddr, request: &str, header: &str) -> (u16, String, String
     (header.split(' ').nth(1).unwrap().parse().unwrap(), header.to_lowercase(), body.to_owned())
 }
 
-/// The series of a scrape by name and labels. All of them are described, none comes twice, and no text follows the end.
+/// The series of a scrape by name and labels. All of them are described, none comes twice, and no text
+/// follows the end.
 pub fn scrape(address: SocketAddr) -> BTreeMap<String, f64> {
     let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
     let (status, header, body) = ask(address, "GET /metrics", accept);

@@ -1,4 +1,5 @@
-//! Workers with different operations: all receive an error that names both operations. See `lab.rs` for the topology.
+//! Workers with different operations: all receive an error that names both operations. See `lab.rs` for the
+//! topology.
 
 use crate::kinds::failure;
 use crate::lab::Lab;
@@ -85,8 +86,8 @@ fn names_and_so_the_order() {
     );
 }
 
-/// Several lanes, in which the workers detect different mismatches first: all report the same two operations, also the
-/// worker that agrees with one of them.
+/// Several lanes, in which the workers detect different mismatches first: all report the same two operations,
+/// also the worker that agrees with one of them.
 #[test]
 fn all_workers_report_the_same_mismatch() {
     let lab = Lab::with(3, "shards = 2\n");

@@ -68,8 +68,8 @@ fn a_close_does_not_hide_that_the_workers_differ() {
     let opened = raw.reply_to(request).0;
     let job: &Value = &opened["ok"]["job"];
     assert!(job.is_u64(), "{opened}");
-    // One differs from somebody, and the report of the third is waited for. This daemon has submitted nothing, so that nothing
-    // keeps its client from closing.
+    // One differs from somebody, and the report of the third is waited for. This daemon has submitted
+    // nothing, so that nothing keeps its client from closing.
     members[0].post(Post::Operations(OperationReport::default()));
     std::thread::sleep(Duration::from_millis(300));
     let close = raw.send(json!({"cmd": "close", "job": job}), &[]);

@@ -1,4 +1,5 @@
-//! The limits of pages, regions, connections, queued operations and reports that trainers can make the daemon hold or make.
+//! The limits of pages, regions, connections, queued operations and reports that trainers can make the daemon
+//! hold or make.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;

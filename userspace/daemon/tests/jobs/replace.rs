@@ -1,5 +1,5 @@
-//! A worker of a dynamic job dies in mid-job, and another takes its place (ATP appendix A.3). See `lab.rs` for the topology;
-//! the last host is not in the job at first.
+//! A worker of a dynamic job dies in mid-job, and another takes its place (ATP appendix A.3). See `lab.rs`
+//! for the topology; the last host is not in the job at first.
 
 use std::thread;
 use std::time::Duration;

@@ -147,7 +147,8 @@ fn a_worker_that_has_died_meanwhile_is_replaced() {
     lab.aggregator.stop();
     drop(lab.hosts[1].0.take());
     lab.aggregator.start_again(Kind::None, TIMEOUT);
-    // Its trainer is started anew, elsewhere. The control plane knows the job by its journal, and waits for the dead one.
+    // Its trainer is started anew, elsewhere. The control plane knows the job by its journal, and waits for
+    // the dead one.
     let options = JobOptions::new("on", 1, WORLD).mode(Mode::Dynamic);
     let refused = lab.client(2).open(&options).unwrap_err().to_string();
     assert!(refused.contains("rank 1 has joined already"), "{refused}");

@@ -1,4 +1,5 @@
-//! Transfers between two workers of direct jobs: `post_send`, `post_recv` and `poll_cq`. See `lab.rs` for the topology.
+//! Transfers between two workers of direct jobs: `post_send`, `post_recv` and `poll_cq`. See `lab.rs` for the
+//! topology.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

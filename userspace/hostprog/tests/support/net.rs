@@ -1,4 +1,5 @@
-//! Network namespaces, veths and sockets of one test, and its privileges: for all crates that load XDP programs.
+//! Network namespaces, veths and sockets of one test, and its privileges: for all crates that load XDP
+//! programs.
 
 use std::{
     fs::File,
@@ -111,8 +112,8 @@ impl Drop for Namespace {
 
 /// Joins two namespaces by a veth, with addresses where given (`10.0.0.1/24`).
 ///
-/// GRO enables the NAPI of a veth that a redirect into it needs, and takes effect at the peer only while both are up.
-/// Without transmit offload a socket's UDP checksums are complete before the frame reaches XDP.
+/// GRO enables the NAPI of a veth that a redirect into it needs, and takes effect at the peer only while both
+/// are up. Without transmit offload a socket's UDP checksums are complete before the frame reaches XDP.
 pub fn cable(a: (&Namespace, &str, Option<&str>), b: (&Namespace, &str, Option<&str>)) {
     let (at_a, at_b) = (&a.0.name, &b.0.name);
     let line = format!("link add {} netns {at_a} type veth peer name {} netns {at_b}", a.1, b.1);

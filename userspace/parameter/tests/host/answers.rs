@@ -104,7 +104,8 @@ fn who_misses_a_result_gets_it_again_the_way_it_asked() {
     assert!(sent(&mut host).is_empty());
 }
 
-/// An aggregator's answer is everybody's below it: a thousand workers who miss it are not a thousand answers to a thousand.
+/// An aggregator's answer is everybody's below it: a thousand workers who miss it are not a thousand answers
+/// to a thousand.
 #[test]
 fn who_asks_at_the_same_time_is_answered_at_once() {
     let (mut host, _) = host(&[4]);
@@ -117,8 +118,8 @@ fn who_asks_at_the_same_time_is_answered_at_once() {
     };
     assert_eq!(asked(&[0, 1, 2, 3]), [true, false, false, false]);
     assert_eq!(asked(&[2, 0, 2]), [true, false, true], "who asks again has missed that one too");
-    // Sent again by all because it stalled. The one that completes the chunk asks for nothing: one that comes later has missed
-    // the result, or sent before it came.
+    // Sent again by all because it stalled. The one that completes the chunk asks for nothing: one that comes
+    // later has missed the result, or sent before it came.
     let parts = [0b0011, 0b0100, 0b1000].map(|bitmap_0| Header { bitmap_0, seq: 1, ..again(0) });
     let late = Header { seq: 1, ..again(1) };
     let reasons: Vec<Reason> =
@@ -172,7 +173,8 @@ fn all_of_them_may_share_an_address() {
     assert_eq!(destinations(&sent(&mut host)), [local(3001), local(1011)]);
 }
 
-/// A worker on an aggregator's host, whose port varies: its own packets lack the mark of those that were passed on.
+/// A worker on an aggregator's host, whose port varies: its own packets lack the mark of those that were
+/// passed on.
 #[test]
 fn a_worker_at_an_aggregators_address_is_told_by_the_mark() {
     let mut host = ParameterHost::new();

@@ -147,8 +147,8 @@ fn a_new_incarnation_has_no_new_budget() {
 }
 
 proptest! {
-    /// Flushes of two operations from workers and aggregators in any order: no worker is left out of more chunks of one than the
-    /// limit, and results say who is in.
+    /// Flushes of two operations from workers and aggregators in any order: no worker is left out of more
+    /// chunks of one than the limit, and results say who is in.
     #[test]
     fn no_order_overdraws(
         packets in prop::collection::vec((0..2 * WINDOW, 1..16u32, any::<bool>()), 1..200),

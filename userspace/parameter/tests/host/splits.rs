@@ -1,4 +1,5 @@
-//! Whatever way a chunk's values come, in parts of any size, twice, overlapping, in any order: each worker is in the result once.
+//! Whatever way a chunk's values come, in parts of any size, twice, overlapping, in any order: each worker is
+//! in the result once.
 
 use proptest::{collection::vec, prelude::*};
 use sumac_parameter::{HostJob, ParameterHost};

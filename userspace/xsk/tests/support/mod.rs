@@ -7,8 +7,8 @@ use std::{
     thread,
 };
 
-/// Runs `test` in a thread with a new network namespace, which ends with the thread. Without the privilege the test is
-/// skipped with a message, or fails when REQUIRE_PRIVILEGED=1.
+/// Runs `test` in a thread with a new network namespace, which ends with the thread. Without the privilege
+/// the test is skipped with a message, or fails when REQUIRE_PRIVILEGED=1.
 pub fn in_namespace(name: &'static str, test: fn()) {
     let outcome = thread::spawn(move || {
         if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {

@@ -1,4 +1,5 @@
-//! Figure 15: many hosts that send to one (incast), and one link that loses a small part of its frames (gray failure).
+//! Figure 15: many hosts that send to one (incast), and one link that loses a small part of its frames (gray
+//! failure).
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 

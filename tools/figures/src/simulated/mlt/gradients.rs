@@ -1,4 +1,5 @@
-//! Values in the tensors of the engine: chunks of different magnitudes, which all tensors share, and memory for one received chunk.
+//! Values in the tensors of the engine: chunks of different magnitudes, which all tensors share, and memory
+//! for one received chunk.
 
 use std::sync::Arc;
 

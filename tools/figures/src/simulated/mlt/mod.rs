@@ -1,5 +1,5 @@
-//! The simulations of MLT's evaluation (section 6.2 and figures 15 to 17): the engine of direct jobs beside a model of DCTCP, on a
-//! leaf-spine network.
+//! The simulations of MLT's evaluation (section 6.2 and figures 15 to 17): the engine of direct jobs beside a
+//! model of DCTCP, on a leaf-spine network.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -1,10 +1,12 @@
-//! Tensors and compute times of training. Both are those of a real model, divided by a scale: the network is as loaded as by the
-//! whole model, with fewer packets to simulate. The round trip is not scaled, as with the paper's compressed gradients.
+//! Tensors and compute times of training. Both are those of a real model, divided by a scale: the network is
+//! as loaded as by the whole model, with fewer packets to simulate. The round trip is not scaled, as with the
+//! paper's compressed gradients.
 
 use sumac_sim::events::{MICRO, Nanos};
 use sumac_wire::tos::layer_priority;
 
-/// Most bytes of a part of a tensor before it is scaled; tensors are divided as BytePS does, so that all servers have a part.
+/// Most bytes of a part of a tensor before it is scaled; tensors are divided as BytePS does, so that all
+/// servers have a part.
 const PART: u64 = 1_000_000;
 
 /// A part of a layer's tensor, which goes to one server.

@@ -1,6 +1,6 @@
-//! A worker and a server of training, whatever carries their tensors. A worker computes layer by layer: forward, each layer as soon as
-//! its parameters are here, then backward, after each layer of which its gradients go to the servers. A server sends the parameters
-//! of a part when all gradients of it are in.
+//! A worker and a server of training, whatever carries their tensors. A worker computes layer by layer:
+//! forward, each layer as soon as its parameters are here, then backward, after each layer of which its
+//! gradients go to the servers. A server sends the parameters of a part when all gradients of it are in.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
@@ -166,7 +166,8 @@ mod tests {
 
     use super::*;
 
-    /// Parameters come at once, but for one part of the front layer: the next forward pass waits for it alone.
+    /// Parameters come at once, but for one part of the front layer: the next forward pass waits for it
+    /// alone.
     #[test]
     fn the_forward_pass_waits_for_its_layer() {
         let model = Rc::new(Model::resnet50(4, 32));

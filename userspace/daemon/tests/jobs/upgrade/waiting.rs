@@ -1,4 +1,5 @@
-//! The states of trainers and operations at a handover: attached clients, queued operations, waits, words and transfers.
+//! The states of trainers and operations at a handover: attached clients, queued operations, waits, words and
+//! transfers.
 
 use std::time::Duration;
 
