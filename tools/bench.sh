@@ -114,9 +114,9 @@ measure() { # NAME
 
 programs() {
     printf 'bench: the XDP programs, by the kernel'\''s own test run\n' >&2
-    "$bin/sumac-agg" bench --elements 64,256,360,832 --workers 1,4,32 --repeat 2000000 --json > "$out/aggregator.json"
-    "$bin/sumac-agg" bench --dynamic --elements 64,256,360,832 --workers 1,4,32 --repeat 2000000 --json > "$out/aggregator-dynamic.json"
-    "$bin/sumac" bench-xdp --elements 64,256,360,832 --repeat 2000000 --json > "$out/host.json"
+    "$bin/sumac-figures" aggregator-program --elements 64,256,360,832 --workers 1,4,32 --repeat 2000000 --json > "$out/aggregator.json"
+    "$bin/sumac-figures" aggregator-program --dynamic --elements 64,256,360,832 --workers 1,4,32 --repeat 2000000 --json > "$out/aggregator-dynamic.json"
+    "$bin/sumac-figures" host-program --elements 64,256,360,832 --repeat 2000000 --json > "$out/host.json"
     record aggregator; record aggregator-dynamic; record host
 }
 

@@ -12,7 +12,6 @@
 //! | [`pool`] | the pools of slots |
 //! | [`tables`] | typed access to the maps |
 //! | [`status`] | its status, and that of any plane as text |
-//! | [`replay`] | nanoseconds per frame, of replayed jobs |
 //! | [`plane`] | the data plane of `sumac-agg serve` |
 //! | [`control_status`] | the status of the control plane |
 //! | [`metrics`] | the metrics of `sumac-agg serve` |
@@ -35,7 +34,6 @@ pub mod pool;
 pub mod preflight;
 pub mod program;
 mod recover;
-pub mod replay;
 pub mod status;
 pub mod tables;
 

@@ -27,14 +27,10 @@ fn egress_name(variant: Variant) -> &'static str {
     by_variant(variant, name::EGRESS_PROGRAM, name::JUMBO_EGRESS_PROGRAM)
 }
 
-/// Loads programs and maps, without pins: for tests and measurements.
+/// Loads programs and maps, without pins: for tests.
 pub fn load(variant: Variant, pools: Pools) -> Result<Ebpf, LoadError> {
-    load_with(&mut EbpfLoader::new(), variant, pools, &[ingress_name(variant), egress_name(variant)])
-}
-
-/// Loads the program that replays jobs, without pins.
-pub(crate) fn load_replay(pools: Pools) -> Result<Ebpf, LoadError> {
-    load_with(&mut EbpfLoader::new(), Variant::Plain, pools, &[name::REPLAY_PROGRAM])
+    let programs = [ingress_name(variant), egress_name(variant)];
+    load_with(&mut EbpfLoader::new(), OBJECT, variant, pools, &programs)
 }
 
 /// Loads the programs over the pinned maps, if the pool is kept, and else over new ones, which it stages.
@@ -48,11 +44,13 @@ pub(crate) fn load_over(
     for map in name::KEPT {
         loader.map_pin_path(map, pins.map_of(map, keep));
     }
-    load_with(&mut loader, variant, pools, &[ingress_name(variant), egress_name(variant)])
+    load_with(&mut loader, OBJECT, variant, pools, &[ingress_name(variant), egress_name(variant)])
 }
 
-fn load_with(
+/// Loads programs of an object with the aggregator's maps.
+pub fn load_with(
     loader: &mut EbpfLoader<'_>,
+    object: &[u8],
     variant: Variant,
     pools: Pools,
     programs: &[&'static str],
@@ -62,7 +60,7 @@ fn load_with(
     // Only a jumbo frame has elements beyond the first page. The kernel makes no array without entries.
     loader.map_max_entries(name::TAILS, if variant == Variant::Jumbo { pools.slots } else { 1 });
     loader.map_max_entries(name::DYNAMIC_SLOTS, pools.all_dynamic_slots().max(1));
-    let mut ebpf = program::load_object(loader, OBJECT)?;
+    let mut ebpf = program::load_object(loader, object)?;
     for name in programs {
         program::load(&mut ebpf, name)?;
     }

@@ -320,13 +320,3 @@ fn help_shows_examples_and_generated_files_are_whole() {
     std::fs::remove_dir_all(&directory).unwrap();
     assert!(page.contains("attach"), "{page}");
 }
-
-#[test]
-fn bench_prints_a_number_for_every_case() {
-    needs_privileges!("bench_prints_a_number_for_every_case");
-    let output =
-        Command::new(BIN).args(["bench", "--json", "--repeat", "1000", "--workers", "2"]).output().unwrap();
-    let measured: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(measured.as_array().unwrap().len(), 3, "{measured}");
-    assert_eq!((&measured[1]["elements"], &measured[1]["bytes"]), (&256.into(), &1130.into()));
-}

@@ -91,7 +91,7 @@ def programs(results: Results) -> str:
     aggregator, host = results.case("aggregator"), results.case("host")
     if aggregator is None or host is None:
         return ""
-    text = "\n## The XDP programs\n\nNanoseconds per frame by the kernel's own test run (`sumac-agg bench`, `sumac bench-xdp`; `tools/bench.sh programs`), "
+    text = "\n## The XDP programs\n\nNanoseconds per frame by the kernel's own test run (`sumac-figures aggregator-program`, `sumac-figures host-program`; `tools/bench.sh programs`), "
     text += "all checks and UDP checksums on. With 1 worker every frame completes its slot and carries the sum away; with 32 nearly none does. "
     text += "A dynamic job's frames are its contributions and the parameter host's results; with 1 worker every contribution is passed on.\n\n"
     rows = [(f"aggregator, {row['workers']} workers", row["elements"], f"{row['ns_per_frame']:.0f}") for row in aggregator]

@@ -110,36 +110,12 @@ pub fn make_unknown_job(headers: Headers, job: &JobEntry, to: Addresses) {
 
 /// The sum over the Sumac header's words, or over their complements.
 #[inline(always)]
-fn header_sum(headers: Headers, form: fn(u32) -> u32) -> u64 {
+pub fn header_sum(headers: Headers, form: fn(u32) -> u32) -> u64 {
     (0..SUMAC_WORDS).map(|word| u64::from(form(headers.get(Headers::SUMAC + 4 * word)))).sum()
 }
 
-/// Makes the Sumac header that of a contribution or of a result (for replays).
 #[inline(always)]
-pub fn make(headers: Headers, chunk: &Chunk) {
-    let before = header_sum(headers, |word| !word);
-    set_kind(headers, chunk.kind);
-    headers.set(Headers::SUMAC + offset::FLAGS, chunk.flags.to_be());
-    headers.set(Headers::SUMAC + offset::SEQ, chunk.seq.to_be());
-    headers.set(Headers::SUMAC + offset::SLOT, chunk.slot.to_be());
-    headers.set(Headers::SUMAC + offset::TOKEN, chunk.token.to_be());
-    headers.set(Headers::SUMAC + offset::BITMAP_0, chunk.worker.to_be());
-    // The slot's chunks of before are complete.
-    headers.set(Headers::SUMAC + offset::RECEIVED, chunk.seq.to_be());
-    adjust_checksum(headers, before + header_sum(headers, |word| word));
-}
-
-pub struct Chunk {
-    pub kind: u8,
-    pub flags: u16,
-    pub seq: u32,
-    pub slot: u32,
-    pub token: u64,
-    pub worker: u32,
-}
-
-#[inline(always)]
-fn set_kind(headers: Headers, kind: u8) {
+pub fn set_kind(headers: Headers, kind: u8) {
     headers.set(Headers::SUMAC + offset::VERSION_KIND, VERSION << 4 | kind);
 }
 
@@ -166,7 +142,7 @@ pub fn readdress(headers: Headers, to: Addresses) {
 
 /// Adjusts the UDP checksum, if there is one, by the sum of the new words and the old ones' complements.
 #[inline(always)]
-fn adjust_checksum(headers: Headers, change: u64) {
+pub fn adjust_checksum(headers: Headers, change: u64) {
     let old = headers.get::<u16>(UDP_CHECKSUM);
     if old != 0 {
         headers.set(UDP_CHECKSUM, checksum::finish_udp(u64::from(!old) + change));

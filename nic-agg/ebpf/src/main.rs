@@ -21,7 +21,7 @@
 //! | [`times`] | how long chunks take, and who keeps them waiting |
 //! | [`maps`] | all maps |
 //! | [`events`] | rate limited messages to the operator |
-//! | [`replay`] | plays a job from one frame, to be measured |
+//! | `replay` | plays a job from one frame, to be measured: a feature |
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch, core_intrinsics)]
@@ -43,6 +43,7 @@ mod payload;
 mod pipeline;
 mod plan;
 mod refused;
+#[cfg(feature = "replay")]
 mod replay;
 mod send;
 mod slot;
@@ -100,17 +101,6 @@ pub fn sumac_agg_out(ctx: XdpContext) -> u32 {
 #[inline(always)]
 pub fn sumac_agg_out_jumbo(ctx: XdpContext) -> u32 {
     egress::run(&ctx).map_or(XDP_PASS, counted)
-}
-
-/// Makes each frame of a test run the next contribution of a job, and aggregates it. Never attached.
-#[xdp]
-#[inline(always)]
-pub fn sumac_agg_replay(ctx: XdpContext) -> u32 {
-    if !replay::next(&ctx) {
-        return XDP_PASS;
-    }
-    let verdict = counted(pipeline::run::<false>(&ctx));
-    refused::verdict(&ctx, verdict)
 }
 
 #[inline(always)]

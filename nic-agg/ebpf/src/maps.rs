@@ -6,7 +6,7 @@ use aya_ebpf::{
 };
 use sumac_agg_layout::{
     Began, Drops, DynamicSlot, EVENTS, Injected, LANE_ENTRIES, LaneBudget, Lateness, Limiter, MAX_PORTS,
-    PARENT_ENTRIES, Replay, Slot, State, TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
+    PARENT_ENTRIES, Slot, State, TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
 };
 use sumac_wire::{
     MAX_JOBS, Reason,
@@ -76,8 +76,6 @@ pub static WORKER_COUNTERS: PerCpuArray<WorkerCounters, WORKER_ENTRIES> = PerCpu
 pub static LIMITERS: PerCpuArray<Limiter, EVENTS> = PerCpuArray::new();
 #[btf_map]
 pub static WORK: PerCpuArray<Work, 1> = PerCpuArray::new();
-#[btf_map]
-pub static REPLAY: Array<Replay, 1> = Array::new();
 
 /// Counts a frame of `job`, 0 for none, on this CPU.
 #[inline(always)]

@@ -3,6 +3,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "replay")]
+pub mod replay;
+
 use core::mem::{offset_of, size_of};
 
 use sumac_wire::{
@@ -62,7 +65,6 @@ pub mod name {
 
     /// aya-log's ring.
     pub const LOGS: &str = "AYA_LOGS";
-    pub const REPLAY: &str = "REPLAY";
     pub const INGRESS_PROGRAM: &str = "sumac_agg";
     /// The program that addresses each copy of a result, on the port map's egress.
     pub const EGRESS_PROGRAM: &str = "sumac_agg_out";
@@ -71,8 +73,6 @@ pub mod name {
     /// The program that receives the packets of dynamic jobs from [`INGRESS_PROGRAM`] by a tail call.
     pub const DYNAMIC_PROGRAM: &str = "sumac_agg_atp";
     pub const JUMBO_DYNAMIC_PROGRAM: &str = "sumac_agg_atp_jumbo";
-    /// The program that replays a whole job from one frame: for measurements, never attached.
-    pub const REPLAY_PROGRAM: &str = "sumac_agg_replay";
 }
 
 /// Most ports that results leave through by broadcast: one for each worker of a job.
@@ -233,23 +233,4 @@ pub struct Limiter {
     /// When the window began, in nanoseconds of the monotonic clock.
     pub began: u64,
     pub events: u64,
-}
-
-/// The frames of the replay. The program writes `turn`, the loader the rest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct Replay {
-    /// Frames played; the next one is of rank `turn mod world` to chunk `turn / world`. A dynamic job has one rank more
-    /// that takes its turn: the parameter host, which sends the chunk's result.
-    pub turn: u32,
-    pub world: u32,
-    /// Slots of the job, a power of two.
-    pub slots: u32,
-    /// Rank 0's address; rank r has the r-th after it.
-    pub first_ip: u32,
-    pub aggregator_ip: u32,
-    /// A dynamic job's parameter host; zero: the job is static.
-    pub host_ip: u32,
-    /// Not zero: stop before the pipeline, to measure what the replay itself costs.
-    pub dry: u32,
 }

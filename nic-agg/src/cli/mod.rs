@@ -1,7 +1,6 @@
 //! The command line: its verbs, messages and exit codes.
 
 mod attach;
-mod bench;
 mod control;
 mod detach;
 mod drop;
@@ -70,7 +69,6 @@ enum Verb {
     Token(token::Args),
     Logs(logs::Args),
     Metrics(metrics::Args),
-    Bench(bench::Args),
     Man(generate::ManArgs),
     Completions(generate::CompletionsArgs),
 }
@@ -102,7 +100,6 @@ pub fn main() -> ExitCode {
         Verb::Token(args) => token::run(&args),
         Verb::Logs(args) => logs::run(&args),
         Verb::Metrics(args) => metrics::run(&args),
-        Verb::Bench(args) => bench::run(&args),
         Verb::Man(args) => generate::man(&args, Cli::command()),
         Verb::Completions(args) => generate::completions(&args, Cli::command()),
     };

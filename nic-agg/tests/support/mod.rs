@@ -9,11 +9,11 @@ pub mod serve;
 
 use std::{net::Ipv4Addr, sync::Mutex};
 
-use aya::Ebpf;
+use aya::{Ebpf, TestRun as _, TestRunOptions};
 use sumac_agg::{job, pool::Pools, program, tables::Tables};
 use sumac_agg_job::NewJob;
 use sumac_agg_layout::{DynamicSlot, Slot, State, name};
-use sumac_loader::{TestRun, Variant};
+use sumac_loader::Variant;
 use sumac_wire::{
     DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS, Reason,
     tables::{JobEntry, WorkerEntry, job_flag},
@@ -110,8 +110,17 @@ impl Bench {
         };
         let program = self.ebpf.program(name).unwrap();
         let program: &aya::programs::Xdp = program.try_into().unwrap();
-        let run = TestRun::of(program, frame, 1).unwrap();
-        (run.verdict, run.frame)
+        // A reply may be longer than the frame.
+        let mut out = vec![0; frame.len() + 64];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            repeat: 1,
+            ..TestRunOptions::new()
+        };
+        let run = program.test_run(options).unwrap();
+        out.truncate(run.data_size_out as usize);
+        (run.return_value, out)
     }
 
     pub fn slot(&self, index: u32) -> Slot {

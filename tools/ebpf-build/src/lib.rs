@@ -6,7 +6,7 @@
 //! ```no_run
 //! // build.rs
 //! let manifest_dir = std::path::Path::new("../xdp-prog");
-//! let object = sumac_ebpf_build::build(manifest_dir, "sumac-xdp")?;
+//! let object = sumac_ebpf_build::build(manifest_dir, "sumac-xdp", &[])?;
 //! println!("cargo:rustc-env=SUMAC_XDP_OBJECT={}", object.display());
 //! # Ok::<(), sumac_ebpf_build::BuildError>(())
 //! ```
@@ -20,7 +20,8 @@ mod toolchain;
 use std::{
     env,
     ffi::{OsStr, OsString},
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -41,6 +42,8 @@ pub enum BuildError {
     NoToolchain,
     #[error("bpf-linker is not on PATH; run `make setup`")]
     NoLinker,
+    #[error("locking {path}: {source}")]
+    Lock { path: PathBuf, source: io::Error },
     #[error("starting cargo with toolchain {toolchain}: {source}")]
     Spawn { toolchain: &'static str, source: io::Error },
     #[error("building {bin} in {dir} with toolchain {toolchain} failed; the compiler's messages are above")]
@@ -49,12 +52,12 @@ pub enum BuildError {
     NoOutput { path: PathBuf, source: io::Error },
 }
 
-/// Builds binary `bin` of the eBPF crate at `manifest_dir` and returns the object's path.
+/// Builds binary `bin` of the eBPF crate at `manifest_dir` with features, and returns the object's path.
 ///
 /// For build scripts: it reads the variables that cargo sets for the script, leaves the object in `OUT_DIR`,
 /// and has cargo run the script again when a source of the object has changed. All profiles of the outer
 /// build share the intermediate files, which do not depend on the profile.
-pub fn build(manifest_dir: &Path, bin: &str) -> Result<PathBuf, BuildError> {
+pub fn build(manifest_dir: &Path, bin: &str, features: &[&str]) -> Result<PathBuf, BuildError> {
     let manifest = manifest_dir.join("Cargo.toml");
     let manifest =
         manifest.canonicalize().map_err(|source| BuildError::NoCrate { path: manifest, source })?;
@@ -69,9 +72,11 @@ pub fn build(manifest_dir: &Path, bin: &str) -> Result<PathBuf, BuildError> {
     if !on_path("bpf-linker") {
         return Err(BuildError::NoLinker);
     }
+    let _lock = lock(&target_dir)?;
     let core: &[&str] = if toolchain.builds_core() { &["-Z", "build-std=core"] } else { &[] };
     let status = cargo(toolchain, dir, &target_dir)
         .args(["build", "--release", "--locked", "--target", target, "--bin", bin])
+        .args(["--features", &features.join(",")])
         .args(core)
         .env("CARGO_ENCODED_RUSTFLAGS", rustflags(&variable("CARGO_CFG_TARGET_ARCH")?))
         .status()
@@ -83,10 +88,21 @@ pub fn build(manifest_dir: &Path, bin: &str) -> Result<PathBuf, BuildError> {
 
     let built = target_dir.join(target).join("release").join(bin);
     rerun_if_changed(&manifest, &built)?;
-    // A private copy: another profile's build may rewrite the shared one while this one is read.
+    // A private copy: another build, with other features, writes to the same path.
     let object = out_dir.join(bin);
     fs::copy(&built, &object).map_err(|source| BuildError::NoOutput { path: built, source })?;
     Ok(object)
+}
+
+/// Locks the shared files until the returned file is closed: builds for several crates run side by side.
+fn lock(target_dir: &Path) -> Result<File, BuildError> {
+    let path = target_dir.join("build.lock");
+    let locked = fs::create_dir_all(target_dir).and_then(|()| {
+        let file = File::create(&path)?;
+        file.lock()?;
+        Ok(file)
+    });
+    locked.map_err(|source| BuildError::Lock { path, source })
 }
 
 fn variable(name: &'static str) -> Result<OsString, BuildError> {
@@ -172,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_missing_crate_is_named() {
-        let error = build(Path::new("/nonexistent/ebpf"), "x").unwrap_err();
+        let error = build(Path::new("/nonexistent/ebpf"), "x", &[]).unwrap_err();
         assert!(error.to_string().contains("/nonexistent/ebpf/Cargo.toml"), "{error}");
     }
 }

@@ -1,8 +1,10 @@
-//! Figures: simulations of the papers' evaluations, and comparisons with other libraries in a lab.
+//! Figures: simulations of the papers' evaluations, comparisons with other libraries in a lab, times of the
+//! XDP programs.
 #![forbid(unsafe_code)]
 
 pub mod bounded;
 pub mod compare;
 pub mod flood;
 pub mod latency;
+pub mod programs;
 pub mod simulated;

@@ -9,6 +9,7 @@ use sumac_figures::{
     compare::command::Compare,
     flood::Flood,
     latency::Latency,
+    programs::{aggregator::AggregatorProgram, host::HostProgram},
     simulated::{self, Effort, Figure},
 };
 use sumac_sim::job::SetupError;
@@ -46,6 +47,10 @@ enum Command {
     Flood(Box<Flood>),
     /// The time of a small sum from worker to worker, and its parts
     Latency(Latency),
+    /// Nanoseconds per frame of the aggregator's XDP program, by the kernel's test run
+    AggregatorProgram(AggregatorProgram),
+    /// Nanoseconds per frame of the host's XDP program, by the kernel's test run
+    HostProgram(HostProgram),
     /// ATP's figure 10: throughput against packet loss, beside the static mode with a timer of 1 ms
     Fig10(Options),
     /// ATP's figure 13a: three jobs with on and off phases and fewer and fewer slots, dynamic against static
@@ -91,6 +96,8 @@ fn main() -> ExitCode {
         Command::Exchange(exchange) => in_lab(|| exchange.run()),
         Command::Flood(flood) => in_lab(|| flood.run()),
         Command::Latency(latency) => in_lab(|| latency.run()),
+        Command::AggregatorProgram(program) => program.run(),
+        Command::HostProgram(program) => program.run(),
         Command::Fig10(options) => simulate(simulated::loss::figure10, options),
         Command::Fig13a(options) => simulate(simulated::sharing::figure13a, options),
         Command::Fig14(options) => simulate(simulated::many::figure14, options),

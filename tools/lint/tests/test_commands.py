@@ -10,7 +10,7 @@ from .test_links import ROOT, pages
 REFERENCE = ROOT / "docs" / "reference"
 # Commands that `--help` does not list.
 HIDDEN = {
-    "sumac-agg bench", "sumac-agg completions", "sumac-agg man", "sumac reference", "sumac bench-xdp", "sumac-lab trainer",
+    "sumac-agg completions", "sumac-agg man", "sumac reference", "sumac-lab trainer",
 }
 # The label of a hash.
 NO_COMMANDS = {"sumac result token"}

@@ -5,7 +5,6 @@
 
 mod allreduce;
 mod attach;
-mod bench_xdp;
 mod clean;
 mod daemon;
 mod detach;
@@ -75,7 +74,6 @@ enum Command {
     Man(generate::Man),
     Completions(generate::Completions),
     Reference(reference::Args),
-    BenchXdp(bench_xdp::Args),
 }
 
 fn main() -> ExitCode {
@@ -106,7 +104,6 @@ fn main() -> ExitCode {
         Command::Man(args) => generate::man(&args, Cli::command()),
         Command::Completions(args) => generate::completions(&args, Cli::command()),
         Command::Reference(args) => reference::run(&args),
-        Command::BenchXdp(args) => bench_xdp::run(&args),
     };
     result.unwrap_or_else(|error| exit::failed(&error))
 }

@@ -486,14 +486,3 @@ fn manual_pages_and_completions_are_written() {
         assert!(code == 0 && out.contains("Exit codes:"), "{verb}: {out}");
     }
 }
-
-#[test]
-fn bench_xdp_measures_the_program() {
-    if !privileged() {
-        return;
-    }
-    let (code, out, error) = run(Command::new(SUMAC).args(["bench-xdp", "--repeat", "1000", "--json"]));
-    assert_eq!(code, 0, "{error}");
-    let measured: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(measured.as_array().unwrap().len(), 7, "{measured}");
-}

@@ -13,7 +13,6 @@
 //! | [`remove`], [`mod@inventory`] | detaches one interface, or cleans the whole machine; what that would remove |
 //! | [`mod@status`] | the programs that are attached, by the kernel's account |
 //! | [`doctor`] | frequent faults, with their remedies |
-//! | [`mod@measure`] | nanoseconds per frame |
 //! | [`program`], [`pins`], [`mode`], [`queues`] | object and variants; names of pins; options |
 #![forbid(unsafe_code)]
 
@@ -21,7 +20,6 @@ pub mod attach;
 pub mod attached;
 pub mod doctor;
 pub mod inventory;
-pub mod measure;
 pub mod mode;
 pub mod pins;
 pub mod program;

@@ -14,7 +14,6 @@
 //! | [`mod@owner`] | the lock of the one process that has an attachment for itself |
 //! | [`mod@map`] | typed access to array maps |
 //! | [`mod@log`] | a program's log messages, forwarded to `tracing` |
-//! | [`mod@test_run`] | `BPF_PROG_TEST_RUN`: verdict, frame and nanoseconds |
 //! | [`mod@mode`], [`mod@namespace`], [`mod@mounts`] | XDP modes; network namespaces; bpffs mounts that end with a process |
 //! | [`mod@netlink`], [`mod@chain`] | one netlink request; messages of errors with their causes |
 #![forbid(unsafe_code)]
@@ -34,7 +33,6 @@ pub mod preflight;
 pub mod program;
 pub mod recover;
 pub mod replace;
-pub mod test_run;
 
 pub use attach::{AttachError, Bound, XdpAttachment};
 pub use chain::chain;
@@ -42,4 +40,3 @@ pub use interface::Interface;
 pub use mode::{BoundXdpMode, XdpMode};
 pub use pins::{DEFAULT_PIN_ROOT, PinDirectory, PinError};
 pub use program::{LoadError, Variant};
-pub use test_run::TestRun;

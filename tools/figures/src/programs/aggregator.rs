@@ -4,14 +4,19 @@
 //! source, rewrites each repetition into the next contribution of a job before it aggregates; the cost of that is measured
 //! by itself and subtracted. A dynamic job's replay includes the parameter host's results, one for each chunk.
 
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, process::ExitCode};
 
 use anyhow::{Context as _, bail};
-use aya::Ebpf;
+use aya::{Ebpf, EbpfLoader};
+use clap::Args;
 use serde::Serialize;
+use sumac_agg::{job, pool::Pools, program, tables::Tables};
 use sumac_agg_job::NewJob;
-use sumac_agg_layout::{Replay, State, name};
-use sumac_loader::{TestRun, map, program::find};
+use sumac_agg_layout::{
+    State,
+    replay::{MAP, PROGRAM, Replay},
+};
+use sumac_loader::{Variant, map, program::find};
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, PAGE_ELEMENTS, Reason,
     admit::payload_len,
@@ -19,7 +24,9 @@ use sumac_wire::{
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
-use crate::{job, pool::Pools, program, tables::Tables};
+use super::{table::print, test_run::TestRun};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_AGG_REPLAY_OBJECT"));
 
 const SLOTS: u32 = 64;
 const FIRST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
@@ -43,30 +50,62 @@ pub struct Measurement {
     pub ns_replay: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct ReplayOptions {
-    pub dynamic: bool,
-    /// Whether UDP checksums are verified and computed.
-    pub checksum: bool,
-    pub repeat: u32,
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  sumac-figures aggregator-program --elements 64,256,360 --workers 4 --json"
+)]
+pub struct AggregatorProgram {
+    /// Elements in a frame, as a list
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64,256,360")]
+    elements: Vec<u16>,
+    /// Workers of the job, as a list: with 1 every frame completes its slot, with 32 nearly none
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,32")]
+    workers: Vec<u8>,
+    /// A dynamic job: with 1 worker every frame is passed on, and each chunk has its result as one frame more
+    #[arg(long)]
+    dynamic: bool,
+    /// Without UDP checksums
+    #[arg(long)]
+    no_checksum: bool,
+    /// Frames in each run
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    repeat: u32,
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
 }
 
-/// Replays jobs of `workers` with frames of `elements`.
-pub fn replay(workers: &[u8], elements: &[u16], options: ReplayOptions) -> anyhow::Result<Vec<Measurement>> {
-    let mut measured = Vec::new();
-    for elements in elements {
-        for workers in workers {
-            measured.push(one(*workers, *elements, options)?);
-        }
+impl AggregatorProgram {
+    pub fn run(&self) -> anyhow::Result<ExitCode> {
+        let measured = self.measure()?;
+        let row = |it: &Measurement| {
+            format!("{:>8}{:>10}{:>10}{:>12}", it.workers, it.elements, it.bytes, it.ns_per_frame)
+        };
+        print(
+            &measured,
+            self.json,
+            &format!("{:>8}{:>10}{:>10}{:>12}", "workers", "elements", "bytes", "ns/frame"),
+            row,
+        )
     }
-    Ok(measured)
+
+    /// Replays a job for each number of workers and of elements.
+    fn measure(&self) -> anyhow::Result<Vec<Measurement>> {
+        let pairs = self
+            .elements
+            .iter()
+            .flat_map(|elements| self.workers.iter().map(move |workers| (*workers, *elements)));
+        pairs.map(|(workers, elements)| one(workers, elements, self)).collect()
+    }
 }
 
-fn one(workers: u8, elements: u16, options: ReplayOptions) -> anyhow::Result<Measurement> {
-    let ReplayOptions { dynamic, checksum, repeat } = options;
+fn one(workers: u8, elements: u16, options: &AggregatorProgram) -> anyhow::Result<Measurement> {
+    let AggregatorProgram { dynamic, no_checksum, repeat, .. } = *options;
+    let checksum = !no_checksum;
     let job = job_of(workers, elements, options);
     let dynamic_slots = if dynamic { SLOTS } else { 0 };
-    let mut ebpf = program::load_replay(Pools { slots: SLOTS, dynamic_slots, shards: 1 })?;
+    let pools = Pools { slots: SLOTS, dynamic_slots, shards: 1 };
+    let mut ebpf = program::load_with(&mut EbpfLoader::new(), OBJECT, Variant::Plain, pools, &[PROGRAM])?;
     let mut tables = Tables::take(&mut ebpf)?;
     let state = State {
         instance: 1,
@@ -113,13 +152,13 @@ fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> a
         host_ip: if job.is_dynamic() { HOST_IP.to_bits() } else { 0 },
         dry: u32::from(dry),
     };
-    map::write::<_, { size_of::<Replay>() }>(ebpf, name::REPLAY, 0, &plan)?;
-    let run = TestRun::of(find(ebpf, name::REPLAY_PROGRAM)?, frame, repeat)
+    map::write::<_, { size_of::<Replay>() }>(ebpf, MAP, 0, &plan)?;
+    let run = TestRun::of(find(ebpf, PROGRAM)?, frame, repeat)
         .context("the kernel did not run the aggregator's program")?;
     Ok(u32::try_from(run.ns_per_frame).unwrap_or(u32::MAX))
 }
 
-fn job_of(workers: u8, elements: u16, options: ReplayOptions) -> NewJob {
+fn job_of(workers: u8, elements: u16, options: &AggregatorProgram) -> NewJob {
     let hop = |ip: u32, number: u32| WorkerEntry {
         ip,
         port: DEFAULT_BASE_PORT,
@@ -130,7 +169,7 @@ fn job_of(workers: u8, elements: u16, options: ReplayOptions) -> NewJob {
         ..WorkerEntry::default()
     };
     let hosts = options.dynamic.then(|| hop(HOST_IP.to_bits(), workers.into()));
-    let checksum = if options.checksum { job_flag::CHECKSUM } else { 0 };
+    let checksum = if options.no_checksum { 0 } else { job_flag::CHECKSUM };
     let (mode, lane_slots_log2) =
         if options.dynamic { (job_flag::DYNAMIC, 0) } else { (0, SLOTS.ilog2() as u16) };
     let entry = JobEntry {

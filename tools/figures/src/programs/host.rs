@@ -1,11 +1,14 @@
 //! Nanoseconds per frame of the host program, by the kernel's test run.
 
+use std::process::ExitCode;
+
 use aya::{Ebpf, programs::ProgramError};
+use clap::Args;
 use serde::Serialize;
+use sumac_hostprog::{pins, program};
 use sumac_loader::{
-    LoadError, TestRun, Variant,
+    LoadError, Variant,
     map::{self, TableError},
-    test_run::XDP_PASS,
 };
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, MAX_ELEMENTS, PAGE_ELEMENTS,
@@ -15,7 +18,10 @@ use sumac_wire::{
 };
 use thiserror::Error;
 
-use crate::{pins, program};
+use super::{
+    table::print,
+    test_run::{TestRun, XDP_PASS},
+};
 
 const JOB: u16 = 1;
 const AGGREGATOR: u32 = 0x0a4d_0001;
@@ -29,7 +35,7 @@ pub struct Measurement {
 }
 
 #[derive(Debug, Error)]
-pub enum MeasureError {
+enum MeasureError {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
@@ -44,11 +50,40 @@ pub enum MeasureError {
     Refused { frame: &'static str, elements: u16, verdict: u32 },
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  sumac-figures host-program --elements 64,256,360 --json")]
+pub struct HostProgram {
+    /// Elements in a frame, as a list
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64,256,360")]
+    elements: Vec<u16>,
+    /// Frames in each run
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    repeat: u32,
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+impl HostProgram {
+    pub fn run(&self) -> anyhow::Result<ExitCode> {
+        let measured = measure(&self.elements, self.repeat)?;
+        let row = |it: &Measurement| {
+            format!("{:<24}{:>10}{:>10}{:>12}", it.frame, it.elements, it.bytes, it.ns_per_frame)
+        };
+        print(
+            &measured,
+            self.json,
+            &format!("{:<24}{:>10}{:>10}{:>12}", "frame", "elements", "bytes", "ns/frame"),
+            row,
+        )
+    }
+}
+
 /// Measures a foreign frame, and results of each length with and without checksum.
 ///
 /// A test run delivers nothing, so there is no socket for the results; the look-up of one is measured all the
 /// same.
-pub fn measure(lengths: &[u16], repeat: u32) -> Result<Vec<Measurement>, MeasureError> {
+fn measure(lengths: &[u16], repeat: u32) -> Result<Vec<Measurement>, MeasureError> {
     let largest = lengths.iter().copied().max().unwrap_or(0);
     let variant = if usize::from(largest) > PAGE_ELEMENTS { Variant::Jumbo } else { Variant::Plain };
     let mut ebpf = program::load(variant)?;
