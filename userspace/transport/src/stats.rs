@@ -232,7 +232,7 @@ engine_stats! {
     /// Lanes that send past the slots to the parameter host.
     direct: Gauge "sumac_job_direct_lanes",
     /// The rates towards all peers of a direct job together, in bits per second.
-    rate_bps: Gauge "sumac_job_rate_bits_per_second",
+    rate_bps: Gauge "sumac_job_direct_rate",
     /// Chunks that did not arrive and were not waited for.
     chunks_lost: Counter "sumac_job_chunks_given_up",
     /// Own chunks with a value that does not fit or is not finite.
