@@ -6,13 +6,13 @@
 //! | [`client`] | [`join`]: take part in a job, and stay in it until [`Member::leave`] |
 //! | [`coordinator`] | the server's state machine, without sockets, clock or threads |
 //! | [`journal`] | the running jobs, on disk |
-//! | [`server`] | the gRPC service around them |
+//! | [`server`] | the TLS service around them |
 //! | [`rack`] | the aggregator of a rack: relays its workers' messages to a root, and executes the root's commands |
 //! | [`message`], [`events`] | the messages of the control channel |
 //! | [`plane`] | the interface to an aggregator: [`DataPlane`] |
 //! | [`release`] | the versions that `--version -v` prints |
 //! | [`secret`], [`tls`] | join tokens; TLS 1.3 with a pinned key or the site's own authorities |
-//! | `rpc` | one gRPC stream in each direction, JSON messages |
+//! | `frames` | JSON messages in frames, in each direction of a TLS stream |
 //! | `tune` | the number of slots for a measured path |
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,7 @@ pub mod client;
 pub mod coordinator;
 pub mod events;
 mod failure;
+mod frames;
 mod host_port;
 pub mod journal;
 pub mod message;
@@ -28,7 +29,6 @@ mod pool;
 pub mod rack;
 mod rate_limiter;
 pub mod release;
-mod rpc;
 pub mod secret;
 pub mod server;
 pub mod tls;

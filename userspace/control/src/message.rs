@@ -1,7 +1,7 @@
 //! The messages of the control channel, one enum for each direction.
 //!
-//! A worker sends `Hello`, then `Join` or `Reconnect`; a rack agent or parameter host sends `Hello`, `Enter` and
-//! `TakenOver`. Both sides send `Alive` at least twice a second.
+//! The server sends `Hello`. Then a worker sends `Hello`, and `Join` or `Reconnect`; a rack agent or parameter host `Hello`,
+//! `Enter` and `TakenOver`. Both sides send `Alive` at least twice a second.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -19,9 +19,9 @@ use crate::{
 const MAX_JOIN_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// The version of the control protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 12;
+pub const PROTOCOL_VERSION: u32 = 13;
 
-/// The first message of each stream. Its form never changes.
+/// The first message in each direction, the server's before the client's. Its form never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     pub protocol: u32,
@@ -110,7 +110,7 @@ pub enum ClientMessage {
     Report(Result<PlaneReport, String>),
     /// The outcome of the oldest command that has none yet.
     Completed(Result<Completion, String>),
-    /// This stream, on the connection of a rack that has entered, is that of a worker below it.
+    /// This connection, of a rack that has entered, is for a worker below it, whose messages follow.
     Relay {
         rack: Enter,
         /// The worker's address, and the rack's own towards it.
@@ -120,6 +120,7 @@ pub enum ClientMessage {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ServerMessage {
+    Hello(Hello),
     /// The sender is alive, and has received so many posts.
     Alive {
         received: u64,
@@ -133,8 +134,10 @@ pub enum ServerMessage {
         number: u64,
         event: Event,
     },
-    /// The stream is refused, for a reason that another attempt does not mend.
+    /// The connection is refused, for a reason that another attempt does not mend.
     Denied(Denial),
+    /// It ends, for a reason that may be gone at another attempt.
+    Unavailable(String),
     /// The jobs that a rack agent or parameter host is to keep.
     Known(Vec<KnownJob>),
     Command(PlaneCommand),

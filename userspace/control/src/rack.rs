@@ -1,30 +1,35 @@
 //! The aggregator of a rack: its workers join through it, and a root decides (SwitchML section 7). A parameter host is
 //! below the root in the same way, without workers of its own: it enters, reports, and executes commands.
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     task::JoinSet,
     time::{interval, sleep},
 };
-use tokio_stream::StreamExt as _;
-use tonic::{Status, transport::Channel};
 
 use crate::{
     DataPlane, Endpoint, Identity,
-    client::connection::{ALIVE_INTERVAL, ConnectError, Connection, open_stream},
-    message::{ClientMessage, Enter, PlaneCommand, ServerMessage},
+    client::connection::{ALIVE_INTERVAL, ConnectError, Connection},
+    frames::FrameError,
+    message::{ClientMessage, Denial, DenialKind, Enter, PlaneCommand, ServerMessage},
     plane::{blocking, report},
-    rpc::{Inbound, Queue},
     server::{
         Listener, ServeError,
-        connections::{self, Peer, SessionHandler},
+        connections::{self, Inbound, Peer, Queue, SessionHandler},
         session::first_messages,
     },
 };
 
 const RETRY: Duration = Duration::from_millis(500);
+/// Connections for workers that the root has not answered yet: far fewer than it admits of an address.
+const MAX_OPENING: usize = 32;
 
 /// A rack's control plane that listens already; [`RackServer::serve`] runs it.
 pub struct RackServer<P> {
@@ -80,8 +85,8 @@ struct RackAgent<P> {
     plane: Arc<P>,
     parent: Endpoint,
     enter: Enter,
-    /// The connection to the root, for the workers' streams; none while it is lost.
-    uplink: watch::Sender<Option<Channel>>,
+    /// Whether the rack has entered below the root. Workers' connections end with it.
+    has_entered: watch::Sender<bool>,
 }
 
 /// Offers `plane` to the control plane at `parent` as a parameter host of this name (ATP section 3.6). Runs until aborted.
@@ -92,11 +97,16 @@ pub async fn offer_parameter_host<P: DataPlane>(plane: P, parent: Endpoint, name
 impl<P: DataPlane> RackAgent<P> {
     fn new(plane: Arc<P>, parent: Endpoint, name: String, is_parameter_host: bool) -> RackAgent<P> {
         let enter = Enter { secret: parent.secret.clone(), name, is_parameter_host };
-        RackAgent { plane, parent, enter, uplink: watch::Sender::new(None) }
+        RackAgent { plane, parent, enter, has_entered: watch::Sender::new(false) }
     }
 
     fn relay(&self) -> Relay {
-        Relay { uplink: self.uplink.subscribe(), rack: self.enter.clone() }
+        Relay {
+            has_entered: self.has_entered.subscribe(),
+            parent: self.parent.clone(),
+            rack: self.enter.clone(),
+            opening: Semaphore::new(MAX_OPENING),
+        }
     }
 
     async fn run(&self) {
@@ -142,7 +152,7 @@ impl<P: DataPlane> RackAgent<P> {
             let message = connection.receive().await;
             if message.is_ok() && !std::mem::replace(has_entered, true) {
                 tracing::info!(root = %self.parent.address, name = self.enter.name, "below the root");
-                self.uplink.send_replace(Some(connection.channel.clone()));
+                self.has_entered.send_replace(true);
             }
             match message {
                 // The receiver ends only after this sender.
@@ -151,7 +161,7 @@ impl<P: DataPlane> RackAgent<P> {
                 Err(error) => break error,
             }
         };
-        self.uplink.send_replace(None);
+        self.has_entered.send_replace(false);
         drop((reporter, commands, connection));
         // A command that is being executed ends by itself, before the rack enters again.
         if let Err(error) = executor.await {
@@ -183,64 +193,71 @@ async fn execute_all<P: DataPlane>(
     }
 }
 
-/// Relays the streams of the rack's workers to the root, each over a stream of its own on the rack's connection.
+/// Relays the messages of the rack's workers to the root, each worker's over a connection of its own.
 struct Relay {
-    /// The rack's connection to the root; none while it is lost.
-    uplink: watch::Receiver<Option<Channel>>,
+    has_entered: watch::Receiver<bool>,
+    parent: Endpoint,
     rack: Enter,
+    opening: Semaphore,
 }
 
 impl SessionHandler for Relay {
-    async fn serve(&self, peer: Peer, mut inbound: Inbound, outbound: Queue) {
-        let mut uplink = self.uplink.clone();
-        let channel = uplink.borrow_and_update().clone();
-        let relayed = match (first_messages(&mut inbound).await, channel) {
-            (Err(denial), _) => {
-                let _ = outbound.send(Ok(ServerMessage::Denied(denial))).await;
-                return;
+    async fn serve(&self, peer: &Peer, inbound: &mut Inbound, outbound: Queue) {
+        let mut has_entered = self.has_entered.clone();
+        let is_below = *has_entered.borrow_and_update();
+        let last = match first_messages(inbound).await {
+            Err(denial) => ServerMessage::Denied(denial),
+            Ok(_) if !is_below => {
+                let why = "the rack's aggregator has no connection to its root";
+                ServerMessage::Unavailable(why.into())
             }
-            (_, None) => Err(Status::unavailable("the rack's aggregator has no connection to its root")),
-            (Ok(first), Some(channel)) => tokio::select! {
-                relayed = self.relay(&channel, &peer, first, inbound, &outbound) => relayed,
-                // The worker is gone, or the root is lost: all workers reconnect by themselves.
-                () = outbound.closed() => return,
-                _ = uplink.changed() => return,
+            Ok(first) => tokio::select! {
+                relayed = self.relay(peer, first, inbound, &outbound) => match relayed {
+                    Ok(()) => return,
+                    Err(ConnectError::Denied(denial)) => ServerMessage::Denied(denial),
+                    Err(error) => ServerMessage::Unavailable(error.to_string()),
+                },
+                // The root is lost: all workers reconnect by themselves.
+                _ = has_entered.changed() => return,
             },
         };
-        if let Err(status) = relayed {
-            let _ = outbound.send(Err(status)).await;
-        }
+        // The worker may be gone.
+        let _ = outbound.send(last).await;
     }
+
+    fn on_denied(&self, _: Ipv4Addr, _: &Denial) {}
 }
 
 impl Relay {
+    /// Relays until the worker ends its connection; the error is the root's end, or for what the worker sent.
     async fn relay(
         &self,
-        channel: &Channel,
         peer: &Peer,
         first: ClientMessage,
-        mut inbound: Inbound,
+        inbound: &mut Inbound,
         outbound: &Queue,
-    ) -> Result<(), Status> {
+    ) -> Result<(), ConnectError> {
         let relay = ClientMessage::Relay { rack: self.rack.clone(), ends: peer.ends };
-        let (up, mut down) = open_stream(channel, vec![relay, first]).await?;
+        let mut opening = self.opening.acquire().await.ok();
+        let mut root = Connection::open_relay(&self.parent, vec![relay, first]).await?;
         loop {
             tokio::select! {
-                message = inbound.next() => {
-                    let Some(message) = message.transpose()? else { return Ok(()) };
-                    if up.send(message).await.is_err() {
-                        return Ok(());
+                message = inbound.next() => match message {
+                    None | Some(Err(FrameError::Io(_))) => return Ok(()),
+                    Some(Err(error)) => {
+                        let denial = Denial::new(DenialKind::Request, error.to_string());
+                        return Err(ConnectError::Denied(denial));
                     }
-                }
-                message = down.message() => {
-                    let Some(message) = message? else { return Ok(()) };
+                    Some(Ok(message)) => root.send(message).await?,
+                },
+                // A worker that does not read is the root's to judge.
+                (permit, message) = async { (outbound.reserve().await, root.receive().await) } => {
+                    let (Ok(permit), message) = (permit, message?) else { return Ok(()) };
+                    opening.take();
                     if matches!(message, ServerMessage::Joined { .. }) {
                         peer.ticket.authenticate();
                     }
-                    // A worker that does not read loses its stream: the others' are on the same connection.
-                    if outbound.try_send(Ok(message)).is_err() {
-                        return Ok(());
-                    }
+                    permit.send(message);
                 }
             }
         }

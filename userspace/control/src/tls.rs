@@ -19,12 +19,11 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 use crate::{
+    frames::{ALPN, GRPC_ALPN},
     journal::private,
     secret::{Fingerprint, SecretError, check_private},
 };
 
-/// HTTP/2, which gRPC needs.
-const ALPN: &[u8] = b"h2";
 const CERTIFICATE_FILE: &str = "certificate.pem";
 const KEY_FILE: &str = "key.pem";
 
@@ -101,7 +100,7 @@ impl Identity {
             None => builder.with_no_client_auth(),
         };
         let mut config = builder.with_single_cert(self.chain.clone(), self.key.clone_key())?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = vec![ALPN.to_vec(), GRPC_ALPN.to_vec()];
         Ok(Arc::new(config))
     }
 }

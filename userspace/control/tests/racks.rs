@@ -153,7 +153,6 @@ async fn workers_that_missed_the_end_are_told_whose_fault_it_was() {
 async fn a_killed_root_takes_a_job_of_two_racks_up_again() {
     let root = Server::start(FakePlane::new(1024)).await;
     let (a, b) = (Server::rack(&root, "a").await, Server::rack(&root, "b").await);
-    // More than a connection has streams that is no rack's.
     let endpoints = [vec![a.endpoint(); 7], vec![b.endpoint()]].concat();
     let mut members = join_at(&endpoints, |rank| request(rank, 8)).await;
     let (address, plane) = (root.address, root.plane.clone());
@@ -168,6 +167,35 @@ async fn a_killed_root_takes_a_job_of_two_racks_up_again() {
     }
     drop(members.pop());
     assert_eq!(failure(&members[0]).await.culprit(), Some(7), "and its workers are watched as before");
+    a.stop().await;
+    b.stop().await;
+    root.stop().await;
+}
+
+#[tokio::test]
+async fn workers_of_racks_are_not_limited_by_the_racks_address() {
+    let root = Server::start(FakePlane::new(1024)).await;
+    let (a, b) = (Server::rack(&root, "a").await, Server::rack(&root, "b").await);
+    // Together more than may connect from one address.
+    let mut waiting = Vec::new();
+    for (rack, job) in (0..10).map(|job| (if job < 5 { &a } else { &b }, job)) {
+        for rank in 0..14 {
+            let asked = with(request(rank, 15), |spec| {
+                (spec.job, spec.timeout_s) = (format!("job {job}"), Some(2.0 * HANGS.as_secs_f64()));
+            });
+            let endpoint = rack.endpoint();
+            waiting.push(tokio::spawn(async move { join(&endpoint, asked).await }));
+        }
+    }
+    let all_wait = || {
+        let missing = root.missing();
+        missing.len() == 10 && missing.iter().all(|(_, ranks)| *ranks == [14])
+    };
+    until(all_wait).await;
+    // Beside them, others from there have what an address has.
+    join(&root.endpoint(), with(request(0, 1), |spec| spec.job = "beside".into())).await.unwrap();
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    until(|| root.missing().is_empty()).await;
     a.stop().await;
     b.stop().await;
     root.stop().await;

@@ -2,30 +2,21 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use hyper::http::uri::PathAndQuery;
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, pki_types::ServerName};
 use thiserror::Error;
 use tokio::{
-    io::AsyncBufReadExt as _,
     net::TcpStream,
     sync::mpsc,
     task::JoinSet,
     time::{interval, timeout},
 };
 use tokio_rustls::TlsConnector;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{
-    Code, Streaming,
-    client::Grpc,
-    transport::{self, Channel},
-};
 
 use crate::{
     Secret,
     coordinator::SILENCE_TIMEOUT,
+    frames::{self, ALPN, FrameError, Inbound},
     message::{ClientMessage, Denial, Hello, ServerMessage},
-    rpc::{JsonCodec, MAX_MESSAGE, PATH, QUEUE_LEN},
     tls::{self, TlsError, Trust},
 };
 
@@ -53,18 +44,26 @@ pub enum ConnectError {
     Protocol(String),
 }
 
-#[derive(Debug)]
 pub struct Connection {
     pub outbound: mpsc::Sender<ClientMessage>,
-    pub channel: Channel,
-    inbound: Streaming<ServerMessage>,
-    /// Sends keep-alive messages until dropped.
-    _alive: JoinSet<()>,
+    inbound: Inbound<ServerMessage>,
+    /// They write messages and keepalives until dropped.
+    tasks: JoinSet<()>,
 }
 
 impl Connection {
     /// Connects, and sends the first messages. Within [`SILENCE_TIMEOUT`].
     pub async fn open(endpoint: &Endpoint, first: Vec<ClientMessage>) -> Result<Connection, ConnectError> {
+        let mut connection = Connection::open_relay(endpoint, first).await?;
+        connection.tasks.spawn(keep_alive(connection.outbound.clone()));
+        Ok(connection)
+    }
+
+    /// Connects without keepalives, for a worker's messages: its own are among them.
+    pub async fn open_relay(
+        endpoint: &Endpoint,
+        first: Vec<ClientMessage>,
+    ) -> Result<Connection, ConnectError> {
         let opening = Connection::open_unbounded(endpoint, first);
         timeout(SILENCE_TIMEOUT, opening).await.unwrap_or_else(|_| Err(no_answer()))
     }
@@ -73,29 +72,34 @@ impl Connection {
         endpoint: &Endpoint,
         first: Vec<ClientMessage>,
     ) -> Result<Connection, ConnectError> {
-        let io = TokioIo::new(connect(endpoint.address, &endpoint.trust).await?);
-        let mut io = Some(io);
-        let connector = tower::service_fn(move |_| {
-            let io = io.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));
-            async { io }
-        });
-        let uri = format!("https://{}", endpoint.address);
-        let channel = transport::Endpoint::from_shared(uri).map_err(|error| unreachable(&error))?;
-        let channel = channel.connect_with_connector(connector).await.map_err(|error| unreachable(&error))?;
-        let (outbound, inbound) = open_stream(&channel, first).await.map_err(|status| failed(&status))?;
-        let mut alive = JoinSet::new();
-        alive.spawn(keep_alive(outbound.clone()));
-        Ok(Connection { outbound, channel, inbound, _alive: alive })
+        let stream = connect(endpoint.address, &endpoint.trust).await?;
+        let mut tasks = JoinSet::new();
+        let (mut inbound, outbound) = frames::open(stream, &mut tasks);
+        // A server refuses a client's certificate after the client's side of the handshake (TLS 1.3). It speaks first, so that
+        // its answer comes here, where the reason is not lost yet.
+        match inbound.next().await {
+            Some(Ok(ServerMessage::Hello(_))) => {}
+            Some(Err(FrameError::Io(error))) => return Err(handshake_failed(&error)),
+            Some(_) => return Err(no_control_plane()),
+            None => return Err(ended()),
+        }
+        // There is room for them.
+        for message in [ClientMessage::Hello(Hello::own())].into_iter().chain(first) {
+            let _ = outbound.try_send(message);
+        }
+        Ok(Connection { outbound, inbound, tasks })
     }
 
     /// The next message; an error when the other side is silent for too long.
     pub async fn receive(&mut self) -> Result<ServerMessage, ConnectError> {
-        match timeout(SILENCE_TIMEOUT, self.inbound.message()).await {
+        match timeout(SILENCE_TIMEOUT, self.inbound.next()).await {
             Err(_) => Err(no_answer()),
-            Ok(Ok(Some(ServerMessage::Denied(denial)))) => Err(ConnectError::Denied(denial)),
-            Ok(Ok(Some(message))) => Ok(message),
-            Ok(Ok(None)) => Err(ConnectError::Unreachable("the control plane ended the connection".into())),
-            Ok(Err(status)) => Err(failed(&status)),
+            Ok(Some(Ok(ServerMessage::Denied(denial)))) => Err(ConnectError::Denied(denial)),
+            Ok(Some(Ok(ServerMessage::Unavailable(why)))) => Err(ConnectError::Unreachable(why)),
+            Ok(Some(Ok(message))) => Ok(message),
+            Ok(None | Some(Err(FrameError::Truncated))) => Err(ended()),
+            Ok(Some(Err(FrameError::Io(error)))) => Err(unreachable(&error)),
+            Ok(Some(Err(error))) => Err(ConnectError::Protocol(error.to_string())),
         }
     }
 
@@ -104,24 +108,6 @@ impl Connection {
         sent.map_err(|_| no_answer())?
             .map_err(|_| ConnectError::Unreachable("the connection has ended".into()))
     }
-}
-
-/// Opens a stream on a connection, and sends the first messages.
-pub async fn open_stream(
-    channel: &Channel,
-    first: Vec<ClientMessage>,
-) -> Result<(mpsc::Sender<ClientMessage>, Streaming<ServerMessage>), tonic::Status> {
-    let (outbound, queue) = mpsc::channel(QUEUE_LEN);
-    // There is room for them.
-    for message in [ClientMessage::Hello(Hello::own())].into_iter().chain(first) {
-        let _ = outbound.try_send(message);
-    }
-    let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
-    grpc.ready().await.map_err(|error| tonic::Status::from_error(Box::new(error)))?;
-    let codec = JsonCodec::<ClientMessage, ServerMessage>::default();
-    let request = tonic::Request::new(ReceiverStream::new(queue));
-    let response = grpc.streaming(request, PathAndQuery::from_static(PATH), codec).await?;
-    Ok((outbound, response.into_inner()))
 }
 
 /// Lets the other side know twice a second that this one is alive, also while it waits for something else.
@@ -142,35 +128,34 @@ async fn connect(
     tcp.set_nodelay(true).map_err(|error| unreachable(&error))?;
     let config = trust.client().map_err(|error: TlsError| ConnectError::NotTrusted(error.to_string()))?;
     let name = ServerName::IpAddress(address.ip().into());
-    let failed = |error: io::Error| match error.get_ref() {
-        Some(inner) if inner.is::<rustls::Error>() => ConnectError::NotTrusted(tls::explain(&error)),
-        _ => unreachable(&error),
-    };
-    let mut stream = TlsConnector::from(config).connect(name, tcp).await.map_err(failed)?;
-    // A server refuses a client's certificate after the client's side of the handshake (TLS 1.3). In HTTP/2 it speaks
-    // first, so that its answer comes here, where the reason is not lost yet.
-    stream.fill_buf().await.map_err(failed)?;
-    Ok(stream)
+    let connecting = TlsConnector::from(config).connect(name, tcp);
+    let stream = connecting.await.map_err(|error| handshake_failed(&error))?;
+    match stream.get_ref().1.alpn_protocol() {
+        Some(ALPN) => Ok(stream),
+        _ => Err(no_control_plane()),
+    }
 }
 
-fn failed(status: &tonic::Status) -> ConnectError {
-    match status.code() {
-        Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted => {
-            ConnectError::Protocol(status.message().into())
-        }
-        Code::Unimplemented => ConnectError::Protocol(
-            "it is no Sumac control plane of this release: install the same on both".into(),
-        ),
-        _ => unreachable(status),
+fn handshake_failed(error: &io::Error) -> ConnectError {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => no_control_plane(),
+        Some(_) => ConnectError::NotTrusted(tls::explain(error)),
+        None => unreachable(error),
     }
+}
+
+fn no_control_plane() -> ConnectError {
+    ConnectError::Protocol("it is no Sumac control plane of this release: install the same on both".into())
+}
+
+fn ended() -> ConnectError {
+    ConnectError::Unreachable("the control plane ended the connection".into())
 }
 
 pub fn no_answer() -> ConnectError {
     ConnectError::Unreachable("no answer".into())
 }
 
-/// The innermost cause says most: "connection refused" is below two "transport error"s.
-fn unreachable(error: &dyn std::error::Error) -> ConnectError {
-    let innermost = std::iter::successors(Some(error), |error| error.source()).last();
-    ConnectError::Unreachable(innermost.unwrap_or(error).to_string())
+fn unreachable(error: &io::Error) -> ConnectError {
+    ConnectError::Unreachable(error.to_string())
 }

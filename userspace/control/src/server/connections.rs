@@ -4,62 +4,64 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    convert::Infallible,
     future::{Future, pending},
+    hash::Hash,
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
-use hyper::{server::conn::http2, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
-};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::ServerConfig;
 use tokio::{
-    net::TcpListener,
-    sync::{Semaphore, oneshot, watch},
+    io::{copy, sink},
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, oneshot, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
-use tonic::Status;
 
-use super::{STOP_TIMEOUT, stats::ServerStats};
+use super::{STOP_TIMEOUT, outdated, stats::ServerStats};
 use crate::{
+    coordinator::RackId,
+    frames::{self, GRPC_ALPN},
+    message::{ClientMessage, Denial, Hello, ServerMessage},
     rate_limiter::RateLimiter,
-    rpc::{Inbound, Queue, answer},
 };
 
 const MAX_CONNECTIONS: usize = 1024;
 const MAX_OF_ONE_ADDRESS: usize = 128;
 /// Connections that are not authenticated yet.
 const MAX_STRANGERS: usize = 256;
-/// Streams at once on a connection.
-const MAX_STREAMS: usize = 4;
-/// Further ones on that of a rack: its workers'.
+/// Connections of a rack for its workers, besides those.
 const MAX_RELAYED: usize = 256;
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
-const KEEPALIVE: Duration = Duration::from_secs(5);
+/// Time that the other side has to receive the last messages, and to end its side.
+const LINGER: Duration = Duration::from_secs(1);
 /// Pause after the system could not accept: out of file descriptors, it would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection.
-#[derive(Clone)]
+pub type Inbound = frames::Inbound<ClientMessage>;
+pub type Queue = mpsc::Sender<ServerMessage>;
+
+/// The other side of a connection.
 pub struct Peer {
     /// Its address, and the server's own.
     pub ends: [Ipv4Addr; 2],
-    pub ticket: Arc<Ticket>,
+    pub ticket: Ticket,
 }
 
 pub trait SessionHandler: Send + Sync + 'static {
-    /// Serves a stream until one side ends it.
-    fn serve(&self, peer: Peer, inbound: Inbound, outbound: Queue) -> impl Future<Output = ()> + Send;
+    /// Serves a connection until one side ends it.
+    fn serve(&self, peer: &Peer, inbound: &mut Inbound, outbound: Queue) -> impl Future<Output = ()> + Send;
+
+    /// A connection was denied before it could be served.
+    fn on_denied(&self, peer: Ipv4Addr, denial: &Denial);
 }
 
-/// Serves streams until `stop` is ready, and a moment more for connections that do not end by themselves. The port is
+/// Serves connections until `stop` is ready, and a moment more for connections that do not end by themselves. The port is
 /// free when this returns.
 pub async fn serve<H: SessionHandler>(
     listener: TcpListener,
@@ -72,7 +74,7 @@ pub async fn serve<H: SessionHandler>(
     let [refused, failed] = [(); 2].map(|()| RateLimiter::new(Instant::now()));
     // Sessions end when this sender is dropped.
     let (closing, closed) = watch::channel(());
-    let graceful = GracefulShutdown::new();
+    allow_open_files();
     let mut connections = JoinSet::new();
     tokio::pin!(stop);
     loop {
@@ -100,37 +102,7 @@ pub async fn serve<H: SessionHandler>(
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "connection stays without TCP_NODELAY");
         }
-        let ends = ipv4(Some(peer)).zip(ipv4(stream.local_addr().ok())).map(|(peer, own)| [peer, own]);
-        let (handler, closed) = (handler.clone(), closed.clone());
-        let begin = move |inbound, outbound| {
-            let what = "the control plane needs IPv4 addresses on both ends";
-            let ends = ends.ok_or_else(|| Status::failed_precondition(what))?;
-            let permit = ticket.streams.clone().try_acquire_owned();
-            let permit = permit.map_err(|_| Status::unavailable("too many streams on one connection"))?;
-            let peer = Peer { ends, ticket: ticket.clone() };
-            let (handler, mut closed) = (handler.clone(), closed.clone());
-            tokio::spawn(async move {
-                let _permit = permit;
-                tokio::select! {
-                    () = handler.serve(peer, inbound, outbound) => {}
-                    _ = closed.changed() => {}
-                }
-            });
-            Ok(())
-        };
-        let (tls, watcher) = (tls.clone(), graceful.watcher());
-        let served = async move {
-            let stream = tls.accept(stream).await?;
-            let service = service_fn(move |request| {
-                let begin = begin.clone();
-                async move { Ok::<_, Infallible>(answer(request, begin).await) }
-            });
-            let mut server = http2::Builder::new(TokioExecutor::new());
-            server.timer(TokioTimer::new()).max_concurrent_streams((MAX_STREAMS + MAX_RELAYED) as u32);
-            server.keep_alive_interval(Some(KEEPALIVE)).keep_alive_timeout(KEEPALIVE);
-            let connection = server.serve_connection(TokioIo::new(stream), service);
-            watcher.watch(connection).await.map_err(io::Error::other)
-        };
+        let served = serve_connection(tls.clone(), handler.clone(), stream, ticket, closed.clone());
         connections.spawn(async move {
             let ended = tokio::select! {
                 ended = served => ended.map_err(|error| error.to_string()),
@@ -142,12 +114,69 @@ pub async fn serve<H: SessionHandler>(
         });
     }
     drop((listener, closing));
-    // Dropping the set aborts the connections that are still open.
-    let _ = timeout(STOP_TIMEOUT, graceful.shutdown()).await;
+    let _ = timeout(STOP_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
+    connections.shutdown().await;
 }
 
-fn ipv4(address: Option<SocketAddr>) -> Option<Ipv4Addr> {
-    match address?.ip().to_canonical() {
+/// Serves a connection until one side ends it, or the sender of `closed` is dropped.
+async fn serve_connection<H: SessionHandler>(
+    tls: TlsAcceptor,
+    handler: Arc<H>,
+    stream: TcpStream,
+    ticket: Ticket,
+    mut closed: watch::Receiver<()>,
+) -> io::Result<()> {
+    let ends = ipv4(stream.peer_addr()).zip(ipv4(stream.local_addr()));
+    let mut stream = tokio::select! {
+        accepted = tls.accept(stream) => accepted?,
+        _ = closed.changed() => return Ok(()),
+    };
+    if stream.get_ref().1.alpn_protocol() == Some(GRPC_ALPN) {
+        let denial = outdated::denial();
+        handler.on_denied(ends.map_or(Ipv4Addr::UNSPECIFIED, |(peer, _)| peer), &denial);
+        outdated::deny(&mut stream, denial).await?;
+        let _ = timeout(LINGER, copy(&mut stream, &mut sink())).await;
+        return Ok(());
+    }
+    let mut writer = JoinSet::new();
+    let (mut inbound, outbound) = frames::open(stream, &mut writer);
+    // There is room for it.
+    let _ = outbound.try_send(ServerMessage::Hello(Hello::own()));
+    if let Some((peer, own)) = ends {
+        let peer = Peer { ends: [peer, own], ticket };
+        tokio::select! {
+            () = handler.serve(&peer, &mut inbound, outbound) => {}
+            _ = closed.changed() => {}
+        }
+        linger(&mut writer, &mut inbound).await;
+    } else {
+        let why = "the control plane needs IPv4 addresses on both ends";
+        let _ = outbound.try_send(ServerMessage::Unavailable(why.into()));
+        drop(outbound);
+        linger(&mut writer, &mut inbound).await;
+    }
+    Ok(())
+}
+
+/// Lets the other side receive the last messages: closing with something unread would make it lose them.
+async fn linger(writer: &mut JoinSet<()>, inbound: &mut Inbound) {
+    let ended = async {
+        writer.join_next().await;
+        inbound.drain().await;
+    };
+    let _ = timeout(LINGER, ended).await;
+}
+
+/// Raises the soft limit of open files to the hard one: each connection is one.
+fn allow_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!(%error, "cannot raise the limit of open files");
+    }
+}
+
+fn ipv4(address: io::Result<SocketAddr>) -> Option<Ipv4Addr> {
+    match address.ok()?.ip().to_canonical() {
         IpAddr::V4(ip) => Some(ip),
         IpAddr::V6(_) => None,
     }
@@ -170,6 +199,8 @@ pub struct Table(Mutex<Open>);
 struct Open {
     by_address: HashMap<IpAddr, usize>,
     total: usize,
+    /// The connections of racks for their workers; the others do not count them.
+    relayed: HashMap<RackId, usize>,
     /// The connections that were admitted so far, and those that were not.
     next: u64,
     rejected: u64,
@@ -177,7 +208,23 @@ struct Open {
     strangers: VecDeque<(u64, IpAddr, oneshot::Sender<()>)>,
 }
 
+/// Takes one from a count.
+fn release<K: Hash + Eq>(counts: &mut HashMap<K, usize>, of: &K) {
+    if let Some(count) = counts.get_mut(of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(of);
+        }
+    }
+}
+
 impl Open {
+    /// A connection has ended, or counts among a rack's.
+    fn leave(&mut self, peer: &IpAddr) {
+        self.total -= 1;
+        release(&mut self.by_address, peer);
+    }
+
     /// Closes the oldest connection of an address that is not authenticated. `false`: it has none.
     fn evict(&mut self, peer: IpAddr) -> bool {
         let at = self.strangers.iter().position(|(_, address, _)| *address == peer);
@@ -200,18 +247,19 @@ impl Table {
     /// Fills in the counts of connections.
     pub fn fill(&self, stats: &mut ServerStats) {
         let open = self.lock();
-        (stats.connections, stats.strangers) = (open.total as u64, open.strangers.len() as u64);
+        let connections = open.total + open.relayed.values().sum::<usize>();
+        (stats.connections, stats.strangers) = (connections as u64, open.strangers.len() as u64);
         (stats.accepted, stats.rejected) = (open.next, open.rejected);
     }
 
     /// Admits a connection, which is to end when the receiver is closed before it receives.
-    fn admit(self: &Arc<Table>, peer: IpAddr) -> Option<(Arc<Ticket>, oneshot::Receiver<()>)> {
+    fn admit(self: &Arc<Table>, peer: IpAddr) -> Option<(Ticket, oneshot::Receiver<()>)> {
         let admitted = self.try_admit(peer);
         self.lock().rejected += u64::from(admitted.is_none());
         admitted
     }
 
-    fn try_admit(self: &Arc<Table>, peer: IpAddr) -> Option<(Arc<Ticket>, oneshot::Receiver<()>)> {
+    fn try_admit(self: &Arc<Table>, peer: IpAddr) -> Option<(Ticket, oneshot::Receiver<()>)> {
         let mut open = self.lock();
         if open.by_address.get(&peer).is_some_and(|own| *own >= MAX_OF_ONE_ADDRESS) && !open.evict(peer) {
             return None;
@@ -225,8 +273,7 @@ impl Table {
         let (keep, evicted) = oneshot::channel();
         let number = open.next;
         open.strangers.push_back((number, peer, keep));
-        let streams = Arc::new(Semaphore::new(MAX_STREAMS));
-        Some((Arc::new(Ticket { table: self.clone(), number, peer, streams }), evicted))
+        Some((Ticket { table: self.clone(), number, peer, relays: OnceLock::new() }, evicted))
     }
 }
 
@@ -235,13 +282,22 @@ pub struct Ticket {
     table: Arc<Table>,
     number: u64,
     peer: IpAddr,
-    streams: Arc<Semaphore>,
+    /// The rack that has it for one of its workers.
+    relays: OnceLock<RackId>,
 }
 
 impl Ticket {
-    /// The connection is a rack's, which relays its workers' streams.
-    pub fn admit_relayed(&self) {
-        self.streams.add_permits(MAX_RELAYED);
+    /// The connection is a rack's, for one of its workers. `false`: it has as many as it may.
+    pub fn relay(&self, rack: RackId) -> bool {
+        self.authenticate();
+        let mut open = self.table.lock();
+        let of_rack = open.relayed.entry(rack).or_default();
+        if *of_rack >= MAX_RELAYED {
+            return false;
+        }
+        *of_rack += 1;
+        open.leave(&self.peer);
+        self.relays.set(rack).is_ok()
     }
 
     /// The connection is a member's, a rack's or a parameter host's.
@@ -260,12 +316,9 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let mut open = self.table.lock();
         open.strangers.retain(|(number, ..)| *number != self.number);
-        open.total -= 1;
-        if let Some(count) = open.by_address.get_mut(&self.peer) {
-            *count -= 1;
-            if *count == 0 {
-                open.by_address.remove(&self.peer);
-            }
+        match self.relays.get() {
+            Some(rack) => release(&mut open.relayed, rack),
+            None => open.leave(&self.peer),
         }
     }
 }
@@ -301,5 +354,27 @@ mod tests {
         assert_eq!(overdue(evicted).await, "a newer connection takes its place");
         next.authenticate();
         assert!(table.admit(PEER).is_none(), "members do not");
+    }
+
+    #[tokio::test]
+    async fn a_racks_workers_count_in_its_own_limit_only() {
+        let table = Arc::new(Table::default());
+        let [a, b] = [RackId(1), RackId(2)];
+        let admit = || table.admit(PEER).expect("there is room").0;
+        let workers: Vec<_> = (0..MAX_RELAYED).map(|_| admit()).inspect(|it| assert!(it.relay(a))).collect();
+        assert!(!admit().relay(a), "one more");
+        assert!(admit().relay(b), "another rack's");
+        let others: Vec<_> = (0..MAX_OF_ONE_ADDRESS).map(|_| admit()).collect();
+        others.iter().for_each(Ticket::authenticate);
+        assert!(table.admit(PEER).is_none(), "what is no rack's counts as before");
+        let counted = |table: &Table| {
+            let mut stats = ServerStats::default();
+            table.fill(&mut stats);
+            stats.connections
+        };
+        assert_eq!(counted(&table), (MAX_RELAYED + MAX_OF_ONE_ADDRESS) as u64);
+        drop((workers, others));
+        assert_eq!(counted(&table), 0);
+        assert!(table.lock().relayed.is_empty() && table.lock().by_address.is_empty());
     }
 }

@@ -1,7 +1,8 @@
-//! The gRPC service around the [`Coordinator`]: sockets, clock, journal, and
+//! The TLS service around the [`Coordinator`]: sockets, clock, journal, and
 //! the one task that talks to the data planes.
 
 pub(crate) mod connections;
+mod outdated;
 mod planes;
 pub(crate) mod session;
 pub mod stats;

@@ -11,12 +11,12 @@ use std::{
 use sumac_job::Placement;
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
+use super::connections::Queue;
 use crate::{
     DataPlane,
     coordinator::{Child, InstalledJob, JobOrder, Position, RackId, Replaced},
     message::{Completion, PlaneCommand, ServerMessage},
     plane::{Installed, JobInstall, Level, PlaneInfo, PlaneKind, WorkerInstall, blocking},
-    rpc::Queue,
 };
 
 /// Timeout of a command: a worker that does not answer ARP takes some seconds. A rack that dies ends it earlier.
@@ -89,7 +89,7 @@ impl Links {
         let (sender, outcome) = oneshot::channel();
         let message = ServerMessage::Command(command);
         // With a full queue the rack does not read, and is about to be taken for dead.
-        if link.outbound.try_send(Ok(message)).is_ok() {
+        if link.outbound.try_send(message).is_ok() {
             link.open.push_back(sender);
         }
         Pending::At(link.title.clone(), outcome)

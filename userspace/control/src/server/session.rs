@@ -1,29 +1,30 @@
-//! The stream of one worker, at this aggregator or relayed by a rack; and that of a rack's agent or parameter host.
+//! The connection of one worker, at this aggregator or relayed by a rack; and that of a rack's agent or parameter host.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use tokio::time::{interval, timeout};
-use tokio_stream::StreamExt as _;
 
 use super::{
     Shared,
-    connections::{Peer, SessionHandler, Ticket},
+    connections::{Inbound, Peer, Queue, SessionHandler, Ticket},
 };
 use crate::{
     Secret,
     client::connection::ALIVE_INTERVAL,
     coordinator::{Join, MemberId, Outcome, RackEntry, RackId},
     events::printable,
+    frames::FrameError,
     message::{
         ClientMessage, Denial, DenialKind, End, Enter, Hello, JoinRequest, PROTOCOL_VERSION, PlaneReport,
         Reconnect, ServerMessage, Status,
     },
     plane::{PlaneKind, TakenOver, WorkerInstall},
-    rpc::{Inbound, Queue},
 };
 
-/// Time that a stream may be open before its first messages have come.
+/// Time that a connection may be open before its first messages have come.
 const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time after which a connection without any message ends: its member or rack is taken for dead long before.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest reason that is passed on, in bytes.
 const REASON_LEN: usize = 1024;
 /// Time that a plane may take to remove unknown jobs.
@@ -32,14 +33,18 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Sessions(pub Arc<Shared>);
 
 impl SessionHandler for Sessions {
-    async fn serve(&self, peer: Peer, inbound: Inbound, outbound: Queue) {
+    async fn serve(&self, peer: &Peer, inbound: &mut Inbound, outbound: Queue) {
         let [ip, local] = peer.ends;
         let mut caller = Caller { peer: ip, local, rack: None };
-        if let Err(denial) = serve(&self.0, &peer, &mut caller, inbound, &outbound).await {
-            self.0.log_denial(caller.peer, &denial);
+        if let Err(denial) = serve(&self.0, peer, &mut caller, inbound, &outbound).await {
+            self.on_denied(caller.peer, &denial);
             // The client may be gone.
-            let _ = outbound.send(Ok(ServerMessage::Denied(denial))).await;
+            let _ = outbound.send(ServerMessage::Denied(denial)).await;
         }
+    }
+
+    fn on_denied(&self, peer: Ipv4Addr, denial: &Denial) {
+        self.0.log_denial(peer, denial);
     }
 }
 
@@ -47,32 +52,35 @@ async fn serve(
     shared: &Shared,
     peer: &Peer,
     caller: &mut Caller,
-    mut inbound: Inbound,
+    inbound: &mut Inbound,
     outbound: &Queue,
 ) -> Result<(), Denial> {
-    let mut first = first_messages(&mut inbound).await?;
+    let mut first = first_messages(inbound).await?;
     if let ClientMessage::Relay { rack, ends } = first {
         shared.check_racks_secret(&rack.secret)?;
-        let rack = shared.lock().coordinator.entered_rack(&rack.name, caller.peer);
-        *caller = Caller { peer: ends[0], local: ends[1], rack };
-        if rack.is_none() {
+        let Some(rack) = shared.lock().coordinator.entered_rack(&rack.name, caller.peer) else {
             // It was lost. It will enter again, and its workers will try again.
             return Ok(());
+        };
+        *caller = Caller { peer: ends[0], local: ends[1], rack: Some(rack) };
+        if !peer.ticket.relay(rack) {
+            let why = "the rack relays as many workers as it may";
+            let _ = outbound.send(ServerMessage::Unavailable(why.into())).await;
+            return Ok(());
         }
-        first = next_message(&mut inbound).await?;
+        first = next_message(inbound).await?;
     }
     match first {
         ClientMessage::Enter(enter) if caller.rack.is_none() => {
             shared.check_racks_secret(&enter.secret)?;
             peer.ticket.authenticate();
-            peer.ticket.admit_relayed();
             serve_rack(shared, enter, caller.peer, inbound, outbound).await
         }
         first => serve_worker(shared, *caller, first, inbound, outbound, &peer.ticket).await,
     }
 }
 
-/// Reads the first message of a stream, and the one after it. A denial states what is wrong with them.
+/// Reads the first message of a connection, and the one after it. A denial states what is wrong with them.
 pub async fn first_messages(inbound: &mut Inbound) -> Result<ClientMessage, Denial> {
     let (hello, own) = (next_message(inbound).await?, Hello::own());
     match hello {
@@ -95,7 +103,7 @@ pub async fn first_messages(inbound: &mut Inbound) -> Result<ClientMessage, Deni
 async fn next_message(inbound: &mut Inbound) -> Result<ClientMessage, Denial> {
     match timeout(FIRST_MESSAGE_TIMEOUT, inbound.next()).await {
         Ok(Some(Ok(message))) => Ok(message),
-        Ok(Some(Err(error))) => Err(Denial::new(DenialKind::Request, error.message())),
+        Ok(Some(Err(error))) => Err(Denial::new(DenialKind::Request, error.to_string())),
         Ok(None) | Err(_) => Err(Denial::new(DenialKind::Request, "no message came")),
     }
 }
@@ -118,7 +126,7 @@ async fn serve_worker(
     shared: &Shared,
     caller: Caller,
     first: ClientMessage,
-    inbound: Inbound,
+    inbound: &mut Inbound,
     outbound: &Queue,
     ticket: &Ticket,
 ) -> Result<(), Denial> {
@@ -130,7 +138,7 @@ async fn serve_worker(
             match shared.join(caller, *request) {
                 Ok(id) => id,
                 Err(status) => {
-                    let _ = outbound.send(Ok(ServerMessage::Status(status))).await;
+                    let _ = outbound.send(ServerMessage::Status(status)).await;
                     return Ok(());
                 }
             }
@@ -141,21 +149,28 @@ async fn serve_worker(
             let again =
                 shared.update(|coordinator, now| coordinator.reconnect(now, &job, rank, session, received));
             if let Err(failure) = again {
-                let _ = outbound.send(Ok(ServerMessage::Status(Status::Over(End::Failed(failure))))).await;
+                let _ = outbound.send(ServerMessage::Status(Status::Over(End::Failed(failure)))).await;
                 return Ok(());
             }
             sent.next_event = received;
             session
         }
-        _ => return Err(Denial::new(DenialKind::Request, "a worker's stream begins with a join")),
+        _ => return Err(Denial::new(DenialKind::Request, "a worker's first message is a join")),
     };
-    let _ = outbound.send(Ok(ServerMessage::Joined { session: id })).await;
-    exchange(shared, id, inbound, outbound, sent).await;
+    let _ = outbound.send(ServerMessage::Joined { session: id }).await;
+    let ended = exchange(shared, id, inbound, outbound, sent).await;
     shared.update(|coordinator, _| coordinator.on_disconnected(id));
-    Ok(())
+    ended
 }
 
-async fn exchange(shared: &Shared, id: MemberId, mut inbound: Inbound, outbound: &Queue, mut sent: Sent) {
+/// Serves a member until one side ends the connection. A denial states what is wrong with a message.
+async fn exchange(
+    shared: &Shared,
+    id: MemberId,
+    inbound: &mut Inbound,
+    outbound: &Queue,
+    mut sent: Sent,
+) -> Result<(), Denial> {
     let mut changed = shared.changed.subscribe();
     let mut alive = interval(ALIVE_INTERVAL);
     let mut next = None;
@@ -168,27 +183,31 @@ async fn exchange(shared: &Shared, id: MemberId, mut inbound: Inbound, outbound:
             message = inbound.next() => match message {
                 Some(Ok(message)) => {
                     if !shared.on_message(id, message) {
-                        let _ = outbound.send(Ok(ServerMessage::Status(Status::Over(End::Finished)))).await;
-                        return;
+                        let _ = outbound.send(ServerMessage::Status(Status::Over(End::Finished))).await;
+                        return Ok(());
                     }
                 }
-                Some(Err(_)) | None => return,
+                Some(Err(FrameError::Io(_))) | None => return Ok(()),
+                Some(Err(error)) => return Err(Denial::new(DenialKind::Request, error.to_string())),
             },
             permit = outbound.reserve(), if next.is_some() => {
-                let Ok(permit) = permit else { return };
+                let Ok(permit) = permit else { return Ok(()) };
                 if let Some(message) = next.take() {
                     let is_last = matches!(message, ServerMessage::Status(Status::Over(_)));
-                    permit.send(Ok(message));
+                    permit.send(message);
                     if is_last {
-                        return;
+                        return Ok(());
                     }
                 }
             }
             _ = changed.changed(), if next.is_none() => {}
             _ = alive.tick() => {
+                if inbound.silence() > IDLE_TIMEOUT {
+                    return Ok(());
+                }
                 let received = shared.lock().coordinator.posted(id);
                 // With a full queue the client does not read anyway.
-                let _ = outbound.try_send(Ok(ServerMessage::Alive { received }));
+                let _ = outbound.try_send(ServerMessage::Alive { received });
             }
         }
     }
@@ -297,13 +316,13 @@ async fn serve_rack(
     shared: &Shared,
     Enter { name, is_parameter_host, .. }: Enter,
     ip: Ipv4Addr,
-    mut inbound: Inbound,
+    inbound: &mut Inbound,
     outbound: &Queue,
 ) -> Result<(), Denial> {
     let refuse = |message: &str| Denial::new(DenialKind::Request, message);
     let known = shared.lock().coordinator.known_jobs(&name, is_parameter_host);
-    let _ = outbound.send(Ok(ServerMessage::Known(known))).await;
-    let Some(((instance, plane), jobs)) = taken_over(&mut inbound).await else {
+    let _ = outbound.send(ServerMessage::Known(known)).await;
+    let Some(((instance, plane), jobs)) = taken_over(inbound).await else {
         return Err(refuse("the data plane was not taken over in time"));
     };
     if (plane.kind == PlaneKind::Parameter) != is_parameter_host {
@@ -338,13 +357,16 @@ async fn taken_over(inbound: &mut Inbound) -> Option<(PlaneReport, TakenOver)> {
     timeout(TAKE_OVER_TIMEOUT, answer).await.ok().flatten()
 }
 
-async fn exchange_with_rack(shared: &Shared, id: RackId, mut inbound: Inbound, outbound: &Queue) {
+async fn exchange_with_rack(shared: &Shared, id: RackId, inbound: &mut Inbound, outbound: &Queue) {
     let mut alive = interval(ALIVE_INTERVAL);
     loop {
         let message = tokio::select! {
             message = inbound.next() => message,
             _ = alive.tick() => {
-                let _ = outbound.try_send(Ok(ServerMessage::Alive { received: 0 }));
+                if inbound.silence() > IDLE_TIMEOUT {
+                    return;
+                }
+                let _ = outbound.try_send(ServerMessage::Alive { received: 0 });
                 continue;
             }
         };
@@ -369,11 +391,16 @@ async fn exchange_with_rack(shared: &Shared, id: RackId, mut inbound: Inbound, o
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frames;
 
     #[tokio::test]
     async fn another_release_is_told_which_ones_do_not_fit() {
         let other = Hello { protocol: PROTOCOL_VERSION - 1, build: "0.0.9".into() };
-        let mut inbound: Inbound = Box::pin(tokio_stream::iter([Ok(ClientMessage::Hello(other))]));
+        let mut tasks = tokio::task::JoinSet::new();
+        let (near, far) = tokio::io::duplex(1024);
+        let (_, client) = frames::open::<ServerMessage, _>(near, &mut tasks);
+        client.send(ClientMessage::Hello(other)).await.unwrap();
+        let mut inbound = Inbound::new(far);
         let denial = first_messages(&mut inbound).await.expect_err("another protocol");
         assert_eq!(denial.kind, DenialKind::Version);
         for part in ["release 0.0.9", &Hello::own().build, "install the same release on both"] {
