@@ -16,7 +16,7 @@ use nix::{
     unistd::Pid,
 };
 use serve::{Serving, endpoint, request};
-use sumac_control::{Grant, PlaneKind, tls::write_private};
+use sumac_control::{Grant, PlaneKind, state_dir::write_private};
 use sumac_job::JobSpec;
 use sumac_played_switch::{PROGRAM, PlayedServer, PlayedSwitch, Row};
 use tokio::runtime::Runtime;

@@ -253,7 +253,7 @@ fn the_reason_for_a_jobs_slots_is_shown() {
     let shell = Shell::new();
     shell.done("attach p0 --slots 64");
     let secret = std::env::temp_dir().join(format!("sumac-agg-reason-{}", std::process::id()));
-    sumac_control::tls::write_private(&secret, b"a secret for this test").unwrap();
+    sumac_control::state_dir::write_private(&secret, b"a secret for this test").unwrap();
     let state_dir = secret.with_extension("state");
     let mut serve = Command::new("nsenter")
         .args([&format!("--net=/run/netns/{}", shell.middle.name), BIN, "serve", "--pin-root"])

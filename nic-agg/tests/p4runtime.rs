@@ -17,7 +17,7 @@ use std::{
 use model::{Model, files, model, until};
 use serde_json::Value;
 use serve::{Serving, endpoint, request};
-use sumac_control::{FailureKind, tls::write_private};
+use sumac_control::{FailureKind, state_dir::write_private};
 use sumac_job::JobSpec;
 use tokio::runtime::Runtime;
 

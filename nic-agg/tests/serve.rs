@@ -22,7 +22,7 @@ use nix::{
 use serve::{Serving, endpoint, request};
 use sumac_control::{
     Endpoint, FailureKind, Grant, Identity, JoinError, JoinToken, Member, PlaneKind, Secret,
-    tls::write_private,
+    state_dir::write_private,
 };
 use sumac_job::JobSpec;
 use sumac_wire::{

@@ -56,8 +56,8 @@ impl<M: DeserializeOwned> Inbound<M> {
         }
     }
 
-    /// The next message; `None` once the other side has ended the stream. After an error there are no more. Dropping the
-    /// future loses nothing.
+    /// The next message; `None` once the other side has ended the stream. After an error there are no more.
+    /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Result<M, FrameError>> {
         loop {
             match self.codec.decode(&mut self.buffer) {
@@ -88,7 +88,8 @@ impl<M: DeserializeOwned> Inbound<M> {
     async fn read(&mut self) -> io::Result<usize> {
         self.buffer.reserve(BATCH);
         let len = match self.stream.read_buf(&mut self.buffer).await {
-            // It ended without saying so in TLS, as it does when it is killed. No message ends with the stream.
+            // It ended without saying so in TLS, as it does when it is killed. No message ends with the
+            // stream.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
             read => read?,
         };
@@ -97,8 +98,8 @@ impl<M: DeserializeOwned> Inbound<M> {
     }
 }
 
-/// Divides a stream into the messages that come in and a queue for those that go out. A task of `tasks` writes these, and
-/// ends the stream when the queue has no sender any more.
+/// Divides a stream into the messages that come in and a queue for those that go out. A task of `tasks`
+/// writes these, and ends the stream when the queue has no sender any more.
 pub fn open<I: DeserializeOwned, O: Serialize + Send + 'static>(
     stream: impl AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static,
     tasks: &mut JoinSet<()>,
@@ -137,7 +138,7 @@ async fn write_all<M: Serialize>(
 mod tests {
     use super::*;
 
-    /// What is read of a stream that ends with these bytes.
+    /// Reads all of a stream that ends with these bytes.
     async fn read(bytes: &[u8]) -> Vec<Result<String, FrameError>> {
         let mut inbound = Inbound::new(io::Cursor::new(bytes.to_vec()));
         let mut all = Vec::new();

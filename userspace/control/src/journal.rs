@@ -1,13 +1,12 @@
 //! The coordinator's journal: an append-only file of records, each with its length and checksum.
 //!
-//! A record that was written in part when the process or machine ended is the last one, and is dropped. One of another
-//! release, which this one cannot read, is skipped: those behind it count. Records that grant something are on the disk
-//! before anybody acts on them; the others survive the end of the process only.
+//! A record that was written in part when the process or machine ended is the last one, and is dropped. One
+//! of another release, which this one cannot read, is skipped: those behind it count. Records that grant
+//! something are on the disk before anybody acts on them; the others survive the end of the process only.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -15,7 +14,7 @@ use std::{
 
 use thiserror::Error;
 
-use crate::{coordinator::Record, server::stats::JournalStats};
+use crate::{coordinator::Record, server::stats::JournalStats, state_dir::private};
 
 /// Time that another server may take to end.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
@@ -122,13 +121,6 @@ impl Journal {
     fn failed(&self, source: io::Error) -> JournalError {
         JournalError::Io { path: self.directory.clone(), source }
     }
-}
-
-/// Options for files that only their owner can open, made where there are none.
-pub(crate) fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).mode(0o600);
-    options
 }
 
 pub(crate) fn encode(records: &[Record]) -> Vec<u8> {

@@ -1,5 +1,5 @@
-//! The control plane between daemons and an aggregator: membership, slots and epochs of jobs, and the detection of dead
-//! peers.
+//! The control plane between daemons and an aggregator: membership, slots and epochs of jobs, and the
+//! detection of dead peers.
 //!
 //! | module | its concern |
 //! | --- | --- |
@@ -31,6 +31,7 @@ mod rate_limiter;
 pub mod release;
 pub mod secret;
 pub mod server;
+pub mod state_dir;
 pub mod tls;
 mod tune;
 

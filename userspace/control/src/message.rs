@@ -1,7 +1,7 @@
 //! The messages of the control channel, one enum for each direction.
 //!
-//! The server sends `Hello`. Then a worker sends `Hello`, and `Join` or `Reconnect`; a rack agent or parameter host `Hello`,
-//! `Enter` and `TakenOver`. Both sides send `Alive` at least twice a second.
+//! The server sends `Hello`. Then a worker sends `Hello`, and `Join` or `Reconnect`; a rack agent or
+//! parameter host `Hello`, `Enter` and `TakenOver`. Both sides send `Alive` at least twice a second.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     JobFailure, Refusal, Secret,
     coordinator::{Grant, MemberId, Outcome},
     events::{Event, Post},
-    plane::{DataPlane, Installed, JobInstall, KnownJob, PlaneError, PlaneInfo, TakenOver},
+    plane::{DataPlane, Installed, JobInstall, KnownJob, PlaneError, PlaneInfo, PlaneReport, TakenOver},
 };
 
 /// The longest that a join may wait for the other ranks.
@@ -181,9 +181,6 @@ pub enum DenialKind {
     Version,
     Request,
 }
-
-/// The instance of a data plane, and its state.
-pub type PlaneReport = (u64, PlaneInfo);
 
 /// A command for a data plane; see [`DataPlane`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -11,7 +11,8 @@ use sumac_job::{JobTerms, Mode};
 use sumac_wire::{BLOCK_ELEMENTS, CLASSES, DEFAULT_BASE_PORT, MAX_ELEMENTS, MAX_LANES, PAGE_ELEMENTS};
 use thiserror::Error;
 
-use crate::message::PlaneReport;
+/// The instance of a data plane, and its state.
+pub type PlaneReport = (u64, PlaneInfo);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaneInfo {

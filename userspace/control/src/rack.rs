@@ -1,5 +1,6 @@
-//! The aggregator of a rack: its workers join through it, and a root decides (SwitchML section 7). A parameter host is
-//! below the root in the same way, without workers of its own: it enters, reports, and executes commands.
+//! The aggregator of a rack: its workers join through it, and a root decides (SwitchML section 7). A
+//! parameter host is below the root in the same way, without workers of its own: it enters, reports, and
+//! executes commands.
 
 use std::{
     future::Future,
@@ -64,7 +65,8 @@ impl<P: DataPlane> RackServer<P> {
         self.listener.address
     }
 
-    /// Serves until `stop` is ready. The root notices the end by its silence, and ends the rack's jobs by name.
+    /// Serves until `stop` is ready. The root notices the end by its silence, and ends the rack's jobs by
+    /// name.
     pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
         let tls = self.identity.server()?;
         let agent = Arc::new(self.agent);
@@ -89,7 +91,8 @@ struct RackAgent<P> {
     has_entered: watch::Sender<bool>,
 }
 
-/// Offers `plane` to the control plane at `parent` as a parameter host of this name (ATP section 3.6). Runs until aborted.
+/// Offers `plane` to the control plane at `parent` as a parameter host of this name (ATP section 3.6). Runs
+/// until aborted.
 pub async fn offer_parameter_host<P: DataPlane>(plane: P, parent: Endpoint, name: String) {
     RackAgent::new(Arc::new(plane), parent, name, true).run().await;
 }

@@ -3,13 +3,10 @@
 use std::{fmt, fs, io, io::Read as _, os::unix::fs::MetadataExt as _, path::Path, str::FromStr};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
-use rand::{TryRngCore as _, rngs::OsRng};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 use zeroize::{ZeroizeOnDrop, Zeroizing};
-
-use crate::tls::{TlsError, make_once, write_private};
 
 /// Shorter secrets can be guessed; they are accepted with a warning.
 const RECOMMENDED_LEN: usize = 16;
@@ -35,7 +32,8 @@ pub enum SecretError {
     Foreign { path: String, owner: u32, own: u32 },
 }
 
-/// A secret that the workers of a job share with the coordinator. It is sent inside TLS only, and never shown.
+/// A secret that the workers of a job share with the coordinator. It is sent inside TLS only, and never
+/// shown.
 #[derive(Clone, ZeroizeOnDrop)]
 pub struct Secret(Vec<u8>);
 
@@ -60,18 +58,6 @@ impl Secret {
     #[must_use]
     pub fn is(&self, given: &[u8]) -> bool {
         self.0.ct_eq(given).into()
-    }
-
-    /// Reads the secret in a file of the state directory; makes it at the first call.
-    pub fn of_state_dir(directory: &Path, file: &str) -> Result<Secret, TlsError> {
-        let path = directory.join(file);
-        make_once(&path, || {
-            let mut bytes = [0; 32];
-            OsRng.try_fill_bytes(&mut bytes).map_err(|error| TlsError::Random(error.to_string()))?;
-            write_private(&path, BASE64.encode(bytes).as_bytes())
-        })?;
-        let read = fs::read(&path).map_err(|source| TlsError::Write { path: path.clone(), source })?;
-        Ok(Secret(Zeroizing::new(read).trim_ascii_end().to_owned()))
     }
 }
 
@@ -169,7 +155,8 @@ impl Credential {
     }
 }
 
-/// Checks that a file with a secret in it is its owner's alone, and that this is root or the user of this process.
+/// Checks that a file with a secret in it is its owner's alone, and that this is root or the user of this
+/// process.
 pub fn check_private(path: &Path) -> Result<(), SecretError> {
     let file = fs::File::open(path).map_err(|source| unreadable(path, source))?;
     check_owner(&file, path)
@@ -211,25 +198,6 @@ mod tests {
         assert!(secret.is(b"correct horse battery") && !secret.is(b"") && !secret.is(b"correct"));
         for other in ["correct horse batterz", "correct horse batter", "correct horse battery\0"] {
             assert_ne!(secret, Secret::new(other).unwrap(), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn processes_that_start_together_make_one_key() {
-        let directory = std::env::temp_dir().join(format!("sumac-keys-{}", std::process::id()));
-        for _ in 0..20 {
-            let start = std::sync::Barrier::new(8);
-            let made: Vec<_> = std::thread::scope(|scope| {
-                let make = || {
-                    start.wait();
-                    let identity = crate::tls::Identity::of_state_dir(&directory).unwrap();
-                    (identity.fingerprint(), Secret::of_state_dir(&directory, "job.secret").unwrap())
-                };
-                let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-            });
-            assert!(made.windows(2).all(|pair| pair[0] == pair[1]), "{made:?}");
-            fs::remove_dir_all(&directory).unwrap();
         }
     }
 

@@ -1,8 +1,7 @@
 //! TLS 1.3 for the control channel: the server's identity, and the client's check of it.
 
 use std::{
-    fs, io,
-    io::Write as _,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,12 +19,8 @@ use thiserror::Error;
 
 use crate::{
     frames::{ALPN, GRPC_ALPN},
-    journal::private,
     secret::{Fingerprint, SecretError, check_private},
 };
-
-const CERTIFICATE_FILE: &str = "certificate.pem";
-const KEY_FILE: &str = "key.pem";
 
 #[derive(Debug, Error)]
 pub enum TlsError {
@@ -54,17 +49,6 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads the self-signed identity of a state directory; makes it at the first call.
-    pub fn of_state_dir(directory: &Path) -> Result<Identity, TlsError> {
-        let (certificate, key) = (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE));
-        make_once(&certificate, || {
-            let made = rcgen::generate_simple_self_signed(["sumac-agg".to_owned()])?;
-            write_private(&key, made.signing_key.serialize_pem().as_bytes())?;
-            write_private(&certificate, made.cert.pem().as_bytes())
-        })?;
-        Identity::from_files(&certificate, &key, None)
-    }
-
     /// Reads the site's own; with `client_authorities` clients need a certificate of theirs.
     pub fn from_files(
         certificate: &Path,
@@ -109,7 +93,8 @@ impl Identity {
 #[derive(Clone, Debug)]
 pub enum Trust {
     Pinned(Fingerprint),
-    /// The site's authorities have signed it for the server's address; with the client's own identity, if it has one.
+    /// The site's authorities have signed it for the server's address; with the client's own identity, if it
+    /// has one.
     Authorities(Arc<RootCertStore>, Option<Box<Identity>>),
 }
 
@@ -222,33 +207,4 @@ fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
         roots.add(certificate)?;
     }
     Ok(roots)
-}
-
-/// Makes a private file of the state directory where there is none, and one only where several processes start together:
-/// the others would pin a key that is then replaced.
-pub(crate) fn make_once(path: &Path, make: impl FnOnce() -> Result<(), TlsError>) -> Result<(), TlsError> {
-    if path.exists() {
-        return Ok(());
-    }
-    let lock = path.with_extension("lock");
-    let locked = || {
-        fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-        let file = private().open(&lock)?;
-        file.lock()?;
-        Ok(file)
-    };
-    let _held = locked().map_err(|source| TlsError::Write { path: lock.clone(), source })?;
-    if path.exists() { Ok(()) } else { make() }
-}
-
-/// Writes a file that only its owner can open, whole or not at all.
-pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
-    let part = path.with_extension("part");
-    let written = || {
-        let mut file = private().truncate(true).open(&part)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&part, path)
-    };
-    written().map_err(|source| TlsError::Write { path: path.to_owned(), source })
 }

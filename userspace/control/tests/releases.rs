@@ -49,7 +49,8 @@ async fn read_message(stream: &mut TlsStream<TcpStream>) -> ServerMessage {
     timeout(HANGS, reading).await.unwrap()
 }
 
-/// The reason for which a client that sends this after the handshake is denied, after which the connection ends.
+/// The reason for which a client that sends this after the handshake is denied, after which the connection
+/// ends.
 async fn denial(server: &Server, sent: &[u8]) -> (DenialKind, String) {
     let mut stream = connect(server, b"sumac-control/1").await;
     assert_eq!(

@@ -1,4 +1,5 @@
-//! The site's own certificates in place of the pinned one: `--tls-cert`, `--tls-client-ca`, and workers' `tls_ca`.
+//! The site's own certificates in place of the pinned one: `--tls-cert`, `--tls-client-ca`, and workers'
+//! `tls_ca`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 #[allow(dead_code, reason = "each test file uses a part")]
@@ -19,7 +20,7 @@ use server::{HANGS, SECRET, StateDir, options, request};
 use sumac_control::{
     Endpoint, Identity, JoinError, Secret, Trust, join,
     server::{Listening, ServerOptions},
-    tls::write_private,
+    state_dir::write_private,
 };
 use tokio::time::timeout;
 

@@ -100,7 +100,7 @@ impl Args {
 mod tests {
     use super::*;
     use clap::Parser as _;
-    use sumac_control::tls::write_private;
+    use sumac_control::state_dir::write_private;
 
     #[derive(clap::Parser)]
     struct Line {

@@ -20,6 +20,8 @@ use crate::{
     tls::{self, TlsError, Trust},
 };
 
+/// Time between a connection that failed and the next.
+pub const RETRY: Duration = Duration::from_millis(200);
 /// Interval of a side's keepalives.
 pub const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -75,8 +77,8 @@ impl Connection {
         let stream = connect(endpoint.address, &endpoint.trust).await?;
         let mut tasks = JoinSet::new();
         let (mut inbound, outbound) = frames::open(stream, &mut tasks);
-        // A server refuses a client's certificate after the client's side of the handshake (TLS 1.3). It speaks first, so that
-        // its answer comes here, where the reason is not lost yet.
+        // A server refuses a client's certificate after the client's side of the handshake (TLS 1.3). It
+        // speaks first, so that its answer comes here, where the reason is not lost yet.
         match inbound.next().await {
             Some(Ok(ServerMessage::Hello(_))) => {}
             Some(Err(FrameError::Io(error))) => return Err(handshake_failed(&error)),

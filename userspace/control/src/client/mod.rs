@@ -2,16 +2,18 @@
 
 pub(crate) mod connection;
 mod member;
+mod stay;
 
 use std::{net::SocketAddr, time::Duration};
 
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
-use self::connection::{ConnectError, Connection};
+use self::connection::{ConnectError, Connection, RETRY};
 pub use self::{
     connection::Endpoint,
-    member::{LeaveError, Member, MemberState, SuspendedMember},
+    member::Member,
+    stay::{LeaveError, MemberState, SuspendedMember},
 };
 use crate::{
     JobFailure, Refusal, RefusalKind,
@@ -19,7 +21,6 @@ use crate::{
     message::{ClientMessage, Denial, DenialKind, End, JoinRequest, ServerMessage, Status},
 };
 
-const RETRY: Duration = Duration::from_millis(200);
 /// The aggregator names the missing ranks at the deadline; it has this much longer to do so.
 const DEADLINE_GRACE: Duration = Duration::from_secs(3);
 /// Time that a taken rank may belong to a process that died: the silence timeout, and a little more.

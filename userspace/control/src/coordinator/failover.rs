@@ -1,51 +1,25 @@
-//! Running dynamic jobs that have lost an aggregator and get it back: workers do without meanwhile, as they find out by
-//! themselves (fate sharing, ATP section 3.7). And workers that take the ranks of dead ones (ATP appendix A.3): under
-//! another epoch, from the first chunks that are not summed.
-
-use std::collections::BTreeMap;
-
-use sumac_job::Placement;
+//! Running dynamic jobs that have lost an aggregator and get it back: workers do without meanwhile, as they
+//! find out by themselves (fate sharing, ATP section 3.7). And workers that take the ranks of dead ones (ATP
+//! appendix A.3): under another epoch, from the first chunks that are not summed.
 
 use super::{
-    Action, Coordinator, End, Join, MemberId, RackId, Record, RunId, Time,
+    Coordinator,
+    ids::{MemberId, RackId, RunId},
     names::Names,
-    racks::Rack,
-    run::{InstallState, Member, Phase, Run},
+    orders::{Action, Replaced},
+    rack::Rack,
+    record::Record,
+    run::{InstallState, Join, Member, Phase, Restoration, Run, Vacated},
+    time::Time,
 };
 use crate::{
     failure::{JobFailure, Refusal, invalid},
+    message::End,
     plane::{LastEpoch, PlaneInfo},
 };
 
 /// Time until an aggregator that did not take a job back is asked again.
 const RETRY: Time = Time::from_secs(1);
-
-/// The aggregators that a running job is not installed at any more: racks, or (`None`) the root.
-pub(super) type MissingAt = BTreeMap<Option<RackId>, Restoration>;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Restoration {
-    /// It is to be ordered from this moment on, once the aggregator is in service.
-    Due(Time),
-    Ordered,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Vacated {
-    /// The job fails if nobody takes it by then.
-    until: Time,
-    failure: JobFailure,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Replaced {
-    /// Each worker's part, by rank; none where its aggregator did not answer, which changes nothing for it.
-    pub placements: Vec<Option<Placement>>,
-    /// Of each lane the first chunk that is not summed.
-    pub resume: Vec<u32>,
-    /// Aggregators that have the job no more.
-    pub lost: Vec<Option<RackId>>,
-}
 
 impl Coordinator {
     /// Vacates a rank, if its job goes on without it for a while. `false`: it does not.
@@ -247,7 +221,8 @@ impl Coordinator {
         }
     }
 
-    /// Whether an aggregator can have this run as its workers know it: the root expects a rack's sums from where it was.
+    /// Whether an aggregator can have this run as its workers know it: the root expects a rack's sums from
+    /// where it was.
     fn fits(&self, run: &Run, at: Option<RackId>, plane: &PlaneInfo) -> bool {
         let (Some(shared), Some(terms)) = (&run.shared, &run.terms) else { return false };
         let is_where_it_was = match at {

@@ -6,19 +6,20 @@ use sumac_job::JobTerms;
 use sumac_wire::MAX_HOSTS;
 
 use super::{
-    Coordinator, RackId, RunId, Time,
+    Coordinator,
     agreement::Limits,
-    failover::MissingAt,
-    racks::Rack,
-    run::{InstallState, Phase, Run, Shared},
+    ids::{RackId, RunId},
+    rack::Rack,
+    run::{InstallState, MissingAt, Phase, Run, Shared},
+    time::Time,
 };
 use crate::{
     failure::{COMPILED_IN, FailureKind, JobFailure, Refusal, RefusalKind, invalid},
     plane::PlaneKind,
 };
 
-/// Time that a job whose ranks are all there waits for parameter hosts: they start with the workers, and enter anew within
-/// this after they have lost the control plane.
+/// Time that a job whose ranks are all there waits for parameter hosts: they start with the workers, and
+/// enter anew within this after they have lost the control plane.
 pub(super) const HOSTS_TIMEOUT: Time = Time::from_secs(3);
 /// Parameter hosts at once: one on each worker of the largest job.
 pub(super) const MAX_PARAMETER_HOSTS: usize = sumac_wire::MAX_WORKERS * sumac_wire::MAX_WORKERS;
@@ -28,7 +29,8 @@ impl Coordinator {
         run.is_dynamic() && self.free_hosts(run).len() < usize::from(run.asked_hosts().unwrap_or(1)).max(1)
     }
 
-    /// Gives a run that waits another number when a parameter host that has entered meanwhile keeps a job under its own.
+    /// Gives a run that waits another number when a parameter host that has entered meanwhile keeps a job
+    /// under its own.
     pub(super) fn renumber(&mut self, id: RunId) -> Result<(), Refusal> {
         let kept = self.kept();
         let is_taken = |run: &&mut Run| run.is_waiting() && kept.contains(&run.job);
@@ -116,8 +118,8 @@ impl Coordinator {
         Ok(Shared { hosts, root_port: self.plane.base_port, missing_at: MissingAt::new() })
     }
 
-    /// The parameter hosts that can take a run. One on a worker below a rack cannot: what the root sends to it, the rack's aggregator takes
-    /// for results of its own.
+    /// The parameter hosts that can take a run. One on a worker below a rack cannot: what the root sends to
+    /// it, the rack's aggregator takes for results of its own.
     fn free_hosts(&self, run: &Run) -> Vec<RackId> {
         let is_free = |rack: &Rack| rack.is_host() && rack.is_in_service() && !rack.keeps(run.job);
         let is_below_rack = |id: RackId| {

@@ -1,9 +1,10 @@
-//! The workers below each aggregator, and the bits that distinguish them (SwitchML section 7, ATP section 3.4).
+//! The workers below each aggregator, and the bits that distinguish them (SwitchML section 7, ATP section
+//! 3.4).
 
 use serde::{Deserialize, Serialize};
 use sumac_wire::MAX_WORKERS;
 
-use super::RackId;
+use super::ids::RackId;
 use crate::plane::ContributorBits;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +75,8 @@ impl Layout {
         })
     }
 
-    /// The bit of a worker's rack, or its own beside the racks, at the second level; 0 where there is one level.
+    /// The bit of a worker's rack, or its own beside the racks, at the second level; 0 where there is one
+    /// level.
     pub fn bitmap_1(&self, position: Position) -> u32 {
         if self.is_tall {
             u32::try_from(position.child).ok().and_then(|c| 1u32.checked_shl(c)).unwrap_or(0)

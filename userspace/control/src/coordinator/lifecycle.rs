@@ -1,23 +1,29 @@
 //! The life of runs after the joins: starts, silence, leaves, the planes' answers, the end.
 
 use super::{
-    Action, Coordinator, End, HELD_UP, InstalledJob, MAX_MISSED_FAILURES, MEASURE_TIMEOUT, MemberId, Outcome,
-    PLANE_TIMEOUT, RECONNECT_GRACE, Record, RunId, SILENCE_TIMEOUT, Time,
+    Coordinator, MAX_MISSED_FAILURES,
     agreement::Limits,
     hosts::HOSTS_TIMEOUT,
+    ids::{MemberId, RunId},
     layout::Layout,
+    membership::Outcome,
     names::Names,
+    orders::{Action, InstalledJob},
+    record::Record,
     run::{InstallState, Member, Phase, Run},
+    time::{HELD_UP, MEASURE_TIMEOUT, PLANE_TIMEOUT, RECONNECT_GRACE, SILENCE_TIMEOUT, Time},
 };
 use crate::{
     failure::{FailureKind, JobFailure, Refusal},
+    message::End,
     plane::{LastEpoch, PlaneInfo, PlaneKind},
     pool::{Pool, Range},
 };
 use std::net::SocketAddrV4;
 use sumac_job::{JobTerms, Mode, OperationOrder};
 
-/// Slots of a lane while the workers measure: the most that they may turn out to need. The second: less is not tried.
+/// Slots of a lane while the workers measure: the most that they may turn out to need. The second: less is
+/// not tried.
 const PROVISIONAL: [u32; 2] = [512, 16];
 /// Time until a job that a plane did not remove is removed again.
 const RETRY: Time = Time::from_secs(1);
@@ -209,9 +215,9 @@ impl Coordinator {
         }
     }
 
-    /// Whether a worker has sent nothing for too long. Messages of those below a rack do not arrive while the rack is
-    /// away: a rack that died with its workers' streams is lost itself, and the loss of a rack does not end a job that
-    /// outlives it. When the rack is back, its workers need time to reconnect.
+    /// Whether a worker has sent nothing for too long. Messages of those below a rack do not arrive while the
+    /// rack is away: a rack that died with its workers' streams is lost itself, and the loss of a rack does
+    /// not end a job that outlives it. When the rack is back, its workers need time to reconnect.
     fn is_silent(&self, now: Time, run: &Run, member: &Member) -> bool {
         let is_silent = |since: Time| now.saturating_sub(since) >= SILENCE_TIMEOUT;
         match member.rack.map(|rack| self.racks.get(&rack)) {

@@ -1,77 +1,21 @@
-//! Workers whose operations differ: the coordinator collects the operations of all of them that have not ended, and all
-//! receive the same diagnosis, with both sides of the first difference.
+//! The operations of workers that differ, and the diagnosis: both sides of the first difference.
 
 use std::collections::BTreeMap;
 
-use super::{Coordinator, End, Phase, RunId, Time, run::Run};
+use super::time::Time;
 use crate::{
-    events::{Event, OperationReport, REPORTED_OPERATIONS, ReportedOperation, TEXT_LEN, printable},
+    events::{OperationReport, ReportedOperation, TEXT_LEN, printable},
     failure::JobFailure,
 };
 
-const REPORT_TIMEOUT: Time = Time::from_secs(1);
-
 #[derive(Debug)]
 pub(super) struct Mismatch {
-    until: Time,
-    reports: BTreeMap<u16, OperationReport>,
-}
-
-impl Run {
-    /// The oldest operation of a rank does not end: another rank may have another under its number, in lanes that never
-    /// meet.
-    pub(super) fn on_stalled(
-        &mut self,
-        now: Time,
-        rank: u16,
-        operation: ReportedOperation,
-    ) -> Result<(), JobFailure> {
-        let differs = |other: &ReportedOperation| {
-            other.operation == operation.operation && other.signature != operation.signature
-        };
-        let is_mismatch = self.stalled.values().any(differs);
-        self.stalled.insert(rank, operation);
-        if is_mismatch { self.begin_mismatch(now) } else { Ok(()) }
-    }
-
-    pub(super) fn on_operations(
-        &mut self,
-        now: Time,
-        rank: u16,
-        mut report: OperationReport,
-    ) -> Result<(), JobFailure> {
-        report.operations.truncate(REPORTED_OPERATIONS);
-        self.begin_mismatch(now)?;
-        if let Some(mismatch) = &mut self.mismatch {
-            mismatch.reports.insert(rank, report);
-        }
-        Ok(())
-    }
-
-    fn begin_mismatch(&mut self, now: Time) -> Result<(), JobFailure> {
-        if self.mismatch.is_some() {
-            return Ok(());
-        }
-        tracing::warn!(name = self.name, job = self.job, "the workers' operations differ");
-        self.mismatch = Some(Mismatch { until: now + REPORT_TIMEOUT, reports: BTreeMap::new() });
-        self.tell(Event::ReportOperations)
-    }
-}
-
-impl Coordinator {
-    pub(super) fn expire_mismatch(&mut self, now: Time, id: RunId) {
-        let Some(run) = self.runs.get(&id).filter(|run| run.phase == Phase::Running) else { return };
-        let Some(mismatch) = &run.mismatch else { return };
-        let has_all = run.present().iter().all(|rank| mismatch.reports.contains_key(rank));
-        if has_all || now >= mismatch.until {
-            let failure = mismatch.diagnosis();
-            self.end(id, End::Failed(failure));
-        }
-    }
+    pub until: Time,
+    pub reports: BTreeMap<u16, OperationReport>,
 }
 
 impl Mismatch {
-    fn diagnosis(&self) -> JobFailure {
+    pub fn diagnosis(&self) -> JobFailure {
         if let Some(([low, high], [one, other])) = self.first_difference() {
             let (one, other) = (printable(&one.text, TEXT_LEN), printable(&other.text, TEXT_LEN));
             let message =
@@ -94,8 +38,8 @@ impl Mismatch {
         }
     }
 
-    /// The lowest number under which two ranks have different operations: the lowest rank that has one there, and the lowest
-    /// that has another.
+    /// The lowest number under which two ranks have different operations: the lowest rank that has one there,
+    /// and the lowest that has another.
     fn first_difference(&self) -> Option<([u16; 2], [&ReportedOperation; 2])> {
         let all = || self.reports.values().flat_map(|report| &report.operations);
         let base = all().next()?.operation;

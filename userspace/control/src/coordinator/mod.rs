@@ -10,159 +10,64 @@
 //! ```
 
 mod agreement;
+mod diagnosis;
 mod failover;
 mod hosts;
+mod ids;
 mod layout;
 mod lifecycle;
 mod log;
+mod membership;
 mod mismatch;
 mod names;
 mod naming;
+mod orders;
 pub mod overview;
 mod posts;
+mod rack;
 mod racks;
 mod record;
+mod restore;
 mod run;
 mod standstill;
 #[cfg(test)]
 mod tests;
+mod time;
 
-use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    net::SocketAddrV4,
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use rand::RngCore;
-use serde::{Deserialize, Serialize};
-use sumac_job::{JobTerms, Mode, Placement};
+use sumac_job::Mode;
 use sumac_wire::{CLASSES, MAX_WORKERS};
 
 pub use self::{
     agreement::{DEFAULT_WINDOW, DYNAMIC_SCALE},
-    failover::Replaced,
+    ids::{MemberId, RackId, RunId},
     layout::{Child, Layout, Position},
-    racks::{RACK_NAME_LEN, RackEntry, RackId},
+    membership::{Grant, Outcome},
+    orders::{Action, InstalledJob, JobOrder, Replaced},
+    rack::{RACK_NAME_LEN, RackEntry},
     record::{Record, Restart},
+    run::Join,
+    time::{PLANE_TIMEOUT, SILENCE_TIMEOUT, Time},
 };
 use self::{
     names::Names,
-    racks::Rack,
+    rack::Rack,
     run::{InstallState, Member, Phase, Run},
 };
 use crate::{
     JOB_NAME_LEN,
     failure::{FailureKind, JobFailure, Refusal, RefusalKind, invalid},
-    message::{End, JoinRequest, Status},
-    plane::{PlaneInfo, PlaneKind, WorkerInstall},
+    message::{End, Status},
+    plane::{PlaneInfo, PlaneKind},
     pool::Pool,
 };
 
-/// Time since some fixed moment.
-pub type Time = Duration;
-
-/// A worker, rack or parameter host without a message for this long is dead.
-pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
-/// A data plane may be away for this long before its jobs fail.
-pub const PLANE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time that members, racks and parameter hosts have to reconnect after a restart, beside [`SILENCE_TIMEOUT`]: one attempt
-/// may end by that timeout, and the next begins at once. Who died meanwhile is named within 5 s.
-const RECONNECT_GRACE: Duration = Duration::from_millis(2500);
-/// Time that the workers of a job may measure their paths; each has its answer, or gives up, within seconds.
-const MEASURE_TIMEOUT: Duration = Duration::from_secs(30);
-/// When [`Coordinator::tick`] comes later than this, the server itself was held up, and the workers'
-/// silence means nothing.
-const HELD_UP: Duration = Duration::from_millis(700);
 /// Members at once, those of finished jobs that have not received it yet among them.
 const MAX_MEMBERS: usize = 4096;
 /// Failures that are kept for members that were silent.
 const MAX_MISSED_FAILURES: usize = 1024;
-
-/// Names one worker's membership. Random, so that nobody guesses another's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct MemberId(pub u64);
-
-/// Names one incarnation of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct RunId(pub u64);
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Join {
-    pub asked: JoinRequest,
-    pub worker: WorkerInstall,
-    /// The rack through which it joins; `None`: at this aggregator itself.
-    pub rack: Option<RackId>,
-}
-
-impl Join {
-    fn rank(&self) -> u16 {
-        self.asked.spec.rank
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Outcome {
-    /// Its work is done. The others may go on.
-    Done,
-    /// It gives up: the job fails on all others with this reason.
-    Failed(String),
-    /// Its trainer has died: as [`Outcome::Failed`], but that another worker may take its rank in a dynamic job
-    /// (ATP appendix A.3).
-    Died(String),
-}
-
-/// The terms of a job with one worker's own part.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Grant {
-    pub terms: JobTerms,
-    pub placement: Placement,
-}
-
-/// A job for one aggregator, or for those of several racks and the root above them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct JobOrder {
-    pub terms: JobTerms,
-    /// Static mode: its first slot in the pool.
-    pub first_slot: u32,
-    /// Whether a completed slot takes the next chunk of its lane, whichever that is.
-    pub stealing: bool,
-    /// All of its workers, by rank.
-    pub workers: Vec<WorkerInstall>,
-    pub layout: Layout,
-    pub hosts: Vec<RackId>,
-    pub racks: BTreeMap<RackId, SocketAddrV4>,
-    /// The root's address for each of its children, once it is installed there.
-    pub parents: Vec<SocketAddrV4>,
-    /// Aggregators in service that cannot have the job, since they are others than before.
-    pub unfit: Vec<Option<RackId>>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct InstalledJob {
-    pub placements: Vec<Placement>,
-    pub parents: Vec<SocketAddrV4>,
-}
-
-/// A command for the data planes, in the order of [`Coordinator::poll_action`].
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Install a job; answer with [`Coordinator::on_installed`].
-    Install(RunId, JobOrder),
-    /// Give a job the number of slots in its terms; answer with [`Coordinator::on_resized`].
-    Resize(RunId, JobOrder),
-    /// Install a running dynamic job once more where it was lost; answer with [`Coordinator::on_restored`].
-    Restore {
-        run: RunId,
-        order: JobOrder,
-        /// The level: a rack, or this aggregator itself.
-        at: Option<RackId>,
-    },
-    /// Continue a running dynamic job under another epoch; answer with [`Coordinator::on_replaced`].
-    Renew(RunId, JobOrder),
-    /// Remove a job from this aggregator and these racks and parameter hosts; answer with
-    /// [`Coordinator::on_removed`].
-    Remove { run: RunId, job: u16, from: Vec<RackId> },
-}
 
 pub struct Coordinator {
     plane: PlaneInfo,
@@ -174,11 +79,12 @@ pub struct Coordinator {
     lost_racks: Vec<RackId>,
     /// The failures that members have not received, since they were silent when their jobs ended.
     missed_failures: VecDeque<(MemberId, JobFailure)>,
-    /// Whether a completed slot takes the next chunk of its lane, however late it is; SwitchML as published does not.
+    /// Whether a completed slot takes the next chunk of its lane, however late it is; SwitchML as published
+    /// does not.
     pub stealing: bool,
-    /// A dead worker's rank in a dynamic job may be taken for so long; the job fails when nobody does. Not in jobs whose
-    /// order is by name: what the dead one has announced cannot be distinguished from what the new one
-    /// announces again.
+    /// A dead worker's rank in a dynamic job may be taken for so long; the job fails when nobody does. Not in
+    /// jobs whose order is by name: what the dead one has announced cannot be distinguished from what the new
+    /// one announces again.
     pub rejoin_grace: Time,
     actions: VecDeque<Action>,
     records: Vec<Record>,
@@ -213,7 +119,8 @@ impl Coordinator {
         Ok(id)
     }
 
-    /// A member goes on with another connection, having received so many events. `Err`: the end of its membership.
+    /// A member goes on with another connection, having received so many events. `Err`: the end of its
+    /// membership.
     pub fn reconnect(
         &mut self,
         now: Time,
@@ -258,7 +165,7 @@ impl Coordinator {
         if is_static && self.plane.kind == PlaneKind::None {
             return Err(Refusal::no_aggregator());
         }
-        if request.rack.is_some_and(|rack| self.racks.get(&rack).is_some_and(racks::Rack::is_host)) {
+        if request.rack.is_some_and(|rack| self.racks.get(&rack).is_some_and(Rack::is_host)) {
             return invalid("workers do not join through parameter hosts");
         }
         if spec.rank >= world {
@@ -381,7 +288,7 @@ impl Coordinator {
 
     pub fn on_disconnected(&mut self, id: MemberId) {
         let Some((run, rank)) = self.members.get(&id).copied() else { return };
-        if self.runs.get(&run).is_some_and(run::Run::is_waiting) {
+        if self.runs.get(&run).is_some_and(Run::is_waiting) {
             self.vacate(run, rank);
         }
     }
@@ -403,8 +310,8 @@ impl Coordinator {
         Some((run.revision, status))
     }
 
-    /// The next command for the planes. Installs come last: each may take seconds, and nothing else waits for one that has
-    /// not begun, as a run is removed only after its install has ended.
+    /// The next command for the planes. Installs come last: each may take seconds, and nothing else waits for
+    /// one that has not begun, as a run is removed only after its install has ended.
     pub fn poll_action(&mut self) -> Option<Action> {
         let is_slow = |action: &Action| {
             matches!(action, Action::Install(..) | Action::Restore { .. } | Action::Renew(..))

@@ -1,14 +1,14 @@
 //! The job number of each name, and the next incarnation of each number.
 //!
-//! Slots remember `(job, epoch)` as their owner, so no pair may ever be used twice on one plane: the
-//! epoch counts on with the job's *number*, also when the number goes to another name, and a number without further
+//! Slots remember `(job, epoch)` as their owner, so no pair may ever be used twice on one plane: the epoch
+//! counts on with the job's *number*, also when the number goes to another name, and a number without further
 //! epochs is not given any more.
 
 use std::collections::{HashMap, HashSet};
 
 use sumac_wire::MAX_JOBS;
 
-use super::RunId;
+use super::ids::RunId;
 use crate::{failure::Refusal, plane::LastEpoch};
 
 #[derive(Debug)]
@@ -81,8 +81,8 @@ impl Names {
         self.names.get_mut(name)
     }
 
-    /// Makes `run` the latest of `name`: returns its job number, none of those that parameter hosts have `kept`. An idle name
-    /// loses its number when all are taken.
+    /// Makes `run` the latest of `name`: returns its job number, none of those that parameter hosts have
+    /// `kept`. An idle name loses its number when all are taken.
     pub fn begin(&mut self, name: &str, run: RunId, kept: &HashSet<u16>) -> Result<u16, Refusal> {
         let job = match self.names.get(name) {
             Some(name) if !self.is_spent(name.job) && !kept.contains(&name.job) => name.job,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::Time;
+use super::time::Time;
 use crate::events::{Announcement, OPERATION_NAME_LEN, TEXT_LEN, printable};
 use crate::failure::JobFailure;
 

@@ -6,7 +6,11 @@ use sumac_job::Mode;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Coordinator, Phase, RackId, run::Run};
+use super::{
+    Coordinator,
+    ids::RackId,
+    run::{Phase, Run},
+};
 use crate::server::stats::ServerStats;
 
 /// The racks, parameter hosts and jobs of a control plane; as `sumac-agg control --json` prints it.

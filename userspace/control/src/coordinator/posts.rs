@@ -2,15 +2,24 @@
 
 use sumac_job::OperationOrder;
 
-use super::{Action, Coordinator, End, MEASURE_TIMEOUT, MemberId, Phase, Record, RunId, Time, run::Run};
+use super::{
+    Coordinator,
+    ids::{MemberId, RunId},
+    orders::Action,
+    record::Record,
+    run::{Phase, Run},
+    time::{MEASURE_TIMEOUT, Time},
+};
 use crate::{
     events::{Event, Fault, Post, TEXT_LEN, printable},
     failure::{FailureKind, JobFailure},
+    message::End,
     tune,
 };
 
 impl Coordinator {
-    /// A member's reports. `first` counts the member's earlier posts: those that were taken already are skipped.
+    /// A member's reports. `first` counts the member's earlier posts: those that were taken already are
+    /// skipped.
     pub fn post(&mut self, now: Time, id: MemberId, first: u64, posts: Vec<Post>) {
         self.heartbeat(now, id);
         let Some((run_id, rank)) = self.members.get(&id).copied() else { return };
@@ -58,7 +67,8 @@ impl Coordinator {
         self.actions.extend(run.order(self.stealing).map(|order| Action::Resize(id, order)));
     }
 
-    /// A worker that has not measured its path in time keeps the others from starting, though it is alive: ends the job.
+    /// A worker that has not measured its path in time keeps the others from starting, though it is alive:
+    /// ends the job.
     pub(super) fn expire_measures(&mut self, now: Time, id: RunId) {
         let is_measuring =
             |run: &&Run| run.phase == Phase::Running && run.is_measuring() && now >= run.measured_by;

@@ -1,78 +1,26 @@
-//! Aggregators of racks, which are below this one (SwitchML section 7), and parameter hosts: their registration, and
-//! the consequences of their loss.
+//! Aggregators of racks, which are below this one (SwitchML section 7), and parameter hosts: their
+//! registration, and the consequences of their loss.
 
 use std::{collections::HashMap, net::Ipv4Addr};
 
-use serde::{Deserialize, Serialize};
 use sumac_job::{JobTerms, Mode};
 use sumac_wire::{MAX_WORKERS, PAGE_ELEMENTS};
 
 use super::{
-    Coordinator, End, PLANE_TIMEOUT, Record, Run, RunId, SILENCE_TIMEOUT, Time,
+    Coordinator,
     agreement::{Limits, agree},
     hosts::MAX_PARAMETER_HOSTS,
+    ids::{RackId, RunId},
+    rack::{RACK_NAME_LEN, Rack, RackEntry},
+    record::Record,
+    run::Run,
+    time::{PLANE_TIMEOUT, SILENCE_TIMEOUT, Time},
 };
 use crate::{
     failure::{FailureKind, JobFailure, Refusal, invalid},
+    message::End,
     plane::{KnownJob, PlaneInfo, PlaneKind, TakenOver},
 };
-
-/// Longest name of a rack, in bytes.
-pub const RACK_NAME_LEN: usize = 64;
-
-/// Names a rack's aggregator, or a parameter host, for as long as any job knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct RackId(pub u64);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RackEntry {
-    pub name: String,
-    /// Its address, as seen from here: also the source of its sums.
-    pub ip: Ipv4Addr,
-    pub plane: PlaneInfo,
-    pub instance: u64,
-    pub jobs: TakenOver,
-}
-
-/// A rack's aggregator or a parameter host. What is serialized is journaled.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Rack {
-    pub(super) name: String,
-    pub(super) ip: Ipv4Addr,
-    pub(super) plane: PlaneInfo,
-    /// 0: it has not entered since the coordinator's restart.
-    #[serde(skip)]
-    instance: u64,
-    #[serde(skip)]
-    pub(super) is_connected: bool,
-    #[serde(skip)]
-    pub(super) seen: Time,
-    #[serde(skip)]
-    pub(super) since: Time,
-    /// Since when its data plane does not answer, and why.
-    #[serde(skip)]
-    pub(super) away: Option<(Time, String)>,
-}
-
-impl Rack {
-    pub fn is_host(&self) -> bool {
-        self.plane.kind == PlaneKind::Parameter
-    }
-
-    pub fn is_in_service(&self) -> bool {
-        self.is_connected && self.away.is_none()
-    }
-
-    /// Whether it is a parameter host that keeps an unknown job under this number.
-    pub fn keeps(&self, job: u16) -> bool {
-        self.is_host() && self.plane.kept.contains(&job)
-    }
-
-    pub fn title(&self) -> String {
-        let role = if self.is_host() { "parameter host" } else { "rack" };
-        format!("{role} `{}`", self.name)
-    }
-}
 
 impl Coordinator {
     /// The rack of this name and address, if it has entered.
@@ -93,8 +41,8 @@ impl Coordinator {
         self.racks.iter().find(|(_, rack)| is_it(rack)).map(|(id, _)| *id)
     }
 
-    /// A rack's aggregator, or a parameter host, enters, and keeps the id that its name has. The name of another is
-    /// refused, in a text for people.
+    /// A rack's aggregator, or a parameter host, enters, and keeps the id that its name has. The name of
+    /// another is refused, in a text for people.
     pub fn rack_enters(&mut self, now: Time, entry: RackEntry) -> Result<RackId, String> {
         let RackEntry { name, ip, plane, instance, jobs } = entry;
         let is_host = plane.kind == PlaneKind::Parameter;
@@ -253,7 +201,8 @@ impl Coordinator {
         Ok(limits)
     }
 
-    /// Refuses a tree that the aggregators cannot be: of each aggregator, the first rank below it and the number of ranks.
+    /// Refuses a tree that the aggregators cannot be: of each aggregator, the first rank below it and the
+    /// number of ranks.
     fn check_tree(
         &self,
         below: &HashMap<Option<RackId>, (u16, usize)>,

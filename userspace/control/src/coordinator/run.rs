@@ -10,14 +10,15 @@ use sumac_job::PathMeasure;
 use sumac_job::{JobTerms, Placement};
 
 use super::{
-    Grant, JobOrder, Join, MemberId, Time,
-    failover::{MissingAt, Vacated},
+    ids::{MemberId, RackId},
     layout::Layout,
     log::EventLog,
+    membership::Grant,
     mismatch::Mismatch,
     naming::Naming,
-    racks::RackId,
+    orders::JobOrder,
     standstill::Standstill,
+    time::Time,
 };
 use crate::{
     events::{Event, ReportedOperation},
@@ -26,6 +27,37 @@ use crate::{
     plane::{KnownJob, WorkerInstall},
     pool::Range,
 };
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Join {
+    pub asked: JoinRequest,
+    pub worker: WorkerInstall,
+    /// The rack through which it joins; `None`: at this aggregator itself.
+    pub rack: Option<RackId>,
+}
+
+impl Join {
+    pub(super) fn rank(&self) -> u16 {
+        self.asked.spec.rank
+    }
+}
+
+/// The aggregators that a running job is not installed at any more: racks, or (`None`) the root.
+pub(super) type MissingAt = BTreeMap<Option<RackId>, Restoration>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restoration {
+    /// It is to be ordered from this moment on, once the aggregator is in service.
+    Due(Time),
+    Ordered,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Vacated {
+    /// The job fails if nobody takes it by then.
+    pub until: Time,
+    pub failure: JobFailure,
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Member {

@@ -1,6 +1,6 @@
-//! The listener's connections: at most so many in all and of one address, and none for long that is not authenticated, so
-//! that strangers cannot use up memory or file descriptors. A new connection replaces the oldest one of the address with
-//! the most that are not authenticated: strangers do not lock members out.
+//! The listener's connections: at most so many in all and of one address, and none for long that is not
+//! authenticated, so that strangers cannot use up memory or file descriptors. A new connection replaces the
+//! oldest one of the address with the most that are not authenticated: strangers do not lock members out.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::{STOP_TIMEOUT, outdated, stats::ServerStats};
+use super::{outdated, stats::ServerStats};
 use crate::{
     coordinator::RackId,
     frames::{self, GRPC_ALPN},
@@ -40,6 +40,8 @@ const MAX_RELAYED: usize = 256;
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that the other side has to receive the last messages, and to end its side.
 const LINGER: Duration = Duration::from_secs(1);
+/// Time that members have, when the server ends, to receive the end of their jobs.
+pub const STOP_TIMEOUT: Duration = Duration::from_millis(1200);
 /// Pause after the system could not accept: out of file descriptors, it would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -61,8 +63,8 @@ pub trait SessionHandler: Send + Sync + 'static {
     fn on_denied(&self, peer: Ipv4Addr, denial: &Denial);
 }
 
-/// Serves connections until `stop` is ready, and a moment more for connections that do not end by themselves. The port is
-/// free when this returns.
+/// Serves connections until `stop` is ready, and a moment more for connections that do not end by themselves.
+/// The port is free when this returns.
 pub async fn serve<H: SessionHandler>(
     listener: TcpListener,
     tls: Arc<ServerConfig>,

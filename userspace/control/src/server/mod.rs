@@ -5,37 +5,34 @@ pub(crate) mod connections;
 mod outdated;
 mod planes;
 pub(crate) mod session;
+mod shared;
 pub mod stats;
 
 use std::{
-    collections::HashMap,
     future::Future,
     net::SocketAddr,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use rand::{SeedableRng, rngs::OsRng, rngs::StdRng};
 use thiserror::Error;
-use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::MissedTickBehavior};
+use tokio::{net::TcpListener, task::JoinSet, time::MissedTickBehavior};
 
+pub use self::shared::Secrets;
 use self::{
-    connections::Table,
-    planes::{Links, Planes},
+    connections::STOP_TIMEOUT,
+    planes::Planes,
     session::Sessions,
-    stats::{JournalStats, ServerStats, StreamCounters},
+    shared::{Shared, State},
 };
 use crate::{
-    DataPlane, Identity, Secret, TlsError,
-    coordinator::{Action, Coordinator, Record, Restart, Time, overview::Overview},
+    DataPlane, Identity, TlsError,
+    coordinator::{Action, Coordinator, Restart, Time, overview::Overview},
     journal::{Journal, JournalError},
     plane::{PlaneError, blocking, report},
-    rate_limiter::RateLimiter,
 };
-
-/// Time that members have, when the server ends, to receive the end of their jobs.
-const STOP_TIMEOUT: Duration = Duration::from_millis(1200);
 
 /// Between two looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
@@ -58,102 +55,16 @@ pub enum ServeError {
     Task(#[from] tokio::task::JoinError),
 }
 
-#[derive(Clone, Debug, Default)]
-pub struct Secrets {
-    /// The secret of jobs without one of their own; `None`: there are no other jobs.
-    pub default: Option<Secret>,
-    pub jobs: HashMap<String, Secret>,
-    /// The secret of racks and parameter hosts; `None`: there are none.
-    pub racks: Option<Secret>,
-}
-
-impl Secrets {
-    fn accepts(&self, job: &str, given: &Secret) -> bool {
-        self.jobs.get(job).or(self.default.as_ref()).is_some_and(|secret| secret == given)
-    }
-}
-
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     pub identity: Identity,
     pub secrets: Secrets,
     pub state_dir: PathBuf,
-    /// Whether a completed slot takes the next chunk of its lane, whichever that is; SwitchML as published does not.
+    /// Whether a completed slot takes the next chunk of its lane, whichever that is; SwitchML as published
+    /// does not.
     pub stealing: bool,
     /// Time in which a dead worker of a dynamic job may be replaced (ATP appendix A.3); zero: the job fails.
     pub rejoin_grace: Duration,
-}
-
-pub(crate) struct Shared {
-    start: Instant,
-    state: Mutex<State>,
-    secrets: Secrets,
-    /// Counts the moments at which something may have changed for somebody.
-    pub changed: watch::Sender<u64>,
-    links: Links,
-    refused: RateLimiter,
-    connections: Arc<Table>,
-    counters: StreamCounters,
-}
-
-struct State {
-    coordinator: Coordinator,
-    journal: Journal,
-    journal_failures: u64,
-}
-
-impl Shared {
-    /// A panic elsewhere does not make the state worse than it is: every change is whole.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes the coordinator, journals the change, and lets everybody look.
-    fn update<T>(&self, change: impl FnOnce(&mut Coordinator, Time) -> T) -> T {
-        let mut state = self.lock();
-        let result = change(&mut state.coordinator, self.start.elapsed());
-        let records = state.coordinator.poll_records();
-        if let Err(error) = state.append(&records) {
-            state.journal_failures += 1;
-            tracing::error!(%error, "running jobs will not be found again after a restart");
-        }
-        while let Some(rack) = state.coordinator.poll_lost_rack() {
-            self.links.close(rack);
-        }
-        drop(state);
-        self.changed.send_modify(|count| *count = count.wrapping_add(1));
-        result
-    }
-
-    /// As [`Shared::update`] for what changes nothing for others.
-    fn touch<T>(&self, change: impl FnOnce(&mut Coordinator, Time) -> T) -> T {
-        change(&mut self.lock().coordinator, self.start.elapsed())
-    }
-
-    fn stats(&self) -> ServerStats {
-        let mut stats = ServerStats::default();
-        self.connections.fill(&mut stats);
-        self.counters.fill(&mut stats);
-        let state = self.lock();
-        stats.journal = JournalStats { failures: state.journal_failures, ..state.journal.stats() };
-        stats
-    }
-
-    fn poll_action(&self) -> Option<Action> {
-        self.lock().coordinator.poll_action()
-    }
-}
-
-impl State {
-    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
-        if !records.is_empty() {
-            self.journal.append(records)?;
-        }
-        if self.journal.is_large() {
-            self.journal.compact(&self.coordinator.all_records())?;
-        }
-        Ok(())
-    }
 }
 
 /// Shows the state of a control plane that is served.
@@ -213,8 +124,8 @@ impl<P: DataPlane> Listening<P> {
         self.listener.address
     }
 
-    /// Serves until `stop` is ready. Then all jobs are failed by name and removed from the plane, but dynamic ones that
-    /// go on without.
+    /// Serves until `stop` is ready. Then all jobs are failed by name and removed from the plane, but dynamic
+    /// ones that go on without.
     pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
         let Listening { listener, plane, options, monitor, .. } = self;
         let tls = options.identity.server()?;
@@ -247,17 +158,7 @@ fn start<P: DataPlane>(plane: &P, options: ServerOptions) -> Result<Arc<Shared>,
     coordinator.poll_records();
     let mut state = State { coordinator, journal, journal_failures: 0 };
     state.journal.compact(&state.coordinator.all_records())?;
-    let now = Instant::now();
-    Ok(Arc::new(Shared {
-        start: now,
-        state: Mutex::new(state),
-        secrets,
-        changed: watch::Sender::new(0),
-        links: Links::default(),
-        refused: RateLimiter::new(now),
-        connections: Arc::default(),
-        counters: StreamCounters::default(),
-    }))
+    Ok(Arc::new(Shared::new(Instant::now(), state, secrets)))
 }
 
 /// Lets time pass for the coordinator and executes its commands on the data planes.

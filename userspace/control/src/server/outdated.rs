@@ -1,4 +1,5 @@
-//! Clients of control protocols up to 12 speak gRPC, over HTTP/2: they learn in these that they are of another release.
+//! Clients of control protocols up to 12 speak gRPC, over HTTP/2: they learn in these that they are of
+//! another release.
 
 use std::io;
 
@@ -18,7 +19,8 @@ const SETTINGS: u8 = 4;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
-/// `:status: 200` and `content-type: application/grpc` in HPACK (RFC 7541), names from its table, without Huffman coding.
+/// `:status: 200` and `content-type: application/grpc` in HPACK (RFC 7541), names from its table, without
+/// Huffman coding.
 const RESPONSE: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 
 pub fn denial() -> Denial {

@@ -1,5 +1,5 @@
-//! All data planes as one: this aggregator's own, those of the racks below it (SwitchML section 7), and the parameter
-//! hosts of dynamic jobs (ATP). `None` stands for this aggregator's own.
+//! All data planes as one: this aggregator's own, those of the racks below it (SwitchML section 7), and the
+//! parameter hosts of dynamic jobs (ATP). `None` stands for this aggregator's own.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,10 +19,11 @@ use crate::{
     plane::{Installed, JobInstall, Level, PlaneInfo, PlaneKind, WorkerInstall, blocking},
 };
 
-/// Timeout of a command: a worker that does not answer ARP takes some seconds. A rack that dies ends it earlier.
+/// Timeout of a command: a worker that does not answer ARP takes some seconds. A rack that dies ends it
+/// earlier.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 
-pub type Outcome = Result<Completion, String>;
+pub type CommandResult = Result<Completion, String>;
 
 struct Link {
     /// The role and address, for people.
@@ -31,7 +32,7 @@ struct Link {
     /// Ends the session when dropped.
     _session: oneshot::Sender<()>,
     /// The commands that are not completed yet; they are executed one after the other.
-    open: VecDeque<oneshot::Sender<Outcome>>,
+    open: VecDeque<oneshot::Sender<CommandResult>>,
 }
 
 /// The connections of racks and parameter hosts.
@@ -41,13 +42,13 @@ pub struct Links(Mutex<HashMap<RackId, Link>>);
 /// A command under way.
 enum Pending {
     /// At this aggregator's own plane.
-    Here(JoinHandle<Outcome>),
-    At(String, oneshot::Receiver<Outcome>),
+    Here(JoinHandle<CommandResult>),
+    At(String, oneshot::Receiver<CommandResult>),
     Gone,
 }
 
 impl Pending {
-    async fn wait(self, doing: &str) -> Outcome {
+    async fn wait(self, doing: &str) -> CommandResult {
         let (title, outcome) = match self {
             Pending::Here(task) => return task.await.unwrap_or_else(|error| Err(error.to_string())),
             Pending::At(title, outcome) => (title, outcome),
@@ -66,7 +67,8 @@ impl Links {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A rack has entered, in place of its earlier connection. The receiver is closed when this one is not to go on.
+    /// A rack has entered, in place of its earlier connection. The receiver is closed when this one is not to
+    /// go on.
     pub fn open(&self, rack: RackId, title: String, outbound: Queue) -> oneshot::Receiver<()> {
         let (session, closed) = oneshot::channel();
         self.lock().insert(rack, Link { title, outbound, _session: session, open: VecDeque::new() });
@@ -95,7 +97,7 @@ impl Links {
         Pending::At(link.title.clone(), outcome)
     }
 
-    pub fn complete(&self, rack: RackId, outcome: Outcome) {
+    pub fn complete(&self, rack: RackId, outcome: CommandResult) {
         let sender = self.lock().get_mut(&rack).and_then(|link| link.open.pop_front());
         // Whoever sent it may have stopped waiting.
         if let Some(sender) = sender {
@@ -175,8 +177,8 @@ impl<P: DataPlane> Planes<'_, P> {
         installed(pending.wait("installing the job at").await)
     }
 
-    /// Installs a running job again. A rest of it there is removed first: an earlier command may have been executed whose
-    /// outcome was lost.
+    /// Installs a running job again. A rest of it there is removed first: an earlier command may have been
+    /// executed whose outcome was lost.
     async fn reinstall(
         &self,
         order: &JobOrder,
@@ -212,8 +214,8 @@ impl<P: DataPlane> Planes<'_, P> {
         Ok(())
     }
 
-    /// Changes a job to the epoch of its terms. Parameter hosts must go on; the job does without an aggregator that does
-    /// not answer, and without one that cannot have it.
+    /// Changes a job to the epoch of its terms. Parameter hosts must go on; the job does without an
+    /// aggregator that does not answer, and without one that cannot have it.
     pub async fn renew(&self, order: &JobOrder) -> Result<Replaced, String> {
         let resume = self.renew_hosts(order).await?;
         let none = vec![None; order.workers.len()];
@@ -248,7 +250,7 @@ impl<P: DataPlane> Planes<'_, P> {
     }
 }
 
-fn installed(outcome: Outcome) -> Result<(Installed, PlaneInfo), String> {
+fn installed(outcome: CommandResult) -> Result<(Installed, PlaneInfo), String> {
     match outcome? {
         Completion::Installed(installed, plane) => Ok((installed, plane)),
         _ => Err(incomplete()),

@@ -1,12 +1,13 @@
-//! The connection of one worker, at this aggregator or relayed by a rack; and that of a rack's agent or parameter host.
+//! The connection of one worker, at this aggregator or relayed by a rack; and that of a rack's agent or
+//! parameter host.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use tokio::time::{interval, timeout};
 
 use super::{
-    Shared,
     connections::{Inbound, Peer, Queue, SessionHandler, Ticket},
+    shared::Shared,
 };
 use crate::{
     Secret,
@@ -15,10 +16,10 @@ use crate::{
     events::printable,
     frames::FrameError,
     message::{
-        ClientMessage, Denial, DenialKind, End, Enter, Hello, JoinRequest, PROTOCOL_VERSION, PlaneReport,
-        Reconnect, ServerMessage, Status,
+        ClientMessage, Denial, DenialKind, End, Enter, Hello, JoinRequest, PROTOCOL_VERSION, Reconnect,
+        ServerMessage, Status,
     },
-    plane::{PlaneKind, TakenOver, WorkerInstall},
+    plane::{PlaneKind, PlaneReport, TakenOver, WorkerInstall},
 };
 
 /// Time that a connection may be open before its first messages have come.

@@ -1,5 +1,5 @@
-//! The state machine by tables; [`random`] and [`random_dynamic`] by random sequences, with restarts from the journal. This
-//! file has the world of all of them.
+//! The state machine by tables; [`random`] and [`random_dynamic`] by random sequences, with restarts from the
+//! journal. This file has the world of all of them.
 
 mod dynamic;
 mod hosts;
@@ -19,16 +19,17 @@ use std::net::Ipv4Addr;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use sumac_job::PathMeasure;
-use sumac_job::{JobSpec, NonFinitePolicy, OperationOrder, Scale, WireFormat};
+use sumac_job::{
+    JobSpec, JobTerms, NonFinitePolicy, OperationOrder, PathMeasure, Placement, Scale, WireFormat,
+};
 
 use super::*;
 use crate::{
     events::Post,
     failure::{FailureKind, JobFailure},
     journal,
-    message::WorkerHost,
-    plane::{LastEpoch, TakenOver},
+    message::{JoinRequest, WorkerHost},
+    plane::{LastEpoch, TakenOver, WorkerInstall},
 };
 
 const fn seconds(seconds: u64) -> Time {
@@ -249,7 +250,8 @@ impl World {
         assert_eq!(before, None, "the earlier incarnation is still there");
     }
 
-    /// The coordinator is killed, and another one takes up what the journal has. `torn`: so many bytes of its end are lost.
+    /// The coordinator is killed, and another one takes up what the journal has. `torn`: so many bytes of its
+    /// end are lost.
     fn restart(&mut self, torn: usize) {
         let kept = self.journal.len().saturating_sub(torn);
         let (records, len) = journal::read(&self.journal[..kept]);
