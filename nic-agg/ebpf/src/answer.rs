@@ -1,8 +1,8 @@
 //! Turns a frame, in place, into the answer to it. Tag, lengths and payload stay where they are.
 
 use sumac_wire::{
-    Header, Kind, checksum,
-    frame::{IPV4_LEN, UDP_LEN},
+    Header, Kind, Reason, checksum,
+    frame::{Frame, IPV4_LEN, UDP_LEN},
     header::{HEADER_LEN, VERSION, flag, offset},
     tables::{JobEntry, WorkerEntry},
     tos,
@@ -49,9 +49,21 @@ const SUMAC_WORDS: usize = HEADER_LEN / 4;
 
 const HOPS: u8 = 64;
 
+/// Notes the checksum's sum over what is in front of the payload.
+#[inline(always)]
+pub fn sum_headers(headers: Headers, frame: &Frame, work: &mut Work) -> Result<(), Reason> {
+    let sum = headers_sum(headers);
+    if sum.is_none() && work.is_checked != 0 {
+        return Err(Reason::BadChecksum);
+    }
+    let pseudo_header = checksum::pseudo_header(frame.src_ip, frame.dst_ip, frame.udp_len);
+    work.headers_sum = sum.unwrap_or(0) + pseudo_header;
+    Ok(())
+}
+
 /// The checksum's sum over UDP header and Sumac header, of a frame that has a checksum.
 #[inline(always)]
-pub fn headers_sum(headers: Headers) -> Option<u64> {
+fn headers_sum(headers: Headers) -> Option<u64> {
     if headers.get::<u16>(UDP_CHECKSUM) == 0 {
         return None;
     }

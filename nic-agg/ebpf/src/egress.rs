@@ -19,8 +19,8 @@ use crate::{
     answer::{self, Addresses},
     drops,
     maps::{EGRESS, STATE, WORKERS},
+    outcome::Outcome,
     packet::{Headers, Packet},
-    pipeline::Outcome,
 };
 
 /// The destination MAC of a frame that the broadcast is to copy: no receiver's.

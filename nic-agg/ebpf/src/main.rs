@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `host_packet`, [`packet`] | checked pointers into the frame |
 //! | [`pipeline`] | parse, admit, hand on; gives one verdict and one reason |
+//! | [`outcome`] | verdict and reason of a frame |
 //! | [`lock`] | one CPU at a time in a slot |
 //! | [`slot`] | the decision and what it does to the values, under the slot's lock |
 //! | [`flush`] | completion of a slot with the contributions that it has |
@@ -37,6 +38,7 @@ mod flush;
 mod host_packet;
 mod lock;
 mod maps;
+mod outcome;
 mod own;
 mod packet;
 mod payload;
@@ -104,7 +106,7 @@ pub fn sumac_agg_out_jumbo(ctx: XdpContext) -> u32 {
 }
 
 #[inline(always)]
-fn counted(outcome: pipeline::Outcome) -> u32 {
+fn counted(outcome: outcome::Outcome) -> u32 {
     maps::count(outcome.reason, outcome.job);
     outcome.verdict
 }

@@ -1,4 +1,4 @@
-//! All maps of the programs. Names and layouts are those of `sumac_agg_layout`.
+//! The maps of the programs, but for the one of `work`. Names and layouts are those of `sumac_agg_layout`.
 
 use aya_ebpf::{
     btf_maps::{Array, DevMapHash, HashMap, PerCpuArray, ProgramArray},
@@ -13,8 +13,6 @@ use sumac_wire::{
     reason::COUNTERS as REASONS,
     tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry},
 };
-
-use crate::work::Work;
 
 #[btf_map]
 pub static STATE: Array<State, 1> = Array::new();
@@ -74,8 +72,6 @@ pub static ADDRESSES: HashMap<u32, u32, WORKER_ENTRIES> = HashMap::new();
 pub static WORKER_COUNTERS: PerCpuArray<WorkerCounters, WORKER_ENTRIES> = PerCpuArray::new();
 #[btf_map]
 pub static LIMITERS: PerCpuArray<Limiter, EVENTS> = PerCpuArray::new();
-#[btf_map]
-pub static WORK: PerCpuArray<Work, 1> = PerCpuArray::new();
 
 /// Counts a frame of `job`, 0 for none, on this CPU.
 #[inline(always)]

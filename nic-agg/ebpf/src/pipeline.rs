@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 use sumac_agg_layout::State;
 use sumac_wire::{
-    Header, PAGE_ELEMENTS, Reason, admit, checksum,
+    Header, PAGE_ELEMENTS, Reason, admit,
     frame::{self, Frame, Parsed, Ports},
     header::{HEADER_LEN, flag},
     tables::{WorkerCounters, job_flag, lane_index, parent_index, worker_index},
@@ -17,8 +17,9 @@ use sumac_wire::{
 use crate::{
     answer, drops, dynamic,
     maps::{JOBS, LANES, PARENTS, SLOTS, STATE, WORKERS, count_worker},
+    outcome::Outcome,
     own,
-    packet::{Headers, Packet},
+    packet::Packet,
     payload::Payload,
     plan, refused, send,
     slot::{self, Draw},
@@ -26,21 +27,6 @@ use crate::{
     times,
     work::{Work, stage_ends},
 };
-
-/// The fate of a frame, with its reason.
-#[derive(Clone, Copy)]
-pub struct Outcome {
-    pub reason: Reason,
-    pub verdict: u32,
-    /// The job that it is counted for; 0: none.
-    pub job: u16,
-}
-
-impl Outcome {
-    pub const fn new(reason: Reason, verdict: u32) -> Outcome {
-        Outcome { reason, verdict, job: 0 }
-    }
-}
 
 #[inline(always)]
 pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
@@ -95,7 +81,7 @@ fn ours<const JUMBO: bool>(
     if drops::on_arrival(state, header.job) {
         return Err(Reason::Injected);
     }
-    sum_headers(headers, frame, work)?;
+    answer::sum_headers(headers, frame, work)?;
     if JUMBO {
         let count = usize::from(header.elements);
         // Drivers may split frames wherever they like; passes that end in the middle could not be taken back.
@@ -156,18 +142,6 @@ fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> R
         None => return Ok(false),
     }
     Ok(true)
-}
-
-/// Notes the checksum's sum over what is in front of the payload.
-#[inline(always)]
-pub fn sum_headers(headers: Headers, frame: &Frame, work: &mut Work) -> Result<(), Reason> {
-    let sum = answer::headers_sum(headers);
-    if sum.is_none() && work.is_checked != 0 {
-        return Err(Reason::BadChecksum);
-    }
-    let pseudo_header = checksum::pseudo_header(frame.src_ip, frame.dst_ip, frame.udp_len);
-    work.headers_sum = sum.unwrap_or(0) + pseudo_header;
-    Ok(())
 }
 
 /// Answers a probe with the same frame: what can go to the aggregator and back is no longer than this.

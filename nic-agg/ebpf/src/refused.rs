@@ -14,8 +14,8 @@ use crate::{
     answer::{self, Addresses},
     events,
     maps::{ADDRESSES, JOBS, WORKERS},
+    outcome::Outcome,
     packet::Packet,
-    pipeline::Outcome,
     send,
     work::Work,
 };

@@ -11,8 +11,8 @@ use crate::{
     answer::{self, Addresses},
     drops, egress,
     maps::{JOBS, PARENTS, PORTS, STATE, WORKERS},
+    outcome::Outcome,
     packet::Headers,
-    pipeline::Outcome,
     plan,
     work::{Work, stage_ends},
 };

@@ -5,12 +5,14 @@
 
 use core::arch::asm;
 
+use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use sumac_wire::{
     dynamic,
     slot::{Conclusion, Contribution, Version},
 };
 
-use crate::maps::WORK;
+#[btf_map]
+static WORK: PerCpuArray<Work, 1> = PerCpuArray::new();
 
 #[repr(C)]
 pub struct Work {

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregator;
+mod lock;
 pub mod plane;
 mod pool;
 mod shared;

@@ -35,7 +35,8 @@ use sumac_wire::{
 
 use crate::{
     aggregator::HostAggregator,
-    udp::{Shard, StartError, bind, lock},
+    lock::lock,
+    udp::{Shard, StartError, bind},
 };
 
 /// A running host aggregator, which takes jobs from a control plane. Ends when dropped.

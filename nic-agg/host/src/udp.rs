@@ -1,27 +1,24 @@
 //! A socket and a thread around each shard's core.
 
+mod last_round;
 mod pump;
 
 use std::{
     io,
     net::{SocketAddrV4, UdpSocket},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::AtomicBool},
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
 };
 
 use nix::errno::Errno;
 use sumac_udp::{Counts, DatagramSocket};
 use thiserror::Error;
 
-use self::pump::Pump;
-use crate::{aggregator::HostAggregator, pool::NoMemory};
-
-/// The interval at which an idle thread checks whether it should end.
-const IDLE: Duration = Duration::from_millis(200);
+use self::{
+    last_round::LastRound,
+    pump::{IDLE, Pump},
+};
+use crate::{aggregator::HostAggregator, lock::lock, pool::NoMemory};
 
 /// The reason that the aggregator cannot start.
 #[derive(Debug, Error)]
@@ -40,9 +37,6 @@ pub enum StartError {
     Setup { what: &'static str, source: io::Error },
 }
 
-/// The time without a round after which a thread counts as hung.
-const HUNG: Duration = Duration::from_secs(2);
-
 /// One shard: its port's socket and its core belong to its thread.
 pub struct Shard {
     pub core: Arc<Mutex<HostAggregator>>,
@@ -54,28 +48,6 @@ pub struct Shard {
     counts: Arc<Mutex<Counts>>,
 }
 
-/// The time of a thread's last round, in milliseconds from a start.
-#[derive(Clone)]
-struct LastRound {
-    start: Instant,
-    at: Arc<AtomicU64>,
-}
-
-impl LastRound {
-    fn now(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn note(&self) {
-        self.at.store(self.now(), Ordering::Relaxed);
-    }
-
-    fn is_recent(&self) -> bool {
-        let age = self.now().saturating_sub(self.at.load(Ordering::Relaxed));
-        u128::from(age) < HUNG.as_millis()
-    }
-}
-
 impl Shard {
     pub fn start(
         number: u16,
@@ -84,7 +56,7 @@ impl Shard {
         stop: Arc<AtomicBool>,
     ) -> Result<Shard, StartError> {
         let core = Arc::new(Mutex::new(core));
-        let last_round = LastRound { start: Instant::now(), at: Arc::default() };
+        let last_round = LastRound::start();
         let (socket_bytes, counts) = (socket.unread_bytes(), Arc::default());
         let pump = Pump::new(socket, core.clone(), stop, last_round.clone(), Arc::clone(&counts));
         let thread = thread::Builder::new()
@@ -114,8 +86,4 @@ pub fn bind(address: SocketAddrV4) -> Result<DatagramSocket, StartError> {
     socket.set_read_timeout(Some(IDLE)).map_err(limit)?;
     let marks = |error: Errno| StartError::Setup { what: "see the network's marks", source: error.into() };
     DatagramSocket::new(socket).map_err(marks)
-}
-
-pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -20,9 +20,9 @@ use sumac_wire::{
 use crate::{
     answer, drops,
     maps::{DYNAMIC_SLOTS, JOBS, MODES, PARENTS, STATE, WORKERS, count_worker},
+    outcome::Outcome,
     packet::{Headers, Packet},
     payload::Payload,
-    pipeline::{self, Outcome},
     plan, refused, send,
     slot::{is_intact, sum},
     work::{Work, stage_ends},
@@ -78,7 +78,7 @@ fn ours<const JUMBO: bool>(
     if drops::on_arrival(state, header.job) {
         return Err(Reason::Injected);
     }
-    pipeline::sum_headers(headers, frame, work)?;
+    answer::sum_headers(headers, frame, work)?;
     if tos::is_marked(frame.dscp_ecn) {
         answer::change_flags(headers, flag::ECN_ECHO, 0);
         work.chunk.contribution.flags |= flag::ECN_ECHO;

@@ -7,16 +7,21 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use nix::{errno::Errno, sys::socket::MsgFlags};
 use sumac_udp::{Arrival, Counts, Datagram, DatagramSocket, buffer_len};
 use sumac_wire::{MAX_WORKERS, tos};
 
-use super::{IDLE, LastRound, lock};
-use crate::aggregator::{Answer, HostAggregator};
+use super::last_round::LastRound;
+use crate::{
+    aggregator::{Answer, HostAggregator},
+    lock::lock,
+};
 
+/// The interval at which an idle thread checks whether it should end.
+pub const IDLE: Duration = Duration::from_millis(200);
 /// Messages of runs of packets that are received at once.
 const MESSAGES: usize = 8;
 

@@ -11,8 +11,7 @@ use crate::{
 };
 
 use super::{
-    entry::{bytes, key_fields, number, with_key, wrong},
-    of_entry,
+    entry::{bytes, key_fields, number, of_entry, with_key, wrong},
     session::Session,
 };
 

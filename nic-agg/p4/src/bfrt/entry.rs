@@ -2,9 +2,10 @@
 
 use crate::{
     proto::bfrt_proto::{
-        DataField, KeyField, TableData, TableEntry, TableKey, data_field,
+        DataField, Entity, KeyField, TableData, TableEntry, TableKey, Update, data_field, entity,
         key_field::{Exact, MatchType, Ternary},
         table_entry,
+        update::Type,
     },
     target::{Entry, Key, Match, SwitchError},
 };
@@ -13,6 +14,11 @@ use super::schema::{Field, Table, last};
 
 /// The key's field of an entry among those of a table with ternary fields; smaller numbers match first.
 const PRIORITY: &str = "$MATCH_PRIORITY";
+
+/// Returns the change of an entry.
+pub fn of_entry(change: Type, entry: TableEntry) -> Update {
+    Update { r#type: change.into(), entity: Some(Entity { entity: Some(entity::Entity::TableEntry(entry)) }) }
+}
 
 /// Returns an entry's key and action as a message.
 pub fn encode(table: &Table, entry: &Entry) -> Result<TableEntry, SwitchError> {

@@ -16,8 +16,7 @@ use crate::{
 };
 
 use super::{
-    entry::{bytes, key_fields, number, with_key, wrong},
-    of_entry,
+    entry::{bytes, key_fields, number, of_entry, with_key, wrong},
     schema::{Schema, Table},
     session::Session,
 };

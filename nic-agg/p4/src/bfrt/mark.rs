@@ -9,8 +9,7 @@ use crate::{
 };
 
 use super::{
-    entry::{decode, encode},
-    of_entry,
+    entry::{decode, encode, of_entry},
     session::Session,
 };
 

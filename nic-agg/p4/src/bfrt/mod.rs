@@ -18,6 +18,7 @@ mod counters;
 mod entry;
 mod groups;
 mod mark;
+mod options;
 mod pipeline;
 mod schema;
 mod session;
@@ -37,28 +38,18 @@ use std::{
 
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
-pub use self::pipeline::Pipeline;
+use self::entry::of_entry;
 use self::session::{Session, WriteError};
+pub use self::{options::Options, pipeline::Pipeline};
 use crate::{
     blocking::Blocking,
-    proto::bfrt_proto::{Entity, TableEntry, Update as Message, entity, update::Type},
+    proto::bfrt_proto::{TableEntry, update::Type},
     sizes::Compiled,
     target::{Binding, Change, Entry, Group, SwitchError, Target, Update},
 };
 
 /// The TCP port on which bf_switchd serves BFRuntime by default.
 pub const DEFAULT_PORT: u16 = 50052;
-
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Of the switch's BFRuntime: host and port.
-    pub address: String,
-    pub device: u32,
-    /// The name under which the switch runs the program; none: it runs no other.
-    pub program: Option<String>,
-    /// The program to load where the switch does not run it; none: it must be there.
-    pub pipeline: Option<Pipeline>,
-}
 
 /// A Tofino switch whose program this process is bound to. It connects when it is used, and again after the switch was gone.
 pub struct BfRuntime {
@@ -190,11 +181,4 @@ impl Target for BfRuntime {
 fn no_thread(options: &Options, error: &io::Error) -> SwitchError {
     let what = format!("this machine has no thread for its calls: {error}");
     SwitchError::Away { address: options.address.clone(), what }
-}
-
-fn of_entry(change: Type, entry: TableEntry) -> Message {
-    Message {
-        r#type: change.into(),
-        entity: Some(Entity { entity: Some(entity::Entity::TableEntry(entry)) }),
-    }
 }

@@ -32,7 +32,7 @@ use crate::{
 };
 
 use super::{
-    Options,
+    options::Options,
     pipeline::{self, Pipeline},
     schema::Schema,
     status,

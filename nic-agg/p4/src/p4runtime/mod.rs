@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 
 pub use program::Program;
 pub use session::Server;
-use session::{Client, State, keep};
+use session::{CALL_TIMEOUT, Client, State, keep};
 
 use crate::{
     proto::{
@@ -27,8 +27,6 @@ use crate::{
     target::{Binding, Change, Entry, Group, SwitchError, Target, Update},
 };
 
-/// The time that a server may take for a call.
-const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Updates of one call.
 const BATCH: usize = 1024;
 

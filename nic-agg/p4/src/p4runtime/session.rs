@@ -12,7 +12,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::{CALL_TIMEOUT, program::Program};
+use super::program::Program;
 use crate::{
     proto::p4::v1::{
         ForwardingPipelineConfig, GetForwardingPipelineConfigRequest, MasterArbitrationUpdate,
@@ -27,6 +27,8 @@ use crate::{
 pub type Client = P4RuntimeClient<Channel>;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time that a server may take for a call.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// A load of the program may take long: it is compiled on the way to some targets.

@@ -7,9 +7,11 @@ use sumac_wire::{
     tables::{JobEntry, job_flag, parent_index},
 };
 
-use super::{JOBS, parent, worker};
+use super::numbers::{parent, worker};
 use crate::{sizes::Sizes, target::Entry};
 
+/// A job's table, written last: with its entry the job begins.
+pub const JOBS: &str = "jobs";
 const ALL_32: u64 = u32::MAX as u64;
 const ALL_16: u64 = u16::MAX as u64;
 

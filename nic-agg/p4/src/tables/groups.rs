@@ -2,7 +2,7 @@
 
 use sumac_agg_job::NewJob;
 
-use super::worker;
+use super::numbers::worker;
 use crate::target::{Group, Replica};
 
 pub fn of_job(new: &NewJob) -> Group {

@@ -13,12 +13,14 @@ pub mod admission;
 pub mod drops;
 pub mod groups;
 pub mod hosts;
+mod numbers;
 pub mod own;
 mod recall;
 pub mod ways;
 
 use sumac_agg_job::NewJob;
 
+pub use admission::JOBS;
 pub use recall::{HeldJob, recall};
 
 use crate::{
@@ -26,8 +28,6 @@ use crate::{
     target::{Entry, Group},
 };
 
-/// A job's table, written last: with its entry the job begins.
-pub const JOBS: &str = "jobs";
 /// All tables.
 pub const ALL: [&str; 16] = [
     "hosts",
@@ -48,16 +48,6 @@ pub const ALL: [&str; 16] = [
     JOBS,
 ];
 
-/// The number of a worker, or of a rack at a root, in tables and as a copy's replication id.
-pub fn worker(rank: usize) -> u64 {
-    1 + rank as u64
-}
-
-/// The number of a parent: the root, or a parameter host.
-pub fn parent(number: usize) -> u64 {
-    33 + number as u64
-}
-
 /// Returns all entries of a job, for a program of these sizes.
 pub fn entries(new: &NewJob, program: Sizes) -> Vec<Entry> {
     [ways::entries(new), admission::entries(new, program)].concat()
@@ -65,8 +55,4 @@ pub fn entries(new: &NewJob, program: Sizes) -> Vec<Entry> {
 
 pub fn group(new: &NewJob) -> Group {
     groups::of_job(new)
-}
-
-fn mac(bytes: [u8; 6]) -> u64 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::mac;
+use super::numbers::mac;
 use crate::target::Entry;
 
 pub fn entry(ip: Ipv4Addr, own: [u8; 6]) -> Entry {

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use sumac_agg_job::NewJob;
 use sumac_wire::tables::{JobEntry, WorkerEntry, job_flag};
 
-use super::{JOBS, parent, worker};
+use super::{
+    admission::JOBS,
+    numbers::{parent, worker},
+};
 use crate::target::{Entry, Key, Match};
 
 /// More slots than any pool has.

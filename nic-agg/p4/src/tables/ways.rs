@@ -3,7 +3,7 @@
 use sumac_agg_job::NewJob;
 use sumac_wire::tables::WorkerEntry;
 
-use super::{mac, parent, worker};
+use super::numbers::{mac, parent, worker};
 use crate::target::Entry;
 
 pub fn entries(new: &NewJob) -> Vec<Entry> {
