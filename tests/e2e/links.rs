@@ -12,7 +12,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sumac_client::{ClientError, Code, Failure, Pending, Reduction};
+use sumac_client::{ClientError, Code, Failed, Failure, OpOptions, Pending, Reduction};
 use sumac_lab::cable::{FAR, NEAR};
 use sumac_lab::deployment::{Deployment, DynamicOptions, SumacOptions};
 use sumac_lab::namespace::Namespace;
@@ -21,7 +21,7 @@ use sumac_lab::{Lab, LabSpec, Topology};
 use sumac_tests::exact::{self, ReferenceSum, Results};
 use sumac_tests::site::with_sumac;
 use sumac_tests::wait::LIMIT;
-use sumac_tests::{Crew, stats};
+use sumac_tests::{Crew, Trainer, stats};
 
 const SEED: u64 = 4;
 const COUNT: usize = 1_000_000;
@@ -51,19 +51,12 @@ fn survives(what: &str, happens: impl Fn(&Lab)) {
             let start = Instant::now();
             let outcomes: Vec<_> = pending.into_iter().map(outcome).collect();
             println!("{what}, {}: after {:.1?}", mode(sumac), start.elapsed());
-            match outcomes.iter().find_map(|outcome| outcome.as_ref().err()) {
-                None => {
-                    let by_rank = outcomes.into_iter().flatten().collect();
-                    let numbers = ReferenceSum::of(crew.trainers[0].job.opened(), Reduction::Sum, 0.0);
-                    exact::assert_sums(what, SEED, &Results { numbers, by_rank });
-                    exact::assert_sums("the job goes on", SEED + 1, &crew.allreduce(SEED + 1, 10_000));
+            if assert_right_or_named(what, mode(sumac), &crew, SEED, outcomes) {
+                // Members that were silent for too long may be noticed after that sum.
+                let outcomes = crew.trainers.iter().map(next_sum).collect::<Vec<_>>();
+                let outcomes = outcomes.into_iter().map(|pending| pending.and_then(outcome)).collect();
+                if assert_right_or_named(what, mode(sumac), &crew, SEED + 1, outcomes) {
                     crew.leave();
-                }
-                Some(failure) => {
-                    println!("{what}, {}: {failure}", mode(sumac));
-                    assert!(outcomes.iter().all(Result::is_err), "{what}: one worker has a sum");
-                    assert_eq!(failure.code, Code::JobFailed, "{failure}");
-                    assert!(NAMES.iter().any(|name| failure.message.contains(name)), "{failure}");
                 }
             }
             let crew = Crew::join(sumac, "next");
@@ -71,6 +64,32 @@ fn survives(what: &str, happens: impl Fn(&Lab)) {
             crew.leave();
         });
     }
+}
+
+/// Asserts that a sum is right on all workers, or that all have failed by name. Returns whether it is right.
+fn assert_right_or_named(
+    what: &str,
+    mode: &str,
+    crew: &Crew,
+    seed: u64,
+    outcomes: Vec<Result<Vec<f32>, Failure>>,
+) -> bool {
+    let Some(failure) = outcomes.iter().find_map(|outcome| outcome.as_ref().err()) else {
+        let by_rank = outcomes.into_iter().flatten().collect();
+        let numbers = ReferenceSum::of(crew.trainers[0].job.opened(), Reduction::Sum, 0.0);
+        exact::assert_sums(what, seed, &Results { numbers, by_rank });
+        return true;
+    };
+    println!("{what}, {mode}: {failure}");
+    assert!(outcomes.iter().all(Result::is_err), "{what}: one worker has a sum");
+    assert_eq!(failure.code, Code::JobFailed, "{failure}");
+    assert!(NAMES.iter().any(|name| failure.message.contains(name)), "{failure}");
+    false
+}
+
+/// Submits a worker's values of the sum after the event.
+fn next_sum(trainer: &Trainer) -> Result<Pending<f32>, Failure> {
+    trainer.job.allreduce_with(trainer.values(SEED + 1, 10_000), OpOptions::default()).map_err(daemon_failure)
 }
 
 fn mode(sumac: &Deployment<'_>) -> &'static str {
@@ -81,10 +100,14 @@ fn outcome(mut pending: Pending<f32>) -> Result<Vec<f32>, Failure> {
     match pending.wait_timeout(LIMIT).map(|ended| (ended, pending)) {
         Ok((true, pending)) => Ok(pending.wait().unwrap_or_else(|error| panic!("the sum: {error}")).to_vec()),
         Ok((false, _)) => panic!("the operation hangs"),
-        Err(failed) => match failed.error {
-            ClientError::Daemon(failure) => Err(failure),
-            other => panic!("the daemon's answer is lost: {other}"),
-        },
+        Err(failed) => Err(daemon_failure(failed)),
+    }
+}
+
+fn daemon_failure(failed: Box<Failed<f32>>) -> Failure {
+    match failed.error {
+        ClientError::Daemon(failure) => failure,
+        other => panic!("the daemon's answer is lost: {other}"),
     }
 }
 
