@@ -6,7 +6,6 @@ mod identity;
 
 use self::identity::identity;
 pub use self::identity::source;
-pub use crate::workers::{all_workers, rank};
 
 use crate::{
     Header, Kind, Reason,
@@ -14,6 +13,7 @@ use crate::{
     slot::{Conclusion, Contribution, owner},
     stream::is_later,
     tables::{HostJobEntry, JobEntry, WorkerEntry, job_flag},
+    workers::rank,
 };
 
 /// Checks who speaks, of a packet to an aggregator: gives the sender's rank; at the root, the rack's.

@@ -9,10 +9,10 @@ use std::hash::Hash;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use sumac_wire::{
-    admit::all_workers,
     header::flag,
     slot::{Action, Contribution, SlotMeta, Then, decide, owner},
     stream::place,
+    workers::all_workers,
 };
 
 /// Chunks that each slot carries: enough to use each version twice and once more.

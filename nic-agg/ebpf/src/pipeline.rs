@@ -11,7 +11,7 @@ use sumac_wire::{
     frame::{self, Frame, Parsed, Ports},
     header::{HEADER_LEN, flag},
     tables::{WorkerCounters, job_flag, lane_index, parent_index, worker_index},
-    tos,
+    tos, workers,
 };
 
 use crate::{
@@ -122,7 +122,7 @@ fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> R
         work.conclusion.flags |= tos::echo(frame.dscp_ecn);
         work.is_parents = 1;
         // The answer to a question is for the worker that asked; all else, for all.
-        let rank = if header.has(flag::QUERY) { admit::rank(header.bitmap_0, job.world) } else { Some(0) };
+        let rank = if header.has(flag::QUERY) { workers::rank(header.bitmap_0, job.world) } else { Some(0) };
         work.worker_index = worker_index(header.job, rank.ok_or(Reason::WrongWorker)?);
         return Ok(true);
     }

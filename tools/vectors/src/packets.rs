@@ -159,7 +159,7 @@ pub fn from_parent(job: &Job, rank: usize, seq: u32) -> Header {
         flags: below.flags | flag::LEVEL,
         token: job.result_token,
         fan_in_1: job.racks as u8,
-        bitmap_1: sumac_wire::admit::all_workers(job.racks),
+        bitmap_1: sumac_wire::workers::all_workers(job.racks),
         contributors: job.contributors,
         next_seq: seq.wrapping_add(2 << job.lane_slots_log2),
         ..below

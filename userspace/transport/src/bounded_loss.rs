@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use sumac_wire::{Header, Reason, admit::all_workers, header::flag};
+use sumac_wire::{Header, Reason, header::flag, workers::all_workers};
 
 use crate::{
     chunk::Span,

@@ -6,6 +6,7 @@ use sumac_wire::{
     slot::{Action, SlotMeta, Then, answer, conclude, decide, state},
     stream::is_later,
     tables::{JobEntry, WorkerEntry, job_flag},
+    workers,
 };
 
 use crate::packet::Packet;
@@ -133,7 +134,7 @@ impl Aggregator {
             Action::Ask(_) => answer::agreed(header, &held, job),
             Action::Refuse => answer::refusal(header, &held, job),
             Action::Want => {
-                let asked_by = admit::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
+                let asked_by = workers::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
                 return Ok(Some(Sent::Worker(asked_by, Packet::new(answer::wanted(header, job), 0))));
             }
             Action::Ignore(reason) => return Err(reason),

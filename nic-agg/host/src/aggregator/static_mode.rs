@@ -12,6 +12,7 @@ use sumac_wire::{
     },
     stream::place,
     tables::{JobEntry, job_flag, lane_index, worker_index},
+    workers,
 };
 
 use super::{Answer, HostAggregator};
@@ -201,7 +202,7 @@ impl HostAggregator {
         };
         packet[..HEADER_LEN].copy_from_slice(&answer.to_bytes());
         if let Action::Want = action {
-            let asked_by = admit::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
+            let asked_by = workers::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
             let asked_by = self.workers(header.job).get(usize::from(asked_by));
             return Ok(Answer::One(reason, *asked_by.ok_or(Reason::Internal)?));
         }

@@ -4,9 +4,9 @@ use sumac_agg_p4::sizes::Sizes;
 use sumac_vectors::record::{Job, SharedSlot, SharedTransition, Slot, SlotVersion, Transition};
 use sumac_wire::{
     BLOCK_ELEMENTS,
-    admit::all_workers,
     header::flag,
     slot::{owner, state},
+    workers::all_workers,
 };
 
 use crate::model::{Program, thrift::Thrift};

@@ -9,6 +9,7 @@ use sumac_wire::{
         conclude, decide,
     },
     tables::lane_index,
+    workers,
 };
 
 use super::{Outcome, Reference, Sent, host};
@@ -83,7 +84,7 @@ impl Reference {
             admit::conclusion(header, sent.frame.src_ip, entry, &parent, sent.shard)?
                 .ok_or(Reason::BadType)?;
         let asked_by = if header.has(flag::QUERY) {
-            Some(admit::rank(header.bitmap_0, entry.world).ok_or(Reason::WrongWorker)?)
+            Some(workers::rank(header.bitmap_0, entry.world).ok_or(Reason::WrongWorker)?)
         } else {
             None
         };

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use sumac_job::limits::{MAX_WINDOW, MIN_WINDOW};
-use sumac_wire::admit::rank;
+use sumac_wire::workers::rank;
 
 use crate::error::ParamError;
 

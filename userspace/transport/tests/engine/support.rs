@@ -8,8 +8,8 @@ use sumac_transport::{
 };
 use sumac_wire::{
     Header, Kind, Reason,
-    admit::all_workers,
     header::{HEADER_LEN, exponent, flag},
+    workers::all_workers,
 };
 
 /// An aggregator and a parameter host.
