@@ -20,6 +20,7 @@ const REDUCTIONS: &[(sumac_reduction, Reduction)] = &[
     (sumac_reduction::SUMAC_MIN, Reduction::Min),
     (sumac_reduction::SUMAC_MAX, Reduction::Max),
 ];
+
 /// The arguments of a call that all kinds share.
 struct Call<'a> {
     job: Arc<JobState>,

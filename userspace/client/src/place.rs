@@ -1,4 +1,4 @@
-//! The bytes of an operation.
+//! Regions and offsets of an operation's input and result.
 
 use sumac_api::DType;
 

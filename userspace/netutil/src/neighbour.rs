@@ -1,7 +1,7 @@
 //! Resolves an IPv4 address to an interface and a MAC address by the kernel's routes and neighbours.
 //!
-//! What sends frames past the kernel's IP layer, the daemon with AF_XDP and the eBPF aggregator, needs
-//! these beforehand. Needs no privilege. Answers are for the calling thread's network namespace.
+//! The daemon with AF_XDP and the eBPF aggregator send frames past the kernel's IP layer, and need these
+//! beforehand. A look-up needs no privilege. Answers are for the calling thread's network namespace.
 
 use std::{
     io,

@@ -197,7 +197,7 @@ impl Stay {
         queue: &mut mpsc::UnboundedReceiver<Post>,
         command: &mut oneshot::Receiver<MemberCommand>,
     ) -> Result<(), Ended> {
-        // Those that were not confirmed come first, once more.
+        // Posts that were not confirmed are sent again first.
         self.send_posts(&connection, 0).await?;
         loop {
             tokio::select! {
@@ -334,7 +334,7 @@ impl Stay {
     pub fn on_event(&mut self, number: u64, event: Event) {
         if number >= self.membership.received {
             self.membership.received = number + 1;
-            // Nobody may be interested.
+            // The job may have no receiver of events.
             let _ = self.events.send(event);
         }
     }

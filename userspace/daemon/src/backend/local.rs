@@ -1,4 +1,4 @@
-//! This host's address.
+//! Address, port and MAC address that packets of this host come from.
 
 use std::net::Ipv4Addr;
 
