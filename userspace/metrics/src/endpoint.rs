@@ -13,22 +13,23 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
+use crate::cache::Cache;
+use crate::connections::Connections;
 use crate::group::{Encode, Source};
-use crate::text;
 
 const OPEN_METRICS: &str = "application/openmetrics-text";
 const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PROMETHEUS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Connections at one time. Further ones wait to be accepted.
-const MAX_CONNECTIONS: usize = 16;
 /// The time for a request's header. A connection that sends none ends.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time of a connection, which has one request, up to the last byte of the answer. Prometheus gives up
+/// after 10 seconds by default.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
 /// The pause after an accept that failed, mostly for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -58,38 +59,36 @@ pub fn serve(listener: TcpListener, program: impl Encode, runtime: &Handle) -> s
     tracing::info!(address = %listener.local_addr()?, "listening for scrapes of metrics");
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Source(program)));
-    runtime.spawn(accept(listener, Arc::new(registry)));
+    runtime.spawn(accept(listener, Arc::new(Cache::new(registry)), CONNECTION_TIMEOUT));
     Ok(())
 }
 
-async fn accept(listener: tokio::net::TcpListener, registry: Arc<Registry>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    // The semaphore is never closed.
-    while let Ok(place) = places.clone().acquire_owned().await {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+async fn accept(listener: tokio::net::TcpListener, cache: Arc<Cache>, time: Duration) {
+    let mut connections = Connections::default();
+    loop {
+        match listener.accept().await {
+            Ok((stream, client)) => {
+                // A scraper that goes away, speaks no HTTP, or does not read is its own loss.
+                let connection = timeout(time, converse(stream, cache.clone()));
+                connections.add(client.ip(), tokio::spawn(connection).abort_handle());
+            }
             Err(error) => {
                 tracing::warn!("cannot accept a scrape of metrics: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
             }
-        };
-        let registry = registry.clone();
-        tokio::spawn(async move {
-            let answer = service_fn(|request| answer(request, registry.clone()));
-            let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-            // A scraper that goes away or speaks no HTTP is its own loss.
-            drop(http.serve_connection(TokioIo::new(stream), answer).await);
-            drop(place);
-        });
+        }
     }
 }
 
-async fn answer(
-    request: Request<Incoming>,
-    registry: Arc<Registry>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+/// Answers one request.
+async fn converse(stream: TcpStream, cache: Arc<Cache>) -> hyper::Result<()> {
+    let answer = service_fn(|request| answer(request, cache.clone()));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).keep_alive(false);
+    http.serve_connection(TokioIo::new(stream), answer).await
+}
+
+async fn answer(request: Request<Incoming>, cache: Arc<Cache>) -> Result<Response<Full<Bytes>>, Infallible> {
     let refusal = |status, why: &'static str| {
         let mut response = Response::new(Full::from(why));
         *response.status_mut() = status;
@@ -103,19 +102,14 @@ async fn answer(
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return Ok(response);
     }
-    // The program may take some time to read its statistics.
-    let encoded = spawn_blocking(move || {
-        let mut text = String::new();
-        encode(&mut text, &registry).map(|()| text)
-    });
-    let Ok(Ok(open_metrics)) = encoded.await else {
+    let Some(rendering) = cache.get().await else {
         return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "the statistics cannot be read\n"));
     };
     let (format, text) = match accepts_open_metrics(&request) {
-        true => (OPEN_METRICS_TYPE, open_metrics),
-        false => (PROMETHEUS_TYPE, text::prometheus(&open_metrics)),
+        true => (OPEN_METRICS_TYPE, rendering.open_metrics),
+        false => (PROMETHEUS_TYPE, rendering.prometheus),
     };
-    let mut response = Response::new(Full::from(text));
+    let mut response = Response::new(Full::new(text));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format));
     Ok(response)
 }
@@ -123,4 +117,48 @@ async fn answer(
 fn accepts_open_metrics(request: &Request<Incoming>) -> bool {
     let accepted = request.headers().get_all(ACCEPT).iter();
     accepted.filter_map(|value| value.to_str().ok()).any(|value| value.contains(OPEN_METRICS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt;
+    use std::io::{Read as _, Write as _};
+
+    use crate::group::{Encoder, Group, Metric, Unit};
+
+    /// More than the buffers of a connection's sockets hold.
+    const LEN: usize = 64 << 20;
+
+    const LABELED: Group<u64> = Group {
+        labels: &["label"],
+        metrics: &[Metric::counter("labeled", Unit::None, "A long label", |it| *it)],
+    };
+
+    #[derive(Debug)]
+    struct Long;
+
+    impl Encode for Long {
+        fn encode(&self, encoder: &mut Encoder<'_>) -> fmt::Result {
+            LABELED.encode(encoder, &[(vec!["x".repeat(LEN)], 1)])
+        }
+    }
+
+    #[tokio::test]
+    async fn a_scraper_that_does_not_read_is_disconnected() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Source(Long)));
+        let cache = Arc::new(Cache::new(registry));
+        cache.get().await.unwrap();
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        client.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        timeout(Duration::from_secs(1), converse(stream, cache)).await.unwrap_err();
+        let mut answer = Vec::new();
+        // The connection may also be reset.
+        let _ = client.read_to_end(&mut answer);
+        assert!(answer.len() < LEN, "{} bytes", answer.len());
+    }
 }

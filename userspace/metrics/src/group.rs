@@ -182,8 +182,8 @@ impl<S> Group<S> {
             let mut metrics =
                 encoder.0.encode_descriptor(metric.name, metric.help, unit.as_ref(), metric.kind())?;
             things.iter().try_for_each(|(values, statistics)| {
-                let labels: Vec<_> =
-                    self.labels.iter().copied().zip(values.iter().map(String::as_str)).collect();
+                let values = values.iter().map(|value| escape(value));
+                let labels: Vec<_> = self.labels.iter().copied().zip(values).collect();
                 match metric.read {
                     Read::Info => metrics.encode_info(&labels),
                     _ if labels.is_empty() => metric.write(&mut metrics, statistics.borrow()),
@@ -192,6 +192,11 @@ impl<S> Group<S> {
             })
         })
     }
+}
+
+/// Escapes a label's value, which the encoder writes as it is.
+fn escape(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n")
 }
 
 /// The destination of one scrape.

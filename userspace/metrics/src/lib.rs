@@ -5,7 +5,9 @@
 //! the documentation come from the same place.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod catalog;
+mod connections;
 mod endpoint;
 mod group;
 pub mod process;
