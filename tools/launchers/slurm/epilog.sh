@@ -21,7 +21,7 @@ open_jobs() {
     # shellcheck disable=SC2086 # The pattern names several files.
     for socket in ${SUMAC_SOCKET//\{local_rank\}/*}; do
         stats=$(sumac stats --json --socket "$socket" 2>/dev/null) || continue
-        jq -r --arg job "$SLURM_JOB_USER-$SLURM_JOB_ID." '.jobs[].name | select(startswith($job))' <<<"$stats"
+        jq -r --arg job "$SLURM_JOB_USER:$SLURM_JOB_ID." '.jobs[].name | select(startswith($job))' <<<"$stats"
     done
 }
 

@@ -35,6 +35,6 @@ fi
 for socket in ${SUMAC_SOCKET//\{local_rank\}/*}; do
     stats=$(answer "$socket") || refuse "no daemon answers at $socket: $(sumac stats --json --socket "$socket" 2>&1 >/dev/null | tail -n1)"
     # A requeued job has its number again, and so its names.
-    left=$(jq -r --arg job "$SLURM_JOB_USER-$SLURM_JOB_ID." '[.jobs[].name | select(startswith($job))] | join(", ")' <<<"$stats")
+    left=$(jq -r --arg job "$SLURM_JOB_USER:$SLURM_JOB_ID." '[.jobs[].name | select(startswith($job))] | join(", ")' <<<"$stats")
     [ -z "$left" ] || refuse "an earlier run of this job has left $left open at $socket: end the trainers that hold it"
 done

@@ -9,8 +9,8 @@ config=${SUMAC_SLURM_CONFIG:-/etc/sumac/slurm.env}
 socket=${SUMAC_SOCKET:-/run/sumac/sumac.sock}
 
 printf 'export SUMAC_SOCKET=%s\n' "$socket"
-# The rule `jobs = ["{user}-*"]` of daemon.toml lets the user open it, and no other user. A step is a job: steps may run at the same time.
-printf 'export SUMAC_JOB=%s-%s.%s\n' "$SLURM_JOB_USER" "$SLURM_JOB_ID" "${SLURM_STEP_ID:-batch}"
+# The rule `jobs = ["{user}:*"]` of daemon.toml lets the user open it, and no other user. A step is a job: steps may run at the same time.
+printf 'export SUMAC_JOB=%s:%s.%s\n' "$SLURM_JOB_USER" "$SLURM_JOB_ID" "${SLURM_STEP_ID:-batch}"
 
 # Not the node's fault, so no reason for the prolog to drain it.
 # shellcheck disable=SC2086 # The pattern names several files.

@@ -22,7 +22,7 @@ from .test_torchrun import TORCHRUN, free_port, has_torch
 
 SLURM = LAUNCHERS / "slurm"
 USER = "nobody"
-RULES = f'socket_mode = "0666"\n[[allow]]\nusers = ["{USER}"]\njobs = ["{{user}}-*"]\n'
+RULES = f'socket_mode = "0666"\n[[allow]]\nusers = ["{USER}"]\njobs = ["{{user}}:*"]\n'
 AS_USER = ("setpriv", f"--reuid={USER}", "--regid=nogroup", "--clear-groups", "--inh-caps=-all")
 TRAINER = """
 import signal, sys, sumac
@@ -235,7 +235,7 @@ class Slurm(unittest.TestCase):
         job = self.cluster.submit("--nodes=2", "--constraint=sumac", wrap)
         state, output = self.cluster.result(job)
         self.assertEqual(state, "COMPLETED", output)
-        self.assertEqual(sorted(output.split("\n")[:2]), [f"{self.hosts.socket(node)} {USER}-{job}.0" for node in self.hosts.NODES])
+        self.assertEqual(sorted(output.split("\n")[:2]), [f"{self.hosts.socket(node)} {USER}:{job}.0" for node in self.hosts.NODES])
 
     def test_the_task_prolog_names_a_socket_that_the_user_may_not_open(self) -> None:
         self.hosts.socket("n1").chmod(0o660)
@@ -247,18 +247,18 @@ class Slurm(unittest.TestCase):
 
     def test_a_user_opens_no_job_of_another_name(self) -> None:
         renamed = self.cluster.path / "renamed.sbatch"
-        renamed.write_text((SLURM / "smoke.sbatch").read_text().replace('"$SUMAC_JOB"', '"root-$SLURM_JOB_ID.0"'))
+        renamed.write_text((SLURM / "smoke.sbatch").read_text().replace('"$SUMAC_JOB"', '"root:$SLURM_JOB_ID.0"'))
         state, output = self.cluster.result(self.cluster.submit(renamed))
         self.assertEqual(state, "FAILED", output)
         self.assertIn("user nobody may not open job", output)
 
     def test_the_epilog_ends_a_trainer_that_escaped_and_no_other(self) -> None:
-        other = self.cluster.start_trainer("other", f"{USER}-other.0")
+        other = self.cluster.start_trainer("other", f"{USER}:other.0")
         escaped = self.cluster.escaping("env", "$SUMAC_JOB")
         job = self.cluster.submit("--nodelist=n1", "--constraint=sumac", escaped)
         self.assertEqual(self.cluster.result(job)[0], "COMPLETED")
         # A job is COMPLETING until its epilog has ended.
-        self.assertEqual(self.cluster.open_jobs("n1"), [f"{USER}-other.0"])
+        self.assertEqual(self.cluster.open_jobs("n1"), [f"{USER}:other.0"])
         self.assertFalse(self.hosts.processes.has_ended(other))
         self.assertEqual(self.cluster.states()["n1"], "idle")
         self.hosts.processes.end(other)
@@ -267,17 +267,17 @@ class Slurm(unittest.TestCase):
         escaped = self.cluster.escaping("env -u SLURM_JOB_ID", "$SUMAC_JOB")
         job = self.cluster.submit("--nodelist=n1", "--constraint=sumac", escaped)
         wait_until("n1 is drained", lambda: self.cluster.states()["n1"].startswith("drain"))
-        self.assertIn(f"sumac: still open: {USER}-{job}.0", self.slurmd_log("n1"))
-        self.assertEqual(self.cluster.open_jobs("n1"), [f"{USER}-{job}.0"])
+        self.assertIn(f"sumac: still open: {USER}:{job}.0", self.slurmd_log("n1"))
+        self.assertEqual(self.cluster.open_jobs("n1"), [f"{USER}:{job}.0"])
         os.kill(int((self.cluster.output / "escaped.pid").read_text()), signal.SIGKILL)
         self.cluster.resume("n1")
 
     def test_a_prolog_refuses_a_job_whose_earlier_run_is_not_over(self) -> None:
         job = self.cluster.submit("--hold", "--nodelist=n1", "--constraint=sumac", "--wrap=true")
-        earlier = self.cluster.start_trainer("earlier", f"{USER}-{job}.0")
+        earlier = self.cluster.start_trainer("earlier", f"{USER}:{job}.0")
         self.cluster.run("scontrol", "release", str(job))
         wait_until("n1 is drained", lambda: self.cluster.states()["n1"].startswith("drain"))
-        reason = f"an earlier run of this job has left {USER}-{job}.0 open"
+        reason = f"an earlier run of this job has left {USER}:{job}.0 open"
         wait_until("slurmd's log has the reason", lambda: reason in self.slurmd_log("n1"))
         self.hosts.processes.end(earlier)
         self.cluster.run("scancel", str(job))

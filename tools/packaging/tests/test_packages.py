@@ -35,7 +35,7 @@ interface = "eth1"
 backend = "xdp"
 [[allow]]
 groups = ["sumac"]
-jobs = ["{user}-*"]
+jobs = ["{user}:*"]
 """,
 }
 """The files that the documentation has an administrator edit."""
@@ -46,7 +46,7 @@ socket = "/run/other/sumac.sock"
 backend = "udp"
 [[allow]]
 groups = ["sumac"]
-jobs = ["{user}-*"]
+jobs = ["{user}:*"]
 """
 # A veth takes frames of its peer's program with GRO, and programs take packets with whole checksums.
 NETWORK = """\

@@ -63,7 +63,7 @@ const EXAMPLES: &str = concat!(
     "  socket_group = \"sumac\"                   the group that these let in\n",
     "  [[allow]]                                who opens jobs under the daemon's secret, besides root\n",
     "  groups = [\"ml\"]                          also `users`\n",
-    "  jobs = [\"{user}-*\"]                      names of jobs\n",
+    "  jobs = [\"{user}:*\"]                      names of jobs\n",
     "  [control_planes.east]                    another that trainers may name\n",
     "  address = \"east.example:48600\"           also `secret_file`\n",
     "  allow_uids = [1000]                      users that may connect\n",

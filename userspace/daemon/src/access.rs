@@ -87,8 +87,11 @@ mod tests {
     fn names_of_users_and_groups_are_resolved() {
         let named = |users: &[&str], groups: &[&str]| {
             let names = |names: &[&str]| names.iter().map(|name| Principal::Name((*name).into())).collect();
-            let rule =
-                config::AccessRule { users: names(users), groups: names(groups), jobs: vec!["*".into()] };
+            let rule = config::AccessRule {
+                users: names(users),
+                groups: names(groups),
+                jobs: vec![sumac_host::JobPattern::parse("*").unwrap()],
+            };
             resolve(&[rule], 5)
         };
         assert!(named(&["root"], &["root"]).is_ok());

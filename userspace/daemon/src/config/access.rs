@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use glob::Pattern;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use sumac_host::JobPattern;
 
 /// A user or a group, by name or by number.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -33,8 +33,10 @@ pub struct AccessRule {
     /// Groups, by name or number; supplementary groups count.
     #[serde(default)]
     pub groups: Vec<Principal>,
-    /// Names of jobs, with `*` and `?`, and `{user}` for the name of the user.
-    pub jobs: Vec<String>,
+    /// Names of jobs, with `*` and `?`; `{user}:` at the beginning is the name of the user. No wildcard
+    /// stands for `:`, except that `*` alone is for all names.
+    #[schemars(with = "Vec<String>")]
+    pub jobs: Vec<JobPattern>,
 }
 
 impl AccessRule {
@@ -43,9 +45,6 @@ impl AccessRule {
         let is_for_someone = !self.users.is_empty() || !self.groups.is_empty();
         ensure!(is_for_someone, "has neither `users` nor `groups`".into());
         ensure!(!self.jobs.is_empty(), "has no pattern in `jobs`; [\"*\"] is for all names".into());
-        self.jobs.iter().try_for_each(|job| match Pattern::new(job) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(format!("{job:?} is no pattern: {error}")),
-        })
+        Ok(())
     }
 }

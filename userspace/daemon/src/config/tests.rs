@@ -52,7 +52,7 @@ fn every_key_of_the_documentation_is_known() {
         [[allow]]
         users = ["alice", 1001]
         groups = ["ml"]
-        jobs = ["{user}-*"]
+        jobs = ["{user}:*"]
         [parameter_host]
         control = "10.77.0.1:48600"
         name = "ph1"
@@ -121,7 +121,12 @@ fn errors_name_the_file_and_the_key() {
         ("a rule for nobody", "[[allow]]\njobs = [\"*\"]", "allow: rule 1"),
         ("a rule for no job", "[[allow]]\nusers = [1]\njobs = []", "allow: rule 1"),
         ("a rule without jobs", "[[allow]]\nusers = [1]", "jobs"),
-        ("a pattern that is none", "[[allow]]\nusers = [1]\njobs = [\"a[\"]", "allow: rule 1"),
+        ("a pattern that is none", "[[allow]]\nusers = [1]\njobs = [\"a[\"]", "\"a[\" is no pattern"),
+        (
+            "a pattern that lets `ml` open the jobs of `ml-ops`",
+            "[[allow]]\nusers = [1]\njobs = [\"{user}-*\"]",
+            "begins with `{user}:`",
+        ),
         ("an unknown key of a rule", "[[allow]]\nusers = [1]\njob = \"a\"", "job"),
         ("a parameter host of nobody", "[parameter_host]\nsecret = \"s\"", "parameter_host"),
         ("one without secret", "[parameter_host]\ncontrol = \"10.77.0.1:48600\"", "parameter_host"),

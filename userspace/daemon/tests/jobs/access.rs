@@ -59,16 +59,23 @@ fn another_user_opens_only_what_a_rule_or_its_own_secret_lets_it() {
     if !needs_root("another_user_opens_only_what_a_rule_or_its_own_secret_lets_it") {
         return;
     }
-    let rule = format!("socket_mode = \"0666\"\n[[allow]]\ngroups = [{GROUP}]\njobs = [\"{{user}}-*\"]");
+    let rule = format!("socket_mode = \"0666\"\n[[allow]]\ngroups = [{GROUP}]\njobs = [\"{{user}}:*\"]");
     let lab = Lab::with(1, &rule);
     let socket = &lab.hosts[0].1;
     let group = GROUP.to_string();
     let cases = [
-        ("its group's rule", 70001, &*group, open("70001-a", json!({})), "none"),
-        ("another user's job", 70001, &*group, open("70002-a", json!({})), "denied"),
-        ("no rule", 70002, "", open("70002-a", json!({})), "denied"),
-        ("its own secret", 70002, "", open("70001-b", json!({"secret": SECRET})), "none"),
-        ("a wrong secret", 70002, "", open("70001-c", json!({"secret": "not this aggregator's"})), "refused"),
+        ("its group's rule", 70001, &*group, open("70001:a", json!({})), "none"),
+        (
+            "the job of a user whose name continues its own",
+            70001,
+            &*group,
+            open("70001-ops:a", json!({})),
+            "denied",
+        ),
+        ("another user's job", 70001, &*group, open("70002:a", json!({})), "denied"),
+        ("no rule", 70002, "", open("70002:a", json!({})), "denied"),
+        ("its own secret", 70002, "", open("70001:b", json!({"secret": SECRET})), "none"),
+        ("a wrong secret", 70002, "", open("70001:c", json!({"secret": "not this aggregator's"})), "refused"),
     ];
     for (name, uid, groups, command, expected) in cases {
         let reply = as_user(uid, groups, socket, &command).unwrap();
