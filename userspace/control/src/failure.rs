@@ -87,6 +87,10 @@ impl JobFailure {
         JobFailure::new(FailureKind::PlaneDown, &[], format!("the aggregator's data plane failed: {what}"))
     }
 
+    pub(crate) fn journal(why: &str) -> JobFailure {
+        JobFailure::new(FailureKind::Stopped, &[], format!("the job's new terms are not on the disk: {why}"))
+    }
+
     pub(crate) fn no_member(message: impl Into<String>) -> JobFailure {
         JobFailure::new(FailureKind::NoMember, &[], message)
     }
@@ -145,6 +149,10 @@ impl Refusal {
 
     pub(crate) fn plane(what: &str) -> Refusal {
         Refusal::new(RefusalKind::Plane, &[], format!("the aggregator could not take the job: {what}"))
+    }
+
+    pub(crate) fn journal(why: &str) -> Refusal {
+        Refusal::plane(why)
     }
 
     pub(crate) fn stopping() -> Refusal {

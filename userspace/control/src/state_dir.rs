@@ -1,9 +1,9 @@
 //! The state directory of a control plane: its identity and secrets, in files that only their owner can open.
 
 use std::{
-    fs::{self, OpenOptions},
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::Path,
 };
 
@@ -46,11 +46,58 @@ impl Secret {
     }
 }
 
-/// Options for files that only their owner can open, made where there are none.
+/// Options for files that only their owner can open, made where there are none. A symbolic link in their
+/// place is not followed.
 pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).mode(0o600);
+    let no_follow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+    options.write(true).create(true).mode(0o600).custom_flags(no_follow);
     options
+}
+
+/// Makes the directory, where there is none, for its owner alone.
+pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Checks that no other user can replace the files of a directory: who could would be believed about jobs and
+/// their tokens.
+pub(crate) fn check_directory(directory: &File) -> io::Result<()> {
+    let metadata = directory.metadata()?;
+    check_owner("the directory", metadata.uid())?;
+    let mode = metadata.mode() & 0o7777;
+    // With the sticky bit (as of /tmp) others can add files, and not replace these.
+    if mode & 0o022 != 0 && mode & 0o1000 == 0 {
+        return Err(refused(format!("others can change the directory (mode {mode:o}); `chmod go-w` it")));
+    }
+    Ok(())
+}
+
+/// Checks that an open file is its owner's alone, and that this is root or the user of this process.
+pub(crate) fn check_file(file: &File, path: &Path) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    let name = path.display();
+    if !metadata.is_file() {
+        return Err(refused(format!("{name} is no regular file; remove it")));
+    }
+    check_owner(&name.to_string(), metadata.uid())?;
+    let mode = metadata.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(refused(format!("others can open {name} (mode {mode:o}); `chmod 600 {name}`")));
+    }
+    Ok(())
+}
+
+fn check_owner(name: &str, owner: u32) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    if owner == 0 || owner == own {
+        return Ok(());
+    }
+    Err(refused(format!("{name} belongs to user {owner}; run this as that user, or `chown {own}` it")))
+}
+
+fn refused(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
 /// Makes a private file of the state directory where there is none, and one only where several processes
@@ -61,7 +108,7 @@ fn make_once(path: &Path, make: impl FnOnce() -> Result<(), TlsError>) -> Result
     }
     let lock = path.with_extension("lock");
     let locked = || {
-        fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+        create_directory(path.parent().unwrap_or(Path::new(".")))?;
         let file = private().open(&lock)?;
         file.lock()?;
         Ok(file)
@@ -74,7 +121,12 @@ fn make_once(path: &Path, make: impl FnOnce() -> Result<(), TlsError>) -> Result
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
     let part = path.with_extension("part");
     let written = || {
-        let mut file = private().truncate(true).open(&part)?;
+        // An earlier process may have left one. A link of this name is removed, not followed.
+        match fs::remove_file(&part) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = private().create_new(true).open(&part)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&part, path)
@@ -84,7 +136,68 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
     use super::*;
+    use crate::journal::Journal;
+
+    #[test]
+    fn a_directory_or_journal_that_others_can_change_is_refused_with_the_remedy() {
+        let directory = std::env::temp_dir().join(format!("sumac-modes-{}", std::process::id()));
+        let journal = directory.join("journal");
+        let open = || Journal::open(&directory).map(drop).map_err(|error| error.to_string());
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        open().unwrap();
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o7777, 0o700);
+        for (path, mode, remedy) in [
+            (&directory, 0o777, Some("chmod go-w")),
+            (&directory, 0o770, Some("chmod go-w")),
+            (&directory, 0o1777, None),
+            (&directory, 0o755, None),
+            (&journal, 0o644, Some("chmod 600")),
+            (&journal, 0o660, Some("chmod 600")),
+            (&journal, 0o600, None),
+        ] {
+            set(path, mode);
+            match (open(), remedy) {
+                (Ok(()), None) => {}
+                (Err(why), Some(remedy)) => assert!(why.contains(remedy), "{mode:o}: {why}"),
+                (other, _) => panic!("{} {mode:o}: {other:?}", path.display()),
+            }
+            set(path, if path == &journal { 0o600 } else { 0o700 });
+        }
+        if rustix::process::geteuid().is_root() {
+            for path in [&journal, &directory] {
+                std::os::unix::fs::chown(path, Some(65534), None).unwrap();
+                assert!(open().unwrap_err().contains("belongs to user 65534"));
+                std::os::unix::fs::chown(path, Some(0), None).unwrap();
+            }
+        }
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn links_in_the_place_of_the_journals_files_are_not_followed() {
+        let directory = std::env::temp_dir().join(format!("sumac-links-{}", std::process::id()));
+        create_directory(&directory).unwrap();
+        let victim = directory.join("victim");
+        fs::write(&victim, "precious").unwrap();
+        for name in ["lock", "journal"] {
+            symlink(&victim, directory.join(name)).unwrap();
+            assert!(Journal::open(&directory).is_err(), "{name}");
+            fs::remove_file(directory.join(name)).unwrap();
+        }
+        let (mut journal, _) = Journal::open(&directory).unwrap();
+        for link in [|a: &Path, b: &Path| symlink(a, b), |a: &Path, b: &Path| fs::hard_link(a, b)] {
+            link(&victim, &directory.join("journal.part")).unwrap();
+            journal.compact(&[]).unwrap();
+            link(&victim, &directory.join("secret.part")).unwrap();
+            write_private(&directory.join("secret"), b"a secret").unwrap();
+            assert_eq!(fs::read(&victim).unwrap(), b"precious");
+            assert!(fs::symlink_metadata(directory.join("journal")).unwrap().is_file());
+        }
+        fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn processes_that_start_together_make_one_key() {

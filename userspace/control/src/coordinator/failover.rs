@@ -91,6 +91,7 @@ impl Coordinator {
         let before = run.members.insert(rank, member)?;
         self.members.remove(&before.id);
         self.members.insert(new, (id, rank));
+        run.predecessor = Some((rank, Box::new(before)));
         (run.next_epoch, run.is_renewal_due) = (Some(epoch), true);
         run.is_changed = true;
         tracing::info!(name = run.name, job, rank, epoch, "a new worker takes a dead one's rank");

@@ -33,6 +33,7 @@ mod standstill;
 #[cfg(test)]
 mod tests;
 mod time;
+mod unrecorded;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

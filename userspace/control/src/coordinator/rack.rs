@@ -35,6 +35,9 @@ pub struct Rack {
     pub(super) seen: Time,
     #[serde(skip)]
     pub(super) since: Time,
+    /// The journal has its name and address.
+    #[serde(skip)]
+    pub(super) is_recorded: bool,
     /// Since when its data plane does not answer, and why.
     #[serde(skip)]
     pub(super) away: Option<(Time, String)>,

@@ -36,7 +36,7 @@ impl Coordinator {
         self.runs.values().filter(has).filter_map(Run::known).collect()
     }
 
-    fn rack_named(&self, name: &str, is_host: bool) -> Option<RackId> {
+    pub(super) fn rack_named(&self, name: &str, is_host: bool) -> Option<RackId> {
         let is_it = |rack: &Rack| rack.name == name && rack.is_host() == is_host;
         self.racks.iter().find(|(_, rack)| is_it(rack)).map(|(id, _)| *id)
     }
@@ -60,7 +60,9 @@ impl Coordinator {
             return Err(format!("there are {most} {what} already, which is all that one root can have"));
         }
         self.names.raise(&jobs.last_epochs);
-        let rack = Rack { name, ip, plane, instance, is_connected: true, seen: now, since: now, away: None };
+        let is_recorded = namesake.and_then(|id| self.racks.get(&id)).is_some_and(|rack| rack.is_recorded);
+        let (seen, since, away) = (now, now, None);
+        let rack = Rack { name, ip, plane, instance, is_connected: true, seen, since, is_recorded, away };
         let PlaneInfo { kind, slots, kept, .. } = &rack.plane;
         tracing::info!(%ip, kind = kind.name(), slots, ?kept, "{} entered", rack.title());
         let id = namesake.unwrap_or_else(|| {

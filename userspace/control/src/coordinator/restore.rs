@@ -55,6 +55,7 @@ impl Coordinator {
             last_tick: now,
             stopping: false,
         };
+        coordinator.racks.values_mut().for_each(|rack| rack.is_recorded = true);
         for id in coordinator.runs_with(|_| true) {
             coordinator.restore_run(now, id, restart.instance, taken);
         }
@@ -66,6 +67,7 @@ impl Coordinator {
         let Some(run) = self.runs.get_mut(&id) else { return };
         (run.phase, run.install, run.revision) = (Phase::Running, InstallState::Installed, 1);
         run.measured_by = now;
+        run.on_recorded();
         tracing::info!(name = run.name, job = run.job, epoch = run.epoch(), "a job of the journal goes on");
         self.names.restore(&run.name, run.job, id);
         self.names.raise(&[LastEpoch { job: run.job, epoch: run.epoch() }]);
@@ -91,6 +93,7 @@ impl Coordinator {
         let mut records = std::mem::take(&mut self.records);
         for (id, run) in &mut self.runs {
             if std::mem::take(&mut run.is_changed) && run.phase == Phase::Running {
+                run.is_unrecorded = true;
                 records.extend(record(*id, run));
             }
         }

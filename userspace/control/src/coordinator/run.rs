@@ -187,6 +187,15 @@ pub(super) struct Run {
     /// The journal's record of it is to be written again.
     #[serde(skip)]
     pub is_changed: bool,
+    /// It was to be written, and may not be on the disk.
+    #[serde(skip)]
+    pub is_unrecorded: bool,
+    /// The terms in the journal.
+    #[serde(skip)]
+    pub recorded: Option<JobTerms>,
+    /// The dead worker whose rank another has taken, until that is in the journal.
+    #[serde(skip)]
+    pub predecessor: Option<(u16, Box<Member>)>,
 }
 
 impl Run {

@@ -4,6 +4,7 @@
 pub(crate) mod connections;
 mod outdated;
 mod planes;
+pub(crate) mod recorder;
 pub(crate) mod session;
 mod shared;
 pub mod stats;
@@ -24,6 +25,7 @@ pub use self::shared::Secrets;
 use self::{
     connections::STOP_TIMEOUT,
     planes::Planes,
+    recorder::Recorder,
     session::Sessions,
     shared::{Shared, State},
 };
@@ -155,9 +157,8 @@ fn start<P: DataPlane>(plane: &P, options: ServerOptions) -> Result<Arc<Shared>,
     let random = StdRng::try_from_rng(&mut OsRng).map_err(|error| ServeError::Random(error.to_string()))?;
     let mut coordinator = Coordinator::restore(Time::ZERO, info, instance, &taken, restart, Box::new(random));
     (coordinator.stealing, coordinator.rejoin_grace) = (stealing, rejoin_grace);
-    coordinator.poll_records();
-    let mut state = State { coordinator, journal, journal_failures: 0 };
-    state.journal.compact(&state.coordinator.all_records())?;
+    let recorder = Recorder::new(journal, Time::ZERO, &mut coordinator);
+    let state = State { coordinator, recorder };
     Ok(Arc::new(Shared::new(Instant::now(), state, secrets)))
 }
 

@@ -10,7 +10,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    Secret,
+    Refusal, Secret,
     client::connection::ALIVE_INTERVAL,
     coordinator::{Join, MemberId, Outcome, RackEntry, RackId},
     events::printable,
@@ -249,7 +249,15 @@ impl Shared {
         let ip = if host.data_ip.is_unspecified() { caller.peer } else { host.data_ip };
         let worker = WorkerInstall { ip, port: host.data_port, mac: host.mac, local_ip: caller.local };
         let request = Join { asked, worker, rack: caller.rack };
-        let joined = self.update(|coordinator, now| coordinator.join(now, &request));
+        let joined = self.repair_journal().map_err(|why| Refusal::journal(&why)).and_then(|()| {
+            let id = self.update(|coordinator, now| coordinator.join(now, &request))?;
+            // A worker that was to replace another is no member if that is not on the disk.
+            if self.lock().coordinator.status(id).is_some() {
+                return Ok(id);
+            }
+            let why = self.repair_journal().err();
+            Err(Refusal::journal(&why.unwrap_or_else(|| "it could not be written down; join again".into())))
+        });
         self.counters.joined(&joined);
         let (spec, peer) = (&request.asked.spec, caller.peer);
         let (name, rank) = (printable(&spec.job, crate::JOB_NAME_LEN), spec.rank);
@@ -321,6 +329,11 @@ async fn serve_rack(
     outbound: &Queue,
 ) -> Result<(), Denial> {
     let refuse = |message: &str| Denial::new(DenialKind::Request, message);
+    let is_known = shared.lock().coordinator.is_known_rack(&name, is_parameter_host);
+    if let (false, Err(why)) = (is_known, shared.repair_journal()) {
+        let _ = outbound.send(ServerMessage::Unavailable(why)).await;
+        return Ok(());
+    }
     let known = shared.lock().coordinator.known_jobs(&name, is_parameter_host);
     let _ = outbound.send(ServerMessage::Known(known)).await;
     let Some(((instance, plane), jobs)) = taken_over(inbound).await else {
@@ -336,6 +349,11 @@ async fn serve_rack(
         Ok::<_, String>((id, shared.links.open(id, format!("the {role} at {ip}"), outbound.clone())))
     });
     let (id, closed) = entered.map_err(|message| refuse(&message))?;
+    if !shared.lock().coordinator.has_rack(id) {
+        let why = "the entry is not on the disk: see the log of `sumac-agg serve`";
+        let _ = outbound.send(ServerMessage::Unavailable(why.into())).await;
+        return Ok(());
+    }
     // A completion that comes after the rack has entered anew belongs to none of the new session's commands.
     tokio::select! {
         biased;

@@ -11,12 +11,12 @@ use tokio::sync::watch;
 use super::{
     connections::Table,
     planes::Links,
-    stats::{JournalStats, ServerStats, StreamCounters},
+    recorder::Recorder,
+    stats::{ServerStats, StreamCounters},
 };
 use crate::{
     Secret,
-    coordinator::{Action, Coordinator, Record, Time},
-    journal::{Journal, JournalError},
+    coordinator::{Action, Coordinator, Time},
     rate_limiter::RateLimiter,
 };
 
@@ -35,6 +35,12 @@ impl Secrets {
     }
 }
 
+/// The coordinator, and what keeps it in the journal.
+pub struct State {
+    pub coordinator: Coordinator,
+    pub recorder: Recorder,
+}
+
 pub struct Shared {
     start: Instant,
     state: Mutex<State>,
@@ -45,12 +51,6 @@ pub struct Shared {
     pub refused: RateLimiter,
     pub connections: Arc<Table>,
     pub counters: StreamCounters,
-}
-
-pub struct State {
-    pub coordinator: Coordinator,
-    pub journal: Journal,
-    pub journal_failures: u64,
 }
 
 impl Shared {
@@ -74,19 +74,24 @@ impl Shared {
 
     /// Changes the coordinator, journals the change, and lets everybody look.
     pub fn update<T>(&self, change: impl FnOnce(&mut Coordinator, Time) -> T) -> T {
-        let mut state = self.lock();
-        let result = change(&mut state.coordinator, self.start.elapsed());
-        let records = state.coordinator.poll_records();
-        if let Err(error) = state.append(&records) {
-            state.journal_failures += 1;
-            tracing::error!(%error, "running jobs will not be found again after a restart");
-        }
-        while let Some(rack) = state.coordinator.poll_lost_rack() {
+        let mut guard = self.lock();
+        let State { coordinator, recorder } = &mut *guard;
+        let now = self.start.elapsed();
+        let result = change(coordinator, now);
+        recorder.record(now, coordinator);
+        while let Some(rack) = coordinator.poll_lost_rack() {
             self.links.close(rack);
         }
-        drop(state);
+        drop(guard);
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
         result
+    }
+
+    /// Writes the journal anew if it could not be written; an error is the reason.
+    pub fn repair_journal(&self) -> Result<(), String> {
+        let mut guard = self.lock();
+        let State { coordinator, recorder } = &mut *guard;
+        recorder.repair(self.start.elapsed(), coordinator)
     }
 
     /// As [`Shared::update`] for what changes nothing for others.
@@ -99,23 +104,11 @@ impl Shared {
         self.connections.fill(&mut stats);
         self.counters.fill(&mut stats);
         let state = self.lock();
-        stats.journal = JournalStats { failures: state.journal_failures, ..state.journal.stats() };
+        stats.journal = state.recorder.stats();
         stats
     }
 
     pub fn poll_action(&self) -> Option<Action> {
         self.lock().coordinator.poll_action()
-    }
-}
-
-impl State {
-    pub fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
-        if !records.is_empty() {
-            self.journal.append(records)?;
-        }
-        if self.journal.is_large() {
-            self.journal.compact(&self.coordinator.all_records())?;
-        }
-        Ok(())
     }
 }

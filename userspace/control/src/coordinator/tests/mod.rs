@@ -1,6 +1,7 @@
 //! The state machine by tables; [`random`] and [`random_dynamic`] by random sequences, with restarts from the
 //! journal. This file has the world of all of them.
 
+mod disk;
 mod dynamic;
 mod hosts;
 mod joins;
@@ -15,7 +16,7 @@ mod restart;
 mod standstill;
 mod switch;
 
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, path::Path};
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -27,9 +28,10 @@ use super::*;
 use crate::{
     events::Post,
     failure::{FailureKind, JobFailure},
-    journal,
+    journal::{self, Journal, simulated::Simulated},
     message::{JoinRequest, WorkerHost},
-    plane::{LastEpoch, TakenOver, WorkerInstall},
+    plane::{KnownJob, LastEpoch, TakenOver, WorkerInstall},
+    server::recorder::Recorder,
 };
 
 const fn seconds(seconds: u64) -> Time {
@@ -125,6 +127,8 @@ struct World {
     instance: u64,
     /// The journal's bytes.
     journal: Vec<u8>,
+    /// In place of those, a disk with faults, and the server's part that writes to it.
+    disk: Option<(Simulated, Recorder)>,
     seed: u64,
     /// Jobs on the plane, with their run, first slot and number of slots.
     plane: BTreeMap<u16, (RunId, u32, u32)>,
@@ -153,6 +157,7 @@ impl World {
             info,
             instance: 0xa,
             journal: Vec::new(),
+            disk: None,
             seed: 1,
             plane: BTreeMap::new(),
             used: Vec::new(),
@@ -164,6 +169,9 @@ impl World {
     }
 
     fn join(&mut self, request: &Join) -> Result<MemberId, Refusal> {
+        if let Some((_, recorder)) = &mut self.disk {
+            recorder.repair(self.now, &mut self.coordinator).map_err(|why| Refusal::journal(&why))?;
+        }
         let result = self.coordinator.join(self.now, request);
         self.work();
         result
@@ -181,7 +189,10 @@ impl World {
 
     /// Writes the journal.
     fn record(&mut self) {
-        self.journal.extend(journal::encode(&self.coordinator.poll_records()));
+        match &mut self.disk {
+            None => self.journal.extend(journal::encode(&self.coordinator.poll_records())),
+            Some((_, recorder)) => recorder.record(self.now, &mut self.coordinator),
+        }
     }
 
     /// Executes the coordinator's commands, and checks that a plane can.
@@ -254,11 +265,21 @@ impl World {
     /// end are lost.
     fn restart(&mut self, torn: usize) {
         let kept = self.journal.len().saturating_sub(torn);
-        let (records, len) = journal::read(&self.journal[..kept]);
+        let (mut records, len) = journal::read(&self.journal[..kept]);
         self.journal.truncate(len);
+        let opened = self.disk.take().map(|(disk, _)| {
+            let (journal, read) = Journal::read(Path::new("disk"), Box::new(disk.clone())).unwrap();
+            records = read;
+            (disk, journal)
+        });
         let restart = Restart::new(records);
         let known = restart.known_jobs();
-        self.plane.retain(|job, _| known.iter().any(|known| known.job == *job));
+        let used = &self.used;
+        let has = |job: u16, known: &KnownJob| {
+            let epoch = used.iter().rev().find(|(other, _)| *other == job).map_or(0, |(_, epoch)| *epoch);
+            known.is(job, epoch, known.token)
+        };
+        self.plane.retain(|job, _| known.iter().any(|known| has(*job, known)));
         let taken = TakenOver {
             jobs: self.plane.keys().copied().collect(),
             // The slots remember what was installed.
@@ -274,6 +295,10 @@ impl World {
         self.coordinator =
             Coordinator::restore(self.now, self.info.clone(), self.instance, &taken, restart, random);
         self.coordinator.rejoin_grace = grace;
+        self.disk = opened.map(|(disk, journal)| {
+            let recorder = Recorder::new(journal, self.now, &mut self.coordinator);
+            (disk, recorder)
+        });
         self.work();
     }
 
