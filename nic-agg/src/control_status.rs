@@ -27,7 +27,8 @@ pub fn text(overview: &Overview) -> String {
 
 fn write_job(about: &Job, text: &mut String) {
     let Job { name, job, epoch, mode, world, state, .. } = about;
-    let _ = write!(text, "job {job}.{epoch} `{name}`: {mode}, {world} workers, {state}");
+    let number = if *job == 0 { String::new() } else { format!("{job}.{epoch} ") };
+    let _ = write!(text, "job {number}`{name}`: {mode}, {world} workers, {state}");
     if !about.missing.is_empty() {
         let _ = write!(text, "; {} not joined", numbers("rank", &about.missing, ""));
     }
@@ -82,11 +83,22 @@ mod tests {
             parameter_hosts: vec!["p".into(), "q".into()],
             without: vec!["r".into()],
         };
+        let waiting = Job {
+            name: "next".into(),
+            job: 0,
+            epoch: 0,
+            state: "waiting".into(),
+            missing: vec![1],
+            vacant: vec![],
+            parameter_hosts: vec![],
+            without: vec![],
+            ..job.clone()
+        };
         let kept = Below { kept: vec![9], jobs: vec![], ..below("q", Some("10.77.4.2:48700")) };
         let status = Overview {
             racks: vec![Below { away: Some("detached".into()), ..below("r", None) }],
             parameter_hosts: vec![below("p", Some("10.77.3.2:48700")), kept],
-            jobs: vec![job],
+            jobs: vec![job, waiting],
             ..Overview::default()
         };
         let lines = [
@@ -95,6 +107,7 @@ mod tests {
             "parameter host q at 10.77.4.2:48700, no jobs, job 9 that this control plane does not know",
             "job 1.4 `train`: dynamic, 3 workers, running; rank 2 dead and to be replaced; summed at p, q; without the \
              aggregator of r",
+            "job `next`: dynamic, 3 workers, waiting; rank 1 not joined",
         ];
         assert_eq!(text(&status).lines().collect::<Vec<_>>(), lines);
         let nothing = Overview::default();

@@ -21,7 +21,7 @@ use std::{
 
 use sumac_agg::{AttachOptions, attach, clean, detach, plane::EbpfPlane};
 use sumac_control::{
-    FailureKind, Identity, JobFailure, Member, MemberState, Outcome, Secret, Secrets, join,
+    FailureKind, Identity, JobFailure, JoinLimits, Member, MemberState, Outcome, Secret, Secrets, join,
     server::{Listening, ServerOptions},
 };
 use sumac_job::JobSpec;
@@ -99,6 +99,7 @@ fn start_server(lab: &Lab) -> (oneshot::Sender<()>, thread::JoinHandle<()>) {
             state_dir,
             stealing: true,
             rejoin_grace: Duration::ZERO,
+            join_limits: JoinLimits::default(),
         };
         runtime().block_on(async {
             let listening =

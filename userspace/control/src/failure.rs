@@ -104,9 +104,14 @@ pub(crate) fn invalid<T>(message: impl Into<String>) -> Result<T, Refusal> {
 }
 
 impl Refusal {
-    pub(crate) fn missing(job: &str, ranks: &[u16], waited: Duration) -> Refusal {
+    /// `is_longest`: the workers asked for a longer wait than the control plane has.
+    pub(crate) fn missing(job: &str, ranks: &[u16], waited: Duration, is_longest: bool) -> Refusal {
+        let (limit, longer) = match is_longest {
+            true => (", the longest wait of this control plane,", "raise `sumac-agg serve --longest-wait`"),
+            false => ("", "give a longer deadline"),
+        };
         let message = format!(
-            "job `{job}`: after {waited:?} still waiting for ranks {ranks:?}; start them, or give a longer deadline"
+            "job `{job}`: after {waited:?}{limit} still waiting for ranks {ranks:?}; start them, or {longer}"
         );
         Refusal::new(RefusalKind::Missing, ranks, message)
     }

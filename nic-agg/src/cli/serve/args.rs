@@ -93,6 +93,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 0, conflicts_with = "parent")]
     pub(super) rejoin_grace: u64,
 
+    /// Longest time that a worker may wait for the other ranks of its job, in seconds, whatever it asks for
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, conflicts_with = "parent")]
+    pub(super) longest_wait: u64,
+
     /// Address at which Prometheus scrapes metrics; without it there are none
     #[arg(long, value_name = "IP:PORT")]
     pub(super) metrics: Option<SocketAddr>,

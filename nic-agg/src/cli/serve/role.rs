@@ -8,7 +8,9 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use sumac_control::{Credential, Endpoint, Identity, Secret, Secrets, Trust, server::ServerOptions};
+use sumac_control::{
+    Credential, Endpoint, Identity, JoinLimits, Secret, Secrets, Trust, server::ServerOptions,
+};
 
 use super::args::{Args, Plane};
 
@@ -65,6 +67,7 @@ impl Args {
             state_dir: self.state.path(),
             stealing: !self.no_reassignment,
             rejoin_grace: Duration::from_secs(self.rejoin_grace),
+            join_limits: JoinLimits { longest_wait: Duration::from_secs(self.longest_wait) },
         }))
     }
 

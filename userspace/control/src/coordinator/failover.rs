@@ -86,7 +86,7 @@ impl Coordinator {
         let epoch = self.names.next_epoch(job);
         self.records.push(Record::Epochs(vec![LastEpoch { job, epoch }]));
         let run = self.runs.get_mut(&id)?;
-        let mut member = Member::new(now, new, request);
+        let mut member = Member::new(now, new, request, now);
         (member.received, member.first_event, member.is_new) = (run.log.end(), run.log.end(), true);
         let before = run.members.insert(rank, member)?;
         self.members.remove(&before.id);

@@ -8,7 +8,7 @@ use sumac_wire::MAX_HOSTS;
 use super::{
     Coordinator,
     agreement::Limits,
-    ids::{RackId, RunId},
+    ids::RackId,
     rack::Rack,
     run::{InstallState, MissingAt, Phase, Run, Shared},
     time::Time,
@@ -27,16 +27,6 @@ pub(super) const MAX_PARAMETER_HOSTS: usize = sumac_wire::MAX_WORKERS * sumac_wi
 impl Coordinator {
     pub(super) fn lacks_hosts(&self, run: &Run) -> bool {
         run.is_dynamic() && self.free_hosts(run).len() < usize::from(run.asked_hosts().unwrap_or(1)).max(1)
-    }
-
-    /// Gives a run that waits another number when a parameter host that has entered meanwhile keeps a job
-    /// under its own.
-    pub(super) fn renumber(&mut self, id: RunId) -> Result<(), Refusal> {
-        let kept = self.kept();
-        let is_taken = |run: &&mut Run| run.is_waiting() && kept.contains(&run.job);
-        let Some(run) = self.runs.get_mut(&id).filter(is_taken) else { return Ok(()) };
-        run.job = self.names.begin(&run.name, id, &kept)?;
-        Ok(())
     }
 
     pub(super) fn waits_for_hosts(&self, run: &Run) -> bool {
@@ -121,7 +111,7 @@ impl Coordinator {
     /// The parameter hosts that can take a run. One on a worker below a rack cannot: what the root sends to
     /// it, the rack's aggregator takes for results of its own.
     fn free_hosts(&self, run: &Run) -> Vec<RackId> {
-        let is_free = |rack: &Rack| rack.is_host() && rack.is_in_service() && !rack.keeps(run.job);
+        let is_free = |rack: &Rack| rack.is_host() && rack.is_in_service();
         let is_below_rack = |id: RackId| {
             let ip = self.address_of(id).map(|address| *address.ip());
             run.members.values().any(|member| member.rack.is_some() && Some(member.worker.ip) == ip)

@@ -7,7 +7,6 @@ use super::{
     ids::{MemberId, RunId},
     layout::Layout,
     membership::Outcome,
-    names::Names,
     orders::{Action, InstalledJob},
     record::Record,
     run::{InstallState, Member, Phase, Run},
@@ -15,7 +14,7 @@ use super::{
 };
 use crate::{
     failure::{FailureKind, JobFailure, Refusal},
-    message::End,
+    message::{End, JoinRequest},
     plane::{LastEpoch, PlaneInfo, PlaneKind},
     pool::{Pool, Range},
 };
@@ -104,11 +103,7 @@ impl Coordinator {
         if let Some(range) = run.range.take() {
             self.pool.give_back(range);
         }
-        let name = run.name.clone();
-        let next = self.names.get_mut(&name).and_then(|name| {
-            name.on_plane = None;
-            name.current
-        });
+        let next = self.names.removed(&run.name);
         self.drop_finished(id);
         if let Some(next) = next {
             self.advance(next);
@@ -249,9 +244,15 @@ impl Coordinator {
                 ranks => Refusal::held(&job, &ranks),
             }
         } else {
-            Refusal::missing(&job, &run.missing(), member.asked.timeout())
+            let waited = self.wait(&member.asked);
+            Refusal::missing(&job, &run.missing(), waited, waited < member.asked.timeout())
         };
         self.end(id, End::Refused(refusal));
+    }
+
+    /// Returns the time that a worker waits for the other ranks.
+    pub(super) fn wait(&self, asked: &JoinRequest) -> Time {
+        asked.timeout().min(self.join_limits.longest_wait)
     }
 
     fn retry_removal(&mut self, now: Time, id: RunId) {
@@ -287,9 +288,6 @@ impl Coordinator {
             run.enter(phase);
             run.hosts_by = self.last_tick + HOSTS_TIMEOUT;
         }
-        if let Err(refusal) = self.renumber(id) {
-            return self.end(id, End::Refused(refusal));
-        }
         let Some(run) = self.runs.get(&id).filter(|run| run.phase == Phase::Ready) else { return };
         let is_free = self.names.get(&run.name).is_some_and(|name| name.on_plane.is_none());
         let waits = self.last_tick < run.hosts_by && self.waits_for_hosts(run);
@@ -303,10 +301,7 @@ impl Coordinator {
 
     fn start(&mut self, id: RunId) -> Result<(), Refusal> {
         let Some(run) = self.runs.get(&id) else { return Ok(()) };
-        let job = run.job;
-        if self.names.is_spent(job) {
-            return Err(Names::spent());
-        }
+        let job = self.names.assign(&run.name, &self.kept())?;
         let hosts = self.choose_hosts(run)?;
         let (mut terms, limits) = self.terms(run, &hosts)?;
         let below: Vec<_> = run.members.values().map(|member| member.rack).collect();
@@ -331,7 +326,7 @@ impl Coordinator {
             name.on_plane = Some(id);
         }
         (run.terms, run.range, run.layout, run.shared) = (Some(terms), range, layout, shared);
-        run.racks = racks;
+        (run.job, run.racks) = (job, racks);
         run.install = InstallState::Installed;
         run.enter(Phase::Installing);
         self.actions.extend(run.order(self.stealing).map(|order| Action::Install(id, order)));
@@ -373,9 +368,7 @@ impl Coordinator {
             self.records.push(Record::End(id));
         }
         run.enter(Phase::Over(end));
-        if let Some(name) = self.names.get_mut(&run.name).filter(|name| name.current == Some(id)) {
-            name.current = None;
-        }
+        self.names.end(&run.name, id);
         // While the planes are at work their answer decides.
         if !was_installing {
             self.remove(id);

@@ -14,6 +14,7 @@ mod diagnosis;
 mod failover;
 mod hosts;
 mod ids;
+mod join_limits;
 mod layout;
 mod lifecycle;
 mod log;
@@ -44,6 +45,7 @@ use sumac_wire::{CLASSES, MAX_WORKERS};
 pub use self::{
     agreement::{DEFAULT_WINDOW, DYNAMIC_SCALE},
     ids::{MemberId, RackId, RunId},
+    join_limits::JoinLimits,
     layout::{Child, Layout, Position},
     membership::{Grant, Outcome},
     orders::{Action, InstalledJob, JobOrder, Replaced},
@@ -87,6 +89,7 @@ pub struct Coordinator {
     /// jobs whose order is by name: what the dead one has announced cannot be distinguished from what the new
     /// one announces again.
     pub rejoin_grace: Time,
+    pub join_limits: JoinLimits,
     actions: VecDeque<Action>,
     records: Vec<Record>,
     random: Box<dyn RngCore + Send>,
@@ -111,8 +114,9 @@ impl Coordinator {
             None => self.new_run(request)?,
         };
         let id = self.new_member();
+        let waits_until = now + self.wait(&request.asked);
         if let Some(state) = self.runs.get_mut(&run) {
-            state.members.insert(request.rank(), Member::new(now, id, request));
+            state.members.insert(request.rank(), Member::new(now, id, request, waits_until));
             state.revision += 1;
         }
         self.members.insert(id, (run, request.rank()));
@@ -226,11 +230,12 @@ impl Coordinator {
 
     fn new_run(&mut self, request: &Join) -> Result<RunId, Refusal> {
         self.check_room(request)?;
+        self.names.check_free(&request.asked.spec.job, &self.kept())?;
         let id = RunId(self.next_run);
-        let job = self.names.begin(&request.asked.spec.job, id, &self.kept())?;
+        self.names.begin(&request.asked.spec.job, id);
         self.next_run += 1;
-        let run = Run::new(request, job, self.random.next_u64());
-        tracing::info!(name = run.name, job, world = run.world, "job opened");
+        let run = Run::new(request, self.random.next_u64());
+        tracing::info!(name = run.name, world = run.world, "job opened");
         self.runs.insert(id, run);
         Ok(id)
     }

@@ -3,6 +3,9 @@
 //! Slots remember `(job, epoch)` as their owner, so no pair may ever be used twice on one plane: the epoch
 //! counts on with the job's *number*, also when the number goes to another name, and a number without further
 //! epochs is not given any more.
+//!
+//! A run holds its name's number from its installation until the planes have removed it. While it waits for
+//! ranks it holds none.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,20 +14,15 @@ use sumac_wire::MAX_JOBS;
 use super::ids::RunId;
 use crate::{failure::Refusal, plane::LastEpoch};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Name {
-    pub job: u16,
+    /// The job number of its last run, until another name needs it.
+    pub job: Option<u16>,
     pub current: Option<RunId>,
-    /// The run that the planes have.
+    /// The run that the planes have. Only such a run holds the number.
     pub on_plane: Option<RunId>,
-    /// When it was last used, as a count.
+    /// When its number was last assigned, as a count.
     used: u64,
-}
-
-impl Name {
-    fn is_idle(&self) -> bool {
-        self.current.is_none() && self.on_plane.is_none()
-    }
 }
 
 #[derive(Debug)]
@@ -81,39 +79,88 @@ impl Names {
         self.names.get_mut(name)
     }
 
-    /// Makes `run` the latest of `name`: returns its job number, none of those that parameter hosts have
-    /// `kept`. An idle name loses its number when all are taken.
-    pub fn begin(&mut self, name: &str, run: RunId, kept: &HashSet<u16>) -> Result<u16, Refusal> {
-        let job = match self.names.get(name) {
-            Some(name) if !self.is_spent(name.job) && !kept.contains(&name.job) => name.job,
-            _ => self.number(kept)?,
-        };
-        self.clock += 1;
-        let on_plane = self.names.get(name).and_then(|name| name.on_plane);
-        self.names.insert(name.into(), Name { job, current: Some(run), on_plane, used: self.clock });
-        Ok(job)
+    /// Makes `run` the latest of `name`. It has no number before [`Names::assign`].
+    pub fn begin(&mut self, name: &str, run: RunId) {
+        self.names.entry(name.into()).or_default().current = Some(run);
+    }
+
+    /// The latest run of `name` is over, if it is this one.
+    pub fn end(&mut self, name: &str, run: RunId) {
+        if let Some(known) = self.names.get_mut(name).filter(|known| known.current == Some(run)) {
+            known.current = None;
+            self.forget(name);
+        }
+    }
+
+    /// The planes have no run of `name` any more. Returns the latest, which may have waited for that.
+    pub fn removed(&mut self, name: &str) -> Option<RunId> {
+        let known = self.names.get_mut(name)?;
+        known.on_plane = None;
+        let current = known.current;
+        self.forget(name);
+        current
+    }
+
+    /// Forgets a name that means nothing any more.
+    fn forget(&mut self, name: &str) {
+        let is_empty = |name: &Name| (name.job, name.current, name.on_plane) == (None, None, None);
+        if self.names.get(name).is_some_and(is_empty) {
+            self.names.remove(name);
+        }
     }
 
     pub fn restore(&mut self, name: &str, job: u16, run: RunId) {
         self.clock += 1;
-        let known = Name { job, current: Some(run), on_plane: Some(run), used: self.clock };
+        let known = Name { job: Some(job), current: Some(run), on_plane: Some(run), used: self.clock };
         self.names.insert(name.into(), known);
     }
 
-    fn number(&mut self, kept: &HashSet<u16>) -> Result<u16, Refusal> {
-        let usable = |job: u16| !self.is_spent(job) && !kept.contains(&job);
-        let free =
-            (1..MAX_JOBS as u16).find(|job| usable(*job) && self.names.values().all(|name| name.job != *job));
-        if let Some(job) = free {
-            return Ok(job);
+    /// Refuses a run of `name` that would have no number even if all of its ranks were there.
+    pub fn check_free(&self, name: &str, kept: &HashSet<u16>) -> Result<(), Refusal> {
+        let is_held = |job: u16| {
+            let mut others = self.names.iter().filter(|(other, _)| *other != name);
+            others.any(|(_, other)| other.job == Some(job) && other.on_plane.is_some())
+        };
+        if self.usable(kept).any(|job| !is_held(job)) { Ok(()) } else { Err(self.no_number()) }
+    }
+
+    /// Returns the job number of a run of `name` that is about to be installed, none of those that parameter
+    /// hosts have `kept`: that of the name's last run, else a free one, else that of the longest idle name.
+    pub fn assign(&mut self, name: &str, kept: &HashSet<u16>) -> Result<u16, Refusal> {
+        let own = self.names.get(name).and_then(|name| name.job);
+        let job = match own.filter(|own| self.usable(kept).any(|job| job == *own)) {
+            Some(own) => own,
+            None => self.free(kept).or_else(|| self.take_idle(kept)).ok_or_else(|| self.no_number())?,
+        };
+        self.clock += 1;
+        let known = self.names.entry(name.into()).or_default();
+        (known.job, known.used) = (Some(job), self.clock);
+        Ok(job)
+    }
+
+    fn usable(&self, kept: &HashSet<u16>) -> impl Iterator<Item = u16> {
+        (1..MAX_JOBS as u16).filter(|job| !self.is_spent(*job) && !kept.contains(job))
+    }
+
+    fn free(&self, kept: &HashSet<u16>) -> Option<u16> {
+        self.usable(kept).find(|job| self.names.values().all(|name| name.job != Some(*job)))
+    }
+
+    fn take_idle(&mut self, kept: &HashSet<u16>) -> Option<u16> {
+        let usable: HashSet<u16> = self.usable(kept).collect();
+        let idle = self.names.iter().filter(|(_, name)| name.on_plane.is_none());
+        let idle = idle.filter(|(_, name)| name.job.is_some_and(|job| usable.contains(&job)));
+        let oldest = idle.min_by_key(|(_, name)| name.used).map(|(name, _)| name.clone())?;
+        let job = self.names.get_mut(&oldest)?.job.take();
+        self.forget(&oldest);
+        job
+    }
+
+    fn no_number(&self) -> Refusal {
+        match (1..MAX_JOBS as u16).all(|job| self.is_spent(job)) {
+            true => Names::spent(),
+            false => Refusal::too_many_jobs(MAX_JOBS - 1),
         }
-        if (1..MAX_JOBS as u16).all(|job| self.is_spent(job)) {
-            return Err(Names::spent());
-        }
-        let idle = self.names.iter().filter(|(_, name)| name.is_idle() && usable(name.job));
-        let oldest = idle.min_by_key(|(_, name)| name.used).map(|(name, _)| name.clone());
-        let freed = oldest.and_then(|name| self.names.remove(&name));
-        freed.map(|name| name.job).ok_or_else(|| Refusal::too_many_jobs(MAX_JOBS - 1))
     }
 }
 
@@ -121,12 +168,26 @@ impl Names {
 mod tests {
     use super::*;
 
+    fn start(names: &mut Names, name: &str, run: u64) -> Result<u16, Refusal> {
+        names.begin(name, RunId(run));
+        names.check_free(name, &HashSet::new())?;
+        let job = names.assign(name, &HashSet::new())?;
+        names.get_mut(name).unwrap().on_plane = Some(RunId(run));
+        Ok(job)
+    }
+
+    fn end(names: &mut Names, name: &str, run: u64) {
+        names.end(name, RunId(run));
+        names.removed(name);
+    }
+
     #[test]
     fn epochs_go_on_with_the_number() {
         let mut names = Names::new(&[LastEpoch { job: 1, epoch: 7 }, LastEpoch { job: 9999, epoch: 1 }]);
-        assert_eq!((names.begin("a", RunId(0), &HashSet::new()), names.next_epoch(1)), (Ok(1), 8));
-        assert_eq!((names.begin("a", RunId(1), &HashSet::new()), names.next_epoch(1)), (Ok(1), 9));
-        assert_eq!((names.begin("b", RunId(2), &HashSet::new()), names.next_epoch(2)), (Ok(2), 1));
+        assert_eq!((start(&mut names, "a", 0), names.next_epoch(1)), (Ok(1), 8));
+        end(&mut names, "a", 0);
+        assert_eq!((start(&mut names, "a", 1), names.next_epoch(1)), (Ok(1), 9));
+        assert_eq!((start(&mut names, "b", 2), names.next_epoch(2)), (Ok(2), 1));
         names.raise(&[LastEpoch { job: 1, epoch: 4 }, LastEpoch { job: 2, epoch: 20 }]);
         assert_eq!((names.next_epoch(1), names.next_epoch(2)), (10, 21), "another plane's memory");
     }
@@ -135,30 +196,40 @@ mod tests {
     fn no_incarnation_comes_twice() {
         let spent = |job| LastEpoch { job, epoch: u16::MAX };
         let mut names = Names::new(&[LastEpoch { job: 1, epoch: u16::MAX - 1 }]);
-        assert_eq!((names.begin("a", RunId(0), &HashSet::new()), names.next_epoch(1)), (Ok(1), u16::MAX));
-        assert_eq!(
-            names.begin("a", RunId(1), &HashSet::new()),
-            Ok(2),
-            "the name goes on under another number"
-        );
-        assert_eq!(names.begin("b", RunId(2), &HashSet::new()), Ok(3), "and nobody gets the spent one");
+        assert_eq!((start(&mut names, "a", 0), names.next_epoch(1)), (Ok(1), u16::MAX));
+        end(&mut names, "a", 0);
+        assert_eq!(start(&mut names, "a", 1), Ok(2), "the name goes on under another number");
+        assert_eq!(start(&mut names, "b", 2), Ok(3), "and nobody gets the spent one");
         names.raise(&(1..MAX_JOBS as u16).map(spent).collect::<Vec<_>>());
-        assert_eq!(names.begin("c", RunId(3), &HashSet::new()), Err(Names::spent()));
+        assert_eq!(start(&mut names, "c", 3), Err(Names::spent()));
     }
 
     #[test]
     fn the_longest_idle_name_loses_its_number() {
         let mut names = Names::new(&[]);
         for index in 1..MAX_JOBS {
-            assert_eq!(names.begin(&index.to_string(), RunId(0), &HashSet::new()), Ok(index as u16));
+            assert_eq!(start(&mut names, &index.to_string(), 0), Ok(index as u16));
         }
-        assert_eq!(
-            names.begin("one more", RunId(0), &HashSet::new()),
-            Err(Refusal::too_many_jobs(MAX_JOBS - 1))
-        );
+        assert_eq!(start(&mut names, "one more", 0), Err(Refusal::too_many_jobs(MAX_JOBS - 1)));
+        assert_eq!(names.check_free("7", &HashSet::new()), Ok(()), "its own will be free");
         for idle in ["5", "3"] {
-            names.get_mut(idle).unwrap().current = None;
+            end(&mut names, idle, 0);
         }
-        assert_eq!(names.begin("one more", RunId(0), &HashSet::new()), Ok(3));
+        assert_eq!(start(&mut names, "one more", 0), Ok(3));
+    }
+
+    #[test]
+    fn a_name_that_waits_holds_no_number() {
+        let mut names = Names::new(&[]);
+        for index in 0..2 * MAX_JOBS {
+            names.begin(&format!("waits {index}"), RunId(index as u64));
+        }
+        for index in 1..MAX_JOBS {
+            assert_eq!(start(&mut names, &index.to_string(), 0), Ok(index as u16));
+        }
+        for index in 0..2 * MAX_JOBS {
+            names.end(&format!("waits {index}"), RunId(index as u64));
+        }
+        assert_eq!(names.names.len(), MAX_JOBS - 1, "nor is it remembered");
     }
 }

@@ -45,6 +45,7 @@ pub struct Below {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     pub name: String,
+    /// Its number; 0 before it starts.
     pub job: u16,
     /// Its incarnation; 0 before it starts.
     pub epoch: u16,

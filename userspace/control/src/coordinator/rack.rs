@@ -52,11 +52,6 @@ impl Rack {
         self.is_connected && self.away.is_none()
     }
 
-    /// Whether it is a parameter host that keeps an unknown job under this number.
-    pub fn keeps(&self, job: u16) -> bool {
-        self.is_host() && self.plane.kept.contains(&job)
-    }
-
     pub fn title(&self) -> String {
         let role = if self.is_host() { "parameter host" } else { "rack" };
         format!("{role} `{}`", self.name)

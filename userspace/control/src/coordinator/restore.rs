@@ -7,6 +7,7 @@ use rand::RngCore;
 use super::{
     Coordinator,
     ids::RunId,
+    join_limits::JoinLimits,
     names::Names,
     record::{Record, Restart},
     run::{InstallState, Phase, Run},
@@ -47,6 +48,7 @@ impl Coordinator {
             missed_failures: VecDeque::new(),
             stealing: true,
             rejoin_grace: Time::ZERO,
+            join_limits: JoinLimits::NONE,
             actions: VecDeque::default(),
             records: vec![Record::Instance(instance)],
             random,

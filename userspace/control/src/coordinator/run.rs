@@ -85,13 +85,13 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub fn new(now: Time, id: MemberId, request: &Join) -> Member {
+    pub fn new(now: Time, id: MemberId, request: &Join, waits_until: Time) -> Member {
         Member {
             id,
             asked: request.asked.clone(),
             worker: request.worker.clone(),
             rack: request.rack,
-            waits_until: now + request.asked.timeout(),
+            waits_until,
             seen: now,
             departed: false,
             received: 0,
@@ -143,6 +143,7 @@ pub(super) struct Shared {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Run {
     pub name: String,
+    /// Its number; 0 before it starts.
     pub job: u16,
     pub token: u64,
     pub world: u16,
@@ -199,9 +200,9 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub fn new(request: &Join, job: u16, token: u64) -> Run {
+    pub fn new(request: &Join, token: u64) -> Run {
         let JoinRequest { spec, .. } = &request.asked;
-        Run { name: spec.job.clone(), job, token, world: spec.world, revision: 1, ..Run::default() }
+        Run { name: spec.job.clone(), token, world: spec.world, revision: 1, ..Run::default() }
     }
 
     pub fn epoch(&self) -> u16 {

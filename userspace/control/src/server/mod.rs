@@ -31,7 +31,7 @@ use self::{
 };
 use crate::{
     DataPlane, Identity, TlsError,
-    coordinator::{Action, Coordinator, Restart, Time, overview::Overview},
+    coordinator::{Action, Coordinator, JoinLimits, Restart, Time, overview::Overview},
     journal::{Journal, JournalError},
     plane::{PlaneError, blocking, report},
 };
@@ -67,6 +67,7 @@ pub struct ServerOptions {
     pub stealing: bool,
     /// Time in which a dead worker of a dynamic job may be replaced (ATP appendix A.3); zero: the job fails.
     pub rejoin_grace: Duration,
+    pub join_limits: JoinLimits,
 }
 
 /// Shows the state of a control plane that is served.
@@ -149,7 +150,7 @@ impl<P: DataPlane> Listening<P> {
 }
 
 fn start<P: DataPlane>(plane: &P, options: ServerOptions) -> Result<Arc<Shared>, ServeError> {
-    let ServerOptions { secrets, state_dir, stealing, rejoin_grace, .. } = options;
+    let ServerOptions { secrets, state_dir, stealing, rejoin_grace, join_limits, .. } = options;
     let (journal, records) = Journal::open(&state_dir)?;
     let restart = Restart::new(records);
     let taken = plane.take_over(&restart.known_jobs())?;
@@ -157,6 +158,7 @@ fn start<P: DataPlane>(plane: &P, options: ServerOptions) -> Result<Arc<Shared>,
     let random = StdRng::try_from_rng(&mut OsRng).map_err(|error| ServeError::Random(error.to_string()))?;
     let mut coordinator = Coordinator::restore(Time::ZERO, info, instance, &taken, restart, Box::new(random));
     (coordinator.stealing, coordinator.rejoin_grace) = (stealing, rejoin_grace);
+    coordinator.join_limits = join_limits;
     let recorder = Recorder::new(journal, Time::ZERO, &mut coordinator);
     let state = State { coordinator, recorder };
     Ok(Arc::new(Shared::new(Instant::now(), state, secrets)))

@@ -12,7 +12,8 @@ use std::{
 };
 
 use sumac_control::{
-    Endpoint, Identity, JoinError, JoinRequest, Member, Refusal, Secret, Secrets, Trust, WorkerHost,
+    Endpoint, Identity, JoinError, JoinLimits, JoinRequest, Member, Refusal, Secret, Secrets, Trust,
+    WorkerHost,
     events::{Event, Fault, Post},
     join,
     rack::RackServer,
@@ -178,7 +179,8 @@ pub fn options(state_dir: &StateDir, rejoin_grace: Duration) -> ServerOptions {
         ..Secrets::default()
     };
     let (identity, state_dir) = (state_dir.identity(), state_dir.0.clone());
-    ServerOptions { identity, secrets, state_dir, stealing: true, rejoin_grace }
+    let join_limits = JoinLimits::default();
+    ServerOptions { identity, secrets, state_dir, stealing: true, rejoin_grace, join_limits }
 }
 
 /// Each rank joins at its endpoint.

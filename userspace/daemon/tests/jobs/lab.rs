@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use sumac_agg_host::HostDataPlane;
 use sumac_client::{Client, Job, JobOptions, Mode};
 use sumac_control::server::{Listening, ServerOptions};
-use sumac_control::{DataPlane, Endpoint, Identity, JoinToken, NoDataPlane, Secret, Secrets, Trust};
+use sumac_control::{
+    DataPlane, Endpoint, Identity, JoinLimits, JoinToken, NoDataPlane, Secret, Secrets, Trust,
+};
 use sumac_daemon::config::Config;
 use sumac_daemon::{Daemon, Versions};
 use tokio::runtime::Runtime;
@@ -117,6 +119,7 @@ impl Aggregator {
             state_dir: state_dir.to_owned(),
             stealing: true,
             rejoin_grace,
+            join_limits: JoinLimits::default(),
         };
         let listen = || runtime.block_on(Listening::open(address, plane.clone(), options.clone())).ok();
         let listening = retry(listen);

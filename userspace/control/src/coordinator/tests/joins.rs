@@ -106,11 +106,42 @@ fn at_the_first_deadline_all_learn_who_is_missing() {
     world.pass(millis(200), &[zero, two]);
     for member in [zero, two] {
         let waited = seconds(5);
-        let missing = Refusal::missing("a", &[1, 3], waited);
+        let missing = Refusal::missing("a", &[1, 3], waited, false);
         assert_eq!(world.refusal(member), missing);
     }
     let fresh = world.join(&request("a", 0, 4)).unwrap();
     assert_eq!(world.status(fresh), Status::Waiting(vec![1, 2, 3]), "a new gathering");
+}
+
+#[test]
+fn jobs_that_wait_for_ranks_hold_neither_a_number_nor_slots() {
+    let mut world = World::new();
+    let waiting: Vec<_> = (0..80)
+        .map(|index| world.join(&within(86400.0, request(&format!("waits {index}"), 0, 2))).unwrap())
+        .collect();
+    assert_eq!(world.coordinator.pool.free(u32::MAX), INFO.slots);
+    let members = world.start("a", 2);
+    assert_eq!(world.terms(members[0]).job, 1);
+    // The last rank is there: the job has a number, and slots.
+    world.join(&within(86400.0, request("waits 79", 1, 2))).unwrap();
+    assert_eq!((world.terms(waiting[79]).job, world.terms(waiting[79]).slots), (2, 32));
+    assert_eq!(world.coordinator.pool.free(u32::MAX), INFO.slots - 2 * 64);
+    assert_eq!(world.status(waiting[0]), Status::Waiting(vec![1]));
+}
+
+#[test]
+fn nobody_waits_longer_than_the_control_plane_lets_it() {
+    let mut world = World::new();
+    world.coordinator.join_limits.longest_wait = seconds(5);
+    let zero = world.join(&within(86400.0, request("a", 0, 2))).unwrap();
+    world.pass(millis(4900), &[zero]);
+    assert_eq!(world.status(zero), Status::Waiting(vec![1]));
+    world.pass(millis(200), &[zero]);
+    let refusal = world.refusal(zero);
+    assert_eq!((refusal.kind, refusal.ranks.clone()), (RefusalKind::Missing, vec![1]));
+    for words in ["after 5s, the longest wait of this control plane", "`sumac-agg serve --longest-wait`"] {
+        assert!(refusal.message.contains(words), "{refusal}");
+    }
 }
 
 #[test]
