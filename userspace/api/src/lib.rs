@@ -13,6 +13,7 @@ mod failure;
 mod open;
 mod outbound;
 mod request;
+mod stats;
 mod transfer;
 
 pub use channel::{Channel, FrameError, Inbound, Message};
@@ -20,10 +21,11 @@ pub use collective::{Collective, WORD_COMPLETE, WORD_FAILED};
 pub use failure::{Code, Failure};
 pub use open::{Attach, Open, Secret};
 pub use outbound::{
-    CancelReply, DynamicReply, Event, HelloReply, JobStats, Limits, Loss, OpenReply, OperationReply,
-    Outbound, RegisterReply, SandboxReply, StatsReply, Timing, WaitReply, body,
+    CancelReply, DynamicReply, Event, HelloReply, Limits, Loss, OpenReply, OperationReply, Outbound,
+    RegisterReply, Timing, WaitReply, body,
 };
-pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Stats, Unregister, Wait};
+pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Unregister, Wait};
+pub use stats::{JobStats, SandboxReply, Stats, StatsReply};
 pub use sumac_job::{
     CollectiveKind, DType, Importance, JobSpec, Mode, NonFinitePolicy, OperationDescriptor, OperationOrder,
     Reduction, Scale, Topology, WireFormat, layer_priority,

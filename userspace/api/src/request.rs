@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Attach, Code, Collective, CollectiveKind, Failure, Open, PollCq, PostRecv, PostSend};
+use crate::{Attach, Code, Collective, CollectiveKind, Failure, Open, PollCq, PostRecv, PostSend, Stats};
 
 /// Negotiates the version; must be the first command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,11 +43,6 @@ pub struct Cancel {
     /// The operation's handle.
     pub op: u64,
 }
-
-/// Requests the daemon's counters.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Stats {}
 
 /// Unregisters a region.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -322,7 +317,8 @@ mod tests {
             Command::PollCq(PollCq { job: 1 }),
             Command::Wait(Wait { op: 3, timeout_ms: None }),
             Command::Cancel(Cancel { op: 3 }),
-            Command::Stats(Stats {}),
+            Command::Stats(Stats { job: Some(1), after: Some(7) }),
+            Command::Stats(Stats::default()),
             Command::Unregister(Unregister { region: 2 }),
             Command::Close(Close { job: 1 }),
         ];

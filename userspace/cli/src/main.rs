@@ -14,6 +14,7 @@ mod exit;
 mod generate;
 mod metrics;
 mod options;
+mod ping;
 mod qos;
 mod reference;
 mod stats;
@@ -68,6 +69,7 @@ enum Command {
     Allreduce(allreduce::Args),
     Stats(stats::Args),
     Top(top::Args),
+    Ping(ping::Args),
     Events(events::Args),
     Metrics(metrics::Args),
     Qos(qos::Args),
@@ -98,6 +100,7 @@ fn main() -> ExitCode {
         Command::Allreduce(args) => allreduce::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Ping(args) => ping::run(&args),
         Command::Events(args) => events::run(&args),
         Command::Metrics(args) => metrics::run(&args),
         Command::Qos(args) => qos::run(&args),

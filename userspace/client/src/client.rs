@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sumac_api::{Attach, Command, Hello, HelloReply, Secret, Stats, StatsReply, VERSION};
+use sumac_api::{Attach, Command, Hello, HelloReply, Secret, StatsReply, VERSION};
 
 use crate::connection::{Answer, Connection, body};
 use crate::tensor::{self, Element, Tensor};
@@ -91,12 +91,12 @@ impl Client {
         Memory::allocate(&self.connection, size)
     }
 
-    /// The daemon's counters.
+    /// The daemon's counters, of all pages.
     ///
     /// # Errors
     /// When the connection is lost.
     pub fn stats(&self) -> Result<StatsReply, ClientError> {
-        body(self.stats_json()?)
+        self.connection.stats(None)
     }
 
     /// The daemon's counters as JSON.
@@ -104,6 +104,6 @@ impl Client {
     /// # Errors
     /// When the connection is lost.
     pub fn stats_json(&self) -> Result<Value, ClientError> {
-        Ok(self.connection.call(Command::Stats(Stats {}), &[])?.value)
+        serde_json::to_value(self.stats()?).map_err(|error| ClientError::Protocol(error.to_string()))
     }
 }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 use sumac_api::{
-    Channel, Code, Command, Event, Failure, FrameError, Inbound, Loss, MAX_MESSAGE, Outbound, Request,
-    Timing, Unregister,
+    Channel, Code, Command, Event, Failure, FrameError, Inbound, Loss, MAX_MESSAGE, Outbound, Request, Stats,
+    StatsReply, Timing, Unregister,
 };
 
 use crate::ClientError;
@@ -100,6 +100,23 @@ impl Connection {
         let id = self.send(command, fds)?;
         let reply = self.wait_for(None, |state| state.replies.remove(&id))?;
         Ok(reply.ok_or_else(|| ClientError::Protocol("a wait without a deadline ended".into()))??)
+    }
+
+    /// Returns the daemon's counters, or those of one job.
+    pub(crate) fn stats(&self, job: Option<u64>) -> Result<StatsReply, ClientError> {
+        let mut all = self.stats_page(Stats { job, after: None })?;
+        while let Some(next) = all.next {
+            let page = self.stats_page(Stats { job, after: Some(next) })?;
+            if page.next.is_some_and(|after| after <= next) {
+                return Err(ClientError::Protocol("the pages of the counters do not go on".into()));
+            }
+            all.append(page);
+        }
+        Ok(all)
+    }
+
+    fn stats_page(&self, page: Stats) -> Result<StatsReply, ClientError> {
+        body(self.call(Command::Stats(page), &[])?.value)
     }
 
     /// Unregisters a region without waiting for the reply. If an abandoned operation still uses it, a later

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumac_api::{
-    Cancel, CancelReply, Close, Collective, CollectiveKind, Command, Failure, Loss, OpenReply,
+    Cancel, CancelReply, Close, Collective, CollectiveKind, Command, Failure, JobStats, Loss, OpenReply,
     OperationReply, PollCq, PollCqReply, PostRecv, PostSend, Timing, TransferCompletion, WORD_COMPLETE,
 };
 
@@ -30,6 +30,14 @@ pub struct Job {
 impl Job {
     pub(crate) fn new(connection: Arc<Connection>, opened: OpenReply, completion_event: OwnedFd) -> Job {
         Job { connection, opened, completion_event }
+    }
+
+    /// This job's counters; `None` if it has left the data path.
+    ///
+    /// # Errors
+    /// `unknown_job` after the connection's end of it; when the connection is lost.
+    pub fn stats(&self) -> Result<Option<JobStats>, ClientError> {
+        Ok(self.connection.stats(Some(self.opened.job))?.jobs.pop())
     }
 
     /// The granted parameters.

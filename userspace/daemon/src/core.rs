@@ -6,7 +6,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use sumac_api::{Failure, JobStats};
 use sumac_host::{
     ConnectionId, EndedFragment, FragmentOutcome, FragmentTimes, Host, HostTotals, JobId, JobSummary,
     Message, Output,
@@ -17,9 +16,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::arena::Arena;
 use crate::backend::Backend;
-use crate::datapath::{Event, JobStats as LaneStats, Rejection};
+use crate::datapath::{Event, Rejection};
 use crate::job_events::TaskEvent;
-use crate::json::{json, json_list};
 use crate::outbox::{Delivery, Notification, Outbox};
 use crate::sync::monotonic_ns;
 
@@ -189,18 +187,6 @@ impl Core {
         inner.host.summary(inner.host.numbered(number)?)
     }
 
-    /// Returns the statistics of the jobs that the data path has measured, from the sum of their lanes and
-    /// the lanes.
-    pub(crate) fn job_stats(
-        &self,
-        measured: Vec<(LaneStats, Vec<LaneStats>)>,
-    ) -> Result<Vec<JobStats>, Failure> {
-        // The data path's threads take the lock with every operation that ends: the JSON is made without it.
-        let job = |(sum, lanes): (LaneStats, Vec<LaneStats>)| Some((self.summary(sum.job)?, sum, lanes));
-        let jobs: Vec<_> = measured.into_iter().filter_map(job).collect();
-        jobs.into_iter().map(|(summary, sum, lanes)| job_stats(summary, sum, lanes)).collect()
-    }
-
     /// Returns the outboxes of all sessions.
     pub(crate) fn outboxes(&self) -> Vec<Arc<Outbox>> {
         self.lock().arena.sessions.values().map(|session| session.outbox.clone()).collect()
@@ -232,27 +218,4 @@ fn send(arena: &Arena, own: Option<ConnectionId>, connection: ConnectionId, mess
     let outbox = &session.outbox;
     // Fails when the session has ended.
     let _ = if own == Some(connection) { outbox.append(delivery) } else { outbox.push(delivery) };
-}
-
-fn job_stats(job: JobSummary, sum: LaneStats, lanes: Vec<LaneStats>) -> Result<JobStats, Failure> {
-    let JobSummary { name, reply, submitted, ended, clients, .. } = job;
-    Ok(JobStats {
-        name,
-        job: sum.job,
-        epoch: reply.epoch,
-        rank: reply.rank,
-        world: reply.world,
-        state: sum.state.to_owned(),
-        error: sum.error.unwrap_or_default(),
-        clients,
-        mode: reply.mode,
-        slots: reply.slots,
-        slots_reason: reply.slots_reason,
-        dynamic: reply.dynamic,
-        elements: reply.elements,
-        operations_submitted: submitted,
-        operations_ended: ended,
-        engine: json(&sum.engine)?,
-        lanes: json_list(lanes)?,
-    })
 }

@@ -8,7 +8,3 @@ pub(crate) fn json(counters: &impl Serialize) -> Result<Value, Failure> {
     serde_json::to_value(counters)
         .map_err(|error| Failure::new(Code::Internal, format!("the counters have no JSON form: {error}")))
 }
-
-pub(crate) fn json_list<T: Serialize>(all: impl IntoIterator<Item = T>) -> Result<Vec<Value>, Failure> {
-    all.into_iter().map(|counters| json(&counters)).collect()
-}

@@ -183,8 +183,8 @@ impl Session {
         });
         match (handled, file) {
             (Handled::Done { is_free }, _) => return is_free,
-            (Handled::Stats { id }, _) => {
-                let reply = match self.stats.stats() {
+            (Handled::Stats { id, job, after }, _) => {
+                let reply = match self.stats.page(job, after) {
                     Ok(stats) => Outbound::ok(id, &stats),
                     Err(failure) => Outbound::failed(Some(id), failure),
                 };

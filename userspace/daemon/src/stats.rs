@@ -1,14 +1,19 @@
 //! The answer to `stats`.
 
+mod page;
+
 use std::sync::Arc;
 
-use sumac_api::{Failure, SandboxReply, StatsReply};
+use sumac_api::{Failure, JobStats, SandboxReply, StatsReply};
+use sumac_host::JobSummary;
 
 use crate::backend::{Backend, FramePath};
 use crate::config::{BackendChoice, Config};
 use crate::core::Core;
-use crate::datapath::DatapathStats;
-use crate::json::{json, json_list};
+use crate::datapath::{DatapathStats, JobStats as LaneStats};
+use crate::json::json;
+
+use self::page::{List, Page, Position};
 
 /// The parts of the daemon that `stats` describes.
 #[derive(Debug)]
@@ -27,21 +32,79 @@ impl StatsSource {
         if is_chosen { path().reason() } else { "" }
     }
 
-    pub(crate) fn stats(&self) -> Result<StatsReply, Failure> {
+    /// Returns a page. `job`: the number of the only job that is on it.
+    pub(crate) fn page(&self, job: Option<u16>, after: Option<u64>) -> Result<StatsReply, Failure> {
         let threads = self.backend.stats()?;
-        let hosted = self.config.parameter_host.as_ref().map(|_| DatapathStats::merge_hosted(&threads).jobs);
-        Ok(StatsReply {
+        let mut page = Page::after(after);
+        let mut reply = StatsReply {
             backend: self.backend.name().to_owned(),
             fallback: self.backend.fallback.clone(),
             backend_reason: self.backend_reason(&threads).into(),
             sandbox: self.sandbox.clone(),
             clients: u32::try_from(self.core.totals().connections).unwrap_or(u32::MAX),
-            jobs: self.core.job_stats(DatapathStats::merge_jobs(&threads))?,
-            parameter_host: hosted.map(|jobs| json_list(&jobs)).transpose()?,
-            ports: json_list(threads.iter().map(|thread| &thread.port))?,
-            threads: json_list(&threads)?,
+            jobs: Vec::new(),
+            parameter_host: None,
+            ports: Vec::new(),
+            threads: Vec::new(),
             frames: json(&DatapathStats::frames(&threads))?,
             host_program: self.backend.host_program()?,
-        })
+            next: None,
+        };
+        if job.is_none() {
+            for (number, thread) in threads.iter().enumerate() {
+                reply.ports.extend(page.item(Position::new(List::Ports, number, 0), &thread.port)?);
+            }
+            for (number, thread) in threads.iter().enumerate() {
+                reply.threads.extend(page.item(Position::new(List::Threads, number, 0), thread)?);
+            }
+        }
+        let mut jobs = DatapathStats::merge_jobs(&threads);
+        jobs.retain(|(sum, _)| job.is_none_or(|job| sum.job == job));
+        jobs.sort_by_key(|(sum, _)| sum.job);
+        for (sum, lanes) in jobs {
+            reply.jobs.extend(self.job(sum, &lanes, &mut page)?);
+        }
+        if job.is_none() && self.config.parameter_host.is_some() {
+            let mut hosted = DatapathStats::merge_hosted(&threads).jobs;
+            hosted.sort_by_key(|job| job.job);
+            let items =
+                hosted.iter().map(|job| page.item(Position::new(List::Hosted, job.job.into(), 0), job));
+            reply.parameter_host = Some(items.filter_map(Result::transpose).collect::<Result<_, _>>()?);
+        }
+        reply.next = page.next();
+        Ok(reply)
+    }
+
+    /// Returns a job with those of its lanes that are on the page, if there are some.
+    fn job(&self, sum: LaneStats, lanes: &[LaneStats], page: &mut Page) -> Result<Option<JobStats>, Failure> {
+        let Some(summary) = self.core.summary(sum.job) else { return Ok(None) };
+        let position = |lane: &LaneStats| Position::new(List::Jobs, lane.job.into(), lane.lane);
+        let items = lanes.iter().map(|lane| page.item(position(lane), lane));
+        let lanes: Vec<_> = items.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        if lanes.is_empty() {
+            return Ok(None);
+        }
+        let JobSummary { name, reply, submitted, ended, clients, .. } = summary;
+        let job = JobStats {
+            name,
+            job: sum.job,
+            epoch: reply.epoch,
+            rank: reply.rank,
+            world: reply.world,
+            state: sum.state.to_owned(),
+            error: sum.error.unwrap_or_default(),
+            clients,
+            mode: reply.mode,
+            slots: reply.slots,
+            slots_reason: reply.slots_reason,
+            dynamic: reply.dynamic,
+            elements: reply.elements,
+            operations_submitted: submitted,
+            operations_ended: ended,
+            engine: json(&sum.engine)?,
+            lanes: Vec::new(),
+        };
+        page.charge(&job);
+        Ok(Some(JobStats { lanes, ..job }))
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Map;
 use sumac_api::{
     Cancel, CancelReply, Close, Code, CollectiveKind, Command, Failure, Hello, HelloReply, Open, Outbound,
-    PollCq, PollCqReply, Register, RegisterReply, Request, Unregister, VERSION, Wait,
+    PollCq, PollCqReply, Register, RegisterReply, Request, Stats, Unregister, VERSION, Wait,
 };
 
 use crate::connection::{ConnectionJob, ConnectionJobState, LIMITS, Region};
@@ -25,8 +25,9 @@ pub enum Handled {
     /// `is_free`: it has submitted operations, or taken the ends of some; their number is limited, so that
     /// its CPU time is not charged.
     Done { is_free: bool },
-    /// The counters are to be read. [`Host::reply`] follows.
-    Stats { id: u64 },
+    /// A page of the counters is to be read, of one job by its number in packets or of all. [`Host::reply`]
+    /// follows.
+    Stats { id: u64, job: Option<u16>, after: Option<u64> },
     /// The file is to be mapped. [`Host::registered`] follows.
     Register { id: u64, region: RegionId, size: u64 },
 }
@@ -54,7 +55,10 @@ impl Host {
                         .register(connection, &register, has_file)
                         .map(|region| Some(Handled::Register { id, region, size: register.size }));
                 }
-                Command::Stats(_) => return Ok(Some(Handled::Stats { id })),
+                Command::Stats(Stats { job, after }) => {
+                    let job = job.map(|handle| self.wire_job(connection, handle)).transpose()?;
+                    return Ok(Some(Handled::Stats { id, job, after }));
+                }
                 Command::Attach(attach) => self.attach(connection, id, &attach, resources, out),
                 Command::Allreduce(request) => {
                     self.submit(now, at, CollectiveKind::Allreduce, &request, resources, out)
@@ -323,6 +327,14 @@ impl Host {
         let polled = completions.len();
         self.send(connection, Outbound::ok(id, &PollCqReply { completions }), out);
         Ok(polled)
+    }
+
+    /// Returns the number in packets of a connection's job.
+    fn wire_job(&self, connection: ConnectionId, handle: u64) -> Result<u16, Failure> {
+        let found = self.state.connections.get(&connection).ok_or_else(gone)?;
+        let own = found.jobs.get(&handle).ok_or_else(|| unknown_job(handle))?;
+        let running = self.state.jobs.get(&own.job).and_then(|job| job.running.as_ref());
+        running.map(|running| running.terms.job).ok_or_else(|| unknown_job(handle))
     }
 
     fn close(

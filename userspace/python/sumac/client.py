@@ -142,7 +142,7 @@ class Client:
 
     def stats(self) -> dict[str, Any]:
         """Returns the daemon's counters; see ``docs/api.md``."""
-        return self._connection.call("stats")[0]
+        return self._connection.stats()
 
     def close(self) -> None:
         """Closes the connection. Jobs that were not closed fail on all workers."""

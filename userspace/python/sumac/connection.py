@@ -164,6 +164,24 @@ class Connection:
             raise from_daemon(body["error"])
         return body.get("ok", {}), received
 
+    def stats(self, job: int | None = None) -> dict[str, Any]:
+        """Returns the daemon's counters, or those of one job: all pages of them."""
+        counters = self.call("stats", job=job)[0]
+        while (after := counters.pop("next", None)) is not None:
+            page = self.call("stats", job=job, after=after)[0]
+            for more in page["jobs"]:
+                last = counters["jobs"][-1] if counters["jobs"] else None
+                if last is not None and (last["job"], last["epoch"]) == (more["job"], more["epoch"]):
+                    last["lanes"] += more["lanes"]
+                else:
+                    counters["jobs"].append(more)
+            for part in ("ports", "threads", "parameter_host"):
+                if part in page:
+                    counters[part] += page[part]
+            if "next" in page:
+                counters["next"] = page["next"]
+        return counters
+
     @staticmethod
     def _not_sent(cmd: str, error: OSError) -> SumacError:
         """Returns the exception for a command that was not sent. The connection remains usable unless it was closed."""

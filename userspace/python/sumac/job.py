@@ -206,9 +206,7 @@ class Job:
 
     def stats(self) -> dict[str, Any]:
         """Returns this job's counters."""
-        wire_job = self.opened["wire_job"]
-        jobs = self._connection.call("stats")[0]["jobs"]
-        return next((job for job in jobs if job["job"] == wire_job), {})
+        return next(iter(self._connection.stats(self._handle)["jobs"]), {})
 
     def close(self) -> None:
         """Closes the job after its last operation. An attached client leaves it open for the others."""

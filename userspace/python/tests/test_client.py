@@ -205,6 +205,21 @@ class Sums(WithLab):
 
         self.lab.train("counted", work, elements=100)
 
+    def test_counters_of_many_jobs_come_in_pages(self) -> None:
+        # A connection has at most 16 jobs.
+        clients = [sumac.Client(self.lab.socket(0)) for _ in range(3)]
+        jobs = [clients[number // 16].open(f"many-{number}", 0, 1, slots=8) for number in range(40)]
+        counters = clients[0].stats()
+        numbers = sorted(job.opened["wire_job"] for job in jobs)
+        self.assertEqual([job["job"] for job in counters["jobs"]], numbers)
+        lanes = len(counters["jobs"][0]["lanes"])
+        for job in counters["jobs"]:
+            self.assertEqual([lane["lane"] for lane in job["lanes"]], list(range(lanes)))
+        self.assertNotIn("next", counters)
+        self.assertEqual([job.stats()["name"] for job in jobs], [f"many-{number}" for number in range(40)])
+        for client in clients:
+            client.close()
+
 
 class Collectives(WithLab):
     def test_kinds_and_types(self) -> None:

@@ -20,6 +20,7 @@ mod quotas;
 mod replace;
 mod resume;
 mod spans;
+mod stats;
 mod transfers;
 mod upgrade;
 mod words;
