@@ -10,6 +10,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 
+use nix::sys::signal::Signal;
+use sumac_client::{ClientError, Reduction};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Deployment, DynamicOptions, SumacOptions};
 use sumac_lab::programs::Programs;
@@ -18,6 +20,8 @@ use sumac_tests::wait::eventually;
 use sumac_tests::{Crew, exact, stats};
 
 const COUNT: usize = 200_000;
+/// The seed of the values that were registered before the first upgrade.
+const KEPT: u64 = 1 << 40;
 
 /// Stops the trainers also when the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
@@ -61,8 +65,10 @@ fn fail_to_take_over(sumac: &Deployment<'_>, rank: u16) {
 fn upgrade_under_traffic(sumac: &mut Deployment<'_>) {
     let programs = [0, 1].map(|rank| stats::program_id(sumac, rank));
     let crew = Crew::join(sumac, "upgraded");
+    let kept = crew.prepare::<f32>(KEPT, COUNT);
     let (rounds, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    let crew = thread::scope(|scope| {
+    let (crew, mut formers) = thread::scope(|scope| {
+        let mut formers = Vec::new();
         let training = scope.spawn(|| {
             train(&crew, &rounds, &stop);
             crew
@@ -76,11 +82,11 @@ fn upgrade_under_traffic(sumac: &mut Deployment<'_>) {
             await_rounds(1);
             fail_to_take_over(sumac, rank);
             await_rounds(1);
-            sumac.upgrade_daemon(rank).unwrap();
+            formers.push(sumac.upgrade_daemon(rank).unwrap());
         }
         await_rounds(2);
         drop(stopping);
-        training.join().unwrap()
+        (training.join().unwrap(), formers)
     });
     println!("{} rounds over 4 handovers", rounds.load(SeqCst));
     for rank in [0, 1] {
@@ -92,8 +98,32 @@ fn upgrade_under_traffic(sumac: &mut Deployment<'_>) {
     for trainer in &crew.trainers {
         stats::assert_bound(&trainer.client, sumac.options().backend);
     }
+    // The first daemon of each worker holds this memory; the others held what is gone.
+    assert!(formers[..2].iter_mut().all(|former| former.ended().is_none()));
+    let pending = crew.hand_in(kept, Reduction::Sum);
+    exact::assert_sums("in memory of the first daemons", KEPT, &crew.results(pending));
     crew.leave();
+    eventually("the former daemons' ends", || {
+        formers.iter_mut().all(|former| former.ended().is_some_and(|status| status.success())).then_some(())
+    });
     assert_eq!([0, 1].map(|rank| stats::program_id(sumac, rank)), programs, "the programs stay");
+}
+
+#[test]
+fn a_trainer_whose_former_daemon_is_killed_is_cut_off_and_reads_no_result() {
+    with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
+        let crew = Crew::join(sumac, "held");
+        let [first, second] = [1, 2].map(|seed| crew.prepare::<f32>(seed, COUNT));
+        let mut former = sumac.upgrade_daemon(0).unwrap();
+        let pending = crew.hand_in(first, Reduction::Sum);
+        exact::assert_sums("through the former daemon", 1, &crew.results(pending));
+        former.signal(Signal::SIGKILL);
+        eventually("its end", || former.ended());
+        let pending = crew.hand_in(second, Reduction::Sum);
+        let ends: Vec<_> =
+            pending.into_iter().map(|pending| pending.wait().map_err(|failed| failed.error)).collect();
+        assert!(matches!(ends[0], Err(ClientError::Lost(_))), "{ends:?}");
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use rustix::fs::{MemfdFlags, SealFlags};
 use sumac_api::{Channel, FrameError, Inbound, MAX_FDS, MAX_MESSAGE, Outbound, Request};
 use sumac_fuzz::{Fields, edited};
-use sumac_memory::{FurtherMappings, SharedRegion};
+use sumac_memory::SharedRegion;
 
 use crate::fuzz;
 
@@ -101,7 +101,7 @@ fn registered_descriptors() {
                 fd
             }
         };
-        let Ok(region) = SharedRegion::from_fd(fd.as_fd(), size, FurtherMappings::Refused) else { return };
+        let Ok(region) = SharedRegion::from_fd(fd.as_fd(), size) else { return };
         assert!(kind > 1 && seals.contains(SealFlags::SHRINK) && size as u64 <= len && region.len() == size);
         let (first, second) = (numbers.below(20_000) as usize, numbers.below(20_000) as usize);
         if let Ok(mut lease) = region.lease(first..second, first..second) {

@@ -11,6 +11,7 @@ use sumac_control::Endpoint;
 use sumac_host::quotas::QuotaLimits;
 use sumac_host::{Host, HostConfig, HostState};
 use sumac_hostprog::Attached;
+use sumac_memory::HeldRegions;
 use sumac_metrics::MetricsError;
 use sumac_sandbox::{Sandbox, SandboxError};
 use tokio::runtime::Runtime;
@@ -341,18 +342,26 @@ impl Daemon {
     }
 
     /// Stops: trainers are notified, and jobs fail on the other hosts with this host's rank. The host's XDP
-    /// program stays attached.
+    /// program stays attached. A daemon that has handed over stays until its trainers' memory is released.
     pub fn stop(mut self) {
-        self.shut_down();
+        let held = self.shut_down();
+        drop(self);
+        if let Some(held) = held {
+            // It is what `ps` and `top` show of it from here on.
+            let _ = rustix::thread::set_name(c"sumac-memory");
+            held.keep();
+        }
     }
 
-    fn shut_down(&mut self) {
+    /// Returns the memory that this process is to keep for a daemon that has taken over.
+    fn shut_down(&mut self) -> Option<HeldRegions> {
         // It ends, or has handed over.
-        drop(self.predecessor.take());
+        let held = self.predecessor.take().and_then(Predecessor::end);
         let server = self.parts.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(server) = server else {
             // Trainers and jobs go on in another daemon.
-            return self.stop_runtime();
+            self.stop_runtime();
+            return held;
         };
         server.stop();
         let deadline = Instant::now() + STOP_TIMEOUT;
@@ -363,6 +372,7 @@ impl Daemon {
         drop(self.parts.role.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.state.backend.stop();
         self.stop_runtime();
+        held
     }
 
     /// Stops the asynchronous part, after the spans of the last operations were sent.
@@ -377,7 +387,9 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        self.shut_down();
+        if let Some(held) = self.shut_down() {
+            held.keep();
+        }
     }
 }
 

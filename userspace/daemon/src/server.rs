@@ -16,7 +16,6 @@ use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketTy
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sumac_api::{Channel, Code, Failure, FrameError, Outbound};
 use sumac_host::{ConnectionId, Credentials};
-use sumac_memory::FurtherMappings;
 
 use crate::access::{self, UnknownPrincipal, gid};
 use crate::arena::SessionHandle;
@@ -336,12 +335,8 @@ impl Sessions {
     ) -> Session {
         let handle = SessionHandle { channel: channel.clone(), outbox: outbox.clone() };
         self.core.call(|_, arena, _| drop(arena.sessions.insert(connection, handle)));
-        let further = match self.config.live_upgrade {
-            true => FurtherMappings::Allowed,
-            false => FurtherMappings::Refused,
-        };
         let (core, stats) = (self.core.clone(), self.stats.clone());
-        Session { core, stats, channel, outbox, connection, credentials, further, is_frozen: false }
+        Session { core, stats, channel, outbox, connection, credentials, is_frozen: false }
     }
 }
 

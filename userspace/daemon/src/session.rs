@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use sumac_api::{Channel, Code, Failure, FrameError, Inbound, MAX_MESSAGE, Outbound, Request};
 use sumac_host::{ConnectionId, Credentials, Handled, LIMITS, MESSAGE_COST, RegionId};
-use sumac_memory::FurtherMappings;
 
 use crate::arena::MappedRegion;
 use crate::core::Core;
@@ -62,7 +61,6 @@ pub(crate) struct Session {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) connection: ConnectionId,
     pub(crate) credentials: Credentials,
-    pub(crate) further: FurtherMappings,
     /// Reads no command: another daemon is about to take it over.
     pub(crate) is_frozen: bool,
 }
@@ -199,7 +197,7 @@ impl Session {
 
     /// Maps a region without the core's lock, since it takes long.
     fn register(&self, id: u64, region: RegionId, size: u64, file: OwnedFd) {
-        let mapped = MappedRegion::map(file, size, self.further);
+        let mapped = MappedRegion::map(file, size);
         let connection = self.connection;
         self.core.call_session(connection, |host, arena, out| {
             let mapped = mapped.map(|mapped| drop(arena.regions.insert(region, mapped)));

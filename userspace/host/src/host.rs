@@ -203,9 +203,13 @@ impl Host {
         self.state.connections.get(&connection).into_iter().flat_map(|found| found.jobs.keys().copied())
     }
 
-    /// Returns the regions, with their sizes in bytes.
-    pub fn regions(&self) -> impl Iterator<Item = (RegionId, u64)> {
-        self.state.regions.iter().map(|(id, region)| (*id, region.size))
+    /// Returns the regions, with their sizes in bytes, and the connections that have them registered.
+    pub fn regions(&self) -> impl Iterator<Item = (RegionId, u64, Option<ConnectionId>)> {
+        let connections = self.state.connections.iter();
+        let owned = connections.flat_map(|(id, found)| found.regions.values().map(|region| (*region, *id)));
+        let owners: BTreeMap<RegionId, ConnectionId> = owned.collect();
+        let regions = self.state.regions.iter();
+        regions.map(move |(id, region)| (*id, region.size, owners.get(id).copied()))
     }
 
     /// Returns the jobs, with the users that have opened them, if they are still connected, and the requests.

@@ -1,12 +1,18 @@
 //! Exclusive and shared access of concurrent operations to ranges of one mapping.
 
 use std::{
+    io,
     ops::Range,
     slice,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use memmap2::MmapRaw;
+
+use crate::holder::HeldMapping;
+
+/// The longest output that is collected before it is written through a holder, unless one piece is longer.
+const COLLECTED: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
@@ -29,13 +35,20 @@ struct Leased {
 /// A mapping and the leases on it.
 #[derive(Debug)]
 pub(crate) struct Lender {
+    /// For reading alone where `held` is the writable one.
     mapping: MmapRaw,
+    pub(crate) held: Option<HeldMapping>,
     leased: Mutex<Leased>,
 }
 
 impl Lender {
-    pub(crate) fn new(mapping: MmapRaw) -> Lender {
-        Lender { mapping, leased: Mutex::default() }
+    pub(crate) fn new(mapping: MmapRaw, held: Option<HeldMapping>) -> Lender {
+        Lender { mapping, held, leased: Mutex::default() }
+    }
+
+    /// Returns the address of the writable mapping.
+    pub(crate) fn address(&self) -> u64 {
+        self.held.as_ref().map_or(self.mapping.as_ptr().addr() as u64, |held| held.address)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -65,7 +78,7 @@ impl Lender {
         leased.next_key += 1;
         leased.ranges.push((key, input.clone(), output.clone()));
         drop(leased);
-        Ok(Lease { lender: lender.clone(), key, input, output })
+        Ok(Lease { lender: lender.clone(), key, input, output, collected: Collected::default() })
     }
 
     fn leased(&self) -> MutexGuard<'_, Leased> {
@@ -95,6 +108,16 @@ pub struct Lease {
     key: u64,
     input: Range<usize>,
     output: Range<usize>,
+    collected: Collected,
+}
+
+/// Output of a lease that is on its way to a holder's mapping.
+#[derive(Debug, Default)]
+struct Collected {
+    /// The offset of the bytes in the region.
+    start: usize,
+    bytes: Vec<u8>,
+    error: Option<io::Error>,
 }
 
 impl Lease {
@@ -106,12 +129,51 @@ impl Lease {
         Some(unsafe { slice::from_raw_parts(start, len) })
     }
 
-    /// Returns `len` bytes at `offset` of the output range, or `None` when they do not lie inside.
+    /// Returns `len` bytes at `offset` of the output range, or `None` when they do not lie inside. They reach
+    /// the memory of a region that was taken over by [`Lease::write_back`] at the latest.
     pub fn output(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
         let start = self.lender.pointer(&self.output, offset, len)?;
+        if self.lender.held.is_some() {
+            return self.collect(self.output.start + offset, len);
+        }
         // SAFETY: the bytes lie inside the mapping. No other lease reads or writes the output range, and
         // `&mut self` excludes this lease's other borrows.
         Some(unsafe { slice::from_raw_parts_mut(start, len) })
+    }
+
+    /// Returns a copy of the bytes at an offset of the region, which is written through the holder later,
+    /// together with its neighbours.
+    fn collect(&mut self, start: usize, len: usize) -> Option<&mut [u8]> {
+        let Collected { start: first, bytes, .. } = &self.collected;
+        if start != first + bytes.len() || bytes.len() + len > COLLECTED {
+            self.flush();
+            self.collected.start = start;
+        }
+        let current = self.lender.pointer(&self.output, start - self.output.start, len)?;
+        // SAFETY: as in `input`; the slice ends before anything is written through the holder.
+        let current = unsafe { slice::from_raw_parts(current, len) };
+        let before = self.collected.bytes.len();
+        self.collected.bytes.extend_from_slice(current);
+        self.collected.bytes.get_mut(before..)
+    }
+
+    fn flush(&mut self) {
+        let Collected { start, bytes, error } = &mut self.collected;
+        if let Some(held) = &self.lender.held
+            && let Err(failed) = held.write(*start, bytes)
+        {
+            error.get_or_insert(failed);
+        }
+        bytes.clear();
+    }
+
+    /// Writes all output to the region's memory. Where the region is mapped for writing it is there.
+    ///
+    /// # Errors
+    /// The holder of the writable mapping has ended; some output since the last call is lost.
+    pub fn write_back(&mut self) -> io::Result<()> {
+        self.flush();
+        self.collected.error.take().map_or(Ok(()), Err)
     }
 
     /// Returns the input and the output range.
@@ -124,6 +186,11 @@ impl Lease {
     pub(crate) fn word(&self) -> *mut u64 {
         // SAFETY: `Lender::lease` has checked that the range lies inside the mapping.
         unsafe { self.lender.mapping.as_mut_ptr().add(self.output.start).cast() }
+    }
+
+    /// Returns the writable mapping where a holder has it, and the output range's offset in it.
+    pub(crate) fn held(&self) -> Option<(&HeldMapping, usize)> {
+        Some((self.lender.held.as_ref()?, self.output.start))
     }
 
     /// Ends the lease and runs `signal`, before anyone else can lease the bytes.

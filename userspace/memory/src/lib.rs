@@ -1,12 +1,15 @@
 //! Memory regions that the daemon and a trainer share.
 //!
 //! A [`SharedRegion`] maps a sealed memfd. A [`Lease`] grants one operation a range to read and a range to
-//! write. A [`Word`] is one by which the daemon signals the end of an operation.
+//! write. A [`Word`] is one by which the daemon signals the end of an operation. A
+//! [`Holder`] keeps the writable mappings of a daemon that another one has replaced.
 
+mod holder;
 mod lease;
 mod region;
 mod word;
 
+pub use holder::{HeldRegions, Holder};
 pub use lease::{Lease, LeaseError};
-pub use region::{FurtherMappings, RegionError, SharedRegion};
+pub use region::{RegionError, SharedRegion};
 pub use word::Word;

@@ -13,6 +13,7 @@ use rustix::{
     io::{Errno, retry_on_intr},
 };
 
+use crate::holder::{HeldMapping, Holder};
 use crate::lease::{Lease, LeaseError, Lender};
 use crate::word::Word;
 
@@ -64,24 +65,9 @@ const NAME: &str = "sumac-tensor";
 /// `HUGETLBFS_MAGIC` of `linux/magic.h`.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// Whether other processes may still map a region for writing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FurtherMappings {
-    /// Another daemon may take the region over. So its trainer may punch holes, whose pages are charged to
-    /// the process that touches them next.
-    Allowed,
-    /// The kernel refuses them (F_SEAL_FUTURE_WRITE), and with them holes.
-    Refused,
-}
-
-impl FurtherMappings {
-    fn seals(self) -> SealFlags {
-        match self {
-            FurtherMappings::Allowed => SealFlags::SEAL,
-            FurtherMappings::Refused => SealFlags::SEAL.union(SealFlags::FUTURE_WRITE),
-        }
-    }
-}
+/// The seals that a registration adds: no other process maps the file for writing any more, and none punches
+/// a hole into it, whose pages would be charged to whoever touches them next.
+const ADDED: SealFlags = SealFlags::SEAL.union(SealFlags::FUTURE_WRITE);
 
 /// The seals of a memfd that was registered. F_SEAL_SEAL marks it.
 const REGISTERED: SealFlags = NO_WRITABLE_MAPPINGS.union(SealFlags::SEAL);
@@ -106,29 +92,25 @@ impl SharedRegion {
             .map_err(fail("allocate"))?;
         let mapping = map(MmapOptions::new().populate(), &fd, size)?;
         fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(fail("seal"))?;
-        Ok((SharedRegion { lender: Arc::new(Lender::new(mapping)) }, fd))
+        Ok((SharedRegion { lender: Arc::new(Lender::new(mapping, None)) }, fd))
     }
 
     /// Maps the first `size` bytes of a memfd that a trainer created, and seals it.
     ///
     /// Refuses every file whose later access could raise SIGBUS or allocate a page: one that is no memfd, can
-    /// shrink, is too short, or has a hole. Where further mappings are refused, no hole can be punched later
-    /// (fallocate(2) and `MADV_REMOVE` return EPERM). Kernel and seal decide between concurrent
-    /// registrations.
-    pub fn from_fd(
-        fd: BorrowedFd<'_>,
-        size: usize,
-        further: FurtherMappings,
-    ) -> Result<SharedRegion, RegionError> {
+    /// shrink, is too short, or has a hole. No hole can be punched later (fallocate(2) and `MADV_REMOVE`
+    /// return EPERM). Kernel and seal decide between concurrent registrations.
+    pub fn from_fd(fd: BorrowedFd<'_>, size: usize) -> Result<SharedRegion, RegionError> {
         let seals = check_memfd(fd, size as u64)?;
         if seals.intersects(REGISTERED) {
             return Err(RegionError::Registered);
         }
-        let mapping = map_long_enough(fd, size)?;
+        check_length(fd, size)?;
+        let mapping = map(&mut MmapOptions::new(), &fd, size)?;
         let announced = size as u64;
         let fail = |action| system_error(action, announced);
         // F_SEAL_SEAL makes it fail for all but the first of concurrent registrations.
-        fs::fcntl_add_seals(fd, further.seals()).map_err(|errno| match errno {
+        fs::fcntl_add_seals(fd, ADDED).map_err(|errno| match errno {
             Errno::PERM => RegionError::Registered,
             errno => system_error("seal", announced)(errno),
         })?;
@@ -140,23 +122,41 @@ impl SharedRegion {
         // Enters the pages into this process's page table; without it (before Linux 5.14) the first accesses
         // do.
         let _ = mapping.advise(Advice::PopulateWrite);
-        Ok(SharedRegion { lender: Arc::new(Lender::new(mapping)) })
+        Ok(SharedRegion { lender: Arc::new(Lender::new(mapping, None)) })
     }
 
-    /// Maps a region that another daemon has registered, and hands over.
-    pub fn taken_over(fd: BorrowedFd<'_>, size: usize) -> Result<SharedRegion, RegionError> {
+    /// Maps a region for reading that another daemon has registered, whose writable mapping is at this address
+    /// of its holder.
+    pub fn taken_over(
+        fd: BorrowedFd<'_>,
+        size: usize,
+        holder: &Arc<Holder>,
+        address: u64,
+    ) -> Result<SharedRegion, RegionError> {
         check_memfd(fd, size as u64)?;
-        let mapping = map_long_enough(fd, size)?;
-        // It enters the pages that are there; holes are left to the first access.
+        check_length(fd, size)?;
+        let mapping = MmapOptions::new().len(size).map_raw_read_only(fd.as_raw_fd());
+        let mapping = mapping.map_err(system_error("map", size as u64))?;
         let _ = mapping.advise(Advice::WillNeed);
-        Ok(SharedRegion { lender: Arc::new(Lender::new(mapping)) })
+        let held = HeldMapping { holder: holder.clone(), address };
+        Ok(SharedRegion { lender: Arc::new(Lender::new(mapping, Some(held))) })
+    }
+
+    /// Returns the address of the writable mapping, here or in its holder.
+    pub fn address(&self) -> u64 {
+        self.lender.address()
+    }
+
+    /// Returns the holder of the writable mapping; `None` if it is this process.
+    pub fn holder(&self) -> Option<&Arc<Holder>> {
+        self.lender.held.as_ref().map(|held| &held.holder)
     }
 
     /// Maps anonymous memory in a memfd's place. Miri has no memfd.
     #[cfg(test)]
     pub(crate) fn anonymous(size: usize) -> SharedRegion {
         let mapping = MmapOptions::new().len(size).map_anon().unwrap();
-        SharedRegion { lender: Arc::new(Lender::new(mapping.into())) }
+        SharedRegion { lender: Arc::new(Lender::new(mapping.into(), None)) }
     }
 
     /// Number of bytes in the region; never zero.
@@ -195,23 +195,22 @@ fn check_memfd(fd: BorrowedFd<'_>, announced: u64) -> Result<SealFlags, RegionEr
     Ok(seals)
 }
 
-fn map_long_enough(fd: BorrowedFd<'_>, size: usize) -> Result<MmapRaw, RegionError> {
+fn check_length(fd: BorrowedFd<'_>, size: usize) -> Result<(), RegionError> {
     let announced = size as u64;
     let stat = fs::fstat(fd).map_err(system_error("examine", announced))?;
     let actual = u64::try_from(stat.st_size).unwrap_or(0);
     if actual < announced {
         return Err(RegionError::TooShort { announced, actual });
     }
-    map(&mut MmapOptions::new(), &fd, size)
+    Ok(())
 }
 
 fn map(options: &mut MmapOptions, fd: &impl AsRawFd, size: usize) -> Result<MmapRaw, RegionError> {
-    let mapping = options.len(size).map_raw(fd.as_raw_fd());
-    mapping.map_err(|source| RegionError::System { action: "map", size: size as u64, source })
+    options.len(size).map_raw(fd.as_raw_fd()).map_err(system_error("map", size as u64))
 }
 
-fn system_error(action: &'static str, size: u64) -> impl Fn(Errno) -> RegionError {
-    move |errno| RegionError::System { action, size, source: errno.into() }
+fn system_error<E: Into<io::Error>>(action: &'static str, size: u64) -> impl Fn(E) -> RegionError {
+    move |error| RegionError::System { action, size, source: error.into() }
 }
 
 fn check_size(size: u64) -> Result<(), RegionError> {
@@ -224,7 +223,8 @@ fn check_size(size: u64) -> Result<(), RegionError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
+    use crate::HeldRegions;
+    use std::{os::fd::AsFd, thread::JoinHandle};
 
     /// A memfd whose pages are allocated, with these seals.
     fn memfd(size: u64, seals: SealFlags) -> OwnedFd {
@@ -241,13 +241,13 @@ mod tests {
     }
 
     fn open(fd: &OwnedFd, size: usize) -> Result<(), RegionError> {
-        SharedRegion::from_fd(fd.as_fd(), size, FurtherMappings::Refused).map(|_| ())
+        SharedRegion::from_fd(fd.as_fd(), size).map(|_| ())
     }
 
     #[test]
     fn both_mappings_have_the_same_bytes() {
         let (mine, fd) = SharedRegion::create(10_000).unwrap();
-        let theirs = SharedRegion::from_fd(fd.as_fd(), 10_000, FurtherMappings::Refused).unwrap();
+        let theirs = SharedRegion::from_fd(fd.as_fd(), 10_000).unwrap();
         drop(fd);
         let mut mine = mine.lease(0..10_000, 9_996..10_000).unwrap();
         let mut theirs = theirs.lease(0..10_000, 0..5).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn no_hole_can_be_punched_under_the_daemon() {
         let (_mine, fd) = SharedRegion::create(8192).unwrap();
-        let daemons = SharedRegion::from_fd(fd.as_fd(), 8192, FurtherMappings::Refused).unwrap();
+        let daemons = SharedRegion::from_fd(fd.as_fd(), 8192).unwrap();
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert_eq!(fs::fallocate(&fd, punch, 0, 4096), Err(Errno::PERM));
         assert_eq!(fs::seek(&fd, SeekFrom::Hole(0)), Ok(8192));
@@ -305,32 +305,101 @@ mod tests {
 
     #[test]
     fn a_file_is_registered_once() {
-        for further in [FurtherMappings::Allowed, FurtherMappings::Refused] {
-            let (_mine, fd) = SharedRegion::create(4096).unwrap();
-            let first = SharedRegion::from_fd(fd.as_fd(), 4096, further).unwrap();
-            assert!(matches!(open(&fd, 4096), Err(RegionError::Registered)));
-            drop(first);
-            // Its trainer may still write to it.
-            assert!(matches!(open(&fd, 4096), Err(RegionError::Registered)));
-        }
+        let (_mine, fd) = SharedRegion::create(4096).unwrap();
+        let first = SharedRegion::from_fd(fd.as_fd(), 4096).unwrap();
+        assert!(matches!(open(&fd, 4096), Err(RegionError::Registered)));
+        drop(first);
+        // Its trainer may still write to it.
+        assert!(matches!(open(&fd, 4096), Err(RegionError::Registered)));
         let closed = memfd(4096, SealFlags::SHRINK | SealFlags::SEAL);
         assert!(matches!(open(&closed, 4096), Err(RegionError::Registered)));
     }
 
+    /// A region that one daemon has registered, and another takes over. Both are in this process.
+    fn handed_over(fd: &OwnedFd, size: usize) -> (JoinHandle<()>, Arc<Holder>, SharedRegion) {
+        let first = SharedRegion::from_fd(fd.as_fd(), size).unwrap();
+        let (mut own, holder) = HeldRegions::prepare().unwrap();
+        let holder = Arc::new(holder);
+        let second = SharedRegion::taken_over(fd.as_fd(), size, &holder, first.address()).unwrap();
+        own.insert(first);
+        (std::thread::spawn(move || own.keep()), holder, second)
+    }
+
     #[test]
-    fn a_region_is_taken_over_unless_further_mappings_are_refused() {
-        let (mine, fd) = SharedRegion::create(4096).unwrap();
-        let first = SharedRegion::from_fd(fd.as_fd(), 4096, FurtherMappings::Allowed).unwrap();
-        let second = SharedRegion::taken_over(fd.as_fd(), 4096).unwrap();
-        drop(first);
-        second.lease(0..0, 0..4096).unwrap().output(7, 1).unwrap()[0] = 5;
-        assert_eq!(mine.lease(0..4096, 0..0).unwrap().input(7, 1), Some(&[5][..]));
-        let short = SharedRegion::taken_over(fd.as_fd(), 8192);
-        assert!(matches!(short, Err(RegionError::TooShort { .. })));
+    fn what_a_successor_writes_reaches_the_trainer_through_the_holder() {
+        let size = 300_000;
+        let (mine, fd) = SharedRegion::create(size).unwrap();
+        let (keeping, holder, second) = handed_over(&fd, size);
+        assert!(matches!(map(&mut MmapOptions::new(), &fd, size), Err(RegionError::System { .. })));
+        let seen =
+            |at: usize, len: usize| mine.lease(at..at + len, 0..0).unwrap().input(0, len).unwrap().to_vec();
+        mine.lease(0..0, 0..size).unwrap().output(0, size).unwrap().fill(9);
+        let mut lease = second.lease(0..size, 1000..size).unwrap();
+        // Pieces in order, out of order, long ones, and one twice.
+        for (at, len, value) in [(0, 100, 1), (100, 100, 2), (90_000, 7, 3), (200, 80_000, 4), (50, 10, 5)] {
+            let output = lease.output(at, len).unwrap();
+            assert_eq!(output.len(), len);
+            output.fill(value);
+        }
+        assert!(lease.output(size - 1000, 1).is_none());
+        assert_eq!(lease.output(60, 2), Some(&mut [1, 1][..]), "what was written before");
+        lease.write_back().unwrap();
+        assert_eq!(seen(1000, 50), [1; 50]);
+        assert_eq!(seen(1050, 12), [5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 1, 1]);
+        assert_eq!(seen(1100, 101)[99..], [2, 4]);
+        assert_eq!(seen(80_999 + 200, 2), [4, 9]);
+        assert_eq!(seen(90_999, 9), [9, 3, 3, 3, 3, 3, 3, 3, 9]);
+        assert_eq!(lease.input(91_000, 1), Some(&[3][..]));
+        drop(lease);
+        let word = second.word(64).unwrap();
+        word.release_with(u64::MAX).unwrap();
+        assert_eq!(mine.word(64).unwrap().load(), u64::MAX);
+        drop(second);
+        // The holder has nothing left to hold.
+        keeping.join().unwrap();
+        drop(holder);
+    }
+
+    #[test]
+    fn a_holder_ends_with_its_last_region_or_its_successor() {
+        let (_mine, fd) = SharedRegion::create(8192).unwrap();
+        let (keeping, holder, second) = handed_over(&fd, 8192);
+        // The successor fails, or hands over in its turn: the mapping stays.
+        holder.leave();
+        let third = Arc::new(Holder::new(holder.descriptors().map(|fd| fd.try_clone_to_owned().unwrap())));
+        let region = SharedRegion::taken_over(fd.as_fd(), 8192, &third, second.address()).unwrap();
+        drop((second, holder));
+        assert!(!keeping.is_finished());
+        region.lease(0..0, 0..8).unwrap().output(0, 8).unwrap().fill(1);
+        third.leave();
+        drop((region, third));
+        keeping.join().unwrap();
         let (_mine, fd) = SharedRegion::create(4096).unwrap();
-        SharedRegion::from_fd(fd.as_fd(), 4096, FurtherMappings::Refused).unwrap();
-        let refused = SharedRegion::taken_over(fd.as_fd(), 4096);
-        assert!(matches!(refused, Err(RegionError::System { action: "map", .. })));
+        let (keeping, holder, _region) = handed_over(&fd, 4096);
+        let short = SharedRegion::taken_over(fd.as_fd(), 8192, &holder, 0);
+        assert!(matches!(short, Err(RegionError::TooShort { .. })));
+        assert!(!keeping.is_finished());
+    }
+
+    #[test]
+    fn a_write_to_a_holder_that_has_ended_fails() {
+        let (_mine, fd) = SharedRegion::create(4096).unwrap();
+        let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let memory =
+            std::fs::File::options().write(true).open(format!("/proc/{}/mem", sleeper.id())).unwrap();
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        let (_own, prepared) = HeldRegions::prepare().unwrap();
+        let link = prepared.descriptors()[1].try_clone_to_owned().unwrap();
+        let holder = Arc::new(Holder::new([memory.into(), link]));
+        let first = SharedRegion::from_fd(fd.as_fd(), 4096).unwrap();
+        let region = SharedRegion::taken_over(fd.as_fd(), 4096, &holder, first.address()).unwrap();
+        let mut lease = region.lease(0..0, 0..4096).unwrap();
+        assert!(lease.output(0, 4096).is_some(), "the error is kept");
+        assert!(lease.write_back().is_err());
+        assert!(region.word(0).is_err(), "still leased");
+        drop(lease);
+        assert!(region.word(0).unwrap().release_with(1).is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A 64-bit word in shared memory by which the daemon reports to a polling trainer that its result lies
 //! there.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,15 +34,33 @@ impl Word {
         self.cell().load(Ordering::Acquire)
     }
 
-    /// Stores a value. What this process wrote before is visible to a process that loads the value (release).
+    /// Stores a value, in a region of this process's own. What it wrote before is visible to a process that
+    /// loads the value (release).
     pub fn store(&self, value: u64) {
-        self.cell().store(value, Ordering::Release);
+        // Nothing but a memory holder can fail.
+        let _ = self.set(value);
     }
 
-    /// Ends the lease and stores a value. A trainer that sees the value can use the word in its next
-    /// operation.
-    pub fn release_with(self, value: u64) {
-        self.lease.release_with(|| self.store(value));
+    /// Ends the lease and stores a value, as [`Word::store`] does. A trainer that sees the value can use the
+    /// word in its next operation.
+    ///
+    /// # Errors
+    /// The region was taken over, and the holder of its writable mapping has ended.
+    pub fn release_with(self, value: u64) -> io::Result<()> {
+        let mut stored = Ok(());
+        self.lease.release_with(|| stored = self.set(value));
+        stored
+    }
+
+    fn set(&self, value: u64) -> io::Result<()> {
+        match self.lease.held() {
+            // The system call orders it behind earlier writes. Values differ in one byte, so none is torn.
+            Some((held, offset)) => held.write(offset, &value.to_ne_bytes()),
+            None => {
+                self.cell().store(value, Ordering::Release);
+                Ok(())
+            }
+        }
     }
 
     fn cell(&self) -> &AtomicU64 {
@@ -83,7 +102,7 @@ mod tests {
             word.store(0);
             let observer = region.clone();
             std::thread::scope(|scope| {
-                scope.spawn(|| word.release_with(7));
+                scope.spawn(|| word.release_with(7).unwrap());
                 // The lease ends before or with the store.
                 let again = loop {
                     if let Ok(again) = observer.word(8) {

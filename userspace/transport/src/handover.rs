@@ -40,6 +40,11 @@ pub enum ResumeError {
 }
 
 impl Engine {
+    /// Has the output of all operations reach the tensors' memory, which another process continues with.
+    pub fn write_back(&mut self) {
+        self.core.stream.write_back();
+    }
+
     /// The state of an engine whose job runs; `None` before its handshake has ended, and after the job has
     /// failed.
     pub fn state_for_handover(&self) -> Option<EngineState<'_>> {

@@ -19,6 +19,8 @@ pub trait Buffer: Send + Any {
     fn input(&self, byte_offset: usize, len: usize) -> &[u8];
     /// `len` bytes of the output from `byte_offset`. A shorter slice fails the operation.
     fn output(&mut self, byte_offset: usize, len: usize) -> &mut [u8];
+    /// Has the output reach the tensor's memory, where it is collected elsewhere first.
+    fn write_back(&mut self) {}
 }
 
 impl fmt::Debug for dyn Buffer {

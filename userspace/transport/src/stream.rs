@@ -211,19 +211,29 @@ impl Stream {
         self.entries.is_empty() && self.overtaken.is_empty()
     }
 
-    pub fn fail(&mut self, why: &JobError, now: Time) {
+    fn pending_mut(&mut self) -> impl Iterator<Item = (u64, &mut Pending)> {
         let entries = (self.front..).zip(&mut self.entries).filter_map(|(number, entry)| match entry {
             Entry::Pending(pending) => Some((number, pending)),
             Entry::Collected(_) => None,
         });
-        let overtaken = self.overtaken.iter_mut().map(|(number, pending)| (*number, pending));
-        for (number, pending) in overtaken.chain(entries) {
+        self.overtaken.iter_mut().map(|(number, pending)| (*number, pending)).chain(entries)
+    }
+
+    /// Has their output reach the tensors' memory.
+    pub fn write_back(&mut self) {
+        self.pending_mut().for_each(|(_, pending)| pending.operation.buffer.write_back());
+    }
+
+    pub fn fail(&mut self, why: &JobError, now: Time) {
+        let mut ended = std::mem::take(&mut self.ended);
+        for (number, pending) in self.pending_mut() {
             if pending.remaining > 0 {
                 pending.fail(why);
                 pending.finished = now;
-                self.ended.push_back(number);
+                ended.push_back(number);
             }
         }
+        self.ended = ended;
     }
 
     /// Fails the operation that was submitted last, also when it has no element.

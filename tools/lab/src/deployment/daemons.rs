@@ -97,17 +97,24 @@ impl Deployment<'_> {
         Ok(process)
     }
 
-    /// Starts a new daemon of a worker, which takes over from the running one, and waits for the end of that.
-    pub fn upgrade_daemon(&mut self, rank: u16) -> Result<()> {
+    /// Starts a new daemon of a worker, which takes over from the running one. Returns that one, which stays
+    /// as long as trainers have memory that they registered with it.
+    pub fn upgrade_daemon(&mut self, rank: u16) -> Result<Process> {
         let file = self.socket(rank).with_extension("toml");
         let mut daemon = self.programs.sumac();
         daemon.args(["daemon", "--take-over", "--config"]).arg(file);
-        let mut new = self.lab.start(self.lab.worker(rank), &format!("daemon{rank}"), &mut daemon)?;
-        let former = self.daemons[usize::from(rank)].as_mut();
+        let former = self.daemons[usize::from(rank)].take();
         let former = former.ok_or_else(|| anyhow!("the daemon of rank {rank} does not run"))?;
-        new.wait_until("the former daemon's end", START_LIMIT, || former.ended().is_some())?;
+        let log = former.log().to_owned();
+        let handovers = || {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            text.matches("a new daemon has taken over").count()
+        };
+        let before = handovers();
+        let mut new = self.lab.start(self.lab.worker(rank), &format!("daemon{rank}"), &mut daemon)?;
+        new.wait_until("the handover", START_LIMIT, || handovers() > before)?;
         self.daemons[usize::from(rank)] = Some(new);
-        Ok(())
+        Ok(former)
     }
 
     pub fn stop_parameter_host(&mut self, host: u16) {

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use sumac_api::{Code, Event, Failure, Outbound, Request};
 use sumac_host::{Handled, Message};
-use sumac_memory::{FurtherMappings, SharedRegion};
+use sumac_memory::SharedRegion;
 
 use super::host::SimHost;
 use crate::events::Nanos;
@@ -156,7 +156,7 @@ impl Client {
         if let Handled::Register { id, region, size } = handled {
             // As the daemon does: the mapping is made without the core.
             let (mine, file) = SharedRegion::create(RANGE * OUTSTANDING).expect("memory for a region");
-            let mapped = SharedRegion::from_fd(file.as_fd(), size as usize, FurtherMappings::Refused);
+            let mapped = SharedRegion::from_fd(file.as_fd(), size as usize);
             self.region = mine;
             host.call(now, |core, handles, out| {
                 let mapped = mapped.map(|mapped| drop(handles.regions.insert(region, mapped)));

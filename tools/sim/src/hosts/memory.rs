@@ -100,7 +100,8 @@ impl Resources for Handles {
 
     fn set_word(&mut self, key: OperationKey, is_complete: bool) {
         if let Some(word) = self.words.remove(&key) {
-            word.release_with(if is_complete { sumac_api::WORD_COMPLETE } else { sumac_api::WORD_FAILED });
+            let value = if is_complete { sumac_api::WORD_COMPLETE } else { sumac_api::WORD_FAILED };
+            word.release_with(value).expect("a mapping of this process");
         }
     }
 

@@ -9,7 +9,8 @@ use sumac_transport::Buffer;
 
 use super::region::MappedRegion;
 
-/// The memory of a fragment, leased until the fragment has completed. Nothing is copied.
+/// The memory of a fragment, leased until the fragment has completed. Nothing is copied, unless the region
+/// was taken over from another daemon.
 #[derive(Debug)]
 pub(crate) struct LeasedBuffer {
     /// The input, and the output where it lies in the same region; `None` for a fragment without elements.
@@ -19,7 +20,7 @@ pub(crate) struct LeasedBuffer {
     /// Bytes of the fragment before its input and before its output.
     skips: [usize; 2],
     /// The leases' regions, which stay mapped while they are leased. They are dropped last.
-    _regions: [Arc<MappedRegion>; 2],
+    regions: [Arc<MappedRegion>; 2],
 }
 
 impl LeasedBuffer {
@@ -45,8 +46,8 @@ impl LeasedBuffer {
             let input = from.shared.lease(input, 0..0).map_err(failed)?;
             (Some(input), Some(to.shared.lease(0..0, output).map_err(failed)?))
         };
-        let _regions = [from.clone(), to.clone()];
-        Ok(LeasedBuffer { lease, output, skips: request.skips, _regions })
+        let regions = [from.clone(), to.clone()];
+        Ok(LeasedBuffer { lease, output, skips: request.skips, regions })
     }
 }
 
@@ -61,19 +62,33 @@ impl Buffer for LeasedBuffer {
         let lease = self.output.as_mut().or(self.lease.as_mut());
         lease.zip(at).and_then(|(lease, at)| lease.output(at, len)).unwrap_or(&mut [])
     }
+
+    fn write_back(&mut self) {
+        let written = self.output.as_mut().or(self.lease.as_mut()).map(Lease::write_back);
+        if let Some(Err(error)) = written {
+            self.regions[1].lose(&error);
+        }
+    }
+}
+
+impl Drop for LeasedBuffer {
+    /// The trainer learns of the end afterwards.
+    fn drop(&mut self) {
+        self.write_back();
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::ops::Range;
 
-    use sumac_memory::{FurtherMappings, SharedRegion};
+    use sumac_memory::SharedRegion;
 
     use super::*;
 
     fn region() -> Arc<MappedRegion> {
         let (_trainers, fd) = SharedRegion::create(4096).unwrap();
-        MappedRegion::map(fd, 4096, FurtherMappings::Refused).unwrap()
+        MappedRegion::map(fd, 4096).unwrap()
     }
 
     fn request(input: Range<usize>, output: Range<usize>) -> LeaseRequest {

@@ -15,6 +15,7 @@ use sumac_control::Credential;
 use sumac_host::{
     ConnectionId, Credentials, FragmentKey, JobId, LeaseRequest, OperationKey, RegionId, Resources, WordPlace,
 };
+use sumac_memory::{Holder, SharedRegion};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc::UnboundedSender};
 
@@ -76,14 +77,30 @@ impl Arena {
         self.leases.remove(&key)
     }
 
-    /// Leaves all completion words to another daemon: they are not set here.
-    pub(crate) fn hand_over(&mut self) {
+    /// Leaves all completion words to another daemon: they are not set here. Returns the regions whose
+    /// writable mappings are this process's.
+    pub(crate) fn hand_over(&mut self) -> Vec<SharedRegion> {
         self.words.drain().for_each(|(_, word)| word.hand_over());
+        self.holders().iter().for_each(|holder| holder.leave());
+        let own = self.regions.values().map(|region| region.shared.clone());
+        own.filter(|shared| shared.holder().is_none()).collect()
     }
 
-    /// Returns a region's file for another daemon.
-    pub(crate) fn file(&self, region: RegionId) -> Option<&OwnedFd> {
-        self.regions.get(&region)?.file.as_ref()
+    /// Returns a region's file for another daemon, and the place of its writable mapping.
+    pub(crate) fn place(&self, region: RegionId) -> Option<(&OwnedFd, Option<&Arc<Holder>>, u64)> {
+        let MappedRegion { shared, file, .. } = &**self.regions.get(&region)?;
+        Some((file, shared.holder(), shared.address()))
+    }
+
+    /// Returns the processes that hold writable mappings of this daemon's regions.
+    pub(crate) fn holders(&self) -> Vec<Arc<Holder>> {
+        let mut holders: Vec<Arc<Holder>> = Vec::new();
+        for holder in self.regions.values().filter_map(|region| region.shared.holder()) {
+            if !holders.iter().any(|known| Arc::ptr_eq(known, holder)) {
+                holders.push(holder.clone());
+            }
+        }
+        holders
     }
 
     fn mapped(&self, region: RegionId) -> Result<&Arc<MappedRegion>, Failure> {

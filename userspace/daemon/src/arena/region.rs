@@ -3,34 +3,48 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use sumac_api::{Code, Failure};
-use sumac_memory::{FurtherMappings, RegionError, SharedRegion};
+use sumac_api::{Channel, Code, Failure};
+use sumac_memory::{Holder, RegionError, SharedRegion};
 
 /// A mapping that lasts until the last lease on it has ended.
 #[derive(Debug)]
 pub(crate) struct MappedRegion {
     pub(super) shared: SharedRegion,
-    /// The file, for another daemon; `None` where the kernel lets none map it.
-    pub(super) file: Option<OwnedFd>,
+    /// The file, for another daemon.
+    pub(super) file: OwnedFd,
+    /// The connection of the trainer, if it is there, where another process holds the writable mapping.
+    trainer: Option<Arc<Channel>>,
 }
 
 impl MappedRegion {
     /// Maps the first `size` bytes of a trainer's file.
-    pub(crate) fn map(
-        fd: OwnedFd,
-        size: u64,
-        further: FurtherMappings,
-    ) -> Result<Arc<MappedRegion>, Failure> {
-        let map = |size| SharedRegion::from_fd(fd.as_fd(), size, further);
-        let shared = mapped(size, map)?;
-        let file = (further == FurtherMappings::Allowed).then_some(fd);
-        Ok(Arc::new(MappedRegion { shared, file }))
+    pub(crate) fn map(file: OwnedFd, size: u64) -> Result<Arc<MappedRegion>, Failure> {
+        let shared = mapped(size, |size| SharedRegion::from_fd(file.as_fd(), size))?;
+        Ok(Arc::new(MappedRegion { shared, file, trainer: None }))
     }
 
-    /// Maps a region that another daemon hands over.
-    pub(crate) fn take_over(fd: OwnedFd, size: u64) -> Result<Arc<MappedRegion>, Failure> {
-        let shared = mapped(size, |size| SharedRegion::taken_over(fd.as_fd(), size))?;
-        Ok(Arc::new(MappedRegion { shared, file: Some(fd) }))
+    /// Maps a region that another daemon hands over, whose writable mapping is at this address of its holder.
+    pub(crate) fn take_over(
+        file: OwnedFd,
+        size: u64,
+        (holder, address): (&Arc<Holder>, u64),
+        trainer: Option<Arc<Channel>>,
+    ) -> Result<Arc<MappedRegion>, Failure> {
+        let map = |size| SharedRegion::taken_over(file.as_fd(), size, holder, address);
+        let shared = mapped(size, map)?;
+        Ok(Arc::new(MappedRegion { shared, file, trainer }))
+    }
+
+    /// Ends the trainer's connection, whose results can no longer be written: before it is notified of any.
+    pub(super) fn lose(&self, error: &std::io::Error) {
+        log_limited!(
+            error,
+            %error,
+            "the process that holds trainers' memory since the last live upgrade is gone; a trainer is cut off"
+        );
+        if let Some(trainer) = &self.trainer {
+            trainer.shutdown();
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::region::MappedRegion;
 pub(super) struct CompletionWord {
     word: Option<Word>,
     /// Stays mapped while the word is leased; dropped last.
-    _region: Arc<MappedRegion>,
+    region: Arc<MappedRegion>,
 }
 
 impl CompletionWord {
@@ -35,7 +35,7 @@ impl CompletionWord {
                 };
                 Failure::new(code, format!("completion_word, region {handle}: {error}")).hint(hint)
             })?;
-        Ok(CompletionWord { word: Some(word), _region: region.clone() })
+        Ok(CompletionWord { word: Some(word), region: region.clone() })
     }
 
     /// Leaves the word to another daemon.
@@ -48,8 +48,10 @@ impl CompletionWord {
     }
 
     fn end(&mut self, value: u64) {
-        if let Some(word) = self.word.take() {
-            word.release_with(value);
+        if let Some(word) = self.word.take()
+            && let Err(error) = word.release_with(value)
+        {
+            self.region.lose(&error);
         }
     }
 }
@@ -63,14 +65,14 @@ impl Drop for CompletionWord {
 #[cfg(test)]
 mod tests {
 
-    use sumac_memory::{FurtherMappings, SharedRegion};
+    use sumac_memory::SharedRegion;
 
     use super::*;
 
     /// A client's mapping, and the daemon's.
     fn regions() -> (SharedRegion, Arc<MappedRegion>) {
         let (mine, fd) = SharedRegion::create(4096).unwrap();
-        (mine, MappedRegion::map(fd, 4096, FurtherMappings::Allowed).unwrap())
+        (mine, MappedRegion::map(fd, 4096).unwrap())
     }
 
     #[test]

@@ -140,10 +140,6 @@ pub struct Config {
     /// Whether system calls are restricted to those that the daemon uses (seccomp). `sumac status` shows it.
     #[serde(default = "yes")]
     pub seccomp: bool,
-    /// Whether another daemon can take trainers and jobs over. Then trainers may punch holes into the memory
-    /// that they have registered, whose pages count as the daemon's.
-    #[serde(default = "yes")]
-    pub live_upgrade: bool,
     /// Makes this daemon a parameter host of dynamic jobs, besides its service to trainers; `sumac daemon
     /// --parameter-host` does the same.
     pub parameter_host: Option<ParameterHost>,

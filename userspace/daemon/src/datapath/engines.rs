@@ -291,6 +291,12 @@ impl Engines {
         }
     }
 
+    /// Has all output reach the trainers' memory.
+    pub(super) fn write_back(&mut self) {
+        let lanes = self.jobs.iter_mut().flat_map(|job| &mut job.lanes);
+        lanes.for_each(|lane| lane.engine.write_back());
+    }
+
     pub(super) fn deadline(&self) -> Option<Time> {
         let lanes = self.jobs.iter().flat_map(|job| &job.lanes);
         let hosted = self.parameter_host.host.poll_timeout();

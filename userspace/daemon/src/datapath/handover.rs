@@ -148,6 +148,7 @@ impl DatapathThread {
     /// Reports what has ended, and stops.
     fn freeze(&mut self) {
         self.engines.report();
+        self.engines.write_back();
         self.is_frozen = true;
     }
 

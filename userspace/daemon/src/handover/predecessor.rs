@@ -17,11 +17,12 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sd_notify::NotifyState;
 use sumac_control::SuspendedMember;
 use sumac_host::{Host, JobId};
+use sumac_memory::{HeldRegions, Holder};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::channel::{HandoverChannel, MAX_DESCRIPTORS};
-use super::state::{Answer, HandoverState, Offer, Request};
+use super::state::{Answer, HandoverState, Mapping, Offer, Request};
 use super::versions::{Versions, different_setting, settings};
 use crate::arena::{Arena, TaskHandle};
 use crate::core::Core;
@@ -86,7 +87,7 @@ pub(crate) fn listen(path: &Path) -> Result<OwnedFd, ServeError> {
 pub(crate) struct Predecessor {
     parts: Arc<Parts>,
     stop: Arc<Event>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Option<HeldRegions>>>,
 }
 
 impl Predecessor {
@@ -98,45 +99,57 @@ impl Predecessor {
             .spawn(move || serve(&parts_of, &listener, &stop_of))?;
         Ok(Predecessor { parts, stop, thread: Some(thread) })
     }
+
+    /// Ends the thread. Returns the memory that this process is to keep for a daemon that has taken over.
+    pub(crate) fn end(mut self) -> Option<HeldRegions> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Option<HeldRegions> {
+        self.stop.signal();
+        // A panic has been printed.
+        let held = self.thread.take()?.join().ok().flatten();
+        if !*self.parts.is_handed_over.borrow() {
+            let _ = std::fs::remove_file(super::path(&self.parts.state.config.socket));
+        }
+        held
+    }
 }
 
 impl Drop for Predecessor {
     fn drop(&mut self) {
-        self.stop.signal();
-        if let Some(thread) = self.thread.take() {
-            // A panic has been printed.
-            let _ = thread.join();
-        }
-        if !*self.parts.is_handed_over.borrow() {
-            let _ = std::fs::remove_file(super::path(&self.parts.state.config.socket));
+        if let Some(held) = self.join() {
+            held.keep();
         }
     }
 }
 
-fn serve(parts: &Parts, listener: &OwnedFd, stop: &Event) {
+/// Returns the memory that a daemon that has taken over writes to through this process.
+fn serve(parts: &Parts, listener: &OwnedFd, stop: &Event) -> Option<HeldRegions> {
     loop {
         let mut poll = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         let _ = rustix::event::poll(&mut poll, None);
         if !poll[1].revents().is_empty() {
-            return;
+            return None;
         }
         let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {
             std::thread::sleep(SETTLE_PAUSE);
             continue;
         };
         match hand_over(parts, socket) {
-            Ok(()) => {
+            Ok(held) => {
                 parts.is_handed_over.send_replace(true);
                 tracing::info!("a new daemon has taken over");
-                return;
+                return Some(held);
             }
             Err(reason) => tracing::warn!(reason, "a new daemon has not taken over; going on"),
         }
     }
 }
 
-/// Answers a successor. An error states why it has not taken over, in which case this daemon goes on.
-fn hand_over(parts: &Parts, socket: OwnedFd) -> Result<(), String> {
+/// Answers a successor. Returns the memory that is its own through this process. An error states why it has
+/// not taken over, in which case this daemon goes on.
+fn hand_over(parts: &Parts, socket: OwnedFd) -> Result<HeldRegions, String> {
     let peer = getsockopt(&socket, PeerCredentials).map_err(|error| error.desc().to_owned())?;
     if peer.uid() != 0 && peer.uid() != rustix::process::geteuid().as_raw() {
         return Err(format!("user {} may not take over", peer.uid()));
@@ -158,7 +171,7 @@ fn hand_over(parts: &Parts, socket: OwnedFd) -> Result<(), String> {
     let started = Instant::now();
     let mut frozen = Frozen { parts, tasks: Vec::new(), is_closed: false, is_handed_over: false };
     let state = frozen.freeze();
-    let (state, descriptors) = match state {
+    let (held, state, descriptors) = match state {
         Ok(state) => state,
         Err(reason) => {
             let _ = channel.send(&Answer::Refused(reason.clone()));
@@ -178,13 +191,13 @@ fn hand_over(parts: &Parts, socket: OwnedFd) -> Result<(), String> {
         }
     }
     let jobs = state.members.len();
-    frozen.hand_over();
+    let held = frozen.hand_over(held);
     tracing::info!(stood_still = ?started.elapsed(), jobs, "handing over");
     // From here on the jobs are the successor's, whatever becomes of it.
     let _ = channel.send(&Answer::Go);
     // Before this process ends: systemd would take that for the end of the service.
     parts.state.service.notify(&NotifyState::MainPid(peer.pid().unsigned_abs()));
-    Ok(())
+    Ok(held)
 }
 
 /// Refuses a successor before anything is touched.
@@ -195,13 +208,6 @@ fn examine(parts: &Parts, offer: &Offer) -> Result<(), String> {
     let difference = difference.or_else(|| different_setting(&settings(&state.config), &offer.settings));
     if let Some(difference) = difference {
         return Err(difference);
-    }
-    if !state.config.live_upgrade {
-        return Err(
-            "`live_upgrade` is false in this daemon's configuration: its trainers' memory is sealed \
-                    against further mappings; stop it, and start the new one"
-                .into(),
-        );
     }
     settle(parts)
 }
@@ -250,8 +256,11 @@ struct Frozen<'a> {
 }
 
 impl Frozen<'_> {
-    /// Stops everything, from the trainers to the network. Returns the state and the descriptors.
-    fn freeze(&mut self) -> Result<(HandoverState, Vec<OwnedFd>), String> {
+    /// Stops everything, from the trainers to the network. Returns the state and the descriptors, and this
+    /// process as a memory holder.
+    fn freeze(&mut self) -> Result<(HeldRegions, HandoverState, Vec<OwnedFd>), String> {
+        let prepared = HeldRegions::prepare();
+        let (held, own) = prepared.map_err(|error| format!("cannot open this process's memory: {error}"))?;
         let Parts { state, metrics, .. } = self.parts;
         let listener = match self.parts.server().as_ref() {
             Some(server) => {
@@ -277,13 +286,15 @@ impl Frozen<'_> {
         descriptors.extend(metrics.as_ref().map(duplicate).transpose()?);
         let counts = sockets.iter().map(Vec::len).collect();
         descriptors.extend(sockets.into_iter().flatten());
-        let host = state.core.call(|host, arena, _| {
+        let (host, mappings) = state.core.call(|host, arena, _| {
             let unsettled = host.unsettled();
             if !unsettled.is_empty() {
                 return Err(format!("jobs {unsettled:?} are being opened or closed; try again later"));
             }
             descriptors.extend(handles(host, arena)?);
-            Ok(host.state().clone())
+            let (mappings, holders) = mappings(host, arena, own)?;
+            descriptors.extend(holders);
+            Ok((host.state().clone(), mappings))
         })?;
         let handed = HandoverState {
             is_xdp: state.backend.interface().is_some(),
@@ -292,10 +303,11 @@ impl Frozen<'_> {
             service: state.service.clone(),
             sockets: counts,
             host,
+            mappings,
             members,
             lanes,
         };
-        Ok((handed, descriptors))
+        Ok((held, handed, descriptors))
     }
 
     /// Suspends the jobs' memberships.
@@ -335,11 +347,12 @@ impl Frozen<'_> {
         self.parts.state.backend.close_interface();
     }
 
-    /// Ends all parts, and leaves trainers and jobs alone.
-    fn hand_over(mut self) {
+    /// Ends all parts, and leaves trainers and jobs alone. Adds this process's writable mappings to `held`.
+    fn hand_over(mut self, mut held: HeldRegions) -> HeldRegions {
         self.is_handed_over = true;
         let Parts { state, role, .. } = self.parts;
-        state.core.call(|_, arena, _| arena.hand_over());
+        let regions = state.core.call(|_, arena, _| arena.hand_over());
+        regions.into_iter().for_each(|region| held.insert(region));
         for release in self.tasks.drain(..) {
             // Fails when the job has ended meanwhile, which it cannot.
             let _ = release.send(HandedOver);
@@ -350,6 +363,7 @@ impl Frozen<'_> {
             server.hand_over();
         }
         drop(role.lock().unwrap_or_else(PoisonError::into_inner).take());
+        held
     }
 }
 
@@ -398,13 +412,27 @@ fn handles(host: &Host, arena: &Arena) -> Result<Vec<OwnedFd>, String> {
             descriptors.push(duplicate(&event.eventfd)?);
         }
     }
-    for (region, _) in host.regions() {
-        let file = arena.file(region);
-        let file =
-            file.ok_or("a trainer has registered memory while `live_upgrade` was false, or is about to")?;
+    for (region, ..) in host.regions() {
+        let (file, ..) = arena.place(region).ok_or("a trainer is registering memory")?;
         descriptors.push(duplicate(file)?);
     }
     Ok(descriptors)
+}
+
+/// Returns the places of the regions' writable mappings, and the descriptors of their holders: this process
+/// first.
+fn mappings(host: &Host, arena: &Arena, own: Holder) -> Result<(Vec<Mapping>, Vec<OwnedFd>), String> {
+    // The former holders are those of daemons that this one's predecessors were.
+    let mut holders = vec![Arc::new(own)];
+    holders.extend(arena.holders());
+    let mut mappings = Vec::new();
+    for (region, ..) in host.regions() {
+        let (_, holder, address) = arena.place(region).ok_or("a trainer is registering memory")?;
+        let number = holder.and_then(|holder| holders.iter().position(|known| Arc::ptr_eq(known, holder)));
+        mappings.push(Mapping { holder: number.unwrap_or(0), address });
+    }
+    let descriptors = holders.iter().flat_map(|holder| holder.descriptors());
+    Ok((mappings, descriptors.map(|fd| duplicate(&fd)).collect::<Result<_, _>>()?))
 }
 
 fn duplicate(file: &impl AsFd) -> Result<OwnedFd, String> {

@@ -46,9 +46,17 @@ pub(super) enum Answer {
     Go,
 }
 
+/// The place of a region's writable mapping.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Mapping {
+    /// The number of its memory holder: 0 for the predecessor itself.
+    pub(super) holder: usize,
+    pub(super) address: u64,
+}
+
 /// All that a daemon hands over but the descriptors, which are in this order: the trainers' socket, that of
 /// metrics if there is one, the data path's UDP sockets, of each connection its socket and its jobs'
-/// eventfds, and the regions' files.
+/// eventfds, the regions' files, and of each memory holder its memory and its link.
 #[derive(Serialize, Deserialize)]
 pub(super) struct HandoverState {
     pub(super) is_xdp: bool,
@@ -59,6 +67,8 @@ pub(super) struct HandoverState {
     /// The number of UDP sockets of each shard.
     pub(super) sockets: Vec<usize>,
     pub(super) host: HostState,
+    /// In the order of the regions.
+    pub(super) mappings: Vec<Mapping>,
     pub(super) members: Vec<(JobId, SuspendedMember)>,
     pub(super) lanes: Vec<LaneSnapshot>,
 }

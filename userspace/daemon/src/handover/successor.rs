@@ -1,5 +1,6 @@
 //! The new daemon's part: it takes the state of a running one, and goes on from there.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -11,14 +12,15 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sumac_api::Channel;
 use sumac_control::SuspendedMember;
-use sumac_host::{Host, HostState, JobId, Resources as _};
+use sumac_host::{ConnectionId, Credentials, Host, HostState, JobId, Resources as _};
+use sumac_memory::Holder;
 use sumac_transport::Buffer;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::HandoverError;
 use super::channel::HandoverChannel;
-use super::state::{Answer, HandoverState, Offer, Request};
+use super::state::{Answer, HandoverState, Mapping, Offer, Request};
 use super::versions::{Versions, settings};
 use crate::arena::{Arena, CompletionEvent, MappedRegion};
 use crate::backend::HandedBackend;
@@ -155,12 +157,11 @@ impl Takeover {
         let Takeover { channel, state, handles, .. } = self;
         let core = context.core.clone();
         let mut resumed = Resumed { context, tasks: Vec::new(), sessions: Vec::new(), is_started: false };
-        let HandoverState { members, lanes, .. } = state;
-        let channels = core.call(|host, arena, _| rebuild(host, arena, handles));
-        for (connection, credentials, socket) in channels.map_err(HandoverError::State)? {
+        let HandoverState { mappings, members, lanes, .. } = state;
+        let channels = core.call(|host, arena, _| rebuild(host, arena, handles, &mappings));
+        for (connection, credentials, channel) in channels.map_err(HandoverError::State)? {
             let outbox =
                 Outbox::new().map_err(|error| HandoverError::State(format!("no eventfd: {error}")))?;
-            let channel = Arc::new(Channel::from_socket(socket));
             let session = sessions.session(connection, credentials, channel, Arc::new(outbox));
             resumed.sessions.push(session);
         }
@@ -180,19 +181,28 @@ fn rebuild(
     host: &Host,
     arena: &mut Arena,
     handles: Vec<OwnedFd>,
-) -> Result<Vec<(u64, sumac_host::Credentials, OwnedFd)>, String> {
+    mappings: &[Mapping],
+) -> Result<Vec<(ConnectionId, Credentials, Arc<Channel>)>, String> {
     let mut handles = handles.into_iter();
     let mut next = |what: &str| handles.next().ok_or_else(|| format!("{what} is missing"));
-    let mut channels = Vec::new();
+    let mut channels = BTreeMap::new();
     for (connection, credentials, _) in host.connections() {
-        channels.push((connection, credentials.clone(), next("a connection's socket")?));
+        let channel = Channel::from_socket(next("a connection's socket")?);
+        channels.insert(connection, (credentials.clone(), Arc::new(channel)));
         for handle in host.handles(connection) {
             let event = CompletionEvent { eventfd: next("a job's eventfd")? };
             arena.events.insert((connection, handle), Arc::new(event));
         }
     }
-    for (region, size) in host.regions() {
-        let mapped = MappedRegion::take_over(next("a region's file")?, size);
+    let files = host.regions().map(|_| next("a region's file")).collect::<Result<Vec<_>, _>>()?;
+    let mut holders = Vec::new();
+    for _ in 0..mappings.iter().map(|mapping| mapping.holder + 1).max().unwrap_or(0) {
+        holders.push(Arc::new(Holder::new([next("a holder's memory")?, next("a holder's link")?])));
+    }
+    for (((region, size, owner), file), mapping) in host.regions().zip(files).zip(mappings) {
+        let holder = holders.get(mapping.holder).ok_or("a memory holder is missing")?;
+        let trainer = owner.and_then(|owner| Some(channels.get(&owner)?.1.clone()));
+        let mapped = MappedRegion::take_over(file, size, (holder, mapping.address), trainer);
         arena.regions.insert(region, mapped.map_err(|failure| failure.to_string())?);
     }
     for (key, request) in host.leases() {
@@ -205,7 +215,10 @@ fn rebuild(
         let credentials = credentials.ok_or("the connection that has opened a job is missing")?;
         arena.plan(job, credentials, open).map_err(|failure| failure.to_string())?;
     }
-    Ok(channels)
+    Ok(channels
+        .into_iter()
+        .map(|(connection, (credentials, channel))| (connection, credentials, channel))
+        .collect())
 }
 
 impl Resumed {
@@ -248,7 +261,7 @@ impl Drop for Resumed {
     fn drop(&mut self) {
         if !self.is_started {
             // The other daemon goes on with the operations: nothing ends here.
-            self.context.core.call(|_, arena, _| arena.hand_over());
+            self.context.core.call(|_, arena, _| drop(arena.hand_over()));
             self.context.backend.datapath.hand_over();
         }
     }

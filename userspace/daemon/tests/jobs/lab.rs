@@ -223,8 +223,9 @@ impl Lab {
     pub fn upgrade(&mut self, host: usize, further: &str) {
         let config = self.config_of(host, further);
         let new = Daemon::prepare_takeover(config, Versions::own()).unwrap().start().unwrap();
-        // The former one has handed over: nothing ends with it.
-        drop(self.hosts[host].0.replace(new));
+        // The former one has handed over: nothing ends with it. It stays until trainers' memory is released.
+        let former = self.hosts[host].0.replace(new);
+        std::thread::spawn(move || drop(former));
     }
 
     /// Starts a lab for dynamic jobs, with dedicated parameter hosts, which have registered.

@@ -54,8 +54,8 @@ fn pages_are_allocated_by_the_trainer_alone() {
 }
 
 #[test]
-fn no_hole_can_be_punched_into_a_registered_file_without_live_upgrade() {
-    let alone = Alone::new("live_upgrade = false");
+fn no_hole_can_be_punched_into_a_registered_file() {
+    let alone = Alone::new("");
     let mut raw = alone.raw();
     let file = memfd(1 << 20, true);
     let region = raw.register(&file, 1 << 20)["ok"]["region"].clone();
@@ -65,17 +65,6 @@ fn no_hole_can_be_punched_into_a_registered_file_without_live_upgrade() {
     assert_eq!(punch(), Err(Errno::PERM));
     assert!(raw.ask(json!({"cmd": "unregister", "region": region}))["ok"].is_object());
     assert_eq!(punch(), Err(Errno::PERM));
-}
-
-#[test]
-fn with_live_upgrade_a_punched_hole_counts_as_the_daemons_within_the_users_share() {
-    let alone = Alone::new("memory_mib = 2");
-    let mut raw = alone.raw();
-    let file = memfd(1 << 20, true);
-    assert!(raw.register(&file, 1 << 20)["ok"]["region"].is_u64());
-    rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 1 << 20).unwrap();
-    let beyond = raw.register(&memfd(4096, true), 4096);
-    assert_eq!(code(&beyond), "limit", "{beyond}");
 }
 
 #[test]

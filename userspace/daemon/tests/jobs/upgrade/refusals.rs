@@ -51,17 +51,6 @@ fn another_version_or_setting_is_refused_before_anything_is_touched() {
 }
 
 #[test]
-fn a_daemon_without_live_upgrade_seals_memory_and_refuses() {
-    let further = "live_upgrade = false";
-    let lab = Lab::with(usize::from(WORLD), further);
-    let training = train(&lab, "sealed", seed(), |o| o);
-    let refused = refusal(lab.config_of(0, further), Versions::own());
-    assert!(refused.contains("live_upgrade"), "{refused}");
-    training.await_rounds(2);
-    training.finish();
-}
-
-#[test]
 fn jobs_that_are_opened_or_summed_here_are_named() {
     let lab = Lab::co_located(Kind::Host { shared: 256 }, usize::from(WORLD));
     let mut raw = Raw::greeted(&lab.hosts[1].1);
