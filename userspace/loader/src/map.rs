@@ -11,10 +11,10 @@ use aya::{
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::chain::chain;
+use crate::{chain::chain, pins::permission};
 
 #[derive(Debug, Error)]
-#[error("could not {operation} map {map}: {}", chain(.source))]
+#[error("could not {operation} map {map}: {}{}", chain(.source), permission(.source))]
 pub struct TableError {
     pub operation: &'static str,
     pub map: &'static str,

@@ -38,20 +38,25 @@ pub const ABI: &str = "abi";
 pub enum PinError {
     #[error("could not change the pins at {path}: {source}{}", permission(.source))]
     File { path: PathBuf, source: io::Error },
-    #[error("could not pin at {path}: {}", chain(.source.as_ref()))]
+    #[error("could not pin at {path}: {}{}", chain(.source.as_ref()), permission(.source.as_ref()))]
     Pin { path: PathBuf, source: Box<aya::pin::PinError> },
-    #[error("could not open the pinned link {path}: {}", chain(.source))]
+    #[error("could not open the pinned link {path}: {}{}", chain(.source), permission(.source))]
     Link { path: PathBuf, source: LinkError },
-    #[error("could not open the pinned program {path}: {}", chain(.source))]
+    #[error("could not open the pinned program {path}: {}{}", chain(.source), permission(.source.as_ref()))]
     Program { path: PathBuf, source: Box<ProgramError> },
 }
 
-/// Returns the remedy for an error of a missing permission.
-pub fn permission(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => "; run as root",
-        _ => "",
+/// Returns the remedy for an error that a missing permission has caused.
+pub fn permission(error: &(dyn std::error::Error + 'static)) -> &'static str {
+    let mut cause = Some(error);
+    while let Some(this) = cause {
+        let error = this.downcast_ref::<io::Error>();
+        if error.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+            return "; run as root";
+        }
+        cause = this.source();
     }
+    ""
 }
 
 impl PinError {
