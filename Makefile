@@ -86,9 +86,10 @@ KILLS ?= 500
 SEED ?= $(shell date +%s)
 
 .PHONY: chaos
-chaos: equipment ## kill 1,000 random processes under a loop of allreduces, half of them in each mode (KILLS=N SEED=S)
+chaos: equipment ## kill random processes under a loop of allreduces, 500 in each mode (KILLS=N SEED=S)
 	$(BIN)/sumac-lab chaos --mode static --kills $(KILLS) --seed $(SEED)
 	$(BIN)/sumac-lab chaos --mode dynamic --kills $(KILLS) --seed $(SEED)
+	$(BIN)/sumac-lab chaos --mode direct --kills $(KILLS) --seed $(SEED)
 
 MINUTES ?= 60
 

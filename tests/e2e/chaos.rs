@@ -2,7 +2,7 @@
 //! left.
 //!
 //! Two racks below a root, first of XDP programs, then of host aggregators; for dynamic jobs with a worker on
-//! the root and a parameter host. `make chaos` kills a thousand.
+//! the root and a parameter host; for direct ones without racks. `make chaos` kills 1,500.
 
 use sumac_client::Mode;
 use sumac_lab::chaos::{ChaosOptions, chaos};
@@ -29,4 +29,9 @@ fn killed_processes_of_a_static_job_are_named_or_passed_over() {
 #[test]
 fn killed_processes_of_a_dynamic_job_are_named_or_passed_over() {
     kill(Mode::Dynamic);
+}
+
+#[test]
+fn killed_processes_of_a_direct_job_are_named_or_passed_over() {
+    kill(Mode::Direct);
 }

@@ -44,7 +44,7 @@ const REMOVAL_LIMIT: Duration = Duration::from_secs(30);
 pub fn chaos(options: &ChaosOptions) -> Result<Report> {
     eprintln!(
         "sumac-lab: repeat with `sumac-lab chaos --mode {} --kills {} --seed {}`",
-        report::mode_name(options.mode),
+        options.mode.name(),
         options.kills,
         options.seed
     );

@@ -14,7 +14,7 @@ pub struct ChaosOptions {
     /// The seed of victims and pauses; by default from the clock
     #[arg(long, default_value_t = seed(), hide_default_value = true)]
     pub seed: u64,
-    /// The mode of the job: static or dynamic
+    /// The mode of the job: static, dynamic or direct
     #[arg(long, value_parser = by_name::<Mode>, default_value = "static")]
     pub mode: Mode,
     /// Elements of each worker's tensor

@@ -161,14 +161,10 @@ impl Row {
     }
 }
 
-pub(super) fn mode_name(mode: Mode) -> &'static str {
-    if mode == Mode::Dynamic { "dynamic" } else { "static" }
-}
-
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { seed, sums, wrong, .. } = self;
-        writeln!(f, "{} jobs, seed {seed}, {} kills", mode_name(self.mode), self.kills.len())?;
+        writeln!(f, "{} jobs, seed {seed}, {} kills", self.mode.name(), self.kills.len())?;
         writeln!(
             f,
             "{:24} {:>5} {:>11} {:>5} {:>7} {:>4}  {:>18} {:>18}",

@@ -78,8 +78,9 @@ pub fn train(options: &TrainerOptions) -> Result<()> {
 /// Opens one job after the other until the connection is lost.
 fn serve(options: &TrainerOptions, client: &Client) -> Result<()> {
     let mut spec = JobOptions::new(&options.job, options.rank, options.world).timeout(JOIN_LIMIT);
+    spec = spec.mode(options.mode);
     if options.mode == Mode::Dynamic {
-        spec = spec.mode(Mode::Dynamic).parameter_hosts(options.parameter_hosts);
+        spec = spec.parameter_hosts(options.parameter_hosts);
     }
     loop {
         let (doing, error) = match client.open(&spec) {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use nix::sys::signal::Signal;
-use sumac_client::Mode;
 
 use super::trainer::{Doing, Event};
 use crate::clock::monotonic;
@@ -76,11 +75,11 @@ impl Trainers {
     pub fn start(&mut self, sumac: &Deployment<'_>, rank: u16) -> Result<()> {
         let spec = sumac.lab().spec();
         let dynamic = sumac.options().dynamic;
-        let mode = if dynamic.is_some() { Mode::Dynamic } else { Mode::Static };
+        let mode = sumac.mode();
         let hosts = spec.parameter_hosts + dynamic.map_or(0, |dynamic| dynamic.co_located);
         let mut command = Programs::find()?.sumac_lab();
         command.arg("trainer").arg("--socket").arg(sumac.socket(rank));
-        command.args(["--job", JOB, "--mode", if mode == Mode::Dynamic { "dynamic" } else { "static" }]);
+        command.args(["--job", JOB, "--mode", mode.name()]);
         let (elements, seed) = (self.elements as u64, self.seed);
         let numbers = [("--rank", u64::from(rank)), ("--world", u64::from(spec.workers))];
         let more = [("--elements", elements), ("--seed", seed), ("--parameter-hosts", u64::from(hosts))];

@@ -132,6 +132,15 @@ impl<'lab> Deployment<'lab> {
         Client::connect(self.socket(rank)).map_err(|error| anyhow!("the daemon of worker {rank}: {error}"))
     }
 
+    /// The mode of its jobs.
+    pub fn mode(&self) -> Mode {
+        match (self.options.dynamic, self.options.direct) {
+            (Some(_), _) => Mode::Dynamic,
+            (None, Some(_)) => Mode::Direct,
+            (None, None) => Mode::Static,
+        }
+    }
+
     /// A job's options, with those of its mode: of a dynamic job over all parameter hosts.
     pub fn in_its_mode(&self, options: JobOptions) -> JobOptions {
         if let Some(direct) = self.options.direct {
