@@ -1,7 +1,6 @@
 //! The daemon: its start from a configuration, and its shutdown.
 
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ use crate::backend::{Backend, BackendError, PreparedBackend, attach_program};
 use crate::config::{BackendChoice, Config};
 use crate::control_planes::{ControlPlaneError, ControlPlanes};
 use crate::core::Core;
-use crate::handover::{self, HandoverError, Parts, Predecessor, Successor, Takeover, Versions};
+use crate::handover::{self, HandoverError, Listeners, Parts, Predecessor, Successor, Takeover, Versions};
 use crate::job::{self, JobContext};
 use crate::metrics::DaemonMetrics;
 use crate::parameter::{self, ParameterHostError, ParameterHostTask, ParameterJobs};
@@ -123,7 +122,7 @@ pub struct PreparedDaemon {
     config: Config,
     resolved: Resolved,
     backend: PreparedBackend,
-    listener: Option<OwnedFd>,
+    listeners: Listeners,
     metrics: Option<TcpListener>,
     collector: Option<Collector>,
     takeover: Option<Takeover>,
@@ -145,7 +144,7 @@ impl PreparedDaemon {
             config,
             resolved,
             backend,
-            listener,
+            listeners,
             metrics,
             collector,
             takeover,
@@ -214,10 +213,11 @@ impl PreparedDaemon {
             runtime: runtime.handle().clone(),
         });
         let kept = metrics.as_ref().map(TcpListener::try_clone).transpose().map_err(DaemonError::Runtime)?;
-        let server = match (listener, takeover) {
-            (_, Some(mut takeover)) => {
+        let has_taken_over = takeover.is_some();
+        let server = match takeover {
+            Some(takeover) => {
                 state.backend.datapath.freeze();
-                let server = Server::resume(sessions.clone(), takeover.take_listener()?)?;
+                let server = Server::resume(sessions.clone(), listeners.trainers)?;
                 match takeover.resume(context, &sessions) {
                     Ok(resumed) => resumed.start(runtime.handle()),
                     Err(error) => {
@@ -229,25 +229,26 @@ impl PreparedDaemon {
                 server.thaw();
                 server
             }
-            (Some(listener), None) => Server::start(sessions, listener)?,
-            (None, None) => return Err(DaemonError::Handover(HandoverError::State("no socket".into()))),
+            None => Server::start(sessions, listeners.trainers)?,
         };
         if let Some(listener) = metrics {
             let metrics = DaemonMetrics(state.clone());
-            sumac_metrics::serve(listener, metrics, runtime.handle()).map_err(DaemonError::Runtime)?;
+            let served = sumac_metrics::serve(listener, metrics, runtime.handle());
+            unless_taken_over(has_taken_over, served.map_err(DaemonError::Runtime))?;
         }
         let role = resolved.role.map(|role| ParameterHostTask::begin(state.clone(), runtime.handle(), role));
         let parts = Arc::new(Parts {
             state: state.clone(),
             server: Mutex::new(Some(server)),
+            successors: listeners.successors,
             role: Mutex::new(role),
             metrics: kept,
             versions,
             is_handed_over: state_watch::Sender::new(false),
         });
-        let successors = handover::listen(&handover::path(&state.config.socket))?;
-        let predecessor = Predecessor::start(parts.clone(), successors).map_err(DaemonError::Predecessor)?;
-        Ok(Daemon { state, parts, predecessor: Some(predecessor), spans: spans_task, runtime: Some(runtime) })
+        let predecessor = Predecessor::start(parts.clone()).map_err(DaemonError::Predecessor);
+        let predecessor = unless_taken_over(has_taken_over, predecessor)?;
+        Ok(Daemon { state, parts, predecessor, spans: spans_task, runtime: Some(runtime) })
     }
 }
 
@@ -256,7 +257,9 @@ impl Daemon {
     pub fn prepare(config: Config) -> Result<PreparedDaemon, DaemonError> {
         let resolved = Resolved::new(&config)?;
         let backend = Backend::set_up(&config, resolved.default_control())?;
-        let listener = Some(listen(&config.socket, &resolved.permissions)?);
+        let trainers = listen(&config.socket, &resolved.permissions)?;
+        let listeners =
+            Listeners { trainers, successors: handover::listen(&handover::path(&config.socket))? };
         let metrics = config.metrics.map(sumac_metrics::listen).transpose()?;
         let collector = config.tracing.as_ref().map(Collector::new).transpose()?;
         let (takeover, versions, sandbox) = (None, Versions::own(), None);
@@ -264,7 +267,7 @@ impl Daemon {
             config,
             resolved,
             backend,
-            listener,
+            listeners,
             metrics,
             collector,
             takeover,
@@ -282,7 +285,7 @@ impl Daemon {
         let resolved = Resolved::new(&config)?;
         let collector = config.tracing.as_ref().map(Collector::new).transpose()?;
         let successor = Successor::connect(&config, versions.clone())?;
-        let (mut takeover, backend) = successor.take()?;
+        let (mut takeover, listeners, backend) = successor.take()?;
         let backend = Backend::take_over(&config, resolved.default_control(), backend)?;
         let metrics = match (config.metrics, takeover.metrics.take()) {
             (Some(address), Some(socket)) if socket.local_addr().is_ok_and(|own| own == address) => {
@@ -290,12 +293,12 @@ impl Daemon {
             }
             (address, _) => address.map(sumac_metrics::listen).transpose()?,
         };
-        let (listener, takeover, sandbox) = (None, Some(takeover), None);
+        let (takeover, sandbox) = (Some(takeover), None);
         Ok(PreparedDaemon {
             config,
             resolved,
             backend,
-            listener,
+            listeners,
             metrics,
             collector,
             takeover,
@@ -390,6 +393,20 @@ impl Drop for Daemon {
         if let Some(held) = self.shut_down() {
             held.keep();
         }
+    }
+}
+
+/// Returns a part of a daemon. One that has taken over goes on without it: the jobs are its own by then.
+fn unless_taken_over<T>(
+    has_taken_over: bool,
+    part: Result<T, DaemonError>,
+) -> Result<Option<T>, DaemonError> {
+    match part {
+        Err(error) if has_taken_over => {
+            tracing::error!(%error, "this daemon goes on without that part");
+            Ok(None)
+        }
+        part => part.map(Some),
     }
 }
 

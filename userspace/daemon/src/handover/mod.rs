@@ -21,6 +21,7 @@ mod state;
 mod successor;
 mod versions;
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use crate::backend::BackendError;
@@ -46,6 +47,13 @@ pub enum HandoverError {
     Silent(String),
     #[error(transparent)]
     Backend(#[from] BackendError),
+}
+
+/// The sockets at which a daemon listens.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    pub(crate) trainers: OwnedFd,
+    pub(crate) successors: OwnedFd,
 }
 
 /// Returns the socket at which a daemon hands over, beside that of the trainers.

@@ -48,6 +48,8 @@ const FREEZE_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct Parts {
     pub(crate) state: Arc<DaemonState>,
     pub(crate) server: Mutex<Option<Server>>,
+    /// The socket at which successors ask.
+    pub(crate) successors: OwnedFd,
     pub(crate) role: Mutex<Option<ParameterHostTask>>,
     /// The socket that metrics are scraped at.
     pub(crate) metrics: Option<TcpListener>,
@@ -91,12 +93,12 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    pub(crate) fn start(parts: Arc<Parts>, listener: OwnedFd) -> io::Result<Predecessor> {
+    pub(crate) fn start(parts: Arc<Parts>) -> io::Result<Predecessor> {
         let stop = Arc::new(Event::new()?);
         let (parts_of, stop_of) = (parts.clone(), stop.clone());
         let thread = std::thread::Builder::new()
             .name("sumac-handover".into())
-            .spawn(move || serve(&parts_of, &listener, &stop_of))?;
+            .spawn(move || serve(&parts_of, &stop_of))?;
         Ok(Predecessor { parts, stop, thread: Some(thread) })
     }
 
@@ -125,7 +127,8 @@ impl Drop for Predecessor {
 }
 
 /// Returns the memory that a daemon that has taken over writes to through this process.
-fn serve(parts: &Parts, listener: &OwnedFd, stop: &Event) -> Option<HeldRegions> {
+fn serve(parts: &Parts, stop: &Event) -> Option<HeldRegions> {
+    let listener = &parts.successors;
     loop {
         let mut poll = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         let _ = rustix::event::poll(&mut poll, None);
@@ -282,7 +285,7 @@ impl Frozen<'_> {
         let sockets = state.backend.datapath.sockets()?;
         // The messages of operations that have ended meanwhile are written.
         freeze_sessions(&state.core)?;
-        let mut descriptors = vec![listener];
+        let mut descriptors = vec![listener, duplicate(&self.parts.successors)?];
         descriptors.extend(metrics.as_ref().map(duplicate).transpose()?);
         let counts = sockets.iter().map(Vec::len).collect();
         descriptors.extend(sockets.into_iter().flatten());

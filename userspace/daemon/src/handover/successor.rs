@@ -18,10 +18,10 @@ use sumac_transport::Buffer;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::HandoverError;
 use super::channel::HandoverChannel;
 use super::state::{Answer, HandoverState, Mapping, Offer, Request};
 use super::versions::{Versions, settings};
+use super::{HandoverError, Listeners};
 use crate::arena::{Arena, CompletionEvent, MappedRegion};
 use crate::backend::HandedBackend;
 use crate::config::Config;
@@ -47,7 +47,6 @@ pub(crate) struct Takeover {
     state: HandoverState,
     /// Of the core's handles.
     handles: Vec<OwnedFd>,
-    listener: Option<OwnedFd>,
     pub(crate) metrics: Option<TcpListener>,
 }
 
@@ -91,7 +90,7 @@ impl Successor {
     }
 
     /// Has the daemon stand still, and takes its state. From here on it waits for moments only.
-    pub(crate) fn take(self) -> Result<(Takeover, HandedBackend), HandoverError> {
+    pub(crate) fn take(self) -> Result<(Takeover, Listeners, HandedBackend), HandoverError> {
         let Successor { channel } = self;
         channel.send(&Request::Freeze).map_err(silent)?;
         let (answer, files) = channel.receive().map_err(silent)?;
@@ -107,7 +106,8 @@ impl Successor {
         }
         let state = HandoverState::of_file(file).map_err(|error| HandoverError::State(error.to_string()))?;
         let mut descriptors = descriptors.into_iter();
-        let listener = descriptors.next().ok_or_else(|| short("the trainers' socket"))?;
+        let mut next = |what| descriptors.next().ok_or_else(|| short(what));
+        let (trainers, successors) = (next("the trainers' socket")?, next("the socket of successors")?);
         let metrics = if state.has_metrics { descriptors.next().map(TcpListener::from) } else { None };
         let sockets: Vec<Vec<OwnedFd>> =
             state.sockets.iter().map(|count| descriptors.by_ref().take(*count).collect()).collect();
@@ -118,8 +118,9 @@ impl Successor {
             let (answer, _) = channel.receive().map_err(silent)?;
             let Answer::InterfaceClosed = answer else { return Err(refused(answer)) };
         }
-        let takeover = Takeover { channel, state, handles, listener: Some(listener), metrics };
-        Ok((takeover, HandedBackend { sockets, fallback, is_xdp }))
+        let listeners = Listeners { trainers, successors };
+        let takeover = Takeover { channel, state, handles, metrics };
+        Ok((takeover, listeners, HandedBackend { sockets, fallback, is_xdp }))
     }
 }
 
@@ -144,11 +145,6 @@ impl Takeover {
     /// Returns the core's state.
     pub(crate) fn host(&mut self) -> HostState {
         std::mem::take(&mut self.state.host)
-    }
-
-    /// Returns the trainers' socket.
-    pub(crate) fn take_listener(&mut self) -> Result<OwnedFd, HandoverError> {
-        self.listener.take().ok_or_else(|| short("the trainers' socket"))
     }
 
     /// Makes the handles of sessions and jobs anew, in a daemon whose data path is frozen, and has the other

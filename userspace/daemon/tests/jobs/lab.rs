@@ -221,8 +221,15 @@ impl Lab {
 
     /// Replaces a host's daemon by a new one while it runs.
     pub fn upgrade(&mut self, host: usize, further: &str) {
+        self.upgrade_after(host, further, |_| {});
+    }
+
+    /// As above; `between` runs with the path of the socket once the former daemon stands still.
+    pub fn upgrade_after(&mut self, host: usize, further: &str, between: impl FnOnce(&Path)) {
         let config = self.config_of(host, further);
-        let new = Daemon::prepare_takeover(config, Versions::own()).unwrap().start().unwrap();
+        let prepared = Daemon::prepare_takeover(config, Versions::own()).unwrap();
+        between(&self.hosts[host].1);
+        let new = prepared.start().unwrap();
         // The former one has handed over: nothing ends with it. It stays until trainers' memory is released.
         let former = self.hosts[host].0.replace(new);
         std::thread::spawn(move || drop(former));

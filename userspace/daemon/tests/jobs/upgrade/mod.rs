@@ -138,6 +138,21 @@ fn daemons_of_a_static_job_are_upgraded_in_turn() {
 }
 
 #[test]
+fn a_takeover_creates_nothing_once_the_former_daemon_has_let_go() {
+    let mut lab = Lab::new(usize::from(WORLD));
+    let training = train(&lab, "no socket", seed(), |o| o);
+    training.await_rounds(1);
+    lab.upgrade_after(0, "", |socket| {
+        let successors = format!("{}.upgrade", socket.display());
+        std::fs::remove_file(&successors).unwrap();
+        // Neither removed nor replaced by a socket.
+        std::fs::create_dir(&successors).unwrap();
+    });
+    training.await_rounds(2);
+    training.finish();
+}
+
+#[test]
 fn daemons_of_a_static_job_with_shards_and_few_slots_are_upgraded() {
     let further = "shards = 2";
     upgrade_in_turn(Lab::with(usize::from(WORLD), further), further, |o| o.slots(16));
