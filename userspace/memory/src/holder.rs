@@ -5,20 +5,17 @@
 //! writes through the holder's `/proc/self/mem`, which the holder has opened itself: no right to trace a
 //! process is involved, and no process number.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::retry_on_intr;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-
-use crate::SharedRegion;
+use rustix::net::SendFlags;
 
 /// A memory holder, as the daemon has it that writes through it.
 ///
-/// The holder ends once every mapping was released, and once all of its descriptors were closed.
+/// The holder ends once every mapping was released, or all of its descriptors were closed.
 #[derive(Debug)]
 pub struct Holder {
     memory: OwnedFd,
@@ -59,7 +56,7 @@ impl Holder {
 /// A mapping that a holder keeps. Dropped, it is released there.
 #[derive(Debug)]
 pub(crate) struct HeldMapping {
-    pub(crate) holder: std::sync::Arc<Holder>,
+    pub(crate) holder: Arc<Holder>,
     pub(crate) address: u64,
 }
 
@@ -75,45 +72,6 @@ impl Drop for HeldMapping {
             // Fails when the holder has ended, and its mappings with it.
             let message = self.address.to_ne_bytes();
             let _ = retry_on_intr(|| rustix::net::send(&self.holder.link, &message, SendFlags::NOSIGNAL));
-        }
-    }
-}
-
-/// The holder's own part: the regions that it keeps for its successor.
-#[derive(Debug)]
-pub struct HeldRegions {
-    link: OwnedFd,
-    regions: HashMap<u64, SharedRegion>,
-}
-
-impl HeldRegions {
-    /// Prepares this process for a holder. Returns its part, and the successor's descriptors.
-    ///
-    /// # Errors
-    /// Without `/proc`, or where this process may not open its own memory.
-    pub fn prepare() -> io::Result<(HeldRegions, Holder)> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let memory = rustix::fs::open("/proc/self/mem", flags, Mode::empty())?;
-        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let (own, other) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
-        Ok((HeldRegions { link: own, regions: HashMap::new() }, Holder::new([memory, other])))
-    }
-
-    /// Keeps a region that is mapped for writing here.
-    pub fn insert(&mut self, region: SharedRegion) {
-        self.regions.insert(region.address(), region);
-    }
-
-    /// Waits until the successor has released all regions, or has ended.
-    pub fn keep(mut self) {
-        let mut address = [0; size_of::<u64>()];
-        while !self.regions.is_empty() {
-            match retry_on_intr(|| rustix::net::recv(&self.link, &mut address, RecvFlags::empty())) {
-                Ok((_, length)) if length == address.len() => {
-                    self.regions.remove(&u64::from_ne_bytes(address));
-                }
-                Ok(_) | Err(_) => return,
-            }
         }
     }
 }

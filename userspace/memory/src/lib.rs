@@ -4,12 +4,14 @@
 //! write. A [`Word`] is one by which the daemon signals the end of an operation. A
 //! [`Holder`] keeps the writable mappings of a daemon that another one has replaced.
 
+mod held;
 mod holder;
 mod lease;
 mod region;
 mod word;
 
-pub use holder::{HeldRegions, Holder};
+pub use held::HeldRegions;
+pub use holder::Holder;
 pub use lease::{Lease, LeaseError};
 pub use region::{RegionError, SharedRegion};
 pub use word::Word;

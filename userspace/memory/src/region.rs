@@ -125,7 +125,7 @@ impl SharedRegion {
         Ok(SharedRegion { lender: Arc::new(Lender::new(mapping, None)) })
     }
 
-    /// Maps a region for reading that another daemon has registered, whose writable mapping is at this address
+    /// Maps a region for reading that another daemon has registered. Its writable mapping is at this address
     /// of its holder.
     pub fn taken_over(
         fd: BorrowedFd<'_>,

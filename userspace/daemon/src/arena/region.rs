@@ -40,7 +40,7 @@ impl MappedRegion {
         log_limited!(
             error,
             %error,
-            "the process that holds trainers' memory since the last live upgrade is gone; a trainer is cut off"
+            "the process that holds trainers' memory since a live upgrade is gone; a trainer is cut off"
         );
         if let Some(trainer) = &self.trainer {
             trainer.shutdown();

@@ -55,8 +55,8 @@ pub(super) struct Mapping {
 }
 
 /// All that a daemon hands over but the descriptors, which are in this order: the trainers' socket, that of
-/// successors, that of metrics if there is one, the data path's UDP sockets, of each connection its socket and its jobs'
-/// eventfds, the regions' files, and of each memory holder its memory and its link.
+/// successors, that of metrics if there is one, the data path's UDP sockets, of each connection its socket
+/// and its jobs' eventfds, the regions' files, and of each memory holder its memory and its link.
 #[derive(Serialize, Deserialize)]
 pub(super) struct HandoverState {
     pub(super) is_xdp: bool,
