@@ -4,13 +4,18 @@
 #[path = "support/serve.rs"]
 mod serve;
 
-use std::os::unix::fs::PermissionsExt;
 use std::{
     ffi::OsString,
     fs,
+    io::Write as _,
     net::SocketAddr,
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    },
     path::PathBuf,
     process::{Child, Command},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -30,7 +35,12 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        let state_dir = std::env::temp_dir().join(format!("sumac-control-{}", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let state_dir = std::env::temp_dir().join(format!(
+            "sumac-control-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Relaxed)
+        ));
         fs::create_dir_all(&state_dir).unwrap();
         let file = state_dir.join("given");
         fs::write(&file, SECRET).unwrap();
@@ -60,6 +70,36 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.state_dir);
+    }
+}
+
+/// Fills the pipe of a child's log, which this test does not read any more.
+fn fill_log(child: &Child) {
+    let path = format!("/proc/self/fd/{}", child.stderr.as_ref().unwrap().as_raw_fd());
+    let mut options = fs::OpenOptions::new();
+    let mut log = options.write(true).custom_flags(nix::libc::O_NONBLOCK).open(path).unwrap();
+    for len in [4096, 1] {
+        while log.write_all(&vec![b'x'; len]).is_ok() {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_log_whose_reader_has_stopped_stops_no_control_plane() {
+    let mut server = Server::start();
+    fill_log(&server.child);
+    // Each is a line of its log.
+    for _ in 0..10 {
+        let wrong = endpoint(server.control, &server.state_dir, "a wrong secret");
+        let denied = join(&wrong, request(spec(), 48700)).await.expect_err("denied");
+        assert!(denied.to_string().contains("secret"), "{denied}");
+    }
+    server.ask(&["--json"]).unwrap();
+    let pid = nix::unistd::Pid::from_raw(server.child.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let begun = Instant::now();
+    while server.child.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < HANGS, "it does not end");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -15,10 +15,7 @@ mod status;
 mod token;
 mod top;
 
-use std::{
-    io::{self, IsTerminal as _},
-    process::ExitCode,
-};
+use std::{io, process::ExitCode};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use sumac_agg::{AddJobError, OpenError, local::AskError};
@@ -86,7 +83,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     // Messages would be written over the live view.
     if !matches!(cli.verb, Verb::Top(_)) {
-        start_messages();
+        sumac_log::start();
     }
     let done = match cli.verb {
         Verb::Attach(args) => attach::run(&args),
@@ -103,18 +100,9 @@ pub fn main() -> ExitCode {
         Verb::Man(args) => generate::man(&args, Cli::command()),
         Verb::Completions(args) => generate::completions(&args, Cli::command()),
     };
-    done.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
-}
-
-fn start_messages() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
-        .init();
+    let code = done.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS);
+    sumac_log::finish();
+    code
 }
 
 /// Prints the error. A reader that closed its end (`sumac-agg status | head`) is none.
@@ -122,7 +110,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("sumac-agg: {}", chain(error.as_ref()));
+    sumac_log::print(&format!("sumac-agg: {}", chain(error.as_ref())));
     let is_missing = error.chain().any(|cause| {
         matches!(cause.downcast_ref(), Some(OpenError::NotAttached { .. }))
             || matches!(cause.downcast_ref(), Some(AddJobError::Open(OpenError::NotAttached { .. })))

@@ -6,6 +6,7 @@ use std::{
     process::ExitCode,
 };
 
+use anyhow::Context as _;
 use sumac_daemon::{
     Daemon, Versions,
     config::{Config, ConfigError, HostPort},
@@ -36,6 +37,9 @@ pub struct Args {
     /// jobs. When it runs, this one prints a line on standard output. If it cannot, the other one goes on.
     #[arg(long, conflicts_with = "check")]
     take_over: bool,
+    /// Once it runs, log to the file that standard input is.
+    #[arg(long, requires = "take_over", hide = true)]
+    log_to_stdin: bool,
     /// Check the configuration, the secrets and certificates it names, host names, users and groups; then
     /// exit.
     #[arg(long)]
@@ -94,11 +98,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         true => Daemon::prepare_takeover(config, Versions::own())?,
         false => Daemon::prepare(config)?,
     };
-    let daemon = prepared.confine()?.start()?;
+    let confined = prepared.confine()?;
+    sumac_log::in_background().context("cannot start the thread that writes the log")?;
+    let daemon = confined.start()?;
     tracing::info!(backend = daemon.backend(), "ready");
     if args.take_over {
         // Nobody may be listening.
         let _ = writeln!(std::io::stdout().lock(), "{RUNNING}");
+    }
+    if args.log_to_stdin
+        && let Err(error) = sumac_log::continue_on_stdin()
+    {
+        // The jobs are this daemon's by now.
+        tracing::warn!(%error, "the log stays on the standard error of `sumac upgrade`");
     }
     daemon.run()?;
     Ok(ExitCode::SUCCESS)

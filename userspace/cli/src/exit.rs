@@ -31,6 +31,6 @@ pub fn failed(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("sumac: {}", sumac_loader::chain(error.as_ref()));
+    sumac_log::print(&format!("sumac: {}", sumac_loader::chain(error.as_ref())));
     ExitCode::FAILURE
 }

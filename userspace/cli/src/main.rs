@@ -22,12 +22,11 @@ mod status;
 mod top;
 mod upgrade;
 
-use std::{io::IsTerminal as _, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use sumac_control::release::{FormatVersion, requested};
 use sumac_daemon::Versions;
-use tracing_subscriber::EnvFilter;
 
 /// In-network gradient aggregation: the command line of a worker's host.
 ///
@@ -87,7 +86,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     // Messages would be written over the live view.
     if !matches!(cli.command, Command::Top(_)) {
-        start_logging();
+        sumac_log::start();
     }
     let result = match cli.command {
         Command::Doctor(args) => doctor::run(&args),
@@ -108,7 +107,9 @@ fn main() -> ExitCode {
         Command::Completions(args) => generate::completions(&args, Cli::command()),
         Command::Reference(args) => reference::run(&args),
     };
-    result.unwrap_or_else(|error| exit::failed(&error))
+    let code = result.unwrap_or_else(|error| exit::failed(&error));
+    sumac_log::finish();
+    code
 }
 
 /// Returns the versions that a host's programs have, as `--version -v` prints them.
@@ -119,27 +120,6 @@ fn versions() -> [FormatVersion; 3] {
         FormatVersion { of: "maps of the host's program", version: program_abi },
         FormatVersion { of: "handover between daemons", version: format },
     ]
-}
-
-/// Logs to standard error, at level `info` unless RUST_LOG is set.
-fn start_logging() {
-    let (filter, invalid) = match EnvFilter::try_from_default_env() {
-        Ok(filter) => (filter, None),
-        Err(error) => {
-            let invalid = std::env::var_os(EnvFilter::DEFAULT_ENV).is_some().then_some(error);
-            (EnvFilter::new("info"), invalid)
-        }
-    };
-    let stderr = std::io::stderr;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false)
-        .with_ansi(stderr().is_terminal())
-        .with_writer(stderr)
-        .init();
-    if let Some(error) = invalid {
-        tracing::warn!("RUST_LOG is ignored: {error}");
-    }
 }
 
 #[cfg(test)]

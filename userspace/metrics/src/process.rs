@@ -1,4 +1,4 @@
-//! The metrics of a process, under the names that all of Prometheus' client libraries use.
+//! The metrics of a process, under the names that all of Prometheus' client libraries use, and of its log.
 
 use std::fmt;
 
@@ -13,6 +13,17 @@ const PROCESS: Group<Process> = Group {
         Metric::duration("process_cpu", "CPU time of all threads, in user and in kernel mode", |it| it.cpu),
         Metric::gauge("process_resident_memory", Unit::Bytes, "Resident memory", |it| it.resident),
     ],
+};
+
+/// Lines that were not written.
+const LOG: Group<u64> = Group {
+    labels: &[],
+    metrics: &[Metric::counter(
+        "sumac_log_lines_dropped",
+        Unit::None,
+        "Lines of the log that were not written: the reader of standard error had stopped",
+        |it| *it,
+    )],
 };
 
 /// The resources of this process.
@@ -37,12 +48,13 @@ impl Process {
 
 /// Returns the descriptions.
 pub fn describe() -> impl Iterator<Item = Description> {
-    PROCESS.describe()
+    PROCESS.describe().chain(LOG.describe())
 }
 
 /// Writes the metrics of this process.
 pub fn encode(encoder: &mut Encoder<'_>) -> fmt::Result {
-    PROCESS.encode(encoder, &[(Vec::new(), Process::own())])
+    PROCESS.encode(encoder, &[(Vec::new(), Process::own())])?;
+    LOG.encode(encoder, &[(Vec::new(), sumac_log::lines_dropped())])
 }
 
 #[cfg(test)]

@@ -109,6 +109,7 @@ impl Args {
         // The port of `--listen` may be below 1024.
         let keep = [keep, &[Capability::CAP_NET_BIND_SERVICE]].concat();
         let Sandbox { capabilities, seccomp, .. } = sumac_sandbox::confine(&keep, !self.no_seccomp)?;
+        sumac_log::in_background().context("cannot start the thread that writes the log")?;
         tracing::info!(?capabilities, seccomp, "privileges are dropped");
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

@@ -1,13 +1,18 @@
 //! `sumac upgrade`: starts a new daemon that takes over from the running one.
 
+mod log;
+
 use std::{
-    io::{BufRead as _, BufReader},
+    io::{self, BufRead as _, BufReader},
     os::unix::process::CommandExt as _,
     path::PathBuf,
     process::{Command, ExitCode, Stdio},
+    thread,
 };
 
 use anyhow::{Context as _, bail};
+
+use sumac_daemon::config::Config;
 
 use crate::{daemon::RUNNING, exit};
 
@@ -35,17 +40,31 @@ const EXAMPLES: &str = concat!(
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program's file")?;
+    // The new daemon reports a configuration that cannot be read.
+    let socket = Config::load(&args.config).ok().map(|config| config.socket);
+    let log = log::of_successor(socket.as_deref()).context("cannot open a file for the new daemon's log")?;
     let mut child = Command::new(&program)
-        .args(["daemon", "--take-over", "--config"])
+        .args(["daemon", "--take-over", "--log-to-stdin", "--config"])
         .arg(&args.config)
-        .stdin(Stdio::null())
+        .stdin(log)
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         // Ctrl-C in this terminal is not for the daemon.
         .process_group(0)
         .spawn()
         .with_context(|| format!("cannot start {}", program.display()))?;
+    // Until it runs its messages, and the reason of a failure, are this command's.
+    let messages = child.stderr.take().map(|mut stderr| {
+        thread::spawn(move || {
+            let _ = io::copy(&mut stderr, &mut io::stderr());
+        })
+    });
     let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines().map_while(Result::ok));
-    if lines.into_iter().flatten().any(|line| line == RUNNING) {
+    let runs = lines.into_iter().flatten().any(|line| line == RUNNING);
+    if let Some(messages) = messages {
+        let _ = messages.join();
+    }
+    if runs {
         tracing::info!(pid = child.id(), "a new daemon has taken over");
         return Ok(ExitCode::SUCCESS);
     }
