@@ -52,6 +52,7 @@ mod opens;
 mod outbox;
 mod parameter;
 mod path;
+mod peer_process;
 mod plan;
 mod sandbox;
 mod server;

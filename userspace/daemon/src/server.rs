@@ -22,6 +22,7 @@ use crate::arena::SessionHandle;
 use crate::config::Config;
 use crate::core::Core;
 use crate::outbox::{Notification, Outbox};
+use crate::peer_process::PeerProcess;
 use crate::session::{Session, operations_that_fit};
 use crate::stats::StatsSource;
 use crate::sync::{Event, monotonic_ns};
@@ -336,7 +337,8 @@ impl Sessions {
         let handle = SessionHandle { channel: channel.clone(), outbox: outbox.clone() };
         self.core.call(|_, arena, _| drop(arena.sessions.insert(connection, handle)));
         let (core, stats) = (self.core.clone(), self.stats.clone());
-        Session { core, stats, channel, outbox, connection, credentials, is_frozen: false }
+        let peer = PeerProcess::of(&channel, credentials.pid);
+        Session { core, stats, channel, outbox, connection, credentials, peer, is_frozen: false }
     }
 }
 

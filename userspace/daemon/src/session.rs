@@ -18,6 +18,7 @@ use sumac_host::{ConnectionId, Credentials, Handled, LIMITS, MESSAGE_COST, Regio
 use crate::arena::MappedRegion;
 use crate::core::Core;
 use crate::outbox::{Delivery, Notification, Outbox};
+use crate::peer_process::PeerProcess;
 use crate::stats::StatsSource;
 use crate::sync::monotonic_ns;
 
@@ -61,6 +62,8 @@ pub(crate) struct Session {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) connection: ConnectionId,
     pub(crate) credentials: Credentials,
+    /// The trainer's process. Its messages are read before its end.
+    pub(crate) peer: PeerProcess,
     /// Reads no command: another daemon is about to take it over.
     pub(crate) is_frozen: bool,
 }
@@ -137,15 +140,21 @@ impl Session {
     /// message.
     fn wait_for_input(&self, timeout: Option<Duration>, is_paused: bool) -> Result<(bool, bool), End> {
         // Rounded up, so that the deadline has passed when the sleep ends.
+        let timeout = if matches!(self.peer, PeerProcess::Ended) { Some(Duration::ZERO) } else { timeout };
         let timeout = timeout.and_then(|left| Timespec::try_from(left + Duration::from_micros(50)).ok());
         // A connection that is to wait is still watched for its end.
         let commands = if is_paused { PollFlags::RDHUP } else { PollFlags::IN };
         let channel: &Channel = &self.channel;
-        let mut poll = [PollFd::new(&self.outbox.wake, PollFlags::IN), PollFd::new(channel, commands)];
-        match rustix::event::poll(&mut poll, timeout.as_ref()) {
-            Ok(_) if is_paused && !poll[1].revents().is_empty() => Err(End::Gone),
+        let peer = self.peer.poll(self.outbox.wake.as_fd());
+        let mut poll = [PollFd::new(&self.outbox.wake, PollFlags::IN), PollFd::new(channel, commands), peer];
+        let polled = rustix::event::poll(&mut poll, timeout.as_ref());
+        let [is_notified, is_readable] = [0, 1].map(|entry: usize| !poll[entry].revents().is_empty());
+        let has_ended = self.peer.has_ended(&poll[2]);
+        match polled {
+            Ok(_) if is_paused && (is_readable || has_ended) => Err(End::Gone),
+            Ok(_) if has_ended && !is_readable => Err(End::Gone),
             // After an error or a hang-up the read fails.
-            Ok(_) => Ok((!poll[0].revents().is_empty(), !poll[1].revents().is_empty())),
+            Ok(_) => Ok((is_notified, is_readable)),
             Err(Errno::INTR) => Ok((false, false)),
             Err(errno) => Err(End::Broken(FrameError::System { doing: "wait for", source: errno.into() })),
         }

@@ -16,6 +16,7 @@ mod lab;
 mod metrics;
 mod mismatch;
 mod partner;
+mod peer;
 mod quotas;
 mod replace;
 mod resume;
