@@ -99,7 +99,7 @@ fn start_server(lab: &Lab) -> (oneshot::Sender<()>, thread::JoinHandle<()>) {
             state_dir,
             stealing: true,
             rejoin_grace: Duration::ZERO,
-            join_limits: JoinLimits::default(),
+            join_limits: JoinLimits::NONE,
         };
         runtime().block_on(async {
             let listening =

@@ -47,7 +47,7 @@ impl Server {
         Server::start_with(test, |files| {
             let [all, own, racks] = files.each_ref().map(|file| file.display().to_string());
             let own = format!("own={own}");
-            ["--secret-file", &all, "--job-secret", &own, "--rack-secret-file", &racks]
+            ["--secret-file", &all, "--job-secret", &own, "--rack-secret-file", &racks, "--share", "100"]
                 .map(String::from)
                 .into()
         })
@@ -188,7 +188,8 @@ fn scrape(address: SocketAddr) -> BTreeMap<String, f64> {
 async fn metrics_are_those_that_are_listed() {
     let metrics = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let server = Server::start_with("metrics", |[all, ..]| {
-        let words = ["--secret-file", all.to_str().unwrap(), "--metrics", &metrics.to_string()];
+        let metrics = metrics.to_string();
+        let words = ["--secret-file", all.to_str().unwrap(), "--metrics", &metrics, "--share", "100"];
         words.map(String::from).into()
     });
     let _member = join(&server, "any", "the secret of all").await.unwrap();

@@ -26,6 +26,7 @@ pub fn request(spec: JobSpec, data_port: u16) -> JoinRequest {
         max_elements: 352,
         max_shards: 4,
         checksum: true,
+        user: 0,
     };
     JoinRequest { spec, host }
 }

@@ -108,7 +108,7 @@ class Hosts:
     def _start(self) -> None:
         state = self.path / "aggregator"
         self.processes.start(
-            "aggregator", self.bin / "sumac-agg", "serve", "--plane", "host", "--state-dir", state, "--slots", "1024",
+            "aggregator", self.bin / "sumac-agg", "serve", "--plane", "host", "--state-dir", state, "--slots", "1024", "--share", "100",
             "--elements", "352", "--listen", f"{self.net}.1:48600", "--data-ip", f"{self.net}.1",
         )
         command = [str(self.bin / "sumac-agg"), "token", "--state-dir", str(state)]

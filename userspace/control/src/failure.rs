@@ -96,6 +96,8 @@ impl JobFailure {
     }
 }
 
+/// The most holders of slots that a refusal names.
+const NAMED_HOLDERS: usize = 8;
 /// A remark for messages that name an option with which an aggregator has more.
 pub(crate) const COMPILED_IN: &str = "those of a switch are compiled into its program";
 
@@ -130,9 +132,13 @@ impl Refusal {
         [free, largest, total]: [u32; 3],
         holders: &[(String, u32)],
     ) -> Refusal {
-        let holders: Vec<_> = holders.iter().map(|(job, slots)| format!("`{job}` {slots}")).collect();
+        let named = holders.iter().take(NAMED_HOLDERS);
+        let mut named: Vec<_> = named.map(|(job, slots)| format!("`{job}` {slots}")).collect();
+        if holders.len() > NAMED_HOLDERS {
+            named.push(format!("{} more", holders.len() - NAMED_HOLDERS));
+        }
         let taken =
-            if holders.is_empty() { String::new() } else { format!(" (taken by {})", holders.join(", ")) };
+            if named.is_empty() { String::new() } else { format!(" (taken by {})", named.join(", ")) };
         let message = format!(
             "{wanted} slots are not free: {free} of {total} are, at most {largest} together{taken}; ask for fewer, wait \
              for a job to end, or give the aggregator more --slots ({COMPILED_IN})"
@@ -140,10 +146,28 @@ impl Refusal {
         Refusal::new(RefusalKind::PoolFull, &[], message)
     }
 
-    pub(crate) fn too_many_jobs(max: usize) -> Refusal {
-        let message =
-            format!("the aggregator runs {max} jobs already, which is all it can; wait until one ends");
+    /// `holders`: who has most of them.
+    pub(crate) fn too_many_jobs(max: usize, holders: &str) -> Refusal {
+        let message = format!(
+            "the aggregator runs {max} jobs already, which is all it can ({holders}); wait until one ends"
+        );
         Refusal::new(RefusalKind::TooManyJobs, &[], message)
+    }
+
+    /// A holder would have more than its share. `held`: the holder and its jobs.
+    pub(crate) fn over_share(kind: RefusalKind, held: String, share: String) -> Refusal {
+        let message = format!(
+            "{held}, and has a share of {share}: wait until one of its jobs ends, or raise `sumac-agg serve \
+             --share`"
+        );
+        Refusal::new(kind, &[], message)
+    }
+
+    /// All job numbers have had all epochs.
+    pub(crate) fn spent() -> Refusal {
+        let what = "its slots have seen as many jobs as they can tell apart; `sumac-agg detach` and attach it anew, \
+                    or restart the switch, then start `sumac-agg serve` again";
+        Refusal::plane(what)
     }
 
     pub(crate) fn no_aggregator() -> Refusal {

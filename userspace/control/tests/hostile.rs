@@ -9,7 +9,7 @@ mod server;
 use std::time::Duration;
 
 use plane::FakePlane;
-use server::{HANGS, SECRET, Server, StateDir, request, with};
+use server::{HANGS, SECRET, Server, StateDir, refusal, request, with};
 use sumac_control::{DenialKind, JoinError, MemberState, join};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -31,6 +31,30 @@ async fn a_wrong_secret_is_denied_and_changes_nothing() {
     assert!(server.plane.calls().is_empty());
     let right = join(&server.endpoint(), request(0, 1)).await.unwrap();
     assert_eq!(right.grant().terms.epoch, 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_counts_for_the_host_of_its_connection_and_the_user_of_its_trainer() {
+    let server = Server::start(FakePlane::new(100)).await;
+    // It has 64 slots, and another data address than the connection's.
+    let refused = refusal(&server.endpoint(), request(0, 1)).await.message;
+    assert!(refused.contains("host 127.0.0.1 holds no job, and has a share of 50 of 100 slots"), "{refused}");
+    let of_user = |job: String| {
+        let mut asked = with(request(0, 2), |spec| spec.job = job);
+        asked.host.user = 7;
+        asked
+    };
+    let waiting: Vec<_> = (0..64)
+        .map(|index| {
+            let (endpoint, asked) = (server.endpoint(), of_user(format!("waits {index}")));
+            tokio::spawn(async move { join(&endpoint, asked).await })
+        })
+        .collect();
+    server::until(|| server.missing().len() == 64).await;
+    let refused = refusal(&server.endpoint(), of_user("one more".into())).await.message;
+    assert!(refused.contains("user 7 of host 127.0.0.1 is a worker of 64 jobs"), "{refused}");
+    waiting.iter().for_each(|join| join.abort());
     server.stop().await;
 }
 

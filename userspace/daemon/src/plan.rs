@@ -16,6 +16,8 @@ pub(crate) struct Plan {
     pub(crate) endpoint: Endpoint,
     pub(crate) spec: JobSpec,
     pub(crate) checksum: bool,
+    /// The user whose trainer opens the job.
+    pub(crate) user: u32,
 }
 
 impl Plan {
@@ -42,6 +44,6 @@ impl Planner {
         };
         let spec = complete(&open.spec, &defaults)?;
         let endpoint = control_planes.endpoint(config, open, credentials)?;
-        Ok(Plan { endpoint, spec, checksum: config.checksum })
+        Ok(Plan { endpoint, spec, checksum: config.checksum, user: credentials.uid })
     }
 }

@@ -67,7 +67,7 @@ class Lab:
     def _start_all(self, secret: pathlib.Path) -> None:
         state = str(self.path / "aggregator")
         self._spawn(
-            "sumac-agg", "serve", "--state-dir", state, "--plane", "host", "--slots", "1024", "--elements", "352",
+            "sumac-agg", "serve", "--state-dir", state, "--plane", "host", "--slots", "1024", "--share", "100", "--elements", "352",
             "--base-port", str(self.base_port), "--listen", f"{self._net}.1:48600", "--data-ip", f"{self._net}.1", "--secret-file", str(secret),
             "--dynamic-slots", "64", "--rack-secret-file", str(secret), "--metrics", self.aggregator_metrics,
         )

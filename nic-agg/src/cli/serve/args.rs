@@ -97,6 +97,11 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, conflicts_with = "parent")]
     pub(super) longest_wait: u64,
 
+    /// Part of all job numbers and slots that one host, user or secret may hold, in percent; 100: all
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, conflicts_with = "parent")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(super) share: u64,
+
     /// Address at which Prometheus scrapes metrics; without it there are none
     #[arg(long, value_name = "IP:PORT")]
     pub(super) metrics: Option<SocketAddr>,

@@ -67,7 +67,10 @@ impl Args {
             state_dir: self.state.path(),
             stealing: !self.no_reassignment,
             rejoin_grace: Duration::from_secs(self.rejoin_grace),
-            join_limits: JoinLimits { longest_wait: Duration::from_secs(self.longest_wait) },
+            join_limits: JoinLimits {
+                longest_wait: Duration::from_secs(self.longest_wait),
+                share_percent: self.share,
+            },
         }))
     }
 

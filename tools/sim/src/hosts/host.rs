@@ -212,11 +212,15 @@ impl SimHost {
             max_elements: 352,
             max_shards: 2,
             checksum: false,
+            user: 0,
         };
         let worker =
             WorkerInstall { ip: self.ip, port: AGGREGATOR.port(), mac: [0; 6], local_ip: *AGGREGATOR.ip() };
         let asked = JoinRequest { spec: found.spec.clone(), host };
-        match coordinator.join(std::time::Duration::from_nanos(now), &Join { asked, worker, rack: None }) {
+        match coordinator.join(
+            std::time::Duration::from_nanos(now),
+            &Join { asked, worker, rack: None, holders: Vec::new() },
+        ) {
             Ok(member) => found.member = Some(member),
             Err(refusal) => {
                 let error = sumac_control::JoinError::Refused(refusal);

@@ -5,7 +5,6 @@
 use super::{
     Coordinator,
     ids::{MemberId, RackId, RunId},
-    names::Names,
     orders::{Action, Replaced},
     rack::Rack,
     record::Record,
@@ -77,7 +76,7 @@ impl Coordinator {
                 "rank {rank} joined at another aggregator before; let it join there again"
             ));
         }
-        if self.names.is_spent(run.job) { Err(Names::spent()) } else { Ok(()) }
+        if self.names.is_spent(run.job) { Err(Refusal::spent()) } else { Ok(()) }
     }
 
     pub(super) fn replace(&mut self, now: Time, id: RunId, request: &Join) -> Option<MemberId> {

@@ -3,6 +3,7 @@
 use super::{
     Coordinator, MAX_MISSED_FAILURES,
     agreement::Limits,
+    holder::Holder,
     hosts::HOSTS_TIMEOUT,
     ids::{MemberId, RunId},
     layout::Layout,
@@ -18,7 +19,7 @@ use crate::{
     plane::{LastEpoch, PlaneInfo, PlaneKind},
     pool::{Pool, Range},
 };
-use std::net::SocketAddrV4;
+use std::{collections::BTreeMap, net::SocketAddrV4};
 use sumac_job::{JobTerms, Mode, OperationOrder};
 
 /// Slots of a lane while the workers measure: the most that they may turn out to need. The second: less is
@@ -301,7 +302,10 @@ impl Coordinator {
 
     fn start(&mut self, id: RunId) -> Result<(), Refusal> {
         let Some(run) = self.runs.get(&id) else { return Ok(()) };
-        let job = self.names.assign(&run.name, &self.kept())?;
+        let parts = run.parts();
+        self.check_numbers(&parts, None)?;
+        let job = self.names.assign(&run.name, &self.kept()).map_err(|why| self.no_number(why))?;
+        let Some(run) = self.runs.get(&id) else { return Ok(()) };
         let hosts = self.choose_hosts(run)?;
         let (mut terms, limits) = self.terms(run, &hosts)?;
         let below: Vec<_> = run.members.values().map(|member| member.rack).collect();
@@ -311,7 +315,7 @@ impl Coordinator {
         let asked = run.members.values().find_map(|member| member.asked.lane_slots());
         let (shared, range) = match terms.mode {
             Mode::Dynamic => (Some(self.share(run, &mut terms, &limits, hosts)?), None),
-            Mode::Static => (None, Some(self.find_room(asked, &mut terms, &limits)?)),
+            Mode::Static => (None, Some(self.find_room(asked, &mut terms, &limits, &parts)?)),
             Mode::Direct => {
                 terms.slots_reason = "a direct job has none".into();
                 let address = |member: &Member| SocketAddrV4::new(member.worker.ip, member.worker.port);
@@ -326,7 +330,7 @@ impl Coordinator {
             name.on_plane = Some(id);
         }
         (run.terms, run.range, run.layout, run.shared) = (Some(terms), range, layout, shared);
-        (run.job, run.racks) = (job, racks);
+        (run.job, run.racks, run.holders) = (job, racks, parts.into_iter().collect());
         run.install = InstallState::Installed;
         run.enter(Phase::Installing);
         self.actions.extend(run.order(self.stealing).map(|order| Action::Install(id, order)));
@@ -338,18 +342,29 @@ impl Coordinator {
         asked: Option<u32>,
         terms: &mut JobTerms,
         limits: &Limits,
+        parts: &BTreeMap<Holder, u64>,
     ) -> Result<Range, Refusal> {
         let lanes = u32::from(terms.lanes());
+        let share = self.slots_left(parts);
+        let beyond = |wanted: u32| share.as_ref().filter(|(left, _)| wanted > *left);
         if let Some(lane) = asked {
             let wanted = lane.saturating_mul(lanes);
+            if let Some((_, holder)) = beyond(wanted) {
+                return Err(self.over_slots(wanted, holder));
+            }
             terms.slots = lane;
             terms.slots_reason = "asked for when the job was opened".into();
             return self.pool.take(wanted, limits.slots).ok_or_else(|| self.full(wanted, limits.slots));
         }
         let [most, fewest] = PROVISIONAL;
-        let mut sizes =
+        let sizes =
             std::iter::successors(Some(most), |lane| Some(lane / 2)).take_while(|lane| *lane >= fewest);
-        let found = sizes.find_map(|lane| Some((lane, self.pool.take(lane * lanes, limits.slots)?)));
+        let found = sizes
+            .filter(|lane| beyond(lane * lanes).is_none())
+            .find_map(|lane| Some((lane, self.pool.take(lane * lanes, limits.slots)?)));
+        if let Some((_, holder)) = beyond(fewest * lanes) {
+            return Err(self.over_slots(fewest * lanes, holder));
+        }
         let (lane, range) = found.ok_or_else(|| self.full(fewest * lanes, limits.slots))?;
         (terms.slots, terms.is_measured) = (lane, false);
         Ok(range)

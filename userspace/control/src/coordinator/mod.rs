@@ -12,6 +12,7 @@
 mod agreement;
 mod diagnosis;
 mod failover;
+mod holder;
 mod hosts;
 mod ids;
 mod join_limits;
@@ -30,6 +31,7 @@ mod racks;
 mod record;
 mod restore;
 mod run;
+mod shares;
 mod standstill;
 #[cfg(test)]
 mod tests;
@@ -40,10 +42,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use rand::RngCore;
 use sumac_job::Mode;
-use sumac_wire::{CLASSES, MAX_WORKERS};
+use sumac_wire::{CLASSES, MAX_JOBS, MAX_WORKERS};
 
 pub use self::{
     agreement::{DEFAULT_WINDOW, DYNAMIC_SCALE},
+    holder::Holder,
     ids::{MemberId, RackId, RunId},
     join_limits::JoinLimits,
     layout::{Child, Layout, Position},
@@ -55,7 +58,8 @@ pub use self::{
     time::{PLANE_TIMEOUT, SILENCE_TIMEOUT, Time},
 };
 use self::{
-    names::Names,
+    holder::parts,
+    names::{Names, NoNumber},
     rack::Rack,
     run::{InstallState, Member, Phase, Run},
 };
@@ -105,6 +109,7 @@ impl Coordinator {
     /// A worker joins. The answer comes with [`Coordinator::status`].
     pub fn join(&mut self, now: Time, request: &Join) -> Result<MemberId, Refusal> {
         self.check(request)?;
+        self.check_places(request)?;
         if let Some(run) = self.vacated_run(request) {
             self.check_vacated(run, request)?;
             return self.replace(now, run, request).ok_or_else(Refusal::stopping);
@@ -230,7 +235,7 @@ impl Coordinator {
 
     fn new_run(&mut self, request: &Join) -> Result<RunId, Refusal> {
         self.check_room(request)?;
-        self.names.check_free(&request.asked.spec.job, &self.kept())?;
+        self.check_number(request)?;
         let id = RunId(self.next_run);
         self.names.begin(&request.asked.spec.job, id);
         self.next_run += 1;
@@ -250,6 +255,22 @@ impl Coordinator {
         let is_enough =
             self.pool.largest(u32::MAX) >= wanted || own.is_some_and(|range| range.slots >= wanted);
         if is_enough { Ok(()) } else { Err(self.full(wanted, u32::MAX)) }
+    }
+
+    /// Refuses early what would have no number when all ranks are there, but for the number of the job's own
+    /// earlier incarnation.
+    fn check_number(&self, request: &Join) -> Result<(), Refusal> {
+        let name = &request.asked.spec.job;
+        self.names.check_free(name, &self.kept()).map_err(|why| self.no_number(why))?;
+        let earlier = self.names.get(name).and_then(|name| name.on_plane);
+        self.check_numbers(&parts(&request.holders, request.asked.spec.world), earlier)
+    }
+
+    fn no_number(&self, why: NoNumber) -> Refusal {
+        match why {
+            NoNumber::Spent => Refusal::spent(),
+            NoNumber::Taken => Refusal::too_many_jobs(MAX_JOBS - 1, &self.holders_of_numbers()),
+        }
     }
 
     fn full(&self, wanted: u32, limit: u32) -> Refusal {

@@ -12,7 +12,15 @@ use std::collections::{HashMap, HashSet};
 use sumac_wire::MAX_JOBS;
 
 use super::ids::RunId;
-use crate::{failure::Refusal, plane::LastEpoch};
+use crate::plane::LastEpoch;
+
+/// The reason that a run gets no job number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoNumber {
+    /// All have had all incarnations that slots can tell apart.
+    Spent,
+    Taken,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Name {
@@ -65,12 +73,6 @@ impl Names {
         self.epochs.get(usize::from(job)).is_none_or(|epoch| *epoch == u16::MAX)
     }
 
-    pub fn spent() -> Refusal {
-        let what = "its slots have seen as many jobs as they can tell apart; `sumac-agg detach` and attach it anew, or \
-                    restart the switch, then start `sumac-agg serve` again";
-        Refusal::plane(what)
-    }
-
     pub fn get(&self, name: &str) -> Option<&Name> {
         self.names.get(name)
     }
@@ -116,7 +118,7 @@ impl Names {
     }
 
     /// Refuses a run of `name` that would have no number even if all of its ranks were there.
-    pub fn check_free(&self, name: &str, kept: &HashSet<u16>) -> Result<(), Refusal> {
+    pub fn check_free(&self, name: &str, kept: &HashSet<u16>) -> Result<(), NoNumber> {
         let is_held = |job: u16| {
             let mut others = self.names.iter().filter(|(other, _)| *other != name);
             others.any(|(_, other)| other.job == Some(job) && other.on_plane.is_some())
@@ -126,7 +128,7 @@ impl Names {
 
     /// Returns the job number of a run of `name` that is about to be installed, none of those that parameter
     /// hosts have `kept`: that of the name's last run, else a free one, else that of the longest idle name.
-    pub fn assign(&mut self, name: &str, kept: &HashSet<u16>) -> Result<u16, Refusal> {
+    pub fn assign(&mut self, name: &str, kept: &HashSet<u16>) -> Result<u16, NoNumber> {
         let own = self.names.get(name).and_then(|name| name.job);
         let job = match own.filter(|own| self.usable(kept).any(|job| job == *own)) {
             Some(own) => own,
@@ -156,10 +158,10 @@ impl Names {
         job
     }
 
-    fn no_number(&self) -> Refusal {
+    fn no_number(&self) -> NoNumber {
         match (1..MAX_JOBS as u16).all(|job| self.is_spent(job)) {
-            true => Names::spent(),
-            false => Refusal::too_many_jobs(MAX_JOBS - 1),
+            true => NoNumber::Spent,
+            false => NoNumber::Taken,
         }
     }
 }
@@ -168,7 +170,7 @@ impl Names {
 mod tests {
     use super::*;
 
-    fn start(names: &mut Names, name: &str, run: u64) -> Result<u16, Refusal> {
+    fn start(names: &mut Names, name: &str, run: u64) -> Result<u16, NoNumber> {
         names.begin(name, RunId(run));
         names.check_free(name, &HashSet::new())?;
         let job = names.assign(name, &HashSet::new())?;
@@ -201,7 +203,7 @@ mod tests {
         assert_eq!(start(&mut names, "a", 1), Ok(2), "the name goes on under another number");
         assert_eq!(start(&mut names, "b", 2), Ok(3), "and nobody gets the spent one");
         names.raise(&(1..MAX_JOBS as u16).map(spent).collect::<Vec<_>>());
-        assert_eq!(start(&mut names, "c", 3), Err(Names::spent()));
+        assert_eq!(start(&mut names, "c", 3), Err(NoNumber::Spent));
     }
 
     #[test]
@@ -210,7 +212,7 @@ mod tests {
         for index in 1..MAX_JOBS {
             assert_eq!(start(&mut names, &index.to_string(), 0), Ok(index as u16));
         }
-        assert_eq!(start(&mut names, "one more", 0), Err(Refusal::too_many_jobs(MAX_JOBS - 1)));
+        assert_eq!(start(&mut names, "one more", 0), Err(NoNumber::Taken));
         assert_eq!(names.check_free("7", &HashSet::new()), Ok(()), "its own will be free");
         for idle in ["5", "3"] {
             end(&mut names, idle, 0);

@@ -10,6 +10,7 @@ use sumac_job::PathMeasure;
 use sumac_job::{JobTerms, Placement};
 
 use super::{
+    holder::Holder,
     ids::{MemberId, RackId},
     layout::Layout,
     log::EventLog,
@@ -34,6 +35,8 @@ pub struct Join {
     pub worker: WorkerInstall,
     /// The rack through which it joins; `None`: at this aggregator itself.
     pub rack: Option<RackId>,
+    /// Its part of the job counts for them.
+    pub holders: Vec<Holder>,
 }
 
 impl Join {
@@ -66,6 +69,9 @@ pub(super) struct Member {
     pub worker: WorkerInstall,
     /// The rack that its aggregator is of; none: this aggregator itself.
     pub rack: Option<RackId>,
+    /// Of a job that waits; see [`Run::holders`].
+    #[serde(skip)]
+    pub holders: Vec<Holder>,
     #[serde(skip)]
     pub waits_until: Time,
     #[serde(skip)]
@@ -91,6 +97,7 @@ impl Member {
             asked: request.asked.clone(),
             worker: request.worker.clone(),
             rack: request.rack,
+            holders: request.holders.clone(),
             waits_until,
             seen: now,
             departed: false,
@@ -156,6 +163,9 @@ pub(super) struct Run {
     /// The address to which each rank sends; known once it runs.
     pub placements: Vec<Placement>,
     pub range: Option<Range>,
+    /// The parts of its number and slots that count for each holder, from the start on.
+    #[serde(default)]
+    pub holders: Vec<(Holder, u64)>,
     /// The planes are giving it the number of slots that was measured.
     #[serde(skip)]
     pub is_resizing: bool,

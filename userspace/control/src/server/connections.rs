@@ -25,6 +25,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{outdated, stats::ServerStats};
 use crate::{
+    MAX_OF_ONE_ADDRESS,
     coordinator::RackId,
     frames::{self, GRPC_ALPN},
     message::{ClientMessage, Denial, Hello, ServerMessage},
@@ -32,7 +33,6 @@ use crate::{
 };
 
 const MAX_CONNECTIONS: usize = 1024;
-const MAX_OF_ONE_ADDRESS: usize = 128;
 /// Connections that are not authenticated yet.
 const MAX_STRANGERS: usize = 256;
 /// Connections of a rack for its workers, besides those.

@@ -7,12 +7,12 @@ use tokio::time::{interval, timeout};
 
 use super::{
     connections::{Inbound, Peer, Queue, SessionHandler, Ticket},
-    shared::Shared,
+    shared::{Secrets, Shared},
 };
 use crate::{
     Refusal, Secret,
     client::connection::ALIVE_INTERVAL,
-    coordinator::{Join, MemberId, Outcome, RackEntry, RackId},
+    coordinator::{Holder, Join, MemberId, Outcome, RackEntry, RackId},
     events::printable,
     frames::FrameError,
     message::{
@@ -248,7 +248,8 @@ impl Shared {
         let host = &asked.host;
         let ip = if host.data_ip.is_unspecified() { caller.peer } else { host.data_ip };
         let worker = WorkerInstall { ip, port: host.data_port, mac: host.mac, local_ip: caller.local };
-        let request = Join { asked, worker, rack: caller.rack };
+        let holders = self.holders(caller.peer, &asked);
+        let request = Join { asked, worker, rack: caller.rack, holders };
         let joined = self.repair_journal().map_err(|why| Refusal::journal(&why)).and_then(|()| {
             let id = self.update(|coordinator, now| coordinator.join(now, &request))?;
             // A worker that was to replace another is no member if that is not on the disk.
@@ -273,6 +274,15 @@ impl Shared {
                 Err(Status::Over(End::Refused(refusal)))
             }
         }
+    }
+
+    /// Whoever a worker's part of a job counts for. Root is no user but its host's administrator.
+    fn holders(&self, host: Ipv4Addr, asked: &JoinRequest) -> Vec<Holder> {
+        let (Secrets { jobs, .. }, name) = (&self.secrets, &asked.spec.job);
+        let user = Some(asked.host.user).filter(|user| *user != 0);
+        let secret =
+            (!jobs.is_empty()).then(|| Holder::Secret(jobs.get_key_value(name).map(|(job, _)| job.clone())));
+        [Some(Holder::Host(host)), user.map(Holder::User), secret].into_iter().flatten().collect()
     }
 
     fn next_message(&self, id: MemberId, sent: &mut Sent) -> Option<ServerMessage> {

@@ -214,6 +214,7 @@ pub fn request(rank: u16, world: u16) -> JoinRequest {
         max_elements: 352,
         max_shards: 1,
         checksum: true,
+        user: 0,
     };
     JoinRequest { spec, host }
 }

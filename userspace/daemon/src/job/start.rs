@@ -78,6 +78,7 @@ impl JobTask {
             max_elements,
             max_shards: backend.datapath.shards,
             checksum: self.plan.checksum,
+            user: self.plan.user,
         };
         sumac_control::join(endpoint, JoinRequest { spec, host })
             .await

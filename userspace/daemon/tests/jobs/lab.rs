@@ -119,7 +119,7 @@ impl Aggregator {
             state_dir: state_dir.to_owned(),
             stealing: true,
             rejoin_grace,
-            join_limits: JoinLimits::default(),
+            join_limits: JoinLimits::NONE,
         };
         let listen = || runtime.block_on(Listening::open(address, plane.clone(), options.clone())).ok();
         let listening = retry(listen);

@@ -13,6 +13,7 @@ mod random;
 mod random_dynamic;
 mod replacement;
 mod restart;
+mod shares;
 mod standstill;
 mod switch;
 
@@ -78,6 +79,7 @@ fn request(job: &str, rank: u16, world: u16) -> Join {
         max_elements: 352,
         max_shards: 2,
         checksum: true,
+        user: 0,
     };
     let worker = WorkerInstall {
         ip: Ipv4Addr::new(10, 77, rank as u8, 2),
@@ -85,7 +87,7 @@ fn request(job: &str, rank: u16, world: u16) -> Join {
         mac: [2; 6],
         local_ip: Ipv4Addr::new(10, 77, rank as u8, 1),
     };
-    Join { asked: JoinRequest { spec, host }, worker, rack: None }
+    Join { asked: JoinRequest { spec, host }, worker, rack: None, holders: Vec::new() }
 }
 
 /// The same with another request.
@@ -246,8 +248,9 @@ impl World {
         let terms = &order.terms;
         assert!(!self.used.contains(&(terms.job, terms.epoch)), "an incarnation is used twice");
         self.used.push((terms.job, terms.epoch));
-        if terms.is_dynamic() {
-            assert_eq!((order.first_slot, order.stealing), (0, false), "it has no slots of its own");
+        if terms.is_dynamic() || terms.is_direct() {
+            let steals = order.stealing && terms.is_dynamic();
+            assert_eq!((order.first_slot, steals), (0, false), "it has no slots of its own");
             let before = self.plane.insert(terms.job, (run, 0, 0));
             return assert_eq!(before, None, "the earlier incarnation is still there");
         }
@@ -291,10 +294,10 @@ impl World {
         };
         self.seed += 1;
         let random = Box::new(ChaCha8Rng::seed_from_u64(self.seed));
-        let grace = self.coordinator.rejoin_grace;
+        let (grace, limits) = (self.coordinator.rejoin_grace, self.coordinator.join_limits);
         self.coordinator =
             Coordinator::restore(self.now, self.info.clone(), self.instance, &taken, restart, random);
-        self.coordinator.rejoin_grace = grace;
+        (self.coordinator.rejoin_grace, self.coordinator.join_limits) = (grace, limits);
         self.disk = opened.map(|(disk, journal)| {
             let recorder = Recorder::new(journal, self.now, &mut self.coordinator);
             (disk, recorder)
