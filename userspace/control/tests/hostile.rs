@@ -54,7 +54,7 @@ async fn a_job_counts_for_the_host_of_its_connection_and_the_user_of_its_trainer
     server::until(|| server.missing().len() == 64).await;
     let refused = refusal(&server.endpoint(), of_user("one more".into())).await.message;
     assert!(refused.contains("user 7 of host 127.0.0.1 is a worker of 64 jobs"), "{refused}");
-    waiting.iter().for_each(|join| join.abort());
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
     server.stop().await;
 }
 
