@@ -16,8 +16,8 @@ pub(crate) enum TaskEvent {
 /// A request to a job's task to stand still.
 #[derive(Debug)]
 pub(crate) struct Freeze {
-    /// An error names what has to end first.
-    pub(crate) frozen: oneshot::Sender<Result<SuspendedMember, String>>,
+    /// `None` while the job waits for its workers. An error names what has to end first.
+    pub(crate) frozen: oneshot::Sender<Result<Option<SuspendedMember>, String>>,
     /// Dropped, the task goes on.
     pub(crate) release: oneshot::Receiver<HandedOver>,
 }

@@ -49,7 +49,7 @@ impl Host {
         let executed = self.check_command(connection, &command, has_file).and_then(|()| {
             match command {
                 Command::Hello(hello) => self.hello(connection, id, &hello, out),
-                Command::Open(open) => self.open(connection, id, open, resources, out),
+                Command::Open(open) => self.open(now, at, open, resources, out),
                 Command::Register(register) => {
                     return self
                         .register(connection, &register, has_file)
@@ -146,8 +146,8 @@ impl Host {
     /// Opens a job. The reply follows once all workers have joined.
     fn open(
         &mut self,
-        connection: ConnectionId,
-        id: u64,
+        now: Nanos,
+        (connection, id): (ConnectionId, u64),
         open: Open,
         resources: &mut dyn Resources,
         out: &mut Vec<Output>,
@@ -175,6 +175,7 @@ impl Host {
             uid: credentials.map_or(0, |credentials| credentials.uid),
             opener: (connection, handle),
             request: id,
+            asked: now,
             open,
             phase,
             has_handle: true,

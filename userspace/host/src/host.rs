@@ -1,6 +1,7 @@
 //! The core of a host: its state, its connections, and the look-ups that its parts share.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sumac_api::{Code, Event, Failure, Limits, Outbound};
@@ -233,10 +234,24 @@ impl Host {
         self.state.operations.iter().filter_map(|(key, operation)| Some((*key, operation.word.as_ref()?)))
     }
 
-    /// Returns the names of jobs that are being opened, or end.
+    /// Returns the time that a job has waited for its workers until now.
+    #[must_use]
+    pub fn waited(&self, now: Nanos, job: JobId) -> Duration {
+        let asked = self.state.jobs.get(&job).map_or(now, |job| job.asked);
+        Duration::from_nanos(now.saturating_sub(asked))
+    }
+
+    /// Starts the tasks of jobs anew that wait for their workers, in a daemon that has taken them over.
+    pub fn restart_opens(&self, out: &mut Vec<Output>) {
+        let joining = self.state.jobs.iter().filter(|(_, job)| job.is_joining());
+        out.extend(joining.map(|(job, _)| Output::Start { job: *job }));
+    }
+
+    /// Returns the names of jobs that end, or whose workers have joined and that are not open yet.
     #[must_use]
     pub fn unsettled(&self) -> Vec<String> {
-        let is_settled = |job: &Job| job.phase == JobPhase::Open && job.end.is_none();
+        let is_open = |job: &Job| job.phase == JobPhase::Open && job.end.is_none();
+        let is_settled = |job: &Job| is_open(job) || job.is_joining();
         let unsettled = self.state.jobs.values().filter(|job| !is_settled(job));
         unsettled.map(|job| job.name.clone()).collect()
     }

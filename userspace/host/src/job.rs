@@ -16,7 +16,7 @@ use crate::late::LateWorkers;
 use crate::log::Log;
 use crate::named::Named;
 use crate::watch::Watch;
-use crate::{ConnectionId, JobId, Output};
+use crate::{ConnectionId, JobId, Nanos, Output};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum JobPhase {
@@ -39,6 +39,8 @@ pub(crate) struct Job {
     /// The connection that has opened it, its handle there, and the request.
     pub(crate) opener: (ConnectionId, u64),
     pub(crate) request: u64,
+    /// The time of the request.
+    pub(crate) asked: Nanos,
     /// The trainer's request, from which another daemon makes the control plane's address and the secret
     /// again.
     pub(crate) open: Open,
@@ -110,6 +112,12 @@ pub struct JobSummary {
 }
 
 impl Job {
+    /// Returns whether it waits for its name or for its workers: nothing is begun.
+    pub(crate) fn is_joining(&self) -> bool {
+        let is_begun = matches!(self.phase, JobPhase::Open | JobPhase::Leaving) || self.running.is_some();
+        !is_begun && self.end.is_none()
+    }
+
     /// Sets its end, unless it has one.
     pub(crate) fn end_with(&mut self, job: JobId, end: JobEnd, out: &mut Vec<Output>) {
         if self.end.is_none() && self.phase != JobPhase::Leaving {

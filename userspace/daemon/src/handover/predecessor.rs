@@ -232,7 +232,9 @@ fn settle(parts: &Parts) -> Result<(), String> {
             return Ok(());
         }
         if Instant::now() >= deadline {
-            return Err(format!("jobs {unsettled:?} are being opened or closed; try again later"));
+            return Err(format!(
+                "jobs {unsettled:?} have just been opened, or are being closed; try again later"
+            ));
         }
         std::thread::sleep(SETTLE_PAUSE);
     }
@@ -292,7 +294,9 @@ impl Frozen<'_> {
         let (host, mappings) = state.core.call(|host, arena, _| {
             let unsettled = host.unsettled();
             if !unsettled.is_empty() {
-                return Err(format!("jobs {unsettled:?} are being opened or closed; try again later"));
+                return Err(format!(
+                    "jobs {unsettled:?} have just been opened, or are being closed; try again later"
+                ));
             }
             descriptors.extend(handles(host, arena)?);
             let (mappings, holders) = mappings(host, arena, own)?;
@@ -337,7 +341,8 @@ impl Frozen<'_> {
             let answered = state.runtime.block_on(async { timeout(FREEZE_TIMEOUT, answered).await });
             match answered {
                 Ok(Ok(member)) => {
-                    members.push((id, member.map_err(|problem| format!("job {name:?}: {problem}"))?));
+                    let member = member.map_err(|problem| format!("job {name:?}: {problem}"))?;
+                    members.extend(member.map(|member| (id, member)));
                 }
                 Ok(Err(_)) | Err(_) => return Err(format!("job {name:?} is ending")),
             }

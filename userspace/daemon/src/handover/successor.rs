@@ -250,6 +250,7 @@ impl Resumed {
         }
         sessions.into_iter().for_each(Session::start);
         self.context.backend.datapath.thaw();
+        self.context.core.call(|host, _, out| host.restart_opens(out));
     }
 }
 

@@ -102,7 +102,7 @@ impl<'a> EventLoop<'a> {
         }
         self.post();
         let Some(suspended) = self.suspended.take() else { return false };
-        let _ = frozen.send(Ok(suspended.clone()));
+        let _ = frozen.send(Ok(Some(suspended.clone())));
         if let Ok(HandedOver) = release.await {
             return true;
         }

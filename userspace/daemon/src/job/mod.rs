@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use self::start::Channels;
 use self::task::blocking;
 pub(crate) use self::task::{JobContext, JobTask};
-use crate::job_events::TaskEvent;
+use crate::job_events::{Freeze, HandedOver, TaskEvent};
 use crate::spans::JobSpans;
 use crate::sync::monotonic_ns;
 
@@ -41,10 +41,19 @@ impl JobTask {
 
     async fn run(self, mut events: UnboundedReceiver<TaskEvent>) {
         let core = &self.context.core;
-        let opened = tokio::select! {
-            opened = self.join() => opened,
-            // Before the handshake its trainer may disconnect.
-            _ = self.interrupted() => return core.remove_job(self.id),
+        let opened = loop {
+            tokio::select! {
+                opened = self.join() => break opened,
+                // Before the handshake its trainer may disconnect.
+                _ = self.interrupted() => return core.remove_job(self.id),
+                // The rank is free while the job stands still; whoever goes on joins anew.
+                Some(TaskEvent::Freeze(Freeze { frozen, release })) = events.recv() => {
+                    let _ = frozen.send(Ok(None));
+                    if let Ok(HandedOver) = release.await {
+                        return;
+                    }
+                }
+            }
         };
         let mut member = match opened {
             Ok(joined) => joined,

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::task::{JobTask, blocking};
 use crate::job_events::TaskEvent;
 use crate::path;
+use crate::sync::monotonic_ns;
 
 /// The time that an open waits for the end of a job of the same name, which may be leaving its coordinator.
 const NAME_TIMEOUT: Duration = Duration::from_secs(3);
@@ -63,7 +64,10 @@ impl JobTask {
     /// Takes the job's name, and joins the other workers.
     pub(super) async fn join(&self) -> Result<Member, Failure> {
         self.take_name().await?;
-        let (spec, endpoint) = (self.plan.spec.clone(), &self.plan.endpoint);
+        let (mut spec, endpoint) = (self.plan.spec.clone(), &self.plan.endpoint);
+        // It may have waited in another daemon.
+        let waited = self.context.core.call(|host, _, _| host.waited(monotonic_ns(), self.id));
+        spec.timeout_s = spec.timeout_s.map(|timeout| (timeout - waited.as_secs_f64()).max(0.0));
         let backend = &self.context.backend;
         let local = backend.local();
         let mut max_elements = path::words_to(endpoint.address).min(backend.most_words());

@@ -4,19 +4,15 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{WORLD, seed, train};
 use crate::common::{Raw, memfd};
 use crate::lab::{Kind, Lab};
 use crate::quotas::as_another_user;
-use serde_json::json;
 use sumac_client::Mode;
 use sumac_daemon::config::Config;
 use sumac_daemon::{Daemon, DaemonError, Versions};
-
-/// The time in which a session reads a command on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// The configuration of a successor, as a variable of its environment: TOML.
 const SUCCESSOR: &str = "SUMAC_TEST_SUCCESSOR";
@@ -51,20 +47,8 @@ fn another_version_or_setting_is_refused_before_anything_is_touched() {
 }
 
 #[test]
-fn jobs_that_are_opened_or_summed_here_are_named() {
+fn jobs_that_are_summed_here_are_named() {
     let lab = Lab::co_located(Kind::Host { shared: 256 }, usize::from(WORLD));
-    let mut raw = Raw::greeted(&lab.hosts[1].1);
-    raw.send(json!({"cmd": "open", "job": "half open", "rank": 0, "world": 2}), &[]);
-    // Until the session has read the command a takeover succeeds; it is given up before it starts.
-    let deadline = Instant::now() + LIMIT;
-    let is_named = || match Daemon::prepare_takeover(lab.config_of(1, ""), Versions::own()) {
-        Ok(_) => false,
-        Err(error) => error.to_string().contains("half open"),
-    };
-    while !is_named() {
-        assert!(Instant::now() < deadline, "the job that is being opened is never named");
-    }
-    drop(raw);
     let training = train(&lab, "hosted", seed(), |o| o.mode(Mode::Dynamic));
     // The first host is also the parameter host.
     let refused = refusal(lab.config_of(0, ""), Versions::own());

@@ -8,7 +8,8 @@ use crate::common::{Raw, code};
 use crate::kinds::tensor;
 use crate::lab::{Kind, Lab};
 use serde_json::{Value, json};
-use sumac_client::{Mode, OpOptions, OperationOrder, RecvOptions, SendOptions};
+use sumac_client::{JobOptions, Mode, OpOptions, OperationOrder, RecvOptions, SendOptions};
+use sumac_daemon::{Daemon, Versions};
 
 fn upgrade_all(lab: &mut Lab) {
     (0..lab.hosts.len()).for_each(|host| lab.upgrade(host, ""));
@@ -143,4 +144,21 @@ fn transfers_that_wait_for_their_other_end_go_on() {
     let received = one.post_recv(first.tensor::<i32>(10).unwrap(), 1, RecvOptions::default()).unwrap();
     assert_eq!(received.wait().unwrap().to_vec(), [7; 10]);
     back.wait().unwrap();
+}
+
+#[test]
+fn a_job_that_waits_for_its_workers_is_opened_after_two_handovers() {
+    let mut lab = Lab::new(usize::from(WORLD));
+    let mut raw = Raw::greeted(&lab.hosts[0].1);
+    let open = raw.send(json!({"cmd": "open", "job": "early", "rank": 0, "world": 2}), &[]);
+    // Commands are read in their order: it waits in the daemon.
+    assert!(raw.ask(json!({"cmd": "stats"}))["ok"].is_object());
+    lab.upgrade(0, "");
+    // A takeover that is given up has it wait on, too.
+    drop(Daemon::prepare_takeover(lab.config_of(0, ""), Versions::own()).unwrap());
+    lab.upgrade(0, "");
+    let job = lab.client(1).open(&JobOptions::new("early", 1, WORLD)).unwrap();
+    let (reply, eventfd) = raw.reply_to(open);
+    assert_eq!((reply["ok"]["world"].as_u64(), eventfd.len()), (Some(2), 1), "{reply}");
+    drop((raw, job));
 }
