@@ -19,15 +19,20 @@ pub const ALPN: &[u8] = b"sumac-control/1";
 pub const GRPC_ALPN: &[u8] = b"h2";
 /// The longest message: a report of as many operations as are outstanding.
 pub const MAX_MESSAGE: usize = 2 << 20;
+/// The longest message of a connection that is not authenticated. Its first messages are short, and all such
+/// connections together hold few MiB of unfinished ones.
+pub const MAX_UNAUTHENTICATED: usize = 32 << 10;
 /// Messages that may wait to be sent.
 const QUEUE_LEN: usize = 256;
 /// Bytes that are read, or collected to be written, at once.
 const BATCH: usize = 16 << 10;
+/// A buffer that a long message has made larger than this is returned.
+const MAX_KEPT: usize = 4 * BATCH;
 
 #[derive(Debug, Error)]
 pub enum FrameError {
-    #[error("a message is longer than {MAX_MESSAGE} bytes")]
-    TooLong,
+    #[error("a message is longer than {0} bytes")]
+    TooLong(usize),
     #[error("not understood ({0}): are both sides of the same release?")]
     NotUnderstood(#[from] serde_json::Error),
     #[error("the connection ended within a message")]
@@ -56,14 +61,24 @@ impl<M: DeserializeOwned> Inbound<M> {
         }
     }
 
+    /// Limits the length of the messages from the next one on.
+    pub fn limit(&mut self, longest: usize) {
+        self.codec.set_max_frame_length(longest);
+    }
+
     /// The next message; `None` once the other side has ended the stream. After an error there are no more.
     /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<Result<M, FrameError>> {
         loop {
             match self.codec.decode(&mut self.buffer) {
-                Ok(Some(frame)) => return Some(serde_json::from_slice(&frame).map_err(FrameError::from)),
+                Ok(Some(frame)) => {
+                    if frame.len() > MAX_KEPT {
+                        self.buffer = BytesMut::from(&self.buffer[..]);
+                    }
+                    return Some(serde_json::from_slice(&frame).map_err(FrameError::from));
+                }
                 Ok(None) => {}
-                Err(_) => return Some(Err(FrameError::TooLong)),
+                Err(_) => return Some(Err(FrameError::TooLong(self.codec.max_frame_length()))),
             }
             match self.read().await {
                 Ok(0) => return (!self.buffer.is_empty()).then_some(Err(FrameError::Truncated)),
@@ -130,6 +145,9 @@ async fn write_all<M: Serialize>(
         }
         stream.write_all_buf(&mut buffer).await?;
         stream.flush().await?;
+        if buffer.capacity() > MAX_KEPT {
+            buffer = BytesMut::new();
+        }
     }
     stream.shutdown().await
 }
@@ -165,6 +183,27 @@ mod tests {
         }
         drop(outbound);
         assert!(inbound.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_limited_connection_holds_little_and_a_long_message_is_returned() {
+        let long = "x".repeat(MAX_MESSAGE - 2);
+        let (near, far) = tokio::io::duplex(BATCH);
+        let mut tasks = JoinSet::new();
+        let (mut inbound, _unused) = open::<String, String>(far, &mut tasks);
+        let (_unused, outbound) = open::<String, String>(near, &mut tasks);
+        inbound.limit(MAX_UNAUTHENTICATED);
+        outbound.send("a first one".into()).await.unwrap();
+        assert!(inbound.next().await.unwrap().is_ok());
+        inbound.limit(MAX_MESSAGE);
+        outbound.send(long.clone()).await.unwrap();
+        assert_eq!(inbound.next().await.unwrap().unwrap(), long);
+        assert!(inbound.buffer.capacity() <= MAX_KEPT, "{}", inbound.buffer.capacity());
+        inbound.limit(MAX_UNAUTHENTICATED);
+        outbound.send(long).await.unwrap();
+        let refused = inbound.next().await.unwrap().unwrap_err();
+        assert!(refused.to_string().contains("longer than 32768 bytes"), "{refused}");
+        assert!(inbound.buffer.capacity() <= MAX_KEPT, "{}", inbound.buffer.capacity());
     }
 
     #[tokio::test]

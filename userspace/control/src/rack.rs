@@ -258,7 +258,7 @@ impl Relay {
                     let (Ok(permit), message) = (permit, message?) else { return Ok(()) };
                     opening.take();
                     if matches!(message, ServerMessage::Joined { .. }) {
-                        peer.ticket.authenticate();
+                        peer.authenticate(inbound);
                     }
                     permit.send(message);
                 }

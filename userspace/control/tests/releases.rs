@@ -77,7 +77,9 @@ async fn what_is_no_message_is_denied_by_name() {
         (hello(later), DenialKind::Version, "the client is of release 9.9.9"),
         (frame(b"GET / HTTP/1.1"), DenialKind::Request, "not understood"),
         ([&own[..], &frame(b"{\"Jump\":1}")].concat(), DenialKind::Request, "not understood"),
-        ([&own[..], &[0, 0x20, 0, 1]].concat(), DenialKind::Request, "longer than 2097152 bytes"),
+        ([&own[..], &[0, 0, 0x80, 1]].concat(), DenialKind::Request, "longer than 32768 bytes"),
+        // One that a member may send, unfinished.
+        ([&own[..], &[0, 0x20, 0, 0], b"{"].concat(), DenialKind::Request, "longer than 32768 bytes"),
         ([&own[..], b"\0\0\0\x09{\"Al"].concat(), DenialKind::Request, "ended within a message"),
         (own.clone(), DenialKind::Request, "no message came"),
         ([&own[..], &own[..]].concat(), DenialKind::Request, "first message is a join"),

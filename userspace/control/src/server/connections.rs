@@ -27,7 +27,7 @@ use super::{outdated, stats::ServerStats};
 use crate::{
     MAX_OF_ONE_ADDRESS,
     coordinator::RackId,
-    frames::{self, GRPC_ALPN},
+    frames::{self, GRPC_ALPN, MAX_MESSAGE, MAX_UNAUTHENTICATED},
     message::{ClientMessage, Denial, Hello, ServerMessage},
     rate_limiter::RateLimiter,
 };
@@ -53,6 +53,14 @@ pub struct Peer {
     /// Its address, and the server's own.
     pub ends: [Ipv4Addr; 2],
     pub ticket: Ticket,
+}
+
+impl Peer {
+    /// The connection is a member's, a rack's or a parameter host's: its messages may be long.
+    pub fn authenticate(&self, inbound: &mut Inbound) {
+        self.ticket.authenticate();
+        inbound.limit(MAX_MESSAGE);
+    }
 }
 
 pub trait SessionHandler: Send + Sync + 'static {
@@ -142,6 +150,7 @@ async fn serve_connection<H: SessionHandler>(
     }
     let mut writer = JoinSet::new();
     let (mut inbound, outbound) = frames::open(stream, &mut writer);
+    inbound.limit(MAX_UNAUTHENTICATED);
     // There is room for it.
     let _ = outbound.try_send(ServerMessage::Hello(Hello::own()));
     if let Some((peer, own)) = ends {
@@ -302,8 +311,8 @@ impl Ticket {
         self.relays.set(rack).is_ok()
     }
 
-    /// The connection is a member's, a rack's or a parameter host's.
-    pub fn authenticate(&self) {
+    /// The connection counts among the unauthenticated ones no more.
+    fn authenticate(&self) {
         let mut open = self.table.lock();
         if let Some(at) = open.strangers.iter().position(|(number, ..)| *number == self.number)
             && let Some((_, _, keep)) = open.strangers.remove(at)

@@ -6,7 +6,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::time::{interval, timeout};
 
 use super::{
-    connections::{Inbound, Peer, Queue, SessionHandler, Ticket},
+    connections::{Inbound, Peer, Queue, SessionHandler},
     shared::{Secrets, Shared},
 };
 use crate::{
@@ -74,10 +74,10 @@ async fn serve(
     match first {
         ClientMessage::Enter(enter) if caller.rack.is_none() => {
             shared.check_racks_secret(&enter.secret)?;
-            peer.ticket.authenticate();
+            peer.authenticate(inbound);
             serve_rack(shared, enter, caller.peer, inbound, outbound).await
         }
-        first => serve_worker(shared, *caller, first, inbound, outbound, &peer.ticket).await,
+        first => serve_worker(shared, peer, *caller, first, inbound, outbound).await,
     }
 }
 
@@ -125,17 +125,17 @@ struct Sent {
 
 async fn serve_worker(
     shared: &Shared,
+    peer: &Peer,
     caller: Caller,
     first: ClientMessage,
     inbound: &mut Inbound,
     outbound: &Queue,
-    ticket: &Ticket,
 ) -> Result<(), Denial> {
     let mut sent = Sent::default();
     let id = match first {
         ClientMessage::Join { secret, request } => {
             shared.check_secret(&request.spec.job, &secret)?;
-            ticket.authenticate();
+            peer.authenticate(inbound);
             match shared.join(caller, *request) {
                 Ok(id) => id,
                 Err(status) => {
@@ -146,7 +146,7 @@ async fn serve_worker(
         }
         ClientMessage::Reconnect(Reconnect { secret, job, rank, session, received }) => {
             shared.check_secret(&job, &secret)?;
-            ticket.authenticate();
+            peer.authenticate(inbound);
             let again =
                 shared.update(|coordinator, now| coordinator.reconnect(now, &job, rank, session, received));
             if let Err(failure) = again {
