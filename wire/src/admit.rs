@@ -230,6 +230,12 @@ pub fn answer(header: &Header, src_ip: u32, dst_ip: u32, job: &HostJobEntry) -> 
     Ok(())
 }
 
+/// Returns whether a packet has the token of this job, among those of a host that have its number.
+#[inline(always)]
+pub const fn has_token(header: &Header, job: &HostJobEntry) -> bool {
+    job.flags & job_flag::ACTIVE != 0 && (header.token == job.token || header.token == job.result_token)
+}
+
 /// Checks a packet of a worker of a direct job to another one: both have the job's token.
 #[inline(always)]
 fn direct(header: &Header, job: &HostJobEntry) -> Result<(), Reason> {

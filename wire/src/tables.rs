@@ -147,7 +147,19 @@ pub const fn worker_index(job: u16, rank: u16) -> u32 {
     job as u32 * MAX_WORKERS as u32 + rank as u32
 }
 
-/// One job at a worker's host: which results its program lets in. The key is the job's number.
+/// Jobs with one number that a host may have at once. Control planes assign numbers without knowledge of each
+/// other, so the jobs of several have the same ones. They differ in their tokens, which are random.
+pub const HOST_JOB_WAYS: usize = 4;
+
+/// Index of a job in the host program's table. `way` is below [`HOST_JOB_WAYS`], `job` below
+/// [`crate::MAX_JOBS`].
+#[inline(always)]
+pub const fn host_job_index(job: u16, way: usize) -> u32 {
+    (way * crate::MAX_JOBS + job as usize) as u32
+}
+
+/// One job at a worker's host: which results its program lets in. The key is the job's number and token
+/// ([`host_job_index`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HostJobEntry {

@@ -2,9 +2,9 @@
 
 use aya_ebpf::programs::XdpContext;
 use sumac_wire::{
-    Header, Reason, admit,
+    Header, MAX_JOBS, Reason, admit,
     frame::{self, Frame, Parsed, Ports},
-    tables::{HostJobEntry, job_flag},
+    tables::{HOST_JOB_WAYS, HostJobEntry, host_job_index, job_flag},
 };
 
 use crate::{
@@ -51,7 +51,27 @@ fn admit<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet, frame: &Frame) ->
 /// Returns the packet's job, if the packet has all fields that one to this host must have.
 #[inline(always)]
 fn job(header: &Header, frame: &Frame) -> Result<&'static HostJobEntry, Reason> {
-    let job = JOBS.get(u32::from(header.job)).ok_or(Reason::UnknownJob)?;
+    let job = find(header).ok_or(Reason::UnknownJob)?;
     admit::answer(header, frame.src_ip, frame.dst_ip, job)?;
     Ok(job)
+}
+
+/// Returns the job with the packet's number and token. Without one, any with the number, whose check has the
+/// reason.
+#[inline(always)]
+fn find(header: &Header) -> Option<&'static HostJobEntry> {
+    if usize::from(header.job) >= MAX_JOBS {
+        return None;
+    }
+    let mut other = None;
+    for way in 0..HOST_JOB_WAYS {
+        let job = JOBS.get(host_job_index(header.job, way))?;
+        if admit::has_token(header, job) {
+            return Some(job);
+        }
+        if job.flags & job_flag::ACTIVE != 0 {
+            other = Some(job);
+        }
+    }
+    other
 }

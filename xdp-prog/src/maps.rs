@@ -7,16 +7,16 @@ use aya_ebpf::{
 use sumac_wire::{
     MAX_ELEMENTS, MAX_JOBS, PAGE_ELEMENTS,
     reason::COUNTERS as REASONS,
-    tables::{HostConfig, HostJobEntry, MAX_QUEUES, QueueCounters},
+    tables::{HOST_JOB_WAYS, HostConfig, HostJobEntry, MAX_QUEUES, QueueCounters},
 };
 
 /// The attachment's settings, at index 0.
 #[btf_map]
 pub static CONFIG: Array<HostConfig, 1> = Array::new();
 
-/// The host's jobs, by number.
+/// The host's jobs, by number and way ([`sumac_wire::tables::host_job_index`]).
 #[btf_map]
-pub static JOBS: Array<HostJobEntry, MAX_JOBS> = Array::new();
+pub static JOBS: Array<HostJobEntry, { MAX_JOBS * HOST_JOB_WAYS }> = Array::new();
 
 /// The AF_XDP sockets, by receive queue.
 #[btf_map]

@@ -112,7 +112,8 @@ impl StatsReply {
         let StatsReply { jobs, parameter_host, ports, threads, next, .. } = page;
         for mut job in jobs {
             match self.jobs.last_mut() {
-                Some(last) if (last.job, last.epoch) == (job.job, job.epoch) => {
+                // Two control planes assign the same number.
+                Some(last) if (&last.name, last.job, last.epoch) == (&job.name, job.job, job.epoch) => {
                     last.lanes.append(&mut job.lanes);
                 }
                 _ => self.jobs.push(job),

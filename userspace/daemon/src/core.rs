@@ -129,11 +129,9 @@ impl Core {
         match event {
             Event::JobReady { job } => self.send_task(job, TaskEvent::Ready),
             Event::JobMeasured { job, measure } => self.send_task(job, TaskEvent::Measured(measure)),
-            Event::JobFailed { job, error } => self.call(|host, _, out| {
-                if let Some(job) = host.numbered(job) {
-                    host.engine_failed(monotonic_ns(), job, error, out);
-                }
-            }),
+            Event::JobFailed { job, error } => {
+                self.call(|host, _, out| host.engine_failed(monotonic_ns(), job, error, out));
+            }
             // The memory is released before the trainer is notified.
             Event::Completed { id, completion, sent, .. } => {
                 let Completion { result, buffer, started, finished, loss, .. } = completion;
@@ -158,9 +156,9 @@ impl Core {
         self.call(|host, arena, out| host.fragment_ended(monotonic_ns(), key, ended, arena, out));
     }
 
-    fn send_task(&self, number: u16, event: TaskEvent) {
-        self.call(|host, arena, _| {
-            let task = host.numbered(number).and_then(|job| arena.tasks.get(&job));
+    fn send_task(&self, job: JobId, event: TaskEvent) {
+        self.call(|_, arena, _| {
+            let task = arena.tasks.get(&job);
             if let Some(events) = task.and_then(|task| task.events.as_ref()) {
                 // Fails when the job has ended.
                 let _ = events.send(event);
@@ -181,10 +179,8 @@ impl Core {
         self.lock().host.totals()
     }
 
-    /// Returns the job with this number in packets.
-    pub(crate) fn summary(&self, number: u16) -> Option<JobSummary> {
-        let inner = self.lock();
-        inner.host.summary(inner.host.numbered(number)?)
+    pub(crate) fn summary(&self, job: JobId) -> Option<JobSummary> {
+        self.lock().host.summary(job)
     }
 
     /// Returns the outboxes of all sessions.

@@ -5,7 +5,7 @@ mod page;
 use std::sync::Arc;
 
 use sumac_api::{Failure, JobStats, SandboxReply, StatsReply};
-use sumac_host::JobSummary;
+use sumac_host::{JobId, JobSummary};
 
 use crate::backend::{Backend, FramePath};
 use crate::config::{BackendChoice, Config};
@@ -32,8 +32,8 @@ impl StatsSource {
         if is_chosen { path().reason() } else { "" }
     }
 
-    /// Returns a page. `job`: the number of the only job that is on it.
-    pub(crate) fn page(&self, job: Option<u16>, after: Option<u64>) -> Result<StatsReply, Failure> {
+    /// Returns a page. `job`: the only job that is on it.
+    pub(crate) fn page(&self, job: Option<JobId>, after: Option<u64>) -> Result<StatsReply, Failure> {
         let threads = self.backend.stats()?;
         let mut page = Page::after(after);
         let mut reply = StatsReply {
@@ -59,8 +59,8 @@ impl StatsSource {
             }
         }
         let mut jobs = DatapathStats::merge_jobs(&threads);
-        jobs.retain(|(sum, _)| job.is_none_or(|job| sum.job == job));
-        jobs.sort_by_key(|(sum, _)| sum.job);
+        jobs.retain(|(sum, _)| job.is_none_or(|job| sum.id == job));
+        jobs.sort_by_key(|(sum, _)| sum.id);
         for (sum, lanes) in jobs {
             reply.jobs.extend(self.job(sum, &lanes, &mut page)?);
         }
@@ -77,8 +77,8 @@ impl StatsSource {
 
     /// Returns a job with those of its lanes that are on the page, if there are some.
     fn job(&self, sum: LaneStats, lanes: &[LaneStats], page: &mut Page) -> Result<Option<JobStats>, Failure> {
-        let Some(summary) = self.core.summary(sum.job) else { return Ok(None) };
-        let position = |lane: &LaneStats| Position::new(List::Jobs, lane.job.into(), lane.lane);
+        let Some(summary) = self.core.summary(sum.id) else { return Ok(None) };
+        let position = |lane: &LaneStats| Position::new(List::Jobs, lane.id as usize, lane.lane);
         let items = lanes.iter().map(|lane| page.item(position(lane), lane));
         let lanes: Vec<_> = items.filter_map(Result::transpose).collect::<Result<_, _>>()?;
         if lanes.is_empty() {

@@ -25,9 +25,9 @@ pub enum Handled {
     /// `is_free`: it has submitted operations, or taken the ends of some; their number is limited, so that
     /// its CPU time is not charged.
     Done { is_free: bool },
-    /// A page of the counters is to be read, of one job by its number in packets or of all. [`Host::reply`]
+    /// A page of the counters is to be read, of one job or of all. [`Host::reply`]
     /// follows.
-    Stats { id: u64, job: Option<u16>, after: Option<u64> },
+    Stats { id: u64, job: Option<crate::JobId>, after: Option<u64> },
     /// The file is to be mapped. [`Host::registered`] follows.
     Register { id: u64, region: RegionId, size: u64 },
 }
@@ -56,7 +56,7 @@ impl Host {
                         .map(|region| Some(Handled::Register { id, region, size: register.size }));
                 }
                 Command::Stats(Stats { job, after }) => {
-                    let job = job.map(|handle| self.wire_job(connection, handle)).transpose()?;
+                    let job = job.map(|handle| self.running_job(connection, handle)).transpose()?;
                     return Ok(Some(Handled::Stats { id, job, after }));
                 }
                 Command::Attach(attach) => self.attach(connection, id, &attach, resources, out),
@@ -330,12 +330,12 @@ impl Host {
         Ok(polled)
     }
 
-    /// Returns the number in packets of a connection's job.
-    fn wire_job(&self, connection: ConnectionId, handle: u64) -> Result<u16, Failure> {
+    /// Returns a connection's job, which runs.
+    fn running_job(&self, connection: ConnectionId, handle: u64) -> Result<crate::JobId, Failure> {
         let found = self.state.connections.get(&connection).ok_or_else(gone)?;
         let own = found.jobs.get(&handle).ok_or_else(|| unknown_job(handle))?;
         let running = self.state.jobs.get(&own.job).and_then(|job| job.running.as_ref());
-        running.map(|running| running.terms.job).ok_or_else(|| unknown_job(handle))
+        running.map(|_| own.job).ok_or_else(|| unknown_job(handle))
     }
 
     fn close(

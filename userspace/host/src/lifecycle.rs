@@ -49,10 +49,12 @@ impl Host {
     /// one continues.
     ///
     /// # Errors
-    /// The user's share is exceeded, or another job of this host has the job's number.
+    /// The user's share is exceeded, or this host is a worker of the job already.
     pub fn joined(&mut self, id: JobId, grant: &Grant, point: &ResumePoint) -> Result<OpenReply, Failure> {
-        let number = grant.terms.job;
-        let is_taken = self.running().any(|(_, running)| running.terms.job == number);
+        // Each control plane counts its jobs from 1. The token, which is random, distinguishes equal ones.
+        let (number, token) = (grant.terms.job, grant.terms.token);
+        let is_same = |running: &RunningJob| (running.terms.job, running.terms.token) == (number, token);
+        let is_taken = self.running().any(|(_, running)| is_same(running));
         let Some(job) = self.state.jobs.get_mut(&id) else {
             return Err(Failure::new(Code::JobFailed, "its trainer went away"));
         };
@@ -60,9 +62,8 @@ impl Host {
         self.state.quotas.reserve(&self.config.quotas, job.uid, &[(Quota::Held, held)])?;
         if is_taken {
             self.state.quotas.release(job.uid, Quota::Held, held);
-            let message =
-                format!("the coordinator assigned number {number}, which another job of this host has");
-            return Err(Failure::new(Code::Refused, message).hint("use one aggregator per daemon"));
+            let message = format!("job number {number} with the same token is on this host already");
+            return Err(Failure::new(Code::Refused, message).hint("a daemon is one worker of a job"));
         }
         let reply = open_reply(job, grant, point, &self.config.backend);
         let mut lanes = Lanes::new(CLASSES, grant.terms.shards, &grant.terms.resume);
@@ -224,12 +225,6 @@ impl Host {
         for (id, job) in &mut self.state.jobs {
             job.end_with(*id, JobEnd::ours(error.clone()), out);
         }
-    }
-
-    /// Returns the job with this number in packets.
-    #[must_use]
-    pub fn numbered(&self, number: u16) -> Option<JobId> {
-        self.running().find(|(_, running)| running.terms.job == number).map(|(id, _)| id)
     }
 
     /// Returns the open job of this name.

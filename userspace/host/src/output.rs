@@ -114,8 +114,7 @@ pub enum Output {
     },
     /// Queues a fragment in a lane. Its buffer is a placeholder; its memory was leased under `key`.
     Submit {
-        /// The job's number in packets.
-        job: u16,
+        job: JobId,
         lane: u16,
         key: FragmentKey,
         operation: Box<Operation>,
@@ -131,7 +130,7 @@ pub enum Output {
     },
     /// Another worker of a direct job has left.
     PeerLeft {
-        job: u16,
+        job: JobId,
         rank: u16,
     },
     Span {

@@ -173,7 +173,7 @@ impl Host {
         *next = number.wrapping_add(1);
         let shard = number % u32::from(running.terms.shards.max(1));
         // The lanes of the class that is not urgent come first: the receiver does not know the priority.
-        let (lane, job) = (u16::try_from(shard).unwrap_or(0), running.terms.job);
+        let lane = u16::try_from(shard).unwrap_or(0);
         if let Some(operation) = self.state.operations.get_mut(&key) {
             (operation.phase, operation.fragments_left) = (OperationPhase::InFlight, 1);
         }
@@ -296,7 +296,7 @@ impl Host {
                     skip: *completed,
                 };
                 let key = FragmentKey { operation: key, fragment };
-                let (job, lane) = (running.terms.job, chunks.lane);
+                let (job, lane) = (operation.job, chunks.lane);
                 out.push(Output::Submit { job, lane, key, operation: Box::new(part.operation()) });
                 submitted += 1;
             }

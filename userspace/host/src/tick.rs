@@ -208,9 +208,9 @@ impl Host {
         let awaited = self.awaited(id, departed);
         let Some(job) = self.state.jobs.get_mut(&id) else { return };
         let Some(running) = &mut job.running else { return };
-        let (number, watch) = (running.terms.job, &mut running.watch);
+        let watch = &mut running.watch;
         let new = departed.iter().filter(|rank| !watch.departed.contains(rank));
-        out.extend(new.map(|rank| Output::PeerLeft { job: number, rank: *rank }));
+        out.extend(new.map(|rank| Output::PeerLeft { job: id, rank: *rank }));
         watch.departed = departed.to_vec();
         let Some(rank) = awaited else {
             watch.deserted = None;

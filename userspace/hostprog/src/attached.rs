@@ -26,7 +26,7 @@ use sumac_netutil::steer::{
 };
 use sumac_wire::{
     MAX_JOBS, Reason,
-    tables::{HostConfig, HostJobEntry, MAX_QUEUES, QueueCounters, job_flag},
+    tables::{HOST_JOB_WAYS, HostConfig, HostJobEntry, MAX_QUEUES, QueueCounters, host_job_index, job_flag},
 };
 use thiserror::Error;
 
@@ -75,6 +75,11 @@ pub enum MapError {
     NoSuchQueue(u32),
     #[error("job {0} is beyond the host program's table; jobs are numbered 1 to {max}", max = MAX_JOBS - 1)]
     NoSuchJob(u16),
+    #[error(
+        "number {0} is that of {HOST_JOB_WAYS} jobs of this host already, of as many control planes; let one of them end, \
+         or use fewer control planes"
+    )]
+    NumberTaken(u16),
     #[error(
         "the kernel did not take the AF_XDP socket of queue {queue}: {source}; it must be bound and have a UMEM"
     )]
@@ -257,37 +262,46 @@ impl Attached {
         self.sockets.set(queue, socket, 0).map_err(|source| MapError::Socket { queue, source })
     }
 
-    /// Admits a job's packets, in place of a former job with the number.
+    /// Admits a job's packets, or changes what is admitted of them: a job is its number and its token.
     pub fn add_job(&mut self, job: u16, entry: HostJobEntry) -> Result<(), MapError> {
-        self.write_job(job, HostJobEntry { flags: entry.flags | job_flag::ACTIVE, ..entry })
+        let ways = self.ways(job)?;
+        let is_own = |way: &usize| is_active(&ways[*way]) && ways[*way].token == entry.token;
+        let own = (0..ways.len()).find(is_own);
+        let way = own.or_else(|| ways.iter().position(|other| !is_active(other)));
+        let way = way.ok_or(MapError::NumberTaken(job))?;
+        let entry = HostJobEntry { flags: entry.flags | job_flag::ACTIVE, ..entry };
+        Ok(self.jobs.set(host_job_index(job, way), &entry)?)
     }
 
-    pub fn remove_job(&mut self, job: u16) -> Result<(), MapError> {
-        self.write_job(job, HostJobEntry::default())
+    pub fn remove_job(&mut self, job: u16, token: u64) -> Result<(), MapError> {
+        let ways = self.ways(job)?;
+        let Some(way) = ways.iter().position(|entry| is_active(entry) && entry.token == token) else {
+            return Ok(());
+        };
+        Ok(self.jobs.set(host_job_index(job, way), &HostJobEntry::default())?)
     }
 
-    fn write_job(&mut self, job: u16, entry: HostJobEntry) -> Result<(), MapError> {
-        if u32::from(job) >= self.jobs.len() {
+    /// Returns the entries of a number.
+    fn ways(&self, job: u16) -> Result<Vec<HostJobEntry>, MapError> {
+        if usize::from(job) >= MAX_JOBS {
             return Err(MapError::NoSuchJob(job));
         }
-        Ok(self.jobs.set(job.into(), &entry)?)
+        (0..HOST_JOB_WAYS).map(|way| Ok(self.jobs.get(host_job_index(job, way))?)).collect()
     }
 
+    /// Returns all jobs by number.
     pub fn jobs(&self) -> Result<Vec<(u16, HostJobEntry)>, MapError> {
         let mut found = Vec::new();
-        for job in 0..self.jobs.len().min(MAX_JOBS as u32) {
-            let entry = self.jobs.get(job)?;
-            if entry.flags & job_flag::ACTIVE != 0 {
-                found.push((job as u16, entry));
-            }
+        for job in 0..MAX_JOBS as u16 {
+            found.extend(self.ways(job)?.into_iter().filter(is_active).map(|entry| (job, entry)));
         }
         Ok(found)
     }
 
     /// Removes every job: for a daemon that starts after one that died.
     pub fn clear_jobs(&mut self) -> Result<(), MapError> {
-        for (job, _) in self.jobs()? {
-            self.remove_job(job)?;
+        for (job, entry) in self.jobs()? {
+            self.remove_job(job, entry.token)?;
         }
         Ok(())
     }
@@ -315,6 +329,10 @@ impl Attached {
         }
         Ok(found)
     }
+}
+
+fn is_active(entry: &HostJobEntry) -> bool {
+    entry.flags & job_flag::ACTIVE != 0
 }
 
 fn open_map<T>(

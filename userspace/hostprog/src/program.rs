@@ -11,14 +11,14 @@ use sumac_loader::{LoadError, Variant, program};
 use sumac_wire::{
     MAX_JOBS,
     reason::COUNTERS,
-    tables::{HostJobEntry, MAX_QUEUES, QueueCounters},
+    tables::{HOST_JOB_WAYS, HostJobEntry, MAX_QUEUES, QueueCounters},
 };
 
 use crate::pins::{self, HostPins};
 
 /// The version of the layout and meaning of the maps that programs, daemons and commands share. It is
 /// incremented with every change to them that `is_compatible` does not see.
-pub const ABI: u32 = 2;
+pub const ABI: u32 = 3;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_HOST_OBJECT"));
 
@@ -60,7 +60,7 @@ pub(crate) fn is_compatible(map: &str, pin: &Path) -> Result<bool, MapError> {
     let info = MapInfo::from_pin(pin)?;
     let expected = match map {
         "SOCKETS" => (4, MAX_QUEUES),
-        "JOBS" => (size_of::<HostJobEntry>(), MAX_JOBS),
+        "JOBS" => (size_of::<HostJobEntry>(), MAX_JOBS * HOST_JOB_WAYS),
         "COUNTERS" => (size_of::<u64>(), COUNTERS),
         "QUEUES" => (size_of::<QueueCounters>(), MAX_QUEUES),
         _ => return Ok(true),

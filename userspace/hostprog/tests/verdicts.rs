@@ -16,7 +16,7 @@ use sumac_wire::{
     Header, MAX_ELEMENTS, Reason,
     frame::{self, Endpoints, OVERHEAD},
     header::HEADER_LEN,
-    tables::{HostJobEntry, job_flag},
+    tables::{HOST_JOB_WAYS, HostJobEntry, job_flag},
 };
 use sumac_xsk::{LINK_HEADER, QueueConfig, XskQueue};
 use support::{
@@ -371,11 +371,42 @@ fn assert_checksums_verified(bench: &mut Bench, lengths: impl IntoIterator<Item 
 }
 
 #[test]
+fn jobs_of_one_number_are_told_apart_by_their_tokens() {
+    needs_privileges!("jobs_of_one_number_are_told_apart_by_their_tokens");
+    let mut bench = Bench::new();
+    let other = |way: u32| HostJobEntry {
+        token: u64::from(way),
+        result_token: 100 + u64::from(way),
+        aggregator_ip: AGGREGATOR + 256 * way,
+        ..ENTRY
+    };
+    let result = |token| frame(&Header { token, ..header(16) });
+    for way in 1..HOST_JOB_WAYS as u32 {
+        bench.attached.add_job(JOB, other(way)).unwrap();
+    }
+    assert_eq!(bench.show(0, &result(ENTRY.result_token)), (REDIRECT, Reason::Steered), "the first");
+    // Another job's token with this one's address.
+    assert_eq!(bench.show(0, &result(101)), (DROP, Reason::WrongSource));
+    bench.attached.add_job(JOB, HostJobEntry { aggregator_ip: AGGREGATOR, ..other(2) }).unwrap();
+    assert_eq!(bench.show(0, &result(102)), (REDIRECT, Reason::Steered), "the third");
+    assert_eq!(bench.show(0, &result(999)), (DROP, Reason::BadToken), "nobody's");
+    let error = bench.attached.add_job(JOB, other(9)).unwrap_err().to_string();
+    assert!(error.contains("as many control planes"), "{error}");
+    bench.attached.remove_job(JOB, ENTRY.token).unwrap();
+    assert_eq!(bench.show(0, &result(ENTRY.result_token)), (DROP, Reason::BadToken), "removed");
+    assert_eq!(bench.show(0, &result(102)), (REDIRECT, Reason::Steered), "it stays");
+    bench.attached.add_job(JOB, other(9)).unwrap();
+    assert_eq!(bench.attached.jobs().unwrap().len(), HOST_JOB_WAYS);
+    bench.attached.clear_jobs().unwrap();
+    assert_eq!(bench.attached.jobs().unwrap(), []);
+}
+
+#[test]
 fn jobs_come_and_go() {
     needs_privileges!("jobs_come_and_go");
     let mut bench = Bench::new();
     let bytes = frame(&header(16));
-    bench.attached.remove_job(JOB).unwrap();
+    bench.attached.remove_job(JOB, ENTRY.token).unwrap();
     assert_eq!(bench.show(0, &bytes), (PASS, Reason::UnknownJob), "removed");
     bench.attached.add_job(JOB, HostJobEntry { epoch: 8, ..ENTRY }).unwrap();
     assert_eq!(bench.show(0, &bytes), (DROP, Reason::WrongEpoch), "restarted");

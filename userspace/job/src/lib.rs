@@ -28,4 +28,4 @@ pub use path_measure::PathMeasure;
 pub use spec::JobSpec;
 pub use sumac_wire::tos::layer_priority;
 pub use terms::{AggregatorKind, JobTerms, Placement};
-pub use token::result_token;
+pub use token::{PacketKey, result_token};

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, UdpSocket};
 
+use sumac_host::JobId;
 use sumac_hostprog::{Attached, MapError};
 use sumac_loader::log::{Follower, ProgramLog};
 use sumac_wire::tables::HostJobEntry;
@@ -11,25 +12,16 @@ use sumac_wire::tables::HostJobEntry;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Role {
     /// It sends contributions and receives results.
-    Worker,
-    /// It receives contributions and sums.
-    ParameterHost,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum AdmissionError {
-    #[error(transparent)]
-    Map(#[from] MapError),
-    #[error(
-        "job number {0} is another control plane's on this host already; let worker and parameter host have the same one"
-    )]
-    Taken(u16),
+    Worker(JobId),
+    /// It receives contributions and sums, of the job with this number in the parameter host's control plane.
+    ParameterHost(u16),
 }
 
 /// The entries of a job by role; the epoch is the later of both.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entries {
-    roles: [Option<HostJobEntry>; 2],
+    worker: Option<(JobId, HostJobEntry)>,
+    host: Option<HostJobEntry>,
     epoch: u16,
 }
 
@@ -41,26 +33,48 @@ impl Entries {
             flags: worker.flags | host.flags,
             ..worker
         };
-        let entry = self.roles.into_iter().flatten().reduce(merge)?;
+        let roles = [self.worker.map(|(_, entry)| entry), self.host];
+        let entry = roles.into_iter().flatten().reduce(merge)?;
         Some(HostJobEntry { epoch: self.epoch, ..entry })
+    }
+
+    fn set(&mut self, role: Role, entry: HostJobEntry) {
+        match role {
+            Role::Worker(id) => self.worker = Some((id, entry)),
+            Role::ParameterHost(_) => self.host = Some(entry),
+        }
+    }
+
+    fn clear(&mut self, role: Role) {
+        match role {
+            Role::Worker(_) => self.worker = None,
+            Role::ParameterHost(_) => self.host = None,
+        }
+    }
+
+    fn has(&self, number: u16, role: Role) -> bool {
+        match role {
+            Role::Worker(id) => self.worker.is_some_and(|(own, _)| own == id),
+            Role::ParameterHost(own) => own == number && self.host.is_some(),
+        }
     }
 }
 
 /// The memberships of the multicast groups of jobs' results, by job. The frames arrive through AF_XDP; the
 /// NIC's filter and the switches require the membership.
 #[derive(Debug, Default)]
-pub(super) struct Groups(HashMap<u16, UdpSocket>);
+pub(super) struct Groups(HashMap<JobId, UdpSocket>);
 
 impl Groups {
     /// Joins a job's group on the interface with the address `ip`.
-    pub(super) fn join(&mut self, job: u16, group: Ipv4Addr, ip: Ipv4Addr) -> std::io::Result<()> {
+    pub(super) fn join(&mut self, job: JobId, group: Ipv4Addr, ip: Ipv4Addr) -> std::io::Result<()> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         socket.join_multicast_v4(&group, &ip)?;
         self.0.insert(job, socket);
         Ok(())
     }
 
-    pub(super) fn leave(&mut self, job: u16) {
+    pub(super) fn leave(&mut self, job: JobId) {
         self.0.remove(&job);
     }
 }
@@ -68,7 +82,8 @@ impl Groups {
 pub(super) struct AdmittedJobs {
     pub(super) program: Attached,
     pub(super) groups: Groups,
-    jobs: HashMap<u16, Entries>,
+    /// By number and token: the control planes of this host assign the same numbers.
+    jobs: HashMap<(u16, u64), Entries>,
     log: Option<ProgramLog>,
     /// Logs the program's messages until it is dropped.
     messages: Option<Follower>,
@@ -95,35 +110,35 @@ impl AdmittedJobs {
     pub(super) fn replace(&mut self, new: AdmittedJobs) -> Result<(), MapError> {
         (self.program, self.log) = (new.program, new.log);
         self.follow_log();
-        for (job, entries) in &self.jobs {
+        for ((job, _), entries) in &self.jobs {
             entries.entry().map_or(Ok(()), |entry| self.program.add_job(*job, entry))?;
         }
         Ok(())
     }
 
-    pub(super) fn admit(&mut self, job: u16, role: Role, entry: HostJobEntry) -> Result<(), AdmissionError> {
-        let mut entries = self.jobs.get(&job).copied().unwrap_or_default();
-        entries.roles[role as usize] = None;
-        let other = entries.entry();
-        if other.is_some_and(|other| other.token != entry.token) {
-            return Err(AdmissionError::Taken(job));
-        }
-        entries.roles[role as usize] = Some(entry);
+    pub(super) fn admit(&mut self, number: u16, role: Role, entry: HostJobEntry) -> Result<(), MapError> {
+        let key = (number, entry.token);
+        let mut entries = self.jobs.get(&key).copied().unwrap_or_default();
+        entries.clear(role);
         // The other role may have a later epoch already.
-        entries.epoch = other.map_or(entry.epoch, |other| other.epoch.max(entry.epoch));
+        entries.epoch = entries.entry().map_or(entry.epoch, |other| other.epoch.max(entry.epoch));
+        entries.set(role, entry);
         if let Some(entry) = entries.entry() {
-            self.program.add_job(job, entry)?;
+            self.program.add_job(number, entry)?;
         }
-        self.jobs.insert(job, entries);
+        self.jobs.insert(key, entries);
         Ok(())
     }
 
-    pub(super) fn dismiss(&mut self, job: u16, role: Role) -> Result<(), MapError> {
-        let mut entries = self.jobs.remove(&job).unwrap_or_default();
-        entries.roles[role as usize] = None;
-        let Some(entry) = entries.entry() else { return self.program.remove_job(job) };
-        self.jobs.insert(job, entries);
-        self.program.add_job(job, entry)
+    pub(super) fn dismiss(&mut self, role: Role) -> Result<(), MapError> {
+        let found = self.jobs.iter().find(|((number, _), entries)| entries.has(*number, role));
+        let Some((&(number, token), &entries)) = found else { return Ok(()) };
+        self.jobs.remove(&(number, token));
+        let mut rest = entries;
+        rest.clear(role);
+        let Some(entry) = rest.entry() else { return self.program.remove_job(number, token) };
+        self.jobs.insert((number, token), rest);
+        self.program.add_job(number, entry)
     }
 }
 
@@ -138,13 +153,15 @@ mod tests {
         let host = HostJobEntry { aggregator_ip: 0, flags: job_flag::PARAMETER, ..worker };
         let mut entries = Entries { epoch: 3, ..Entries::default() };
         assert_eq!(entries.entry(), None);
-        entries.roles[Role::Worker as usize] = Some(worker);
+        entries.set(Role::Worker(9), worker);
         assert_eq!(entries.entry(), Some(worker));
-        entries.roles[Role::ParameterHost as usize] = Some(host);
+        entries.set(Role::ParameterHost(1), host);
+        assert!(entries.has(1, Role::Worker(9)) && !entries.has(1, Role::Worker(8)));
+        assert!(entries.has(1, Role::ParameterHost(1)) && !entries.has(1, Role::ParameterHost(2)));
         assert_eq!(entries.entry(), Some(HostJobEntry { flags: job_flag::PARAMETER, ..worker }));
         // The parameter host learns a new epoch first.
         entries.epoch = 4;
-        entries.roles[Role::Worker as usize] = None;
+        entries.clear(Role::Worker(9));
         assert_eq!(entries.entry(), Some(HostJobEntry { epoch: 4, ..host }));
     }
 

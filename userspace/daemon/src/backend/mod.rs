@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
 use sumac_control::{Grant, PlaneKind};
+use sumac_host::JobId;
 use sumac_host::terms::lane_params;
 use sumac_netutil::neighbour::{self, ResolveError};
 use sumac_parameter::HostJob;
@@ -236,19 +237,24 @@ impl Backend {
     }
 
     /// Admits a job's results, and starts its handshake. It may wait for ARP.
-    pub(crate) fn add_job(&self, grant: &Grant) -> Result<(), Failure> {
-        let plan = self.admit(grant)?;
+    pub(crate) fn add_job(&self, id: JobId, grant: &Grant) -> Result<(), Failure> {
+        let plan = self.admit(id, grant)?;
         self.datapath.add_job(plan).map_err(datapath)
     }
 
     /// Continues a job of another daemon. It may wait for ARP.
-    pub(crate) fn resume_job(&self, grant: &Grant, lanes: Vec<ResumedLane>) -> Result<(), Failure> {
-        let plan = self.admit(grant)?;
+    pub(crate) fn resume_job(
+        &self,
+        id: JobId,
+        grant: &Grant,
+        lanes: Vec<ResumedLane>,
+    ) -> Result<(), Failure> {
+        let plan = self.admit(id, grant)?;
         self.datapath.resume_job(plan, lanes).map_err(datapath)
     }
 
     /// Admits a job's results. Returns the job as the data path installs it.
-    fn admit(&self, grant: &Grant) -> Result<WorkerJob, Failure> {
+    fn admit(&self, id: JobId, grant: &Grant) -> Result<WorkerJob, Failure> {
         self.set_routes()?;
         let Grant { terms, placement } = grant;
         match (self.admitted(), placement.result_group) {
@@ -266,6 +272,7 @@ impl Backend {
         let hosts = terms.parameter_hosts.iter().copied();
         let line_rate = if terms.is_direct() { self.line_rate() } else { 0 };
         let plan = WorkerJob {
+            id,
             lanes: (0..terms.lanes()).map(|lane| lane_params(grant, lane, line_rate)).collect(),
             hosts: self.paths(terms.job, "parameter host", hosts, terms.checksum, aggregator.as_ref())?,
             workers: self.paths(terms.job, "worker", terms.workers.iter().copied(), terms.checksum, None)?,
@@ -275,14 +282,14 @@ impl Backend {
         if let Some(mut admitted) = self.admitted() {
             if let Some(group) = placement.result_group {
                 let ip = self.local().ip;
-                admitted.groups.join(terms.job, group, ip).map_err(|error| {
+                admitted.groups.join(id, group, ip).map_err(|error| {
                     let message = format!("cannot join {group}, which results are sent to, on {ip}: {error}");
                     Failure::new(Code::Datapath, message)
                         .hint("give `address` in the daemon's configuration an address of the interface")
                 })?;
             }
             admitted
-                .admit(terms.job, Role::Worker, terms::worker_entry(grant, self.local().ip))
+                .admit(terms.job, Role::Worker(id), terms::worker_entry(grant, self.local().ip))
                 .map_err(datapath)?;
         }
         Ok(plan)
@@ -349,7 +356,7 @@ impl Backend {
         if let Some(mut admitted) = self.admitted() {
             admitted.program.check_current().map_err(datapath)?;
             admitted
-                .admit(job.job, Role::ParameterHost, terms::host_entry(job, self.local().ip))
+                .admit(job.job, Role::ParameterHost(job.job), terms::host_entry(job, self.local().ip))
                 .map_err(datapath)?;
         }
         let hosted = self.datapath.add_parameter_job(ParameterJob { job: job.clone(), peers });
@@ -370,7 +377,7 @@ impl Backend {
             self.datapath.renew_parameter_job(job.job, job.epoch, workers, peers).map_err(datapath)?;
         if let Some(mut admitted) = self.admitted() {
             admitted
-                .admit(job.job, Role::ParameterHost, terms::host_entry(job, self.local().ip))
+                .admit(job.job, Role::ParameterHost(job.job), terms::host_entry(job, self.local().ip))
                 .map_err(datapath)?;
         }
         Ok(firsts)
@@ -385,20 +392,20 @@ impl Backend {
 
     pub(crate) fn unhost_job(&self, job: u16) -> Result<(), Failure> {
         self.datapath.remove_parameter_job(job);
-        self.dismiss(job, Role::ParameterHost)
+        self.dismiss(Role::ParameterHost(job))
     }
 
-    pub(crate) fn renew_job(&self, grant: &Grant) -> Result<(), Failure> {
+    pub(crate) fn renew_job(&self, id: JobId, grant: &Grant) -> Result<(), Failure> {
         let terms = &grant.terms;
         if let Some(mut admitted) = self.admitted() {
             admitted
-                .admit(terms.job, Role::Worker, terms::worker_entry(grant, self.local().ip))
+                .admit(terms.job, Role::Worker(id), terms::worker_entry(grant, self.local().ip))
                 .map_err(datapath)?;
         }
-        self.datapath.renew_job(terms.job, terms.epoch, terms.resume.clone()).map_err(datapath)
+        self.datapath.renew_job(id, terms.epoch, terms.resume.clone()).map_err(datapath)
     }
 
-    pub(crate) fn start_job(&self, job: u16, slots: u32) -> Result<(), Failure> {
+    pub(crate) fn start_job(&self, job: JobId, slots: u32) -> Result<(), Failure> {
         self.datapath.start_job(job, slots).map_err(datapath)
     }
 
@@ -409,17 +416,17 @@ impl Backend {
     }
 
     /// Removes a job. All its events have been delivered when this returns.
-    pub(crate) fn remove_job(&self, job: u16) -> Result<(), Failure> {
+    pub(crate) fn remove_job(&self, job: JobId) -> Result<(), Failure> {
         self.datapath.remove_job(job);
         if let Some(mut admitted) = self.admitted() {
             admitted.groups.leave(job);
         }
-        self.dismiss(job, Role::Worker)
+        self.dismiss(Role::Worker(job))
     }
 
     /// Closes the host program to a role of a job.
-    fn dismiss(&self, job: u16, role: Role) -> Result<(), Failure> {
-        self.admitted().map_or(Ok(()), |mut admitted| admitted.dismiss(job, role)).map_err(datapath)
+    fn dismiss(&self, role: Role) -> Result<(), Failure> {
+        self.admitted().map_or(Ok(()), |mut admitted| admitted.dismiss(role)).map_err(datapath)
     }
 
     pub(crate) fn stats(&self) -> Result<Vec<DatapathStats>, Failure> {
@@ -432,20 +439,20 @@ impl Backend {
         jobs.map(|job| (job.job, job.contributions + job.partial_sums + job.full_sums + job.probes)).collect()
     }
 
-    pub(crate) fn results(&self, job: u16) -> Option<u64> {
+    pub(crate) fn results(&self, job: JobId) -> Option<u64> {
         let stats = self.datapath.stats()?;
-        let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.job == job);
+        let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.id == job);
         lanes.map(|lane| lane.engine.results).reduce(|sum, more| sum + more)
     }
 
-    pub(crate) fn peer_left(&self, job: u16, rank: u16) {
+    pub(crate) fn peer_left(&self, job: JobId, rank: u16) {
         self.datapath.peer_left(job, rank);
     }
 
     /// Returns the transfers of a job whose other end was not posted.
-    pub(crate) fn unposted(&self, job: u16) -> Option<Vec<sumac_host::OperationKey>> {
+    pub(crate) fn unposted(&self, job: JobId) -> Option<Vec<sumac_host::OperationKey>> {
         let stats = self.datapath.stats()?;
-        let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.job == job);
+        let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.id == job);
         Some(lanes.flat_map(|lane| lane.unposted.iter().copied()).collect())
     }
 

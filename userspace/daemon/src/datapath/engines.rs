@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use sumac_host::FragmentKey;
+use sumac_host::{FragmentKey, JobId};
+use sumac_job::PacketKey;
 use sumac_transport::{JobError, LaneField, Operation, Packet, PeerId, Time};
 use sumac_wire::{CLASSES, Kind};
 
@@ -17,7 +18,7 @@ use super::stats::{JobStats, Undelivered};
 
 /// A job on one thread. A thread without a lane of the job has it too: its packets may arrive there.
 struct Job {
-    number: u16,
+    key: PacketKey,
     progress: Arc<Progress>,
     /// Whether its workers send to each other.
     is_direct: bool,
@@ -29,6 +30,10 @@ struct Job {
 }
 
 impl Job {
+    fn id(&self) -> JobId {
+        self.progress.job
+    }
+
     fn lane(&mut self, lane: u16) -> Option<&mut Lane> {
         self.lanes.iter_mut().find(|entry| entry.number() == lane)
     }
@@ -63,8 +68,8 @@ impl Engines {
         Engines { thread, handoffs, sink, jobs: Vec::new(), parameter_host, undelivered }
     }
 
-    fn find(&mut self, job: u16) -> Result<&mut Job, InstallError> {
-        self.jobs.iter_mut().find(|entry| entry.number == job).ok_or(InstallError::UnknownJob { job })
+    fn find(&mut self, job: JobId) -> Result<&mut Job, InstallError> {
+        self.jobs.iter_mut().find(|entry| entry.id() == job).ok_or(InstallError::UnknownJob { job })
     }
 
     pub(super) fn add(
@@ -93,9 +98,9 @@ impl Engines {
     fn without_lanes(&mut self, plan: &WorkerJob, progress: Arc<Progress>) -> Result<Job, InstallError> {
         let WorkerJob { lanes, peer, hosts, workers, .. } = plan;
         let Some(first) = lanes.first() else { return Err(InstallError::Lanes { job: 0, given: 0 }) };
-        let number = first.job;
-        if self.find(number).is_ok() {
-            return Err(InstallError::InUse { job: number });
+        let key = PacketKey::new(first.job, first.token);
+        if self.jobs.iter().any(|entry| entry.id() == plan.id || entry.key == key) {
+            return Err(InstallError::InUse { job: plan.id });
         }
         let peers = JobPeers::new(*peer, hosts.clone(), workers.clone(), first)?;
         let is_direct = first.direct.is_some();
@@ -105,7 +110,7 @@ impl Engines {
             None if lanes.iter().any(|lane| lane.measure) => LaneField::Unknown,
             None => LaneField::Slot(first.slots),
         };
-        Ok(Job { number, progress, is_direct, lane_field, peers, lanes: Vec::new() })
+        Ok(Job { key, progress, is_direct, lane_field, peers, lanes: Vec::new() })
     }
 
     fn push(&mut self, mut job: Job, lanes: Vec<Lane>) {
@@ -134,8 +139,8 @@ impl Engines {
         Ok(())
     }
 
-    pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
-        self.jobs.iter().flat_map(|job| &job.lanes)
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (JobId, &Lane)> {
+        self.jobs.iter().flat_map(|job| job.lanes.iter().map(|lane| (job.id(), lane)))
     }
 
     /// Forgets all jobs, which go on in another process, without a report.
@@ -143,7 +148,7 @@ impl Engines {
         self.jobs.clear();
     }
 
-    pub(super) fn start(&mut self, job: u16, slots: u32) -> Result<(), InstallError> {
+    pub(super) fn start(&mut self, job: JobId, slots: u32) -> Result<(), InstallError> {
         let entry = self.find(job)?;
         entry.lane_field = LaneField::Slot(slots);
         entry.lanes.iter_mut().try_for_each(|lane| Ok(lane.engine.set_slots(slots)?))
@@ -152,7 +157,7 @@ impl Engines {
     pub(super) fn renew(
         &mut self,
         now: Time,
-        job: u16,
+        job: JobId,
         epoch: u16,
         resume: &[u32],
     ) -> Result<(), InstallError> {
@@ -162,7 +167,7 @@ impl Engines {
         Ok(())
     }
 
-    pub(super) fn submit(&mut self, now: Time, job: u16, lane: u16, id: FragmentKey, operation: Operation) {
+    pub(super) fn submit(&mut self, now: Time, job: JobId, lane: u16, id: FragmentKey, operation: Operation) {
         let rejected = match self.find(job).ok().and_then(|job| job.lane(lane)) {
             None => Some((Rejection::UnknownJob { job }, operation)),
             Some(entry) => entry.submit(now, id, operation).err(),
@@ -172,21 +177,21 @@ impl Engines {
         }
     }
 
-    pub(super) fn peer_left(&mut self, now: Time, job: u16, rank: u16) {
+    pub(super) fn peer_left(&mut self, now: Time, job: JobId, rank: u16) {
         if let Ok(entry) = self.find(job) {
             entry.lanes.iter_mut().for_each(|lane| lane.engine.peer_left(now, PeerId(rank)));
         }
     }
 
-    pub(super) fn fail(&mut self, job: u16, error: &JobError) {
+    pub(super) fn fail(&mut self, job: JobId, error: &JobError) {
         if let Ok(entry) = self.find(job) {
             entry.lanes.iter_mut().for_each(|lane| lane.engine.fail(error.clone()));
         }
     }
 
     /// Ends and removes a job; its operations complete with `error`.
-    pub(super) fn remove(&mut self, job: u16, error: &JobError) {
-        let Some(at) = self.jobs.iter().position(|entry| entry.number == job) else { return };
+    pub(super) fn remove(&mut self, job: JobId, error: &JobError) {
+        let Some(at) = self.jobs.iter().position(|entry| entry.id() == job) else { return };
         let mut entry = self.jobs.remove(at);
         for lane in &mut entry.lanes {
             lane.engine.fail(error.clone());
@@ -195,7 +200,7 @@ impl Engines {
     }
 
     pub(super) fn clear(&mut self, error: &JobError) {
-        while let Some(job) = self.jobs.last().map(|job| job.number) {
+        while let Some(job) = self.jobs.last().map(Job::id) {
             self.remove(job, error);
         }
     }
@@ -203,13 +208,14 @@ impl Engines {
     /// Passes a packet to its lane's engine, to the parameter host, or to the thread of its lane.
     pub(super) fn on_received(&mut self, now: Time, received: Received<'_>) {
         let Received { from, header, elements, is_marked, .. } = received;
-        let job = header.job;
-        let entry = self.jobs.iter_mut().find(|entry| entry.number == job);
-        let is_direct = entry.as_ref().is_some_and(|entry| entry.is_direct);
+        let own = self.jobs.iter().position(|entry| entry.key.is_of(&header));
+        let is_direct = own.is_some_and(|own| self.jobs[own].is_direct);
         if !is_direct && matches!(Kind::from_number(header.kind), Some(Kind::Contribution | Kind::Probe)) {
             return self.on_request(now, received);
         }
-        let Some(entry) = entry else {
+        // A job with the number counts a packet that has neither of its tokens.
+        let own = own.or_else(|| self.jobs.iter().position(|entry| entry.key.number == header.job));
+        let Some(entry) = own.and_then(|own| self.jobs.get_mut(own)) else {
             self.undelivered.unknown_job += 1;
             return;
         };
@@ -304,6 +310,6 @@ impl Engines {
     }
 
     pub(super) fn stats(&self) -> Vec<JobStats> {
-        self.jobs.iter().flat_map(|job| &job.lanes).map(Lane::stats).collect()
+        self.lanes().map(|(id, lane)| lane.stats(id)).collect()
     }
 }

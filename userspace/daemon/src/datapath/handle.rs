@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use sumac_host::FragmentKey;
+use sumac_host::{FragmentKey, JobId};
 use sumac_parameter::{HostError, Worker as Member};
 use sumac_transport::{JobError, Operation};
 use tokio::sync::watch;
@@ -34,8 +34,8 @@ pub struct Datapath {
     /// The threads' queues for packets of each other.
     handoffs: Arc<[HandoffQueue]>,
     sink: EventSink,
-    /// The workers' jobs by number.
-    jobs: Mutex<HashMap<u16, Arc<Progress>>>,
+    /// The workers' jobs.
+    jobs: Mutex<HashMap<JobId, Arc<Progress>>>,
     /// A thread that panicked returns nothing.
     threads: Mutex<Vec<JoinHandle<Option<DatapathStats>>>>,
     /// The first thread that panicked, with its message.
@@ -187,7 +187,7 @@ impl Datapath {
         Ok(())
     }
 
-    fn jobs(&self) -> MutexGuard<'_, HashMap<u16, Arc<Progress>>> {
+    fn jobs(&self) -> MutexGuard<'_, HashMap<JobId, Arc<Progress>>> {
         // Every statement leaves the map whole.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,7 +195,7 @@ impl Datapath {
     /// Adds a job of which this many lanes are not ready.
     pub(super) fn open_job(
         &self,
-        job: u16,
+        job: JobId,
         shards: u16,
         lanes: usize,
     ) -> Result<Arc<Progress>, InstallError> {
@@ -209,7 +209,7 @@ impl Datapath {
     /// [`super::Event::JobFailed`] follows; [`super::Event::JobMeasured`] where a lane measures the path.
     /// The job is installed on no thread after an error.
     pub fn add_job(&self, plan: WorkerJob) -> Result<(), InstallError> {
-        let (job, shards) = self.check(&plan)?;
+        let (job, shards) = (plan.id, self.check(&plan)?);
         let progress = self.open_job(job, shards, plan.lanes.len())?;
         let plan = Arc::new(plan);
         let added = self.try_on_all(move |thread| thread.engines.add(&plan, progress.clone(), &*thread.io));
@@ -219,19 +219,20 @@ impl Datapath {
         added.map(drop)
     }
 
-    pub(super) fn check(&self, plan: &WorkerJob) -> Result<(u16, u16), InstallError> {
+    /// Returns the number of the job's shards.
+    pub(super) fn check(&self, plan: &WorkerJob) -> Result<u16, InstallError> {
         let given = plan.lanes.len();
         let Some(first) = plan.lanes.first() else { return Err(InstallError::Lanes { job: 0, given }) };
         let (job, shards) = (first.job, first.shards);
         let are_numbered = plan.lanes.iter().enumerate().all(|(number, lane)| {
             usize::from(lane.lane) == number
-                && (lane.job, lane.shards, lane.slots) == (job, shards, first.slots)
+                && (lane.job, lane.token, lane.shards, lane.slots) == (job, first.token, shards, first.slots)
         });
         if !are_numbered {
             return Err(InstallError::Lanes { job, given });
         }
         self.check_shards(shards)?;
-        Ok((job, shards))
+        Ok(shards)
     }
 
     fn check_shards(&self, asked: u16) -> Result<(), InstallError> {
@@ -240,33 +241,33 @@ impl Datapath {
     }
 
     /// Sets the number of slots in each lane of a measured job. [`super::Event::JobReady`] follows.
-    pub fn start_job(&self, job: u16, slots: u32) -> Result<(), InstallError> {
+    pub fn start_job(&self, job: JobId, slots: u32) -> Result<(), InstallError> {
         self.try_on_all(move |thread| thread.engines.start(job, slots)).map(drop)
     }
 
     /// Continues a dynamic job in another epoch, after a worker was replaced (ATP appendix A.3). Chunks
     /// without a result are retransmitted. `resume`: the first chunk of each lane that is not summed.
-    pub fn renew_job(&self, job: u16, epoch: u16, resume: Vec<u32>) -> Result<(), InstallError> {
+    pub fn renew_job(&self, job: JobId, epoch: u16, resume: Vec<u32>) -> Result<(), InstallError> {
         self.try_on_all(move |thread| thread.engines.renew(thread.now(), job, epoch, &resume)).map(drop)
     }
 
     /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Rejected`] follows, with
     /// `id`. Returns `false` when the thread has ended.
-    pub fn submit(&self, job: u16, lane: u16, id: FragmentKey, operation: Operation) -> bool {
+    pub fn submit(&self, job: JobId, lane: u16, id: FragmentKey, operation: Operation) -> bool {
         let shards = self.jobs().get(&job).map_or(1, |job| job.shards);
         let link = &self.links[thread_of(lane, shards, self.links.len())];
         link.send(move |thread| thread.engines.submit(thread.now(), job, lane, id, operation))
     }
 
     /// Records that another worker of a direct job has left it, after it had ended all its operations.
-    pub fn peer_left(&self, job: u16, rank: u16) {
+    pub fn peer_left(&self, job: JobId, rank: u16) {
         for link in &self.links {
             link.send(move |thread| thread.engines.peer_left(thread.now(), job, rank));
         }
     }
 
     /// Fails a job: its operations complete with `error`, as do later ones, until it is removed.
-    pub fn fail_job(&self, job: u16, error: &JobError) {
+    pub fn fail_job(&self, job: JobId, error: &JobError) {
         for link in &self.links {
             let error = error.clone();
             link.send(move |thread| thread.engines.fail(job, &error));
@@ -274,7 +275,7 @@ impl Datapath {
     }
 
     /// Ends and removes a job. All its events have been reported when this returns.
-    pub fn remove_job(&self, job: u16) {
+    pub fn remove_job(&self, job: JobId) {
         let error = JobError::Ended { reason: "this worker has left it".to_owned() };
         let _ = self.on_all(move |thread| thread.engines.remove(job, &error));
         self.jobs().remove(&job);

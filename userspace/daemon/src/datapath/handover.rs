@@ -12,7 +12,7 @@ use std::time::Instant;
 use ciborium::de::from_reader;
 use ciborium::ser::into_writer;
 use serde::{Deserialize, Serialize};
-use sumac_host::FragmentKey;
+use sumac_host::{FragmentKey, JobId};
 use sumac_transport::{Buffer, CompletionQueue, EngineState, SuspendedEngine};
 
 use super::frame_io::{Build, FrameIo, IoReport, Received, Transmitted, wait};
@@ -41,7 +41,7 @@ struct LaneState {
 /// A lane of a job, as text of the handover's format (CBOR).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LaneSnapshot {
-    pub(crate) job: u16,
+    pub(crate) job: JobId,
     pub(crate) lane: u16,
     state: Vec<u8>,
 }
@@ -50,9 +50,9 @@ pub(crate) struct LaneSnapshot {
 pub(crate) struct ResumedLane(Lane);
 
 impl Lane {
-    fn snapshot(&self) -> Result<LaneSnapshot, String> {
-        let (job, lane) = (self.engine.params().job, self.number());
-        let failed = |problem: String| format!("lane {lane} of job number {job}: {problem}");
+    fn snapshot(&self, job: JobId) -> Result<LaneSnapshot, String> {
+        let (number, lane) = (self.engine.params().job, self.number());
+        let failed = |problem: String| format!("lane {lane} of job number {number}: {problem}");
         let engine = self.engine.state_for_handover();
         let engine = engine.ok_or_else(|| failed("the job has just ended, or does not run yet".into()))?;
         let with_memory: BTreeSet<_> = self.engine.buffers().map(|(number, _)| number).collect();
@@ -102,8 +102,10 @@ impl Datapath {
 
     /// Returns the lanes of all jobs; the threads are frozen.
     pub(crate) fn snapshot(&self) -> Result<Vec<LaneSnapshot>, String> {
-        let threads =
-            self.on_all(|thread| thread.engines.lanes().map(Lane::snapshot).collect::<Result<Vec<_>, _>>());
+        let threads = self.on_all(|thread| {
+            let lanes = thread.engines.lanes();
+            lanes.map(|(job, lane)| lane.snapshot(job)).collect::<Result<Vec<_>, _>>()
+        });
         let threads = threads.ok_or("a thread of the data path has ended")?;
         Ok(threads.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
@@ -130,9 +132,10 @@ impl Datapath {
 
     /// Continues a job; the threads are frozen.
     pub(crate) fn resume_job(&self, plan: WorkerJob, lanes: Vec<ResumedLane>) -> Result<(), InstallError> {
-        let (job, shards) = self.check(&plan)?;
+        let (job, shards) = (plan.id, self.check(&plan)?);
         if lanes.len() != plan.lanes.len() {
-            return Err(InstallError::Lanes { job, given: lanes.len() });
+            let number = plan.lanes.first().map_or(0, |lane| lane.job);
+            return Err(InstallError::Lanes { job: number, given: lanes.len() });
         }
         // A lane is handed over once it is ready.
         let progress = self.open_job(job, shards, 0)?;

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
-use sumac_host::FragmentKey;
+use sumac_host::{FragmentKey, JobId};
 use sumac_job::PathMeasure;
 use sumac_parameter::{HostError, HostJob};
 use sumac_transport::{
@@ -15,6 +15,7 @@ use super::frame_io::{Outgoing, Peer};
 
 #[derive(Clone, Debug)]
 pub struct WorkerJob {
+    pub id: JobId,
     /// The lanes by number, all of the same job. One may measure the path.
     pub lanes: Vec<JobParams>,
     /// The aggregator; a dynamic job may have none.
@@ -97,15 +98,16 @@ pub enum InstallError {
     ParameterHost(#[from] HostError),
     #[error("the {given} lanes of job number {job} are not numbered from 0, or not of one job")]
     Lanes { job: u16, given: usize },
-    #[error("job number {job} is not open on this host")]
-    UnknownJob { job: u16 },
+    #[error("job {job} of this host is not open")]
+    UnknownJob { job: JobId },
     #[error("job number {job} has no {peer}; open it again, and see the control plane's log")]
     NoPeer { job: u16, peer: &'static str },
     #[error("no Ethernet address is known for {ip}; see that it answers ARP, or that there is a route to it")]
     NoAddress { ip: Ipv4Addr },
-    /// Two coordinators may assign the same number; a host serves one of the jobs.
-    #[error("job number {job} is in use on this host already; end the other job first")]
-    InUse { job: u16 },
+    #[error(
+        "job {job} of this host is open already, or has the number and token of one that is; end it first"
+    )]
+    InUse { job: JobId },
     #[error(
         "packets of {needed} bytes exceed this host's {capacity}; choose chunks of at most {elements} elements"
     )]
@@ -122,20 +124,20 @@ pub enum InstallError {
 pub enum Event {
     /// The path is measured; the job waits for [`super::Datapath::start_job`].
     JobMeasured {
-        job: u16,
+        job: JobId,
         measure: PathMeasure,
     },
     JobReady {
-        job: u16,
+        job: JobId,
     },
     /// The job has ended in all lanes. Each of its operations completes with an error.
     JobFailed {
-        job: u16,
+        job: JobId,
         error: JobError,
     },
     /// An operation completed in a lane, with or without an error. Returns its buffer.
     Completed {
-        job: u16,
+        job: JobId,
         lane: u16,
         id: FragmentKey,
         completion: Completion,
@@ -143,7 +145,7 @@ pub enum Event {
         sent: Time,
     },
     Rejected {
-        job: u16,
+        job: JobId,
         lane: u16,
         id: FragmentKey,
         error: Rejection,
@@ -155,8 +157,8 @@ pub enum Event {
 pub enum Rejection {
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    #[error("job number {job} is not open on this host")]
-    UnknownJob { job: u16 },
+    #[error("job {job} of this host is not open")]
+    UnknownJob { job: JobId },
 }
 
 /// Receives events on the data path's threads. It must not wait for the data path.

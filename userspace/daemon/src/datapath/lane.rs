@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use serde::{Deserialize, Serialize};
-use sumac_host::{FragmentKey, OperationKey};
+use sumac_host::{FragmentKey, JobId, OperationKey};
 use sumac_transport::{
     Completion, CompletionQueue, Engine, JobParams, JobState, OpId, Operation, PeerTable, Time, Tuning,
     class_of,
@@ -153,7 +153,7 @@ impl Lane {
     }
 
     pub(super) fn report(&mut self, progress: &Progress) {
-        let job = self.engine.params().job;
+        let job = progress.job;
         if self.reported < Reported::Failed
             && let Some(error) = progress.failure()
         {
@@ -186,7 +186,7 @@ impl Lane {
     }
 
     fn report_end(&mut self, progress: &Progress, completion: Completion) {
-        let (job, lane) = (self.engine.params().job, self.number());
+        let (job, lane) = (progress.job, self.number());
         if let Some(Submitted { key: id, sent }) = self.ids.remove(&completion.id) {
             progress.report(Event::Completed { job, lane, id, completion, sent });
         }
@@ -198,7 +198,8 @@ impl Lane {
         self.engine.unposted().into_iter().filter_map(key).collect()
     }
 
-    pub(super) fn stats(&self) -> JobStats {
+    /// `id`: its job.
+    pub(super) fn stats(&self, id: JobId) -> JobStats {
         let params = self.engine.params();
         let (state, error) = match self.engine.state() {
             JobState::Probing => ("probing", None),
@@ -207,6 +208,7 @@ impl Lane {
             JobState::Failed(error) => ("failed", Some(error.to_string())),
         };
         JobStats {
+            id,
             job: params.job,
             epoch: params.epoch,
             rank: params.rank,

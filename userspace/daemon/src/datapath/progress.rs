@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use sumac_host::JobId;
 use sumac_transport::JobError;
 
 use super::handoff::HandoffQueue;
@@ -10,7 +11,7 @@ use super::job::{Event, EventSink};
 
 /// Combines the states of a job's lanes into one event. It changes with a lane's state, never with a packet.
 pub(super) struct Progress {
-    job: u16,
+    pub(super) job: JobId,
     pub(super) shards: u16,
     lanes_not_ready: AtomicUsize,
     /// The error of the first lane that failed. Each thread fails its lanes with it.
@@ -23,7 +24,7 @@ pub(super) struct Progress {
 impl Progress {
     /// Returns the state of a job of which this many lanes are not ready.
     pub(super) fn new(
-        job: u16,
+        job: JobId,
         shards: u16,
         lanes: usize,
         handoffs: Arc<[HandoffQueue]>,

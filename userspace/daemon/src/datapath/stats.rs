@@ -1,7 +1,7 @@
 //! The report of a data path thread.
 
 use serde::Serialize;
-use sumac_host::OperationKey;
+use sumac_host::{JobId, OperationKey};
 use sumac_parameter::HostStats;
 use sumac_transport::EngineStats;
 use sumac_xsk::Conservation;
@@ -33,7 +33,7 @@ impl DatapathStats {
     pub fn merge_jobs(threads: &[DatapathStats]) -> Vec<(JobStats, Vec<JobStats>)> {
         let mut jobs: Vec<(JobStats, Vec<JobStats>)> = Vec::new();
         for lane in threads.iter().flat_map(|thread| &thread.jobs) {
-            match jobs.iter_mut().find(|(job, _)| job.job == lane.job) {
+            match jobs.iter_mut().find(|(job, _)| job.id == lane.id) {
                 None => jobs.push((lane.clone(), vec![lane.clone()])),
                 Some((job, lanes)) => {
                     job.engine.merge(&lane.engine);
@@ -82,6 +82,9 @@ fn progress(state: &str) -> usize {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct JobStats {
+    #[serde(skip)]
+    pub id: JobId,
+    /// The job's number in packets.
     pub job: u16,
     pub epoch: u16,
     pub rank: u16,

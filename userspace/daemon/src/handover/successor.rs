@@ -225,7 +225,7 @@ impl Resumed {
         let (task, events) =
             JobTask::new(&self.context, id).ok_or_else(|| failed(&"its state is missing"))?;
         task.trace(&grant);
-        let own = lanes.iter().filter(|lane| lane.job == number);
+        let own = lanes.iter().filter(|lane| lane.job == id);
         let core = &self.context.core;
         let lease = |key| {
             let lease = core.call(|_, arena, _| arena.take_lease(key));
@@ -235,7 +235,7 @@ impl Resumed {
             .map(|lane| lane.resume(lease))
             .collect::<Result<_, _>>()
             .map_err(|problem| failed(&problem))?;
-        self.context.backend.resume_job(&grant, own).map_err(|failure| failed(&failure))?;
+        self.context.backend.resume_job(id, &grant, own).map_err(|failure| failed(&failure))?;
         self.tasks.push((task, events, member));
         Ok(())
     }

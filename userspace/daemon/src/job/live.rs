@@ -17,16 +17,14 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) struct EventLoop<'a> {
     task: &'a JobTask,
-    /// The job's number in packets.
-    job: u16,
     member: Member,
     /// The membership while the job stands still.
     suspended: Option<SuspendedMember>,
 }
 
 impl<'a> EventLoop<'a> {
-    pub(super) fn new(task: &'a JobTask, job: u16, member: Member) -> EventLoop<'a> {
-        EventLoop { task, job, member, suspended: None }
+    pub(super) fn new(task: &'a JobTask, member: Member) -> EventLoop<'a> {
+        EventLoop { task, member, suspended: None }
     }
 
     /// Returns the end, and the membership. `None`: the job goes on in another daemon.
@@ -115,7 +113,7 @@ impl<'a> EventLoop<'a> {
     async fn renew(&mut self, grant: Grant) {
         let (epoch, resume) = (grant.terms.epoch, grant.terms.resume.clone());
         let (backend, id) = (self.task.context.backend.clone(), self.task.id);
-        let renewed = blocking(move || backend.renew_job(&grant)).await;
+        let renewed = blocking(move || backend.renew_job(id, &grant)).await;
         let core = &self.task.context.core;
         match renewed.and_then(|renewed| renewed) {
             Ok(()) => {
@@ -130,7 +128,7 @@ impl<'a> EventLoop<'a> {
     }
 
     async fn tick(&self) {
-        let (context, id, job) = (&self.task.context, self.task.id, self.job);
+        let (context, id) = (&self.task.context, self.task.id);
         let is_connected = *self.member.connected().borrow();
         let departed = match &*self.member.watch().borrow() {
             MemberState::Running { departed } => departed.clone(),
@@ -142,11 +140,11 @@ impl<'a> EventLoop<'a> {
         let mut observed = Vec::new();
         if wants_results {
             let backend = context.backend.clone();
-            observed.push(blocking(move || Observed::Results(backend.results(job))).await);
+            observed.push(blocking(move || Observed::Results(backend.results(id))).await);
         }
         if wants_unposted {
             let backend = context.backend.clone();
-            let unposted = move || Observed::Unposted(backend.unposted(job).unwrap_or_default());
+            let unposted = move || Observed::Unposted(backend.unposted(id).unwrap_or_default());
             observed.push(blocking(unposted).await);
         }
         for observed in observed.into_iter().flatten() {

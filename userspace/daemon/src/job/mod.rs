@@ -104,7 +104,7 @@ impl JobTask {
     }
 
     async fn live(self, job: u16, member: Member, events: UnboundedReceiver<TaskEvent>, channels: Channels) {
-        let (end, member) = live::EventLoop::new(&self, job, member).run(events, channels).await;
+        let (end, member) = live::EventLoop::new(&self, member).run(events, channels).await;
         match end {
             Some(end) => self.finish(member, job, end).await,
             None => {
@@ -156,7 +156,7 @@ impl JobTask {
             JobEnd::Failed { error, failure, outcome } => {
                 let by = if outcome.is_some() { "by this host" } else { "for all workers" };
                 log_limited!(warn, job = name, wire_job = job, %failure, "ended {by}");
-                self.context.backend.datapath.fail_job(job, error);
+                self.context.backend.datapath.fail_job(id, error);
                 self.clear(job).await;
                 if let Some(outcome) = outcome {
                     leave(member, outcome.clone()).await;
@@ -168,11 +168,11 @@ impl JobTask {
     }
 
     /// Removes the job from the data path, which reports its last completions before this returns.
-    async fn clear(&self, job: u16) {
-        let backend = self.context.backend.clone();
-        let cleared = blocking(move || backend.remove_job(job)).await;
+    async fn clear(&self, number: u16) {
+        let (backend, id) = (self.context.backend.clone(), self.id);
+        let cleared = blocking(move || backend.remove_job(id)).await;
         if let Err(failure) = cleared {
-            tracing::error!(%failure, wire_job = job, "cannot take a job off the data path");
+            tracing::error!(%failure, wire_job = number, "cannot take a job off the data path");
         }
     }
 }

@@ -139,20 +139,19 @@ impl JobTask {
         grant: Grant,
         events: &mut UnboundedReceiver<TaskEvent>,
     ) -> Result<(), Failure> {
-        let (backend, job) = (self.context.backend.clone(), grant.terms.job);
-        blocking(move || backend.add_job(&grant)).await??;
+        let (backend, id) = (self.context.backend.clone(), self.id);
+        blocking(move || backend.add_job(id, &grant)).await??;
         tokio::select! {
             biased;
             failure = member.failed() => Err(self.failure(&failure)),
             failure = self.interrupted() => Err(failure),
-            begun = self.handshake(member, job, events) => begun,
+            begun = self.handshake(member, events) => begun,
         }
     }
 
     async fn handshake(
         &self,
         member: &Member,
-        job: u16,
         events: &mut UnboundedReceiver<TaskEvent>,
     ) -> Result<(), Failure> {
         loop {
@@ -172,8 +171,8 @@ impl JobTask {
             let (slots, reason) = tuned.map_err(|failure| self.failure(&failure))?;
             log_limited!(info, job = self.plan.spec.job, slots, reason, "the window is chosen");
             self.context.core.call(|host, _, _| host.set_slots(self.id, slots, &reason));
-            let backend = self.context.backend.clone();
-            blocking(move || backend.start_job(job, slots)).await??;
+            let (backend, id) = (self.context.backend.clone(), self.id);
+            blocking(move || backend.start_job(id, slots)).await??;
         }
     }
 }

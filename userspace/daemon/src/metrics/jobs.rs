@@ -141,7 +141,7 @@ pub(super) fn describe() -> impl Iterator<Item = Description> {
 pub(super) fn samples(core: &Core, threads: &[DatapathStats]) -> Vec<(Vec<String>, JobSample)> {
     let measured = DatapathStats::merge_jobs(threads).into_iter().map(|(lanes, _)| lanes);
     let sample = |lanes: JobStats| {
-        let job = core.summary(lanes.job)?;
+        let job = core.summary(lanes.id)?;
         Some((vec![job.name.clone(), lanes.rank.to_string()], JobSample { job, lanes }))
     };
     measured.filter_map(sample).collect()

@@ -279,6 +279,7 @@ fn a_replacement_resumes_at_the_first_unsummed_chunk() {
     host.path.add_parameter_job(ParameterJob { job, peers: vec![peer(0)] }).unwrap();
     let join = |worker: &Worker, params: JobParams, resume: Vec<u32>| {
         let plan = WorkerJob {
+            id: 7,
             lanes: vec![params],
             peer: None,
             hosts: vec![peer(host_port)],
@@ -360,6 +361,7 @@ fn workers_sum_at_each_other_without_an_aggregator() {
             let lanes = (0..CLASSES * SHARDS).map(lane).collect();
             let peer = |base: &u16| peer(*base);
             let plan = WorkerJob {
+                id: 7,
                 lanes,
                 peer: (slots > 0).then(|| peer(&aggregator)),
                 hosts: bases[..2].iter().map(peer).collect(),

@@ -51,8 +51,9 @@ pub struct Worker {
 
 /// Returns a job with this many lanes of these parameters.
 pub fn plan(params: JobParams, lanes: u16, peer: Peer) -> WorkerJob {
+    let id = params.job.into();
     let lanes = (0..lanes).map(|lane| JobParams { lane, ..params.clone() }).collect();
-    WorkerJob { lanes, peer: Some(peer), hosts: Vec::new(), workers: Vec::new(), resume: Vec::new() }
+    WorkerJob { id, lanes, peer: Some(peer), hosts: Vec::new(), workers: Vec::new(), resume: Vec::new() }
 }
 
 impl Worker {

@@ -85,16 +85,43 @@ fn two_jobs_share_a_thread() {
         worker.path.add_job(plan(params, 1, peer(aggregator.local().port()))).unwrap();
         worker.ready();
     }
+    sum_in_both(&worker, [7, 8]);
+}
+
+/// Control planes number their jobs without knowledge of each other. Each job's results have its token.
+#[test]
+fn jobs_of_one_number_on_two_aggregators_share_a_thread() {
+    let aggregators = [(); 2].map(|()| aggregator::start(Ipv4Addr::LOCALHOST, 0, 1));
+    let worker = Worker::start("udp", ios(1));
+    for (id, aggregator) in (1..).zip(&aggregators) {
+        let params = JobParams { token: id, ..params(0, 1) };
+        aggregator::install(aggregator, &params, vec![worker.local()], 0);
+        let plan = plan(params, 1, peer(aggregator.local().port()));
+        worker.path.add_job(WorkerJob { id, ..plan }).unwrap();
+        worker.ready();
+    }
+    sum_in_both(&worker, [1, 2]);
+    let stats = DatapathStats::merge_jobs(&worker.path.stats().unwrap());
+    assert_eq!(stats.iter().map(|(job, _)| (job.id, job.job)).collect::<Vec<_>>(), [(1, 7), (2, 7)]);
+    assert!(stats.iter().all(|(job, _)| job.engine.frames.dropped() == 0), "{stats:?}");
+    worker.path.remove_job(1);
+    assert!(matches!(worker.event(), Event::JobFailed { job: 1, .. }));
+    sum_in_both(&worker, [2, 2]);
+}
+
+/// Sums a tensor in each of two jobs at once.
+fn sum_in_both(worker: &Worker, jobs: [u64; 2]) {
     let operation = |buffer: Vec<u8>| {
         Operation::allreduce(1, DType::Int32, Arithmetic::Sum, buffer.len() / 4, Box::new(buffer))
     };
-    for job in [7, 8] {
-        assert!(worker.path.submit(job, 0, key(job.into()), operation(vec![job as u8; 40_000])));
+    for job in jobs {
+        assert!(worker.path.submit(job, 0, key(job), operation(vec![job as u8; 40_000])));
     }
-    for _ in 0..2 {
-        let Event::Completed { job, id, completion, .. } = worker.event() else { panic!() };
+    for _ in jobs {
+        let event = worker.event();
+        let Event::Completed { job, id, completion, .. } = event else { panic!("{event:?}") };
         completion.result.unwrap();
-        assert_eq!(key(job.into()), id);
+        assert_eq!(key(job), id);
         assert_eq!(completion.buffer.input(0, 40_000), vec![job as u8; 40_000]);
     }
 }
@@ -162,6 +189,7 @@ fn jobs_that_cannot_run_are_refused_by_name() {
     let error = worker
         .path
         .add_job(WorkerJob {
+            id: 7,
             lanes: gap,
             peer: Some(peer(9)),
             hosts: Vec::new(),

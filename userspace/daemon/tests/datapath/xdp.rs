@@ -364,6 +364,7 @@ fn a_worker_is_the_parameter_host() {
             worker
                 .path
                 .add_job(WorkerJob {
+                    id: 7,
                     lanes: vec![lane],
                     peer: None,
                     hosts: vec![router(1)],

@@ -92,6 +92,12 @@ impl Aggregator {
         *self = Aggregator::start_at(self.address, self.data_port, kind, (grace, &state_dir));
     }
 
+    /// The lines that make this aggregator a further control plane of a daemon.
+    pub fn lines(&self, name: &str) -> String {
+        let token = token(&self.state_dir, SECRET);
+        format!("[control_planes.{name}]\naddress = \"{}\"\nsecret = {token:?}", self.address)
+    }
+
     /// Returns the endpoint to join without a daemon.
     pub fn endpoint(&self) -> Endpoint {
         let fingerprint = Identity::of_state_dir(&self.state_dir).unwrap().fingerprint();

@@ -17,6 +17,7 @@ mod metrics;
 mod mismatch;
 mod partner;
 mod peer;
+mod planes;
 mod quotas;
 mod replace;
 mod resume;
