@@ -72,6 +72,14 @@ class Timing(NamedTuple):
         return cls(*(message[f"{step}_ns"] * 1e-9 for step in cls._fields))
 
 
+class Waiting(NamedTuple):
+    """An operation that waits for other workers."""
+
+    message: str
+    ranks: tuple[int, ...]
+    """The ranks of these workers, if they are known."""
+
+
 class Outcome(NamedTuple):
     """The outcome of an operation."""
 
@@ -141,7 +149,7 @@ class Connection:
         self._finished: dict[int, Outcome] = {}
         self._abandoned: set[int] = set()
         self._failures: dict[int, SumacError] = {}
-        self._waiting: dict[int, str] = {}
+        self._waiting: dict[int, Waiting] = {}
 
     def call(self, cmd: str, fds: tuple[int, ...] = (), **fields: Any) -> tuple[dict[str, Any], list[int]]:
         """Sends a command and returns its reply: the ``ok`` object, and descriptors that the caller must close."""
@@ -221,8 +229,8 @@ class Connection:
         """Returns the error of a failed job, if that message has been read."""
         return self._failures.get(job)
 
-    def waiting(self, job: int) -> str | None:
-        """Returns the message about a job's operation that waits for other workers, if it has been read."""
+    def waiting(self, job: int) -> Waiting | None:
+        """Returns the last message about a job's operation that waits for others, if it has been read."""
         return self._waiting.get(job)
 
     def forget(self, job: int) -> None:
@@ -313,7 +321,7 @@ class Connection:
             self._waiting.pop(message["job"], None)
             self._failures[message["job"]] = from_daemon(message["error"])
         elif event == "waiting":
-            self._waiting[message["job"]] = message["message"]
+            self._waiting[message["job"]] = Waiting(message["message"], tuple(message["ranks"]))
             _LOG.warning("%s", message["message"])
 
     def _complete(self, message: dict[str, Any]) -> None:

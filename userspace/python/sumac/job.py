@@ -198,7 +198,13 @@ class Job:
 
         The daemon sends it some seconds after the last result; it is also logged by the logger ``sumac``.
         """
-        return self._connection.waiting(self._handle)
+        found = self._connection.waiting(self._handle)
+        return found.message if found else None
+
+    def waits_for(self) -> tuple[int, ...]:
+        """Returns the ranks of that message."""
+        found = self._connection.waiting(self._handle)
+        return found.ranks if found else ()
 
     def fileno(self) -> int:
         """Returns the eventfd that counts ended operations, for ``select`` and event loops."""
@@ -247,8 +253,9 @@ class Handle:
         """Waits for the result, at most ``timeout`` seconds, and returns the array that holds it."""
         if not self._ended(timeout):
             waiting = self._connection.waiting(self._job)
-            why = f": {waiting}" if waiting else ""
-            raise WaitTimeout("timeout", f"operation {self.op} has not ended after {timeout} s{why}", "it continues")
+            why, ranks = (f": {waiting.message}", waiting.ranks) if waiting else ("", ())
+            text = f"operation {self.op} has not ended after {timeout} s{why}"
+            raise WaitTimeout("timeout", text, "it continues", ranks)
         assert self._outcome is not None
         if self._outcome.error is not None:
             raise self._outcome.error

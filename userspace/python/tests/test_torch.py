@@ -180,6 +180,12 @@ class Scripts(unittest.TestCase):
         outputs = [rank.communicate(timeout=TEST_TIMEOUT)[0] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], list(codes), "\n".join(outputs))
 
+    def test_a_rank_that_waits_says_for_whom(self) -> None:
+        self.check_codes(self.start("late_rank"), 0, 0)
+
+    def test_groups_are_made_anew_and_destroyed_groups_have_no_jobs(self) -> None:
+        self.check_codes(self.start("again"), 0, 0)
+
     def test_a_dead_rank_is_named_by_the_failing_call(self) -> None:
         self.check_codes(self.start("dead_rank"), 0, 7)
 

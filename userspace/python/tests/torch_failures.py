@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import os
 import sys
+import time
+import unittest
 
 import torch
 import torch.distributed as dist
@@ -13,6 +15,7 @@ import sumac.torch
 
 from .torch_cases import check, raises, same
 
+LOGS = unittest.TestCase()
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
@@ -50,6 +53,46 @@ def dead_rank() -> None:
     check(getattr(error, "ranks") == (1,) and isinstance(error.__cause__, sumac.JobFailed))
 
 
+def late_rank() -> None:
+    """Rank 1 is late: rank 0 logs that it waits for it, and the timeout's error has the rank."""
+    init(60)
+    group = dist.new_group(timeout=datetime.timedelta(seconds=12))
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor, group=group)
+    if RANK == 0:
+        with LOGS.assertLogs("sumac", "WARNING") as logs:
+            late = lambda: dist.all_reduce(tensor, group=group)  # noqa: E731
+            error = raises(sumac.torch.CollectiveError, late, "timeout", "ranks [1]")
+        check(getattr(error, "ranks") == (1,) and any("ranks [1]" in line for line in logs.output))
+        dist.barrier()
+    else:
+        dist.barrier()
+        dist.all_reduce(tensor, group=group)
+
+
+def again() -> None:
+    """Groups made anew over one store have jobs of their own; destroyed ones that variables refer to have none."""
+    store = dist.FileStore(f"{os.environ['INIT_FILE']} of groups", WORLD)
+    for number in range(3):
+        if RANK == 0:
+            time.sleep(0.5)  # The other rank asks for the name first.
+        group = sumac.torch.ProcessGroupSumac(store, RANK, WORLD, datetime.timedelta(seconds=30))
+        tensor = torch.full((1000,), float(number))
+        group.allreduce([tensor]).wait()
+        same(tensor, torch.full((1000,), 2.0 * number))
+        group.shutdown()
+    init(60)
+    held = dist.distributed_c10d._get_default_group()
+    dist.barrier()
+    dist.destroy_process_group()
+    with sumac.Client(os.environ["SUMAC_SOCKET"].format(rank=RANK)) as client:
+        deadline = time.monotonic() + 30
+        while client.stats()["jobs"]:
+            check(time.monotonic() < deadline, "the group's job is open although the group was destroyed")
+            time.sleep(0.05)
+    check(held.size() == WORLD)
+
+
 def one_daemon() -> None:
     """Both ranks have the same daemon: the second one has this error, and the first waits."""
     raises(sumac.torch.CollectiveError, lambda: init(60), "init_process_group", "rank_taken", "{local_rank}", f"rank {RANK} of 2")
@@ -68,4 +111,5 @@ def no_daemon() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"dead_rank": dead_rank, "one_daemon": one_daemon, "no_daemon": no_daemon}[sys.argv[1]]()
+    cases = (dead_rank, late_rank, again, one_daemon, no_daemon)
+    next(case for case in cases if case.__name__ == sys.argv[1])()

@@ -36,10 +36,12 @@ __all__ = [
 def _create(terms: Any, options: Options | None) -> ProcessGroupSumac:
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"pg_options of the backend sumac are sumac.torch.Options, not {type(options).__name__}")
-    return ProcessGroupSumac(
+    group = ProcessGroupSumac(
         terms.store, terms.group_rank, terms.group_size, terms.timeout, options, terms.group_id,
         is_default=not terms.global_ranks_in_group,
     )
+    group.is_torchs()
+    return group
 
 
 def register() -> None:

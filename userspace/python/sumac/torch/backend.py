@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +30,9 @@ from .runtime import runtime
 from .work import Work, Works
 
 Tensors = Sequence[torch.Tensor]
+
+_REGISTRATION = 2.0
+"""Seconds in which torch puts a group that it has made into its table."""
 
 DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 
@@ -74,6 +78,8 @@ class ProcessGroupSumac(dist.ProcessGroup):
         self._group_name = name
         self._batch: list[Work] | None = None
         process = runtime()
+        # Their slots are free before this group asks for some.
+        process.close_destroyed()
         self._jobs = GroupJobs(store, rank, size, self.options, self._timeout, name, is_default)
         # torch has no call that ends a group of a registered backend: it drops its references.
         self._finalizer = weakref.finalize(self, _close, process.open_groups, self._jobs.close)
@@ -114,6 +120,11 @@ class ProcessGroupSumac(dist.ProcessGroup):
 
     supports_splitting = False
     supports_coalescing = False
+
+    def is_torchs(self) -> None:
+        """Has the group closed once torch has it no longer. Torch keeps the group from this call on."""
+        self.registered_by = time.monotonic() + _REGISTRATION
+        runtime().groups.add(self)
 
     def shutdown(self) -> None:
         """Closes the group's jobs after their last operations."""

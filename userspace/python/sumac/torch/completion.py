@@ -21,7 +21,7 @@ _LOG = logging.getLogger("sumac.torch")
 _THREADS = 16
 """A callback of a future may wait for another work: then the next thread takes over. So deep can this be."""
 _IDLE = 1.0
-"""Seconds after which deadlines are looked at again."""
+"""Seconds after which deadlines are looked at again, and messages that no eventfd announces."""
 _RETRY = 0.001
 """Seconds after which an end is looked for again whose message another thread is reading."""
 
@@ -69,7 +69,10 @@ class Completer:
     Where futures have callbacks, another thread waits meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[], None]) -> None:
+        """``look`` is called about once a second."""
+        self._look = look
+        self._look_at = 0.0
         self._lead = threading.Lock()
         self._lock = threading.Lock()
         self._jobs: dict[int, _Watched] = {}
@@ -175,6 +178,11 @@ class Completer:
             watched = self._jobs.get(number)
             if watched is not None:
                 watched.owed += count
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _IDLE
+            for client, _ in list(self._clients.values()):
+                client.read_arrived()
+            self._look()
         finished = []
         for watched in list(self._jobs.values()):
             finished.extend(self._ended_of(watched))
@@ -204,7 +212,8 @@ class Completer:
         for work in {operation.work for operation in list(watched.pending) if operation.work.deadline < now}:
             waiting = watched.job.waiting()
             why = f": {waiting}" if waiting else ""
-            late = CollectiveError("timeout", f"{work.call}: has not ended within the group's timeout{why}", "start all ranks again")
+            text = f"{work.call}: has not ended within the group's timeout{why}"
+            late = CollectiveError("timeout", text, "start all ranks again", watched.job.waits_for())
             work.publish(late)
         return finished
 

@@ -163,13 +163,17 @@ class GroupJobs:
             self._jobs["transfers"] = self._job_of("transfers", "direct", None).open_in_thread()
 
     def _agree_on_name(self, store: dist.Store, group_name: str) -> str:
-        """Returns the name that rank 0 has made up: the same group after a restart has another job."""
+        """Returns the name that rank 0 has made up: the same group after a restart has another job.
+
+        The store may have names of former groups; each rank counts those that it has made.
+        """
+        key = f"sumac_job.{store.add(f'sumac_groups.{self.rank}', 1)}"
         if self.rank == 0:
             label = "".join(mark if mark.isprintable() else "?" for mark in f"{options.job_prefix()}.{group_name}")
             name = f"{label.encode()[:36].decode(errors='ignore')}.{secrets.token_hex(6)}"
-            store.set("sumac_job", name)
+            store.set(key, name)
             return name
-        return store.get("sumac_job").decode()
+        return store.get(key).decode()
 
     def _modes(self) -> list[str]:
         """Returns the modes for the collectives: the one that is set, or static, and where that has no slots, those that need none."""

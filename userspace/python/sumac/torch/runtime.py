@@ -6,9 +6,13 @@ import logging
 import multiprocessing.util
 import os
 import threading
+import time
+import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
+import torch.distributed as dist
 
 from ..client import Client
 from ..errors import SumacError
@@ -53,17 +57,28 @@ class Host:
         return self.client.holds(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
+class Group(Protocol):
+    """A process group of this backend."""
+
+    registered_by: float
+    """The time from which torch has it in its table, until it is destroyed."""
+
+    def shutdown(self) -> None: ...
+
+
 class Runtime:
     """The state of a process. The first connection has the memory of :func:`sumac.torch.empty`; more follow as jobs need them."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.completer = Completer()
+        self.completer = Completer(self.close_destroyed)
         self._lock = threading.Lock()
         self._hosts: list[Host] = []
         # Also in children of multiprocessing, which run no handlers of atexit.
         self._finalizer = multiprocessing.util.Finalize(None, self._stop, exitpriority=100)
         self.open_groups: set[Callable[[], None]] = set()
+        self.groups: weakref.WeakSet[Group] = weakref.WeakSet()
+        """The groups that torch has made."""
 
     def main(self, rank: int | None = None) -> Host:
         """Returns the first connection; makes it, or makes it anew after its end."""
@@ -93,6 +108,18 @@ class Runtime:
         """Counts a job as closed."""
         with self._lock:
             host.jobs_left += 1
+
+    def close_destroyed(self) -> None:
+        """Closes torch's groups that ``destroy_process_group`` has removed.
+
+        Older versions of torch do not notify them, and variables may refer to them still.
+        """
+        world = getattr(dist.distributed_c10d, "_world", None)
+        known = dist.distributed_c10d._pg_map if world is None else world.pg_map
+        for group in list(self.groups):
+            if group not in known and time.monotonic() > group.registered_by:
+                self.groups.discard(group)
+                group.shutdown()
 
     def _stop(self) -> None:
         for close in list(self.open_groups):
