@@ -90,6 +90,8 @@ pub struct Message<'a> {
     pub bytes: &'a [u8],
     /// At most [`MAX_FDS`] descriptors, close-on-exec.
     pub fds: Vec<OwnedFd>,
+    /// Descriptors came with it that this process could not receive: it may have no more files open.
+    pub has_lost_fds: bool,
 }
 
 /// One end of a connection. Sending and receiving take `&self` and may happen on different threads.
@@ -220,14 +222,16 @@ impl Channel {
         if received.flags.contains(ReturnFlags::TRUNC) {
             return Err(FrameError::TooLarge { length: received.bytes });
         }
-        if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
+        if fds.len() > MAX_FDS {
             return Err(FrameError::TooManyFds);
         }
+        // There was space for all of them: the kernel has stopped at this process's limit.
+        let has_lost_fds = received.flags.contains(ReturnFlags::CTRUNC);
         if received.bytes == 0 {
             return Ok(Inbound::End);
         }
         match buffer.get(..received.bytes) {
-            Some(bytes) => Ok(Inbound::Message(Message { bytes, fds })),
+            Some(bytes) => Ok(Inbound::Message(Message { bytes, fds, has_lost_fds })),
             None => Err(FrameError::TooLarge { length: received.bytes }),
         }
     }

@@ -245,6 +245,9 @@ impl Connection {
         }
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let message = match self.channel.receive(&mut buffer) {
+            Ok(Inbound::Message(message)) if message.has_lost_fds => {
+                return Err("this process may have no more files open (ulimit -n)".into());
+            }
             Ok(Inbound::Message(message)) => message,
             Ok(Inbound::End) => return Err("the daemon closed it".into()),
             Err(error) => return Err(error.to_string()),

@@ -39,6 +39,9 @@ use crate::watch;
 /// The time for jobs to leave their coordinators at shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// The files that are left for what the daemon opens itself.
+const RESERVED_FILES: u64 = 64;
+
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     #[error(transparent)]
@@ -160,7 +163,11 @@ impl PreparedDaemon {
         let config = Arc::new(config);
         let control_planes = resolved.control_planes;
         let (starts, started) = mpsc::unbounded_channel();
-        let quotas = QuotaLimits { mapped: config.memory_bytes(), held: config.buffer_bytes() };
+        let quotas = QuotaLimits {
+            mapped: config.memory_bytes(),
+            held: config.buffer_bytes(),
+            descriptors: sumac_sandbox::raise_open_files().saturating_sub(RESERVED_FILES),
+        };
         let core_config = HostConfig {
             quotas,
             backend: if backend.is_xdp() { "xdp" } else { "udp" }.to_owned(),

@@ -13,7 +13,6 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sumac_api::{Channel, Code, Failure, FrameError, Outbound};
 use sumac_host::{ConnectionId, Credentials};
 
@@ -124,7 +123,6 @@ impl Server {
 
     fn begin(sessions: Sessions, listener: OwnedFd, mode: AcceptMode) -> Result<Server, ServeError> {
         let (path, listener) = (sessions.config.socket.clone(), Arc::new(listener));
-        allow_open_files();
         // A client may end its connection between poll and accept; the latter shall not wait for the next
         // one.
         rustix::io::ioctl_fionbio(&listener, true).map_err(system("configure the socket", &path))?;
@@ -167,14 +165,6 @@ impl Server {
         while !self.core.outboxes().is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-}
-
-/// Raises the soft limit of open files to the hard one: each connection and each job has some.
-fn allow_open_files() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::debug!(%error, "cannot raise the limit of open files");
     }
 }
 

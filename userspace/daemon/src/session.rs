@@ -164,6 +164,12 @@ impl Session {
     fn receive(&self, buffer: &mut [u8]) -> Result<bool, End> {
         let refused = match self.channel.try_receive(buffer) {
             Ok(Inbound::Message(message)) => match Request::parse(message.bytes) {
+                Ok(Request { id, .. }) if message.has_lost_fds => {
+                    let problem =
+                        "the daemon may have no more files open, and has not received the request's";
+                    let hint = "unregister regions, or allow the daemon more (LimitNOFILE=, ulimit -n)";
+                    (Some(id), Failure::new(Code::Limit, problem).hint(hint))
+                }
                 Ok(request) => return Ok(self.command(request, message.fds)),
                 Err(rejected) => (rejected.id, *rejected.failure),
             },

@@ -8,7 +8,7 @@ use sumac_job::{JobTerms, Mode};
 
 /// The part of a limit that one user may hold: a half.
 const USERS_SHARE: u64 = 2;
-/// Connections: each has a thread and two descriptors.
+/// Connections: each has a thread.
 const CONNECTIONS: u64 = 512;
 /// Jobs that are opened or attached to: each has an eventfd, and those that are opened a connection to a
 /// control plane.
@@ -58,9 +58,21 @@ pub enum Quota {
     Mapped,
     /// Bytes that the daemon allocates itself for connections, jobs and queued operations.
     Held,
+    /// File descriptors of the daemon, which connections, jobs and regions take.
+    Descriptors,
 }
 
 impl Quota {
+    /// The descriptors of one connection (its socket, an eventfd, the process), job (an eventfd, its
+    /// membership's socket, and another while that connects anew) or region (its file).
+    fn descriptors(self) -> u64 {
+        match self {
+            Quota::Connections | Quota::Jobs => 3,
+            Quota::Regions => 1,
+            Quota::Mapped | Quota::Held | Quota::Descriptors => 0,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Quota::Connections => "connections",
@@ -68,6 +80,7 @@ impl Quota {
             Quota::Regions => "regions",
             Quota::Mapped => "bytes of regions",
             Quota::Held => "bytes of the daemon's memory for trainers",
+            Quota::Descriptors => "file descriptors for connections, jobs and regions",
         }
     }
 
@@ -79,6 +92,9 @@ impl Quota {
             Quota::Held => {
                 "use fewer connections and operations, larger packets, or raise buffers_mib in the daemon's configuration"
             }
+            Quota::Descriptors => {
+                "put several tensors into a region, or allow the daemon more files (LimitNOFILE=, ulimit -n)"
+            }
         }
     }
 }
@@ -88,6 +104,8 @@ impl Quota {
 pub struct QuotaLimits {
     pub mapped: u64,
     pub held: u64,
+    /// The file descriptors that the daemon can have open for trainers.
+    pub descriptors: u64,
 }
 
 impl QuotaLimits {
@@ -98,6 +116,7 @@ impl QuotaLimits {
             Quota::Regions => REGIONS,
             Quota::Mapped => self.mapped,
             Quota::Held => self.held,
+            Quota::Descriptors => self.descriptors,
         }
     }
 }
@@ -117,6 +136,7 @@ pub struct Quotas {
     regions: Usage,
     mapped: Usage,
     held: Usage,
+    descriptors: Usage,
 }
 
 impl Quotas {
@@ -127,6 +147,7 @@ impl Quotas {
             Quota::Regions => &mut self.regions,
             Quota::Mapped => &mut self.mapped,
             Quota::Held => &mut self.held,
+            Quota::Descriptors => &mut self.descriptors,
         }
     }
 
@@ -136,7 +157,7 @@ impl Quotas {
         *self == Quotas::default()
     }
 
-    /// Charges a user with all of these amounts, or with none.
+    /// Charges a user with all of these amounts and their descriptors, or with nothing.
     ///
     /// # Errors
     /// The limit that would be exceeded.
@@ -147,7 +168,12 @@ impl Quotas {
         amounts: &[(Quota, u64)],
     ) -> Result<(), Failure> {
         for (at, (quota, amount)) in amounts.iter().enumerate() {
-            if let Err(failure) = self.reserve_one(limits.of(*quota), uid, *quota, *amount) {
+            let files = amount.saturating_mul(quota.descriptors());
+            let reserved = self.reserve_one(limits, uid, *quota, *amount).and_then(|()| {
+                let reserved = self.reserve_one(limits, uid, Quota::Descriptors, files);
+                reserved.inspect_err(|_| self.release_one(uid, *quota, *amount))
+            });
+            if let Err(failure) = reserved {
                 amounts[..at].iter().for_each(|(quota, amount)| self.release(uid, *quota, *amount));
                 return Err(failure);
             }
@@ -155,7 +181,17 @@ impl Quotas {
         Ok(())
     }
 
-    fn reserve_one(&mut self, limit: u64, uid: u32, quota: Quota, amount: u64) -> Result<(), Failure> {
+    fn reserve_one(
+        &mut self,
+        limits: &QuotaLimits,
+        uid: u32,
+        quota: Quota,
+        amount: u64,
+    ) -> Result<(), Failure> {
+        if amount == 0 {
+            return Ok(());
+        }
+        let limit = limits.of(quota);
         let (most, what) = (limit.div_ceil(USERS_SHARE), quota.name());
         let used = self.usage(quota);
         let users = used.by_user.get(&uid).copied().unwrap_or(0);
@@ -177,6 +213,11 @@ impl Quotas {
     }
 
     pub(crate) fn release(&mut self, uid: u32, quota: Quota, amount: u64) {
+        self.release_one(uid, quota, amount);
+        self.release_one(uid, Quota::Descriptors, amount.saturating_mul(quota.descriptors()));
+    }
+
+    fn release_one(&mut self, uid: u32, quota: Quota, amount: u64) {
         let used = self.usage(quota);
         used.sum = used.sum.saturating_sub(amount);
         if let Some(users) = used.by_user.get_mut(&uid) {
@@ -192,7 +233,7 @@ impl Quotas {
 mod tests {
     use super::*;
 
-    const LIMITS: QuotaLimits = QuotaLimits { mapped: 200, held: 7 };
+    const LIMITS: QuotaLimits = QuotaLimits { mapped: 200, held: 7, descriptors: 20 };
 
     #[test]
     fn released_amounts_can_be_reserved_again() {
@@ -220,6 +261,24 @@ mod tests {
         assert!(refused.message.contains("all users together have 7 of 7"), "{refused}");
         quotas.release(1, Quota::Held, 4);
         reserve(&mut quotas, 6).unwrap();
+    }
+
+    #[test]
+    fn descriptors_belong_to_the_users_shares() {
+        let mut quotas = Quotas::default();
+        let reserve = |quotas: &mut Quotas, uid, quota| quotas.reserve(&LIMITS, uid, &[(quota, 1)]);
+        reserve(&mut quotas, 1, Quota::Connections).unwrap();
+        reserve(&mut quotas, 1, Quota::Jobs).unwrap();
+        (0..4).for_each(|_| reserve(&mut quotas, 1, Quota::Regions).unwrap());
+        let refused = reserve(&mut quotas, 1, Quota::Regions).unwrap_err();
+        assert!(refused.message.contains("user 1 has 10 of 10 file descriptors"), "{refused}");
+        reserve(&mut quotas, 2, Quota::Connections).unwrap();
+        quotas.release(1, Quota::Jobs, 1);
+        reserve(&mut quotas, 1, Quota::Regions).unwrap();
+        quotas.release(1, Quota::Regions, 5);
+        quotas.release(1, Quota::Connections, 1);
+        quotas.release(2, Quota::Connections, 1);
+        assert!(quotas.is_empty());
     }
 
     #[test]

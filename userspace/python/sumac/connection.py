@@ -241,14 +241,19 @@ class Connection:
     def close(self) -> None:
         """Closes the connection; jobs that are still open fail on all workers."""
         with self._changed:
-            self._lost = self._lost or "it was closed"
+            self._lose("it was closed")
             self._changed.notify_all()
-        if os.getpid() == self._pid:
-            try:
-                self._socket.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # The daemon has closed it already.
         self._socket.close()
+
+    def _lose(self, why: str) -> None:
+        """Ends the connection at the daemon, too: what it has for this client is released."""
+        self._lost = self._lost or why
+        if os.getpid() != self._pid:
+            return  # It is the parent's.
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # The daemon has closed it already.
 
     def _check(self) -> None:
         if self._lost is not None:
@@ -289,7 +294,7 @@ class Connection:
             self._reading = False
             self._changed.notify_all()
         if lost is not None:
-            self._lost = self._lost or lost
+            self._lose(lost)
         elif message is not None:
             self._dispatch(*message)
         return message is not None
@@ -300,10 +305,12 @@ class Connection:
         if not poll.poll(None if left is None else left * 1000):
             return None
         try:
-            data, fds, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+            data, fds, flags, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
             # The kernel reports this once if the daemon closed with unread requests; its last message follows.
-            data, fds, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+            data, fds, flags, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+        if flags & socket.MSG_CTRUNC:
+            raise OSError("this process may have no more files open (ulimit -n)")
         if not data:
             raise OSError("the daemon closed it")
         return json.loads(data), list(fds)
@@ -314,7 +321,7 @@ class Connection:
             self._replies[message["id"]] = (message, fds)
         elif event is None:
             # A reply without an id refuses the connection as a whole.
-            self._lost = str(from_daemon(message.get("error", {})))
+            self._lose(str(from_daemon(message.get("error", {}))))
         elif event == "completed":
             self._complete(message)
         elif event == "job_failed":

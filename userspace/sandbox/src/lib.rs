@@ -1,10 +1,11 @@
 //! The privileges of a process that runs for long: capabilities, `no_new_privs` and a filter of system calls
-//! (seccomp).
+//! (seccomp); and its limit of open files.
 //!
 //! Linux keeps all three per thread, and a new thread has those of its creator. So a process calls these
 //! functions before it starts threads.
 #![forbid(unsafe_code)]
 
+mod open_files;
 mod system_calls;
 
 use caps::{CapSet, CapsHashSet};
@@ -12,6 +13,7 @@ use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter};
 use serde::{Deserialize, Serialize};
 
 pub use caps::Capability;
+pub use open_files::raise_open_files;
 
 /// The capabilities that loading and attaching programs, AF_XDP sockets and large socket buffers need.
 pub const NETWORK: [Capability; 5] = [

@@ -63,7 +63,7 @@ pub struct SimHost {
 
 pub(super) fn config() -> HostConfig {
     HostConfig {
-        quotas: QuotaLimits { mapped: 64 << 20, held: 256 << 20 },
+        quotas: QuotaLimits { mapped: 64 << 20, held: 256 << 20, descriptors: 1 << 16 },
         backend: "sim".into(),
         daemon: "sumac".into(),
         has_spans: false,

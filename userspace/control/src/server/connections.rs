@@ -12,7 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::ServerConfig;
 use tokio::{
     io::{copy, sink},
@@ -32,9 +31,12 @@ use crate::{
     rate_limiter::RateLimiter,
 };
 
+/// The most connections, where the limit of open files permits them.
 const MAX_CONNECTIONS: usize = 1024;
-/// Connections that are not authenticated yet.
-const MAX_STRANGERS: usize = 256;
+/// The files that are left for what this process opens itself: the journal, sockets, maps.
+const RESERVED_FILES: u64 = 32;
+/// Connections that are not authenticated yet: at most this share of all.
+const STRANGERS_SHARE: usize = 4;
 /// Connections of a rack for its workers, besides those.
 const MAX_RELAYED: usize = 256;
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -84,7 +86,7 @@ pub async fn serve<H: SessionHandler>(
     let [refused, failed] = [(); 2].map(|()| RateLimiter::new(Instant::now()));
     // Sessions end when this sender is dropped.
     let (closing, closed) = watch::channel(());
-    allow_open_files();
+    table.limit(sumac_sandbox::raise_open_files());
     let mut connections = JoinSet::new();
     tokio::pin!(stop);
     loop {
@@ -178,14 +180,6 @@ async fn linger(writer: &mut JoinSet<()>, inbound: &mut Inbound) {
     let _ = timeout(LINGER, ended).await;
 }
 
-/// Raises the soft limit of open files to the hard one: each connection is one.
-fn allow_open_files() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::debug!(%error, "cannot raise the limit of open files");
-    }
-}
-
 fn ipv4(address: io::Result<SocketAddr>) -> Option<Ipv4Addr> {
     match address.ok()?.ip().to_canonical() {
         IpAddr::V4(ip) => Some(ip),
@@ -206,8 +200,9 @@ async fn overdue(evicted: oneshot::Receiver<()>) -> &'static str {
 #[derive(Default)]
 pub struct Table(Mutex<Open>);
 
-#[derive(Default)]
 struct Open {
+    /// The most connections.
+    most: usize,
     by_address: HashMap<IpAddr, usize>,
     total: usize,
     /// The connections of racks for their workers; the others do not count them.
@@ -217,6 +212,20 @@ struct Open {
     rejected: u64,
     /// Connections that are not authenticated, the oldest first; dropping its sender closes one.
     strangers: VecDeque<(u64, IpAddr, oneshot::Sender<()>)>,
+}
+
+impl Default for Open {
+    fn default() -> Open {
+        Open {
+            most: MAX_CONNECTIONS,
+            by_address: HashMap::new(),
+            total: 0,
+            relayed: HashMap::new(),
+            next: 0,
+            rejected: 0,
+            strangers: VecDeque::new(),
+        }
+    }
 }
 
 /// Takes one from a count.
@@ -255,6 +264,19 @@ impl Table {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has the connections leave some of so many files.
+    fn limit(&self, files: u64) {
+        let most = usize::try_from(files.saturating_sub(RESERVED_FILES)).unwrap_or(MAX_CONNECTIONS);
+        let most = most.clamp(STRANGERS_SHARE, MAX_CONNECTIONS);
+        if most < MAX_CONNECTIONS {
+            tracing::warn!(
+                most,
+                "few connections are possible: allow more open files (LimitNOFILE=, ulimit -n)"
+            );
+        }
+        self.lock().most = most;
+    }
+
     /// Fills in the counts of connections.
     pub fn fill(&self, stats: &mut ServerStats) {
         let open = self.lock();
@@ -275,7 +297,7 @@ impl Table {
         if open.by_address.get(&peer).is_some_and(|own| *own >= MAX_OF_ONE_ADDRESS) && !open.evict(peer) {
             return None;
         }
-        if open.total >= MAX_CONNECTIONS || open.strangers.len() >= MAX_STRANGERS {
+        if open.total >= open.most || open.strangers.len() >= open.most / STRANGERS_SHARE {
             let busiest = open.busiest()?;
             open.evict(busiest);
         }
@@ -365,6 +387,21 @@ mod tests {
         assert_eq!(overdue(evicted).await, "a newer connection takes its place");
         next.authenticate();
         assert!(table.admit(PEER).is_none(), "members do not");
+    }
+
+    #[tokio::test]
+    async fn where_few_files_can_be_open_strangers_leave_room_for_members() {
+        let table = Arc::new(Table::default());
+        table.limit(RESERVED_FILES + 8);
+        let admit = |last: u8| table.admit(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)));
+        let members: Vec<_> = (0..6).map(|last| admit(last).unwrap().0).collect();
+        members.iter().for_each(Ticket::authenticate);
+        let (_first, evicted) = admit(10).unwrap();
+        let _second = admit(11).unwrap();
+        let _third = admit(12).expect("a stranger makes room");
+        let _fourth = admit(13).expect("a stranger makes room");
+        assert!(timeout(AUTHENTICATION_TIMEOUT, overdue(evicted)).await.is_ok());
+        assert_eq!(table.lock().strangers.len(), 2);
     }
 
     #[tokio::test]
