@@ -377,7 +377,7 @@ impl SimHost {
     /// The connections to the control plane have ended, which it notices.
     pub fn disconnect_control(&mut self, coordinator: &mut Coordinator) {
         for member in self.memberships.values().filter_map(|found| found.member) {
-            coordinator.on_disconnected(member);
+            coordinator.on_disconnected(member, None);
         }
         self.lose_control();
     }

@@ -11,7 +11,8 @@ use super::{
     orders::{Action, InstalledJob},
     record::Record,
     run::{InstallState, Member, Phase, Run},
-    time::{HELD_UP, MEASURE_TIMEOUT, PLANE_TIMEOUT, RECONNECT_GRACE, SILENCE_TIMEOUT, Time},
+    silence::patience,
+    time::{HELD_UP, MEASURE_TIMEOUT, PLANE_TIMEOUT, RECONNECT_GRACE, Time},
 };
 use crate::{
     failure::{FailureKind, JobFailure, Refusal},
@@ -163,10 +164,12 @@ impl Coordinator {
     pub fn tick(&mut self, now: Time) {
         let held_up = now.saturating_sub(self.last_tick) > HELD_UP;
         self.last_tick = now;
-        self.expire_racks(now, held_up);
+        // The server's own delay, or a cut of its network, is nobody's silence.
+        let excused = self.isolated_until(now).or(held_up.then_some(now));
+        self.expire_racks(now, excused);
         for id in self.runs_with(|_| true) {
-            if held_up {
-                self.excuse(now, id);
+            if let Some(since) = excused {
+                self.excuse(since, id);
             }
             self.expire_members(now, id);
             self.expire_vacated(now, id);
@@ -182,12 +185,18 @@ impl Coordinator {
         }
     }
 
-    fn excuse(&mut self, now: Time, id: RunId) {
+    /// Counts the silence of all from `since` on.
+    fn excuse(&mut self, since: Time, id: RunId) {
         let Some(run) = self.runs.get_mut(&id) else { return };
-        run.members.values_mut().for_each(|member| member.seen = member.seen.max(now));
-        run.standstill.excuse(now);
+        for member in run.members.values_mut() {
+            member.seen = member.seen.max(since);
+            if let Some(vacated) = &mut member.vacated {
+                vacated.until = vacated.until.max(since);
+            }
+        }
+        run.standstill.excuse(since);
         if run.is_live() {
-            run.measured_by = now + MEASURE_TIMEOUT;
+            run.measured_by = since + MEASURE_TIMEOUT;
         }
     }
 
@@ -215,15 +224,16 @@ impl Coordinator {
     /// rack is away: a rack that died with its workers' streams is lost itself, and the loss of a rack does
     /// not end a job that outlives it. When the rack is back, its workers need time to reconnect.
     fn is_silent(&self, now: Time, run: &Run, member: &Member) -> bool {
-        let is_silent = |since: Time| now.saturating_sub(since) >= SILENCE_TIMEOUT;
+        let patience = patience(member.connection.is_some());
+        let is_silent = |since: Time| now.saturating_sub(since) >= patience;
         match member.rack.map(|rack| self.racks.get(&rack)) {
             None => is_silent(member.seen),
             Some(Some(rack)) if rack.is_connected => {
                 let since = member.seen.max(rack.since);
                 if run.outlives_aggregators() {
-                    rack.seen.saturating_sub(since) >= SILENCE_TIMEOUT
+                    rack.seen.saturating_sub(since) >= patience
                 } else {
-                    is_silent(since) && rack.seen.saturating_sub(since) >= SILENCE_TIMEOUT / 2
+                    is_silent(since) && rack.seen.saturating_sub(since) >= patience / 2
                 }
             }
             Some(_) => is_silent(member.seen) && !run.outlives_aggregators(),

@@ -15,6 +15,7 @@ mod failover;
 mod holder;
 mod hosts;
 mod ids;
+mod isolation;
 mod join_limits;
 mod layout;
 mod lifecycle;
@@ -32,6 +33,7 @@ mod record;
 mod restore;
 mod run;
 mod shares;
+mod silence;
 mod standstill;
 #[cfg(test)]
 mod tests;
@@ -47,7 +49,7 @@ use sumac_wire::{CLASSES, MAX_JOBS, MAX_WORKERS};
 pub use self::{
     agreement::{DEFAULT_WINDOW, DYNAMIC_SCALE},
     holder::Holder,
-    ids::{MemberId, RackId, RunId},
+    ids::{ConnectionNumber, MemberId, RackId, RunId},
     join_limits::JoinLimits,
     layout::{Child, Layout, Position},
     membership::{Grant, Outcome},
@@ -62,6 +64,7 @@ use self::{
     names::{Names, NoNumber},
     rack::Rack,
     run::{InstallState, Member, Phase, Run},
+    silence::SilenceClock,
 };
 use crate::{
     JOB_NAME_LEN,
@@ -102,6 +105,7 @@ pub struct Coordinator {
     instance: u64,
     plane_down: Option<(Time, String)>,
     last_tick: Time,
+    silence: SilenceClock,
     stopping: bool,
 }
 
@@ -118,6 +122,7 @@ impl Coordinator {
             Some(run) => run,
             None => self.new_run(request)?,
         };
+        self.silence.on_message(now);
         let id = self.new_member();
         let waits_until = now + self.wait(&request.asked);
         if let Some(state) = self.runs.get_mut(&run) {
@@ -215,7 +220,7 @@ impl Coordinator {
             Some(member) if !member.departed => {
                 let message = format!(
                     "job `{job}`: rank {rank} has joined already, from {}; give every worker a rank of its own (a dead \
-                     worker's rank is free 2 s after its last message)",
+                     worker's rank is free 5 s after its last message)",
                     member.worker.ip
                 );
                 Err(Refusal::new(RefusalKind::RankTaken, &[rank], message))
@@ -306,18 +311,12 @@ impl Coordinator {
 
     /// A member is alive. `false`: no such member (any more).
     pub fn heartbeat(&mut self, now: Time, id: MemberId) -> bool {
+        self.silence.on_message(now);
         let Some(member) = self.member(id) else { return false };
         member.seen = now;
         // It was not dead after all, and no other has taken its rank.
         member.vacated = None;
         true
-    }
-
-    pub fn on_disconnected(&mut self, id: MemberId) {
-        let Some((run, rank)) = self.members.get(&id).copied() else { return };
-        if self.runs.get(&run).is_some_and(Run::is_waiting) {
-            self.vacate(run, rank);
-        }
     }
 
     pub fn status(&self, id: MemberId) -> Option<(u64, Status)> {

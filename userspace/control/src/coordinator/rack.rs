@@ -31,6 +31,9 @@ pub struct Rack {
     pub(super) instance: u64,
     #[serde(skip)]
     pub(super) is_connected: bool,
+    /// Whether it has not ended its connection.
+    #[serde(skip)]
+    pub(super) is_open: bool,
     #[serde(skip)]
     pub(super) seen: Time,
     #[serde(skip)]

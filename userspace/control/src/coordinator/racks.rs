@@ -14,7 +14,8 @@ use super::{
     rack::{RACK_NAME_LEN, Rack, RackEntry},
     record::Record,
     run::Run,
-    time::{PLANE_TIMEOUT, SILENCE_TIMEOUT, Time},
+    silence::patience,
+    time::{PLANE_TIMEOUT, Time},
 };
 use crate::{
     failure::{FailureKind, JobFailure, Refusal, invalid},
@@ -62,7 +63,10 @@ impl Coordinator {
         self.names.raise(&jobs.last_epochs);
         let is_recorded = namesake.and_then(|id| self.racks.get(&id)).is_some_and(|rack| rack.is_recorded);
         let (seen, since, away) = (now, now, None);
-        let rack = Rack { name, ip, plane, instance, is_connected: true, seen, since, is_recorded, away };
+        let is_open = false;
+        let rack =
+            Rack { name, ip, plane, instance, is_connected: true, is_open, seen, since, is_recorded, away };
+        self.silence.on_message(now);
         let PlaneInfo { kind, slots, kept, .. } = &rack.plane;
         tracing::info!(%ip, kind = kind.name(), slots, ?kept, "{} entered", rack.title());
         let id = namesake.unwrap_or_else(|| {
@@ -89,6 +93,7 @@ impl Coordinator {
     pub fn rack_reports(&mut self, now: Time, id: RackId, report: Result<(u64, PlaneInfo), String>) -> bool {
         let Some(rack) = self.racks.get_mut(&id).filter(|rack| rack.is_connected) else { return false };
         rack.seen = now;
+        self.silence.on_message(now);
         match report {
             Ok((instance, plane)) => {
                 rack.away = None;
@@ -113,14 +118,16 @@ impl Coordinator {
     pub fn rack_heartbeat(&mut self, now: Time, id: RackId) {
         if let Some(rack) = self.racks.get_mut(&id) {
             rack.seen = now;
+            self.silence.on_message(now);
         }
     }
 
-    pub(super) fn expire_racks(&mut self, now: Time, held_up: bool) {
-        if held_up {
-            self.racks.values_mut().for_each(|rack| rack.seen = rack.seen.max(now));
+    /// `excused`: the silence of all counts from this on.
+    pub(super) fn expire_racks(&mut self, now: Time, excused: Option<Time>) {
+        if let Some(since) = excused {
+            self.racks.values_mut().for_each(|rack| rack.seen = rack.seen.max(since));
         }
-        let is_silent = |rack: &Rack| now.saturating_sub(rack.seen) >= SILENCE_TIMEOUT;
+        let is_silent = |rack: &Rack| now.saturating_sub(rack.seen) >= patience(rack.is_open);
         let silent = self.racks.iter().filter(|(_, rack)| is_silent(rack)).map(|(id, _)| *id);
         silent.collect::<Vec<_>>().into_iter().for_each(|id| self.rack_lost(id));
     }

@@ -11,6 +11,7 @@ use super::{
     names::Names,
     record::{Record, Restart},
     run::{InstallState, Phase, Run},
+    silence::SilenceClock,
     time::Time,
 };
 use crate::{
@@ -55,6 +56,7 @@ impl Coordinator {
             instance,
             plane_down: None,
             last_tick: now,
+            silence: SilenceClock::default(),
             stopping: false,
         };
         coordinator.racks.values_mut().for_each(|rack| rack.is_recorded = true);

@@ -11,7 +11,7 @@ use sumac_job::{JobTerms, Placement};
 
 use super::{
     holder::Holder,
-    ids::{MemberId, RackId},
+    ids::{ConnectionNumber, MemberId, RackId},
     layout::Layout,
     log::EventLog,
     membership::Grant,
@@ -76,6 +76,9 @@ pub(super) struct Member {
     pub waits_until: Time,
     #[serde(skip)]
     pub seen: Time,
+    /// Its connection, until it ends it.
+    #[serde(skip)]
+    pub connection: Option<ConnectionNumber>,
     /// It has left because its work is done.
     pub departed: bool,
     pub received: u64,
@@ -100,6 +103,7 @@ impl Member {
             holders: request.holders.clone(),
             waits_until,
             seen: now,
+            connection: None,
             departed: false,
             received: 0,
             posted: 0,

@@ -159,8 +159,12 @@ async fn serve_worker(
         _ => return Err(Denial::new(DenialKind::Request, "a worker's first message is a join")),
     };
     let _ = outbound.send(ServerMessage::Joined { session: id }).await;
+    let connection = shared.touch(|coordinator, _| coordinator.on_connected(id));
     let ended = exchange(shared, id, inbound, outbound, sent).await;
-    shared.update(|coordinator, _| coordinator.on_disconnected(id));
+    // A silent connection was not ended by its member: the network may be cut.
+    if inbound.silence() <= IDLE_TIMEOUT {
+        shared.update(|coordinator, _| coordinator.on_disconnected(id, Some(connection)));
+    }
     ended
 }
 
@@ -365,10 +369,15 @@ async fn serve_rack(
         return Ok(());
     }
     // A completion that comes after the rack has entered anew belongs to none of the new session's commands.
+    shared.touch(|coordinator, _| coordinator.rack_connected(id, true));
     tokio::select! {
         biased;
         _ = closed => {}
-        () = exchange_with_rack(shared, id, inbound, outbound) => {}
+        () = exchange_with_rack(shared, id, inbound, outbound) => {
+            if inbound.silence() <= IDLE_TIMEOUT {
+                shared.touch(|coordinator, _| coordinator.rack_connected(id, false));
+            }
+        }
     }
     Ok(())
 }

@@ -256,10 +256,10 @@ fn the_port_that_limits_chunks_is_named() {
 fn a_connection_that_ends_before_the_start_frees_the_rank_at_once() {
     let mut world = World::new();
     let zero = world.join(&request("a", 0, 2)).unwrap();
-    world.coordinator.on_disconnected(zero);
+    world.coordinator.on_disconnected(zero, None);
     let zero = world.join(&request("a", 0, 2)).unwrap();
     let one = world.join(&request("a", 1, 2)).unwrap();
-    world.coordinator.on_disconnected(one);
+    world.coordinator.on_disconnected(one, None);
     world.pass(millis(1900), &[zero]);
     let again = world.coordinator.reconnect(world.now, "a", 1, one, 0);
     assert_eq!(again, Ok(()), "a running member may reconnect");

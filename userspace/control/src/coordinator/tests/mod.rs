@@ -4,6 +4,7 @@
 mod disk;
 mod dynamic;
 mod hosts;
+mod isolation;
 mod joins;
 mod life;
 mod outlived;

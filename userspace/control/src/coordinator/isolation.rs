@@ -1,0 +1,61 @@
+//! A control plane that receives from nobody. Its own network is cut then, which is no member's fault.
+//!
+//! | connection of a member, rack or parameter host | it is dead after |
+//! | --- | --- |
+//! | ended by it | 2 s |
+//! | open, and silent | 4.5 s: the client tries again after 2 s |
+//! | open, and nobody is received from | a reconnection after somebody is received from again |
+
+use super::{
+    Coordinator,
+    ids::{ConnectionNumber, MemberId, RackId},
+    run::Run,
+    time::{ISOLATION_TIMEOUT, RECONNECT_GRACE, Time},
+};
+
+impl Coordinator {
+    /// A member has a connection, in place of an earlier one.
+    pub fn on_connected(&mut self, id: MemberId) -> ConnectionNumber {
+        let connection = ConnectionNumber(self.silence.next_connection);
+        self.silence.next_connection += 1;
+        if let Some(member) = self.member(id) {
+            member.connection = Some(connection);
+        }
+        connection
+    }
+
+    /// A member has ended its connection, which may have another already. `None`: its only one.
+    pub fn on_disconnected(&mut self, id: MemberId, connection: Option<ConnectionNumber>) {
+        let Some(member) = self.member(id) else { return };
+        if connection.is_some() && member.connection != connection {
+            return;
+        }
+        member.connection = None;
+        let Some((run, rank)) = self.members.get(&id).copied() else { return };
+        if self.runs.get(&run).is_some_and(Run::is_waiting) {
+            self.vacate(run, rank);
+        }
+    }
+
+    /// A rack or parameter host has a connection, until it ends it.
+    pub fn rack_connected(&mut self, id: RackId, is_open: bool) {
+        if let Some(rack) = self.racks.get_mut(&id) {
+            rack.is_open = is_open;
+        }
+    }
+
+    /// Returns until when nobody is silent while no message comes from anybody, although connections are
+    /// open.
+    pub(super) fn isolated_until(&mut self, now: Time) -> Option<Time> {
+        let is_quiet = now.saturating_sub(self.silence.last_message) >= ISOLATION_TIMEOUT;
+        let is_open = |run: &Run| run.members.values().any(|member| member.connection.is_some());
+        let is_isolated = is_quiet && self.runs.values().any(|run| !run.is_over() && is_open(run));
+        if std::mem::replace(&mut self.silence.is_isolated, is_isolated) != is_isolated {
+            match is_isolated {
+                true => tracing::warn!("no message from any member; none counts as dead meanwhile"),
+                false => tracing::info!("messages from members again; all have time to reconnect"),
+            }
+        }
+        is_isolated.then_some(now + RECONNECT_GRACE)
+    }
+}
