@@ -104,7 +104,7 @@ codes! {
     /// The workers' operations differ, and the job has ended. The message names both sides, `ranks` the
     /// workers that differ.
     Mismatch => "Submit the same operations in the same order, or open the job in `order` `\"name\"`.",
-    /// This worker cancelled the operation, and the job has ended.
+    /// This worker cancelled the operation, and the job has ended; or it withdrew the `open`.
     Cancelled => "Open the job again, on all workers.",
     /// A value is out of the wire format's range, or not finite; `tensor` and `index` name it.
     Saturated => "Correct the value. `scale` `\"block\"` has no range, and `not_finite` `\"carry\"` carries NaN.",

@@ -19,10 +19,10 @@ mod transfer;
 pub use channel::{Channel, FrameError, Inbound, Message};
 pub use collective::{Collective, WORD_COMPLETE, WORD_FAILED};
 pub use failure::{Code, Failure};
-pub use open::{Attach, Open, Secret};
+pub use open::{Attach, Open, Secret, Withdraw};
 pub use outbound::{
     CancelReply, DynamicReply, Event, HelloReply, Limits, Loss, OpenReply, OperationReply, Outbound,
-    RegisterReply, Timing, WaitReply, body,
+    RegisterReply, Timing, WaitReply, WithdrawReply, body,
 };
 pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Unregister, Wait};
 pub use stats::{JobStats, SandboxReply, Stats, StatsReply};

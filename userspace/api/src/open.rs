@@ -45,6 +45,14 @@ impl From<JobSpec> for Open {
     }
 }
 
+/// Withdraws an `open` of this connection, whether it waits or was answered: nobody uses its job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Withdraw {
+    /// The id of the `open`.
+    pub open: u64,
+}
+
 /// Attaches to a job that another connection of this host has opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

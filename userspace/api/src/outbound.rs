@@ -189,6 +189,13 @@ pub struct CancelReply {
     pub cancelled: bool,
 }
 
+/// The answer to `withdraw`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WithdrawReply {
+    /// False if this connection has no job of that `open`.
+    pub withdrawn: bool,
+}
+
 /// A message without a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]

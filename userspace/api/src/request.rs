@@ -4,7 +4,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Attach, Code, Collective, CollectiveKind, Failure, Open, PollCq, PostRecv, PostSend, Stats};
+use crate::{
+    Attach, Code, Collective, CollectiveKind, Failure, Open, PollCq, PostRecv, PostSend, Stats, Withdraw,
+};
 
 /// Negotiates the version; must be the first command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,6 +69,7 @@ pub struct Close {
 pub enum Command {
     Hello(Hello),
     Open(Open),
+    Withdraw(Withdraw),
     Attach(Attach),
     Register(Register),
     Allreduce(Collective),
@@ -192,6 +195,7 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
     match name.as_str() {
         "hello" => fields(&name, object).map(Command::Hello),
         "open" => fields(&name, object).map(Command::Open),
+        "withdraw" => fields(&name, object).map(Command::Withdraw),
         "attach" => fields(&name, object).map(Command::Attach),
         "register" => fields(&name, object).map(Command::Register),
         "post_send" => fields(&name, object).map(Command::PostSend),
@@ -209,7 +213,7 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
 }
 
 /// All commands, for the hint after an unknown one.
-const COMMANDS: &str = "hello, open, attach, register, allreduce, broadcast, reduce, reduce_scatter, allgather, \
+const COMMANDS: &str = "hello, open, withdraw, attach, register, allreduce, broadcast, reduce, reduce_scatter, allgather, \
                         post_send, post_recv, poll_cq, wait, cancel, stats, unregister, close";
 
 fn collective(kind: CollectiveKind, object: Map<String, Value>) -> Result<Command, Failure> {
@@ -287,6 +291,7 @@ mod tests {
         let commands = [
             Command::Hello(Hello { version: 4, client: "test".into() }),
             Command::Open(open),
+            Command::Withdraw(Withdraw { open: 7 }),
             Command::Attach(Attach { job: "digits".into(), secret: None }),
             Command::Register(Register { size: 4096 }),
             Command::Allreduce(reduced.clone()),

@@ -31,6 +31,7 @@ fn every_command_has_a_section() {
     for command in [
         "hello",
         "open",
+        "withdraw",
         "attach",
         "register",
         "allreduce",

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use sumac_api::{Attach, Command, Hello, HelloReply, Secret, StatsReply, VERSION};
 
-use crate::connection::{Answer, Connection, body};
+use crate::connection::{Connection, body};
+use crate::opening::{Opening, entered};
 use crate::tensor::{self, Element, Tensor};
 use crate::{ClientError, Job, JobOptions, Memory};
 
@@ -43,7 +44,15 @@ impl Client {
     /// # Errors
     /// Among the daemon's: `ranks_missing` (names them), `refused`, `unreachable`, `handshake`, `rank_taken`.
     pub fn open(&self, options: &JobOptions) -> Result<Job, ClientError> {
-        self.enter(Command::Open(options.open.clone()))
+        self.begin_open(options)?.wait()
+    }
+
+    /// Begins to join a job, for a caller that may give it up: a dropped [`Opening`] is withdrawn.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn begin_open(&self, options: &JobOptions) -> Result<Opening, ClientError> {
+        Opening::begin(&self.connection, options.open.clone())
     }
 
     /// Attaches to a job that another connection of this host has opened, to submit operations too.
@@ -53,17 +62,8 @@ impl Client {
     /// # Errors
     /// Among the daemon's: `unknown_job`, `denied`.
     pub fn attach(&self, name: impl Into<String>, secret: Option<String>) -> Result<Job, ClientError> {
-        self.enter(Command::Attach(Attach { job: name.into(), secret: secret.map(Secret) }))
-    }
-
-    fn enter(&self, command: Command) -> Result<Job, ClientError> {
-        let Answer { value, fds } = self.connection.call(command, &[])?;
-        let opened = body(value)?;
-        let event = fds
-            .into_iter()
-            .next()
-            .ok_or_else(|| ClientError::Protocol("the job came without eventfd".into()))?;
-        Ok(Job::new(self.connection.clone(), opened, event))
+        let attach = Attach { job: name.into(), secret: secret.map(Secret) };
+        entered(&self.connection, self.connection.call(Command::Attach(attach), &[])?)
     }
 
     /// Allocates a tensor of `count` zeros in memory shared with the daemon.

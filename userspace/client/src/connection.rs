@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 use sumac_api::{
-    Channel, Code, Command, Event, Failure, FrameError, Inbound, Loss, MAX_MESSAGE, Outbound, Request, Stats,
-    StatsReply, Timing, Unregister,
+    Channel, Code, Command, Event, Failure, FrameError, Inbound, Loss, MAX_MESSAGE, Open, Outbound, Request,
+    Stats, StatsReply, Timing, Unregister, Withdraw,
 };
 
 use crate::ClientError;
@@ -45,6 +45,8 @@ pub(crate) struct Answer {
 struct State {
     next_id: u64,
     replies: HashMap<u64, Result<Answer, Failure>>,
+    /// Requests whose replies nobody waits for.
+    discarded: HashSet<u64>,
     /// The regions of unregister requests without a waiter, by request.
     unregistering: HashMap<u64, u64>,
     /// Regions whose unregister request was refused as busy.
@@ -69,6 +71,7 @@ impl State {
                     self.busy_regions.push(region);
                 }
             }
+            None if self.discarded.remove(&id) => {}
             None => {
                 self.replies.insert(id, result);
             }
@@ -117,6 +120,34 @@ impl Connection {
 
     fn stats_page(&self, page: Stats) -> Result<StatsReply, ClientError> {
         body(self.call(Command::Stats(page), &[])?.value)
+    }
+
+    /// Sends an `open`. Returns the request.
+    pub(crate) fn begin_open(&self, open: Open) -> Result<u64, ClientError> {
+        self.retry_busy_regions()?;
+        self.send(Command::Open(open), &[])
+    }
+
+    /// Waits for the reply to a request; `None` at the deadline.
+    pub(crate) fn answered(
+        &self,
+        request: u64,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Result<Answer, Failure>>, ClientError> {
+        self.wait_for(deadline, |state| state.replies.remove(&request))
+    }
+
+    /// Withdraws an `open` without waiting for the reply.
+    pub(crate) fn withdraw(&self, open: u64) -> Result<(), ClientError> {
+        let id = self.next_id()?;
+        {
+            let mut state = self.state();
+            state.discarded.insert(id);
+            if state.replies.remove(&open).is_none() {
+                state.discarded.insert(open);
+            }
+        }
+        self.transmit(id, Command::Withdraw(Withdraw { open }), &[])
     }
 
     /// Unregisters a region without waiting for the reply. If an abandoned operation still uses it, a later

@@ -27,6 +27,7 @@ mod error;
 mod failed;
 mod job;
 mod memory;
+mod opening;
 mod options;
 mod place;
 mod tensor;
@@ -37,6 +38,7 @@ pub use failed::Failed;
 pub use half::{bf16, f16};
 pub use job::{Job, Pending, Submitted};
 pub use memory::{Location, Memory, Operand, Operation};
+pub use opening::Opening;
 pub use options::{JobOptions, OpOptions, RecvOptions, SendOptions};
 pub use sumac_api::{
     Code, CollectiveKind, DType, DynamicReply, Failure, HelloReply, Importance, JobSpec, JobStats, Limits,

@@ -50,6 +50,7 @@ impl Host {
             match command {
                 Command::Hello(hello) => self.hello(connection, id, &hello, out),
                 Command::Open(open) => self.open(now, at, open, resources, out),
+                Command::Withdraw(withdraw) => self.withdraw(connection, id, &withdraw, resources, out),
                 Command::Register(register) => {
                     return self
                         .register(connection, &register, has_file)

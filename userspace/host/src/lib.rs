@@ -56,6 +56,7 @@ pub mod terms;
 mod tick;
 mod transfer;
 mod watch;
+mod withdraw;
 
 pub use access::{AccessRule, AccessRules, Credentials};
 pub use commands::Handled;

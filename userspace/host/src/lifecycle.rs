@@ -105,16 +105,23 @@ impl Host {
     }
 
     /// Answers the `open` of a job that is ready, and lets others attach.
-    pub fn opened(&mut self, id: JobId, out: &mut Vec<Output>) {
-        let Some(job) = self.state.jobs.get_mut(&id) else { return };
+    ///
+    /// # Errors
+    /// It was withdrawn, or has failed, meanwhile.
+    pub fn opened(&mut self, id: JobId, out: &mut Vec<Output>) -> Result<(), Failure> {
+        let Some(job) = self.state.jobs.get_mut(&id) else { return Ok(()) };
+        if let (Some(JobEnd::Failed { failure, .. }), true) = (&job.end, job.has_handle) {
+            return Err(failure.clone());
+        }
         job.phase = JobPhase::Open;
-        let (Some(running), (connection, handle)) = (&job.running, job.opener) else { return };
+        let (Some(running), (connection, handle)) = (&job.running, job.opener) else { return Ok(()) };
         let reply = Outbound::ok(job.request, &OpenReply { job: handle, ..running.reply.clone() });
         if let Some(own) = self.handle_mut(connection, handle) {
             own.state = ConnectionJobState::Open;
             let message = Message { attached_event: Some(handle), ..Message::new(reply) };
             out.push(Output::Send { connection, message: Box::new(message) });
         }
+        Ok(())
     }
 
     /// Answers the `open` of a job that cannot be opened, and removes it.

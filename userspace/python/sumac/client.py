@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .connection import Connection
-from .errors import ConnectionLost
+from .errors import ConnectionLost, SumacError
 from .job import Job
 from .memory import Memory, Shape
 
@@ -79,11 +79,12 @@ class Client:
         A dynamic job has no ``slots``, but ``window`` (packets ahead of the oldest without a result), ``dynamic_slots`` (at
         most so many shared slots) and ``parameter_hosts`` (1 to 4). A replacement of a dead worker begins with operation ``job.opened["dynamic"]["first_operation"]``.
 
+        An exception that interrupts the wait, such as KeyboardInterrupt, withdraws it: the rank is free again.
+
         A direct job has ``topology`` (``"owners"``, the default, or ``"ring"``), ``owners`` (the number of workers that own
         blocks; default: all) and ``window`` (packets in flight to one worker).
         """
-        return self._enter(
-            "open",
+        return self._open(
             job=job,
             rank=rank,
             world=world,
@@ -113,11 +114,22 @@ class Client:
         """
         return self._enter("attach", job=job, secret=secret)
 
-    def _enter(self, command: str, **fields: Any) -> Job:
-        opened, fds = self._connection.call(command, **fields)
+    def _enter(self, command: str, request: int | None = None, **fields: Any) -> Job:
+        opened, fds = self._connection.call(command, request=request, **fields)
         if not fds:
             raise ConnectionLost(f"the reply to {command} came without an eventfd")
         return Job(self._connection, self._memory, opened, fds[0])
+
+    def _open(self, **fields: Any) -> Job:
+        request = self._connection.next_request()
+        try:
+            return self._enter("open", request, **fields)
+        except SumacError:
+            raise
+        except BaseException:
+            # Such as KeyboardInterrupt: nobody would have the job.
+            self._connection.withdraw(request)
+            raise
 
     def buffer(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> np.ndarray:
         """Allocates an array of zeros in memory shared with the daemon."""

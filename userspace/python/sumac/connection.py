@@ -5,6 +5,7 @@ There is no reader thread. Of the threads that wait, one reads messages for all 
 
 from __future__ import annotations
 
+import array
 import errno
 import json
 import logging
@@ -13,6 +14,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -126,6 +128,20 @@ def _forbidden(path: str) -> str:
     )
 
 
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    """Returns the file descriptors that came with a message."""
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return list(fds)
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
 class Connection:
     """Sends requests, and distributes replies and events to the threads that wait for them."""
 
@@ -142,25 +158,24 @@ class Connection:
             ) from error
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._reading = False
+        self._reader: int | None = None
+        self._inbox: deque[tuple[bytes, list[tuple[int, int, bytes]], int, Any]] = deque()
         self._lost: str | None = None
         self._last_id = 0
         self._replies: dict[int, tuple[dict[str, Any], list[int]]] = {}
+        self._discarded: set[int] = set()
         self._finished: dict[int, Outcome] = {}
         self._abandoned: set[int] = set()
         self._failures: dict[int, SumacError] = {}
         self._waiting: dict[int, Waiting] = {}
 
-    def call(self, cmd: str, fds: tuple[int, ...] = (), **fields: Any) -> tuple[dict[str, Any], list[int]]:
+    def call(
+        self, cmd: str, fds: tuple[int, ...] = (), request: int | None = None, **fields: Any
+    ) -> tuple[dict[str, Any], list[int]]:
         """Sends a command and returns its reply: the ``ok`` object, and descriptors that the caller must close."""
-        with self._changed:
-            self._check()
-            self._last_id += 1
-            request = self._last_id
-        message = {"id": request, "cmd": cmd}
-        message.update((key, value) for key, value in fields.items() if value is not None)
+        request = request or self.next_request()
         try:
-            socket.send_fds(self._socket, [json.dumps(message, allow_nan=False).encode()], list(fds))
+            self._send(request, cmd, fds, fields)
         except (BrokenPipeError, ConnectionResetError):
             pass  # The daemon's last message has the reason; the wait returns it.
         except OSError as error:
@@ -171,6 +186,35 @@ class Connection:
         if "error" in body:
             raise from_daemon(body["error"])
         return body.get("ok", {}), received
+
+    def next_request(self) -> int:
+        """Returns the number of another request."""
+        with self._changed:
+            self._check()
+            self._last_id += 1
+            return self._last_id
+
+    def _send(self, request: int, cmd: str, fds: tuple[int, ...], fields: dict[str, Any]) -> None:
+        message = {"id": request, "cmd": cmd}
+        message.update((key, value) for key, value in fields.items() if value is not None)
+        socket.send_fds(self._socket, [json.dumps(message, allow_nan=False).encode()], list(fds))
+
+    def withdraw(self, opened: int) -> None:
+        """Withdraws an ``open`` that was interrupted, whether it was answered or not.
+
+        Does not wait: the replies are discarded when they are read.
+        """
+        with self._changed:
+            if self._lost is not None or os.getpid() != self._pid:
+                return
+            self._last_id += 1
+            request = self._last_id
+            self._discarded |= {opened, request}
+            _close_all(self._replies.pop(opened, ({}, []))[1])
+        try:
+            self._send(request, "withdraw", (), {"open": opened})
+        except OSError:
+            pass  # The connection has ended, and with it the job.
 
     def stats(self, job: int | None = None) -> dict[str, Any]:
         """Returns the daemon's counters, or those of one job: all pages of them."""
@@ -201,14 +245,23 @@ class Connection:
         return SumacError("not_sent", f"cannot send {cmd} to the daemon: {error.strerror or error}", hint)
 
     def finished(self, op: int, timeout: float | None) -> Outcome | None:
-        """Waits until an operation has ended; returns ``None`` on timeout."""
-        return self._wait(lambda: self._finished.pop(op, None), timeout)
+        """Waits until an operation has ended; returns ``None`` on timeout. Then :meth:`forget_operation`."""
+        return self._wait(lambda: self._finished.get(op), timeout)
+
+    def forget_operation(self, op: int) -> None:
+        """Discards an outcome that its owner has, so that an interrupt before loses none."""
+        self._finished.pop(op, None)
 
     def read_arrived(self) -> None:
         """Reads and distributes the messages that have arrived. Does not wait."""
-        with self._changed:
-            while self._lost is None and not self._reading and self._read_one(0.0):
-                pass
+        while True:
+            with self._changed:
+                self._distribute()
+                if self._lost is not None or not self._may_read():
+                    return
+                self._reader = threading.get_ident()
+            if not self._read_one(0.0):
+                return
 
     def fileno(self) -> int:
         """Returns the socket's descriptor, for a poll that notices the end of the connection."""
@@ -264,8 +317,9 @@ class Connection:
     def _wait(self, take: Callable[[], Found | None], timeout: float | None) -> Found | None:
         deadline = None if timeout is None else time.monotonic() + timeout
         first = True
-        with self._changed:
-            while True:
+        while True:
+            with self._changed:
+                self._distribute()
                 found = take()
                 if found is not None:
                     return found
@@ -275,50 +329,68 @@ class Connection:
                 if left == 0.0 and not first:
                     return None
                 first = False
-                if self._reading:
+                if not self._may_read():
                     self._changed.wait(left)
                     continue
-                self._read_one(left)
+                self._reader = threading.get_ident()
+            self._read_one(left)
+
+    def _may_read(self) -> bool:
+        """Returns whether no other thread reads. This one may have been interrupted while it did."""
+        return self._reader in (None, threading.get_ident())
 
     def _read_one(self, left: float | None) -> bool:
-        """Receives and dispatches one message, without the lock while it waits. Returns whether there was one."""
-        self._reading = True
-        self._changed.release()
-        message, lost = None, None
+        """Receives one message, without the lock. Returns whether there was one."""
         try:
-            message = self._receive(left)
+            return self._receive(left)
         except (OSError, ValueError) as error:
-            lost = str(error)
+            self._lose(str(error))
+            return False
         finally:
-            self._changed.acquire()
-            self._reading = False
-            self._changed.notify_all()
-        if lost is not None:
-            self._lose(lost)
-        elif message is not None:
-            self._dispatch(*message)
-        return message is not None
+            with self._changed:
+                self._reader = None
+                self._changed.notify_all()
 
-    def _receive(self, left: float | None) -> tuple[dict[str, Any], list[int]] | None:
+    def _receive(self, left: float | None) -> bool:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         if not poll.poll(None if left is None else left * 1000):
-            return None
+            return False
+        # An interrupt such as Ctrl-C comes before or after these calls and loses no message: both are the
+        # interpreter's own.
+        received = (MAX_MESSAGE,), (socket.CMSG_SPACE(array.array("i").itemsize),), (socket.MSG_CMSG_CLOEXEC,)
         try:
-            data, fds, flags, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+            self._inbox.extend(map(self._socket.recvmsg, *received))
         except ConnectionResetError:
             # The kernel reports this once if the daemon closed with unread requests; its last message follows.
-            data, fds, flags, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
-        if flags & socket.MSG_CTRUNC:
-            raise OSError("this process may have no more files open (ulimit -n)")
-        if not data:
-            raise OSError("the daemon closed it")
-        return json.loads(data), list(fds)
+            self._inbox.extend(map(self._socket.recvmsg, *received))
+        return True
+
+    def _distribute(self) -> None:
+        """Dispatches what was received; the lock is held. An interrupt repeats a message, and loses none."""
+        while self._inbox:
+            data, ancillary, flags, _ = self._inbox[0]
+            fds = _descriptors(ancillary)
+            try:
+                if flags & socket.MSG_CTRUNC:
+                    _close_all(fds)
+                    self._lose("this process may have no more files open (ulimit -n)")
+                elif data:
+                    self._dispatch(json.loads(data), fds)
+                else:
+                    self._lose("the daemon closed it")
+            except ValueError as error:
+                self._lose(f"a message is not JSON: {error}")
+            self._inbox.popleft()
 
     def _dispatch(self, message: dict[str, Any], fds: list[int]) -> None:
         event = message.get("event")
         if event is None and message.get("id") is not None:
-            self._replies[message["id"]] = (message, fds)
+            if message["id"] in self._discarded:
+                self._discarded.discard(message["id"])
+                _close_all(fds)
+            else:
+                self._replies[message["id"]] = (message, fds)
         elif event is None:
             # A reply without an id refuses the connection as a whole.
             self._lose(str(from_daemon(message.get("error", {}))))

@@ -330,6 +330,8 @@ class Handle:
     def _ended(self, timeout: float | None) -> bool:
         if self._outcome is None:
             self._outcome = self._connection.finished(self.op, timeout)
+            if self._outcome is not None:
+                self._connection.forget_operation(self.op)
         return self._outcome is not None
 
     def __del__(self) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 import unittest
+from functools import partial
 
 import numpy as np
 
@@ -274,6 +276,51 @@ class Collectives(WithLab):
         for result in self.lab.train("numbers", work, wire="int16", scale="block", not_finite="carry", elements=64):
             self.assertTrue(np.isnan(result[0]))
             np.testing.assert_allclose(result[500:], 2 * np.linspace(-1, 1, 1000)[500:], atol=4 / 32767)
+
+
+class Interrupts(WithLab):
+    def interrupted(self, client: sumac.Client, name: str) -> None:
+        """Opens a job whose other worker does not come, until an interrupt as by Ctrl-C."""
+        previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, previous)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with self.assertRaises(KeyboardInterrupt):
+            client.open(name, 0, 2, timeout=TEST_TIMEOUT)
+
+    def test_an_interrupted_open_is_withdrawn(self) -> None:
+        first, second = sumac.Client(self.lab.socket(0)), sumac.Client(self.lab.socket(0))
+        self.addCleanup(first.close)
+        self.addCleanup(second.close)
+        for name, client in (("same", first), ("other", second)):
+            self.interrupted(first, name)
+            opened: list[sumac.Job] = []
+            partner = sumac.Client(self.lab.socket(1))
+            join = partial(partner.open, name, 1, 2, timeout=TEST_TIMEOUT)
+            other = threading.Thread(target=lambda join=join, opened=opened: opened.append(join()))
+            other.start()
+            job = client.open(name, 0, 2, timeout=TEST_TIMEOUT)
+            other.join()
+            for each in (job, *opened):
+                each.close()
+            partner.close()
+
+    def test_no_message_is_lost_at_interrupts(self) -> None:
+        client = sumac.Client(self.lab.socket(0))
+        self.addCleanup(client.close)
+        with client.open("storm", 0, 1, slots=8) as job:
+            array = job.buffer(8)
+            previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+            self.addCleanup(signal.signal, signal.SIGALRM, previous)
+            for number in range(300):
+                handle = job.allreduce_async(array)
+                signal.setitimer(signal.ITIMER_REAL, 0.0001 + number % 10 * 0.0001)
+                while True:
+                    try:
+                        handle.wait(TEST_TIMEOUT)
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                        break
+                    except KeyboardInterrupt:
+                        continue
 
 
 class Clients(WithLab):

@@ -276,8 +276,10 @@ impl SimHost {
                     Some(error) => explain::job_error(&error),
                     None => {
                         found.is_open = true;
-                        self.call(now, |host, _, out| host.opened(id, out));
-                        return true;
+                        match self.call(now, |host, _, out| host.opened(id, out)) {
+                            Ok(()) => return true,
+                            Err(failure) => failure,
+                        }
                     }
                 }
             }

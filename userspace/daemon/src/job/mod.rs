@@ -44,8 +44,9 @@ impl JobTask {
         let opened = loop {
             tokio::select! {
                 opened = self.join() => break opened,
-                // Before the handshake its trainer may disconnect.
-                _ = self.interrupted() => return core.remove_job(self.id),
+                // Before the handshake its trainer may disconnect, or withdraw it. The membership ends with
+                // the future that joins.
+                failure = self.interrupted() => return self.given_up(failure),
                 // The rank is free while the job stands still; whoever goes on joins anew.
                 Some(TaskEvent::Freeze(Freeze { frozen, release })) = events.recv() => {
                     let _ = frozen.send(Ok(None));
@@ -79,8 +80,11 @@ impl JobTask {
             self.clear(job).await;
             return self.abort(member, failure).await;
         }
+        if let Err(failure) = core.call(|host, _, out| host.opened(id, out)) {
+            self.clear(job).await;
+            return self.abort(member, failure).await;
+        }
         self.context.opens.count(&Ok::<_, Failure>(()));
-        core.call(|host, _, out| host.opened(id, out));
         self.live(job, member, events, channels).await;
     }
 
@@ -136,6 +140,11 @@ impl JobTask {
         let spec = &self.plan.spec;
         self.context.opens.count(&Err::<(), _>(failure.clone()));
         log_limited!(warn, job = spec.job, rank = spec.rank, %failure, "cannot open a job");
+        self.given_up(failure);
+    }
+
+    /// Answers the `open`, if its trainer is still there, and removes the job.
+    fn given_up(&self, failure: Failure) {
         self.context.core.call(|host, arena, out| host.not_opened(self.id, failure, arena, out));
         self.context.core.remove_job(self.id);
     }

@@ -25,4 +25,5 @@ mod spans;
 mod stats;
 mod transfers;
 mod upgrade;
+mod withdraw;
 mod words;
