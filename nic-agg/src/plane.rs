@@ -67,6 +67,7 @@ impl DataPlane for EbpfPlane {
             socket_bytes: None,
             address: None,
             kept: Vec::new(),
+            jobs: sumac_wire::MAX_JOBS as u16 - 1,
         })
     }
 

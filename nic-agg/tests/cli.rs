@@ -195,7 +195,7 @@ fn drops_on_purpose_are_set_counted_and_shown() {
     let set = serde_json::json!({ "job": 9, "up_percent": 2.0, "down_percent": 3.0 });
     assert_eq!(shell.json("drop --up 2% --down 3% --job 9 --json"), set);
     let rule = |first: u16, last: u16, up: f64, down: f64| serde_json::json!({ "first_job": first, "last_job": last, "up_percent": up, "down_percent": down });
-    let rules = [rule(1, 8, 1.0, 0.0), rule(9, 9, 2.0, 3.0), rule(10, 63, 1.0, 0.0)];
+    let rules = [rule(1, 8, 1.0, 0.0), rule(9, 9, 2.0, 3.0), rule(10, 255, 1.0, 0.0)];
     assert_eq!(shell.json("status --json")["drops"], serde_json::json!(rules), "without a job");
     let text = shell.done("status");
     assert!(
@@ -224,8 +224,8 @@ fn drops_on_purpose_are_set_counted_and_shown() {
     socket.recv(&mut [0; 200]).unwrap();
     let (code, text) = shell.fails("drop --up 101% --down 0");
     assert!(code == 2 && text.contains("percentage"), "{text}");
-    let (code, text) = shell.fails("drop --up 0 --down 0 --job 64");
-    assert!(code == 1 && text.contains("job number 64"), "{text}");
+    let (code, text) = shell.fails("drop --up 0 --down 0 --job 256");
+    assert!(code == 1 && text.contains("job number 256"), "{text}");
 }
 
 #[test]

@@ -52,7 +52,7 @@
 #ifndef SLOT_TIMEOUT
 #define SLOT_TIMEOUT TICKS_OF_SECOND
 #endif
-// Entries of tables. Jobs are numbered from 1 to 63, as the control plane does; members are workers and racks.
+// Entries of tables. Jobs are numbered from 1 to 63, as the control plane does below a switch; members are workers and racks.
 #define JOBS 64
 #define TOKENS (JOBS * 2)
 #ifndef MEMBERS

@@ -171,7 +171,7 @@ fn header(kind: Kind, number: u32) -> Header {
         kind: kind as u8,
         format: Format::Int32 as u8,
         flags: 0,
-        job: 1 + number as u16 % 63,
+        job: 1 + number as u16 % 255,
         epoch: value(1) as u16,
         seq: value(2),
         slot: value(3),

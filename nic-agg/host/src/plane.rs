@@ -227,6 +227,7 @@ impl DataPlane for HostDataPlane {
             socket_bytes: self.socket_bytes(),
             address: None,
             kept: Vec::new(),
+            jobs: sumac_wire::MAX_JOBS as u16 - 1,
         })
     }
 

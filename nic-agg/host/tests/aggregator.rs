@@ -246,7 +246,7 @@ fn jobs_that_do_not_fit_are_refused() {
     let child = JobEntry { flags: sumac_wire::tables::job_flag::CHILD, ..good };
     let table = [
         ("number 0", 0, good, 1, JobError::Number(0)),
-        ("number 64", 64, good, 1, JobError::Number(64)),
+        ("number 256", 256, good, 1, JobError::Number(256)),
         ("nobody", 1, good, 0, JobError::World(0)),
         ("33", 1, good, 33, JobError::World(33)),
         ("no elements", 1, JobEntry { elements: 0, ..good }, 1, JobError::Elements { elements: 0, max: 64 }),

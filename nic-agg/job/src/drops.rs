@@ -112,15 +112,15 @@ mod tests {
             rules.iter().map(brief).collect::<Vec<_>>()
         };
         assert_eq!(rules(&[none, none]), []);
-        assert_eq!(rules(&[half; 63]), [(1, 63, 50.0, 0.0)]);
+        assert_eq!(rules(&[half; 255]), [(1, 255, 50.0, 0.0)]);
         let expected = [(1, 1, 50.0, 0.0), (3, 4, 50.0, 0.0), (5, 5, 0.0, 25.0)];
         assert_eq!(rules(&[half, none, half, half, other]), expected);
     }
 
     #[test]
     fn numbers_outside_of_the_table_are_refused() {
-        assert_eq!(numbers(None).unwrap(), 1..64);
-        assert_eq!(numbers(Some(63)).unwrap(), 63..64);
-        assert!(numbers(Some(0)).is_err() && numbers(Some(64)).is_err());
+        assert_eq!(numbers(None).unwrap(), 1..256);
+        assert_eq!(numbers(Some(255)).unwrap(), 255..256);
+        assert!(numbers(Some(0)).is_err() && numbers(Some(256)).is_err());
     }
 }

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use sumac_wire::MAX_JOBS;
-
 use crate::{
+    sizes,
     tables::{
         self, HeldJob, JOBS,
         admission::{former, outlives_job},
@@ -25,7 +24,7 @@ impl Contents {
             contents.add(switch.entries(table)?);
         }
         // The switch's owner may have other groups.
-        let ours = switch.groups()?.into_iter().filter(|group| (1..MAX_JOBS as u32).contains(&group.id));
+        let ours = switch.groups()?.into_iter().filter(|group| (1..sizes::JOBS as u32).contains(&group.id));
         contents.groups = ours.map(|group| (group.id, group)).collect();
         Ok(contents)
     }
@@ -71,7 +70,7 @@ impl Contents {
     /// Removes what is of no job as a whole: a control plane may have ended while it installed or removed one.
     pub fn remove_parts(&mut self) {
         let jobs = self.jobs();
-        for job in (0..=u16::MAX).take(MAX_JOBS) {
+        for job in (0..=u16::MAX).take(sizes::JOBS) {
             match jobs.get(&job) {
                 Some(HeldJob::Active(_)) => {}
                 Some(HeldJob::Former(_)) => self.end_job(job),

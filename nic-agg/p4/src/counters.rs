@@ -5,12 +5,15 @@ use std::ops::Range;
 use sumac_agg_job::seen::{JobSeen, WorkerSeen};
 use sumac_agg_layout::Injected;
 use sumac_wire::{
-    MAX_JOBS, MAX_WORKERS, Reason,
+    MAX_WORKERS, Reason,
     reason::COUNTERS,
     tables::{WorkerCounters, worker_index},
 };
 
-use crate::target::{SwitchError, Target};
+use crate::{
+    sizes,
+    target::{SwitchError, Target},
+};
 
 /// By job and [`Reason`].
 const REASONS: &str = "reasons";
@@ -27,7 +30,7 @@ const LARGEST: u64 = u64::MAX >> 16;
 
 /// Returns what is counted of each job; job 0: of none.
 pub fn all(switch: &impl Target) -> Result<Vec<JobSeen>, SwitchError> {
-    let cells = 0..MAX_JOBS as u32 * REASONS_OF_JOB;
+    let cells = 0..sizes::JOBS as u32 * REASONS_OF_JOB;
     let [arrived, left] = [arrived(switch, cells.clone())?, counts(switch, EGRESS_REASONS, cells)?];
     let by_job =
         |counts: &[u64]| counts.chunks(REASONS_OF_JOB as usize).map(<[u64]>::to_vec).collect::<Vec<_>>();

@@ -23,7 +23,7 @@ use sumac_control::plane::{
     DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
 use sumac_wire::{
-    BLOCK_ELEMENTS, MAX_JOBS,
+    BLOCK_ELEMENTS,
     header::ELEMENT_LEN,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
@@ -31,7 +31,7 @@ use sumac_wire::{
 use crate::{
     contents::Contents,
     counters,
-    sizes::Sizes,
+    sizes::{self, Sizes},
     tables::{self, HeldJob, admission, drops},
     target::{Binding, SwitchError, Target},
     wiring::Wiring,
@@ -239,6 +239,7 @@ impl<T: Target> DataPlane for SwitchPlane<T> {
             socket_bytes: None,
             address: None,
             kept: Vec::new(),
+            jobs: sizes::JOBS as u16 - 1,
         })
     }
 
@@ -345,7 +346,7 @@ impl<T: Target> AggregatorPlane for SwitchPlane<T> {
             own_ip: None,
             ports: Vec::new(),
             sockets: Vec::new(),
-            drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, self.drops(job)))),
+            drops: DropRule::of((1..sizes::JOBS as u16).map(|job| (job, self.drops(job)))),
             counters: by_reason(|reason| seen.iter().map(|seen| seen.counters[reason as usize]).sum()),
             jobs,
             ended: ended(former, |job| Ok::<_, PlaneError>(of(job)))?,
@@ -353,8 +354,14 @@ impl<T: Target> AggregatorPlane for SwitchPlane<T> {
     }
 
     fn set_drops(&self, jobs: Range<u16>, parts: Drops) -> Result<(), PlaneError> {
+        let (first, end) = (jobs.start, jobs.end.min(sizes::JOBS as u16));
+        if first >= end {
+            let most = sizes::JOBS - 1;
+            let what = format!("job {first}: the switch's program has job numbers 1 to {most}");
+            return Err(PlaneError::Failed { doing: "setting intentional drops", what });
+        }
         let changed = self.change(&mut self.lock(), |contents| {
-            for job in jobs {
+            for job in first..end {
                 contents.remove_drops(job);
                 contents.add(drops::entries(job, parts));
             }

@@ -1,10 +1,12 @@
 //! The sizes that the switch's program was compiled with (p4/common/sizes.p4), read from what the compiler lists of it.
 
 use serde::Deserialize;
-use sumac_wire::{BLOCK_ELEMENTS, MAX_JOBS};
+use sumac_wire::BLOCK_ELEMENTS;
 
 use crate::target::SwitchError;
 
+/// Job numbers of a switch run from 1 to this minus 1.
+pub const JOBS: usize = 64;
 /// Places of slots, and cells of values, have 16 bits.
 const PLACES: u64 = 1 << 16;
 
@@ -135,7 +137,7 @@ impl Compiled {
     pub fn of(size: impl Fn(&str) -> Option<u64>) -> Result<Compiled, SwitchError> {
         let unknown = |kind, name: &str| SwitchError::Unknown { kind, name: name.to_owned() };
         // A job has an entry for each shard (`UPLINKS`).
-        let shards = size("parents").map(|entries| entries / MAX_JOBS as u64);
+        let shards = size("parents").map(|entries| entries / JOBS as u64);
         let shards = shards.filter(|shards| [1, 2, 4].contains(shards));
         let shards = shards.ok_or_else(|| unknown("table of 1, 2 or 4 shards", "parents"))?;
         // Of a static slot there are two versions. A program of one mode has no registers of the other.
@@ -254,7 +256,7 @@ mod tests {
             ("STATIC_SLOTS", static_slots),
             ("DYNAMIC_SLOTS", dynamic_slots),
             ("BLOCKS", blocks.into()),
-            ("JOBS", MAX_JOBS as u32),
+            ("JOBS", JOBS as u32),
         ];
         for (name, value) in defaults {
             let line = format!("#define {name} {value}");

@@ -130,7 +130,7 @@ fn an_impossible_job_is_refused_by_name() {
     assert_eq!(log2(12).unwrap_err().to_string(), "12 slots in a lane: must be a power of two");
     let table: [Case; 11] = [
         ("job 0", |j| j.job = 0, "job number 0"),
-        ("job 64", |j| j.job = 64, "job number 64"),
+        ("job 256", |j| j.job = 256, "job number 256"),
         ("no workers", |j| j.workers.clear(), "0 workers"),
         ("twins", |j| j.workers[1].ip = j.workers[0].ip, "10.0.0.1"),
         ("no slots", |j| j.entry.slots = 0, "0 slots"),

@@ -147,7 +147,7 @@ impl Refusal {
     }
 
     /// `holders`: who has most of them.
-    pub(crate) fn too_many_jobs(max: usize, holders: &str) -> Refusal {
+    pub(crate) fn too_many_jobs(max: u16, holders: &str) -> Refusal {
         let message = format!(
             "the aggregator runs {max} jobs already, which is all it can ({holders}); wait until one ends"
         );

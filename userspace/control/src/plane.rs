@@ -8,7 +8,9 @@ use std::{
 use serde::{Deserialize, Serialize};
 pub use sumac_job::AggregatorKind as PlaneKind;
 use sumac_job::{JobTerms, Mode};
-use sumac_wire::{BLOCK_ELEMENTS, CLASSES, DEFAULT_BASE_PORT, MAX_ELEMENTS, MAX_LANES, PAGE_ELEMENTS};
+use sumac_wire::{
+    BLOCK_ELEMENTS, CLASSES, DEFAULT_BASE_PORT, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, PAGE_ELEMENTS,
+};
 use thiserror::Error;
 
 /// The instance of a data plane, and its state.
@@ -46,6 +48,9 @@ pub struct PlaneInfo {
     /// Parameter host: the numbers of jobs that its control plane does not know and that still see packets. No other job
     /// gets them meanwhile.
     pub kept: Vec<u16>,
+    /// The largest job number that it has.
+    #[serde(default = "jobs_before")]
+    pub jobs: u16,
 }
 
 impl PlaneInfo {
@@ -60,6 +65,11 @@ impl PlaneInfo {
         };
         most.min(MAX_ELEMENTS as u16)
     }
+}
+
+/// The largest job number of releases whose planes do not report it.
+const fn jobs_before() -> u16 {
+    63
 }
 
 /// The journals of releases without switches do not have their limits.
@@ -242,6 +252,7 @@ impl DataPlane for NoDataPlane {
             socket_bytes: None,
             address: None,
             kept: Vec::new(),
+            jobs: MAX_JOBS as u16 - 1,
         })
     }
 

@@ -16,7 +16,7 @@ use super::{
 const TABLE: &str = "drops";
 const ACTION: &str = "drop_arriving";
 const JOB: &str = "job";
-/// No job's number: they are below `MAX_JOBS`.
+/// No job's number: they are below `sizes::JOBS`.
 const NO_JOB: u64 = 0xffff;
 
 pub fn is_mark(entry: &Entry) -> bool {

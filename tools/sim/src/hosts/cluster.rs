@@ -92,6 +92,7 @@ fn info(shards: u16) -> PlaneInfo {
         socket_bytes: None,
         address: None,
         kept: Vec::new(),
+        jobs: sumac_wire::MAX_JOBS as u16 - 1,
     }
 }
 

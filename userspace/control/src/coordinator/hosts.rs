@@ -3,7 +3,7 @@
 use std::{collections::HashSet, net::SocketAddrV4};
 
 use sumac_job::JobTerms;
-use sumac_wire::MAX_HOSTS;
+use sumac_wire::{MAX_HOSTS, MAX_JOBS};
 
 use super::{
     Coordinator,
@@ -126,9 +126,17 @@ impl Coordinator {
         Some(SocketAddrV4::new(rack.plane.address.unwrap_or(rack.ip), rack.plane.base_port))
     }
 
-    /// Job numbers that parameter hosts still have of jobs that are unknown here.
-    pub(super) fn kept(&self) -> HashSet<u16> {
-        self.racks.values().flat_map(|rack| rack.plane.kept.iter().copied()).collect()
+    /// The largest job number that all aggregators and parameter hosts have.
+    pub(super) fn most_jobs(&self) -> u16 {
+        let planes = self.racks.values().map(|rack| &rack.plane).chain([&self.plane]);
+        planes.map(|plane| plane.jobs).min().unwrap_or(0).min(MAX_JOBS as u16 - 1)
+    }
+
+    /// Job numbers that no job gets: those that some aggregator does not have, and those that parameter hosts
+    /// still have of jobs that are unknown here.
+    pub(super) fn withheld(&self) -> HashSet<u16> {
+        let kept = self.racks.values().flat_map(|rack| rack.plane.kept.iter().copied());
+        kept.chain(self.most_jobs() + 1..MAX_JOBS as u16).collect()
     }
 
     pub(super) fn hosts_missing(run: &Run) -> JobFailure {

@@ -314,7 +314,7 @@ impl Coordinator {
         let Some(run) = self.runs.get(&id) else { return Ok(()) };
         let parts = run.parts();
         self.check_numbers(&parts, None)?;
-        let job = self.names.assign(&run.name, &self.kept()).map_err(|why| self.no_number(why))?;
+        let job = self.names.assign(&run.name, &self.withheld()).map_err(|why| self.no_number(why))?;
         let Some(run) = self.runs.get(&id) else { return Ok(()) };
         let hosts = self.choose_hosts(run)?;
         let (mut terms, limits) = self.terms(run, &hosts)?;

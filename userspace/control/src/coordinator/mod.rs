@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use rand::RngCore;
 use sumac_job::Mode;
-use sumac_wire::{CLASSES, MAX_JOBS, MAX_WORKERS};
+use sumac_wire::{CLASSES, MAX_WORKERS};
 
 pub use self::{
     agreement::{DEFAULT_WINDOW, DYNAMIC_SCALE},
@@ -266,7 +266,7 @@ impl Coordinator {
     /// earlier incarnation.
     fn check_number(&self, request: &Join) -> Result<(), Refusal> {
         let name = &request.asked.spec.job;
-        self.names.check_free(name, &self.kept()).map_err(|why| self.no_number(why))?;
+        self.names.check_free(name, &self.withheld()).map_err(|why| self.no_number(why))?;
         let earlier = self.names.get(name).and_then(|name| name.on_plane);
         self.check_numbers(&parts(&request.holders, request.asked.spec.world), earlier)
     }
@@ -274,7 +274,7 @@ impl Coordinator {
     fn no_number(&self, why: NoNumber) -> Refusal {
         match why {
             NoNumber::Spent => Refusal::spent(),
-            NoNumber::Taken => Refusal::too_many_jobs(MAX_JOBS - 1, &self.holders_of_numbers()),
+            NoNumber::Taken => Refusal::too_many_jobs(self.most_jobs(), &self.holders_of_numbers()),
         }
     }
 

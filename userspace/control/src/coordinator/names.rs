@@ -118,21 +118,23 @@ impl Names {
     }
 
     /// Refuses a run of `name` that would have no number even if all of its ranks were there.
-    pub fn check_free(&self, name: &str, kept: &HashSet<u16>) -> Result<(), NoNumber> {
+    pub fn check_free(&self, name: &str, withheld: &HashSet<u16>) -> Result<(), NoNumber> {
         let is_held = |job: u16| {
             let mut others = self.names.iter().filter(|(other, _)| *other != name);
             others.any(|(_, other)| other.job == Some(job) && other.on_plane.is_some())
         };
-        if self.usable(kept).any(|job| !is_held(job)) { Ok(()) } else { Err(self.no_number()) }
+        if self.usable(withheld).any(|job| !is_held(job)) { Ok(()) } else { Err(self.no_number()) }
     }
 
-    /// Returns the job number of a run of `name` that is about to be installed, none of those that parameter
-    /// hosts have `kept`: that of the name's last run, else a free one, else that of the longest idle name.
-    pub fn assign(&mut self, name: &str, kept: &HashSet<u16>) -> Result<u16, NoNumber> {
+    /// Returns the job number of a run of `name` that is about to be installed, none of those that
+    /// are `withheld`: that of the name's last run, else a free one, else that of the longest idle name.
+    pub fn assign(&mut self, name: &str, withheld: &HashSet<u16>) -> Result<u16, NoNumber> {
         let own = self.names.get(name).and_then(|name| name.job);
-        let job = match own.filter(|own| self.usable(kept).any(|job| job == *own)) {
+        let job = match own.filter(|own| self.usable(withheld).any(|job| job == *own)) {
             Some(own) => own,
-            None => self.free(kept).or_else(|| self.take_idle(kept)).ok_or_else(|| self.no_number())?,
+            None => {
+                self.free(withheld).or_else(|| self.take_idle(withheld)).ok_or_else(|| self.no_number())?
+            }
         };
         self.clock += 1;
         let known = self.names.entry(name.into()).or_default();
@@ -140,16 +142,16 @@ impl Names {
         Ok(job)
     }
 
-    fn usable(&self, kept: &HashSet<u16>) -> impl Iterator<Item = u16> {
-        (1..MAX_JOBS as u16).filter(|job| !self.is_spent(*job) && !kept.contains(job))
+    fn usable(&self, withheld: &HashSet<u16>) -> impl Iterator<Item = u16> {
+        (1..MAX_JOBS as u16).filter(|job| !self.is_spent(*job) && !withheld.contains(job))
     }
 
-    fn free(&self, kept: &HashSet<u16>) -> Option<u16> {
-        self.usable(kept).find(|job| self.names.values().all(|name| name.job != Some(*job)))
+    fn free(&self, withheld: &HashSet<u16>) -> Option<u16> {
+        self.usable(withheld).find(|job| self.names.values().all(|name| name.job != Some(*job)))
     }
 
-    fn take_idle(&mut self, kept: &HashSet<u16>) -> Option<u16> {
-        let usable: HashSet<u16> = self.usable(kept).collect();
+    fn take_idle(&mut self, withheld: &HashSet<u16>) -> Option<u16> {
+        let usable: HashSet<u16> = self.usable(withheld).collect();
         let idle = self.names.iter().filter(|(_, name)| name.on_plane.is_none());
         let idle = idle.filter(|(_, name)| name.job.is_some_and(|job| usable.contains(&job)));
         let oldest = idle.min_by_key(|(_, name)| name.used).map(|(name, _)| name.clone())?;

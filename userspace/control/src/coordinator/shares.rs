@@ -6,8 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use sumac_wire::MAX_JOBS;
-
 use super::{
     Coordinator,
     holder::{Holder, PARTS, parts},
@@ -89,7 +87,7 @@ impl Coordinator {
         parts: &BTreeMap<Holder, u64>,
         except: Option<RunId>,
     ) -> Result<(), Refusal> {
-        let total = MAX_JOBS as u64 - 1;
+        let total = u64::from(self.most_jobs());
         let most = self.most_of(total);
         let held = |holder: &Holder| -> u64 { self.holding(except).map(|run| run.parts_of(holder)).sum() };
         let beyond = parts.iter().find(|(holder, parts)| held(holder) + *parts > most * PARTS);

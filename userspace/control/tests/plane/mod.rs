@@ -101,6 +101,7 @@ impl DataPlane for FakePlane {
             socket_bytes: None,
             address: None,
             kept: Vec::new(),
+            jobs: sumac_wire::MAX_JOBS as u16 - 1,
         })
     }
 

@@ -138,6 +138,7 @@ impl DataPlane for ParameterHostDataPlane {
             socket_bytes: None,
             address: (!local.ip.is_unspecified()).then_some(local.ip),
             kept: self.daemon.parameter_jobs.orphans(),
+            jobs: sumac_wire::MAX_JOBS as u16 - 1,
         })
     }
 

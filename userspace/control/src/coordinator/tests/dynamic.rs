@@ -23,6 +23,7 @@ const fn sharing(dynamic_slots: u32, max_elements: u16) -> PlaneInfo {
         socket_bytes: None,
         address: None,
         kept: Vec::new(),
+        jobs: sumac_wire::MAX_JOBS as u16 - 1,
     }
 }
 

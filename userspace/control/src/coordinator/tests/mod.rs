@@ -61,6 +61,7 @@ const fn plane(slots: u32, max_elements: u16) -> PlaneInfo {
         socket_bytes: None,
         address: None,
         kept: Vec::new(),
+        jobs: sumac_wire::MAX_JOBS as u16 - 1,
     }
 }
 

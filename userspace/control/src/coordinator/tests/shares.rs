@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::coordinator::Holder;
+use sumac_wire::MAX_JOBS;
 
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
@@ -111,7 +112,7 @@ fn each_rank_holds_its_part_of_a_job() {
 #[test]
 fn a_share_is_free_again_with_the_end_of_a_job_and_survives_a_restart() {
     let mut world = halves();
-    let open = |job: &str| of(HOST, 7, numbered(job, 0, 1));
+    let open = |job: &str| Join { holders: vec![Holder::User(7)], ..numbered(job, 0, 1) };
     let members: Vec<_> =
         (0..(MAX_JOBS - 1) / 2 - 1).map(|index| world.join(&open(&index.to_string())).unwrap()).collect();
     world.restart(0);
@@ -148,7 +149,7 @@ fn one_user_leaves_connections_to_the_others_of_its_host() {
 #[test]
 fn whoever_has_all_job_numbers_is_named_to_the_others() {
     let mut world = World::new();
-    fill(&mut world, |job| of(HOST, 7, numbered(job, 0, 1)));
+    fill(&mut world, |job| Join { holders: vec![Holder::Host(HOST)], ..numbered(job, 0, 1) });
     let refusal = world.join(&of(OTHER, 8, numbered("other", 0, 1))).unwrap_err();
     assert!(refusal.message.contains("host 10.77.0.2"), "{refusal}");
 }

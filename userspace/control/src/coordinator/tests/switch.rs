@@ -125,6 +125,21 @@ fn a_dynamic_job_keeps_headroom() {
 }
 
 #[test]
+fn a_switch_among_the_planes_limits_job_numbers() {
+    let few = PlaneInfo { jobs: 2, ..INFO };
+    let mut world = World::with(few.clone());
+    for job in ["a", "b"] {
+        world.start(job, 1);
+    }
+    let refusal = world.join(&request("c", 0, 1)).unwrap_err();
+    assert_eq!(refusal.kind, RefusalKind::TooManyJobs);
+    assert!(refusal.message.contains("runs 2 jobs already"), "{refusal}");
+    world.coordinator.on_plane(world.now, Ok((0xa, INFO)));
+    let members = world.start("c", 1);
+    assert_eq!(world.terms(members[0]).job, 3);
+}
+
+#[test]
 fn one_switch_among_the_racks_counts_for_all() {
     let mut world = World::sharing(&[0]);
     world.enter(rack(0));
