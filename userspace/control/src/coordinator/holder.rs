@@ -14,14 +14,10 @@ pub enum Holder {
     Host(Ipv4Addr),
     /// A user id, as the worker's daemon has it. The same on all hosts.
     User(u32),
+    /// A user of one host.
+    UserOf(Ipv4Addr, u32),
     /// The secret of one job, or (`None`) that of all others. There is no such holder without other secrets.
     Secret(Option<String>),
-}
-
-impl Holder {
-    pub(super) fn is_of_host(&self) -> bool {
-        matches!(self, Holder::Host(_) | Holder::User(_))
-    }
 }
 
 impl fmt::Display for Holder {
@@ -29,6 +25,7 @@ impl fmt::Display for Holder {
         match self {
             Holder::Host(ip) => write!(f, "host {ip}"),
             Holder::User(uid) => write!(f, "user {uid}"),
+            Holder::UserOf(host, uid) => write!(f, "user {uid} of host {host}"),
             Holder::Secret(Some(job)) => write!(f, "the secret of job `{job}`"),
             Holder::Secret(None) => write!(f, "the secret of all jobs without one of their own"),
         }

@@ -34,6 +34,15 @@ impl Coordinator {
         (total.saturating_mul(self.join_limits.share_percent) / 100).max(1)
     }
 
+    /// Returns the part of a total that this holder may have. A user of a host leaves a part of the host's
+    /// share to the others there.
+    fn most_for(&self, holder: &Holder, total: u64) -> u64 {
+        match holder {
+            Holder::UserOf(..) => self.most_of(self.most_of(total)),
+            _ => self.most_of(total),
+        }
+    }
+
     /// The jobs that the planes have, but for one.
     fn holding(&self, except: Option<RunId>) -> impl Iterator<Item = &Run> {
         let is_held =
@@ -60,23 +69,20 @@ impl Coordinator {
         named.join(", ")
     }
 
-    /// Refuses a worker whose host has as many workers of its user here as one user may have: others of the
-    /// host have the connections that are left.
+    /// Refuses a worker whose user has as many workers on its host as one user may have: others of the host
+    /// have the connections that are left.
     pub(super) fn check_places(&self, request: &Join) -> Result<(), Refusal> {
-        let of_one_user: Vec<&Holder> = request.holders.iter().filter(|holder| holder.is_of_host()).collect();
-        if of_one_user.len() < 2 {
-            return Ok(());
-        }
+        let is_user = |holder: &&Holder| matches!(holder, Holder::UserOf(..));
+        let Some(user) = request.holders.iter().find(is_user) else { return Ok(()) };
         let members = self.runs.values().flat_map(|run| run.members.values());
-        let held = members.filter(|member| of_one_user.iter().all(|holder| member.holders.contains(holder)));
-        let (held, most) = (held.count() as u64, self.most_of(MAX_OF_ONE_ADDRESS as u64));
+        let held = members.filter(|member| member.holders.contains(user)).count() as u64;
+        let most = self.most_of(MAX_OF_ONE_ADDRESS as u64);
         if held < most {
             return Ok(());
         }
-        let [host, user] = of_one_user[..] else { return Ok(()) };
         Err(Refusal::over_share(
             RefusalKind::TooManyJobs,
-            format!("{user} of {host} is a worker of {held} jobs"),
+            format!("{user} is a worker of {held} jobs"),
             format!("{most} of the {MAX_OF_ONE_ADDRESS} connections of a host"),
         ))
     }
@@ -88,10 +94,11 @@ impl Coordinator {
         except: Option<RunId>,
     ) -> Result<(), Refusal> {
         let total = u64::from(self.most_jobs());
-        let most = self.most_of(total);
         let held = |holder: &Holder| -> u64 { self.holding(except).map(|run| run.parts_of(holder)).sum() };
-        let beyond = parts.iter().find(|(holder, parts)| held(holder) + *parts > most * PARTS);
+        let beyond =
+            parts.iter().find(|(holder, parts)| held(holder) + *parts > self.most_for(holder, total) * PARTS);
         let Some((holder, _)) = beyond else { return Ok(()) };
+        let most = self.most_for(holder, total);
         let what = format!("{holder} holds {}", self.jobs_of(holder, except));
         Err(Refusal::over_share(RefusalKind::TooManyJobs, what, format!("{most} of {total} job numbers")))
     }
@@ -99,20 +106,21 @@ impl Coordinator {
     /// Returns the most slots that a run may take without giving one of its holders more than its share, and
     /// that holder.
     pub(super) fn slots_left(&self, parts: &BTreeMap<Holder, u64>) -> Option<(u32, Holder)> {
-        let most = self.most_of(self.pool.total(u32::MAX).into()) * PARTS;
+        let total = self.pool.total(u32::MAX).into();
         let held = |holder: &Holder| -> u64 {
             let slots = |run: &Run| run.range.map_or(0, |range| u64::from(range.slots));
             self.holding(None).map(|run| run.parts_of(holder) * slots(run)).sum()
         };
         let left = |(holder, parts): (&Holder, &u64)| {
-            let left = most.saturating_sub(held(holder)) / (*parts).max(1);
+            let left = (self.most_for(holder, total) * PARTS).saturating_sub(held(holder)) / (*parts).max(1);
             (u32::try_from(left).unwrap_or(u32::MAX), holder.clone())
         };
         parts.iter().map(left).min_by_key(|(left, _)| *left)
     }
 
     pub(super) fn over_slots(&self, wanted: u32, holder: &Holder) -> Refusal {
-        let (total, most) = (self.pool.total(u32::MAX), self.most_of(self.pool.total(u32::MAX).into()));
+        let total = self.pool.total(u32::MAX);
+        let most = self.most_for(holder, total.into());
         let what = format!("{wanted} slots are too many: {holder} holds {}", self.jobs_of(holder, None));
         Refusal::over_share(RefusalKind::PoolFull, what, format!("{most} of {total} slots"))
     }

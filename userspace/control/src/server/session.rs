@@ -286,7 +286,8 @@ impl Shared {
         let user = Some(asked.host.user).filter(|user| *user != 0);
         let secret =
             (!jobs.is_empty()).then(|| Holder::Secret(jobs.get_key_value(name).map(|(job, _)| job.clone())));
-        [Some(Holder::Host(host)), user.map(Holder::User), secret].into_iter().flatten().collect()
+        let of_host = user.map(|user| Holder::UserOf(host, user));
+        [Some(Holder::Host(host)), user.map(Holder::User), of_host, secret].into_iter().flatten().collect()
     }
 
     fn next_message(&self, id: MemberId, sent: &mut Sent) -> Option<ServerMessage> {

@@ -16,7 +16,8 @@ fn halves() -> World {
 
 /// The same request from a user of a host.
 fn of(host: Ipv4Addr, user: u32, request: Join) -> Join {
-    Join { holders: vec![Holder::Host(host), Holder::User(user)], ..request }
+    let holders = vec![Holder::Host(host), Holder::User(user), Holder::UserOf(host, user)];
+    Join { holders, ..request }
 }
 
 /// A direct job, which has a number and no slots.
@@ -75,20 +76,30 @@ fn no_host_user_or_secret_has_all_job_numbers() {
 fn no_host_or_user_has_all_slots() {
     let mut world = halves();
     let sized = |job: &str, slots| wanting(job, 0, 1, |asked| asked.spec.slots = slots);
+    let refusal = |world: &World, member| world.refusal(member).message;
     let whole = world.join(&of(HOST, 7, sized("whole", Some(128)))).unwrap();
-    let refusal = world.refusal(whole);
-    let words = "256 slots are too many: host 10.77.0.2 holds no job, and has a share of 128 of 256 slots";
-    assert!(refusal.kind == RefusalKind::PoolFull && refusal.message.contains(words), "{refusal}");
+    let words =
+        "256 slots are too many: user 7 of host 10.77.0.2 holds no job, and has a share of 64 of 256 slots";
+    assert_eq!(world.refusal(whole).kind, RefusalKind::PoolFull);
+    assert!(refusal(&world, whole).contains(words), "{}", refusal(&world, whole));
     // A job that measures its path gets the share until then.
     let measured = world.join(&of(HOST, 7, sized("measured", None))).unwrap();
-    assert_eq!((world.terms(measured).slots, world.terms(measured).is_measured), (64, false));
-    let next = world.join(&of(HOST, 8, request("next", 0, 1))).unwrap();
-    let refusal = world.refusal(next);
-    assert!(refusal.message.contains("64 slots are too many: host 10.77.0.2 holds `measured`"), "{refusal}");
-    let same = world.join(&of(OTHER, 7, request("same user", 0, 1))).unwrap();
-    assert!(world.refusal(same).message.contains("user 7 holds `measured`"));
-    let other = world.join(&of(OTHER, 8, request("other", 0, 1))).unwrap();
-    assert_eq!(world.terms(other).slots, 32);
+    assert_eq!((world.terms(measured).slots, world.terms(measured).is_measured), (32, false));
+    let next = world.join(&of(HOST, 7, request("next", 0, 1))).unwrap();
+    assert!(refusal(&world, next).contains("user 7 of host 10.77.0.2 holds `measured`"));
+    let neighbour = world.join(&of(HOST, 8, request("neighbour", 0, 1))).unwrap();
+    assert_eq!(world.terms(neighbour).slots, 32, "others of the host have their part of its share");
+    let third = world.join(&of(HOST, 9, request("third", 0, 1))).unwrap();
+    let words = "host 10.77.0.2 holds `measured`, `neighbour`, and has a share of 128 of 256 slots";
+    assert!(refusal(&world, third).contains(words), "{}", refusal(&world, third));
+    let elsewhere = world.join(&of(OTHER, 7, request("elsewhere", 0, 1))).unwrap();
+    assert_eq!(world.terms(elsewhere).slots, 32);
+    let same = world.join(&of(Ipv4Addr::new(10, 77, 2, 2), 7, request("same user", 0, 1))).unwrap();
+    assert!(
+        refusal(&world, same).contains("user 7 holds `measured`, `elsewhere`"),
+        "{}",
+        refusal(&world, same)
+    );
 }
 
 #[test]
