@@ -166,7 +166,7 @@ class Packages(unittest.TestCase):
         script = [
             "sh", "-c", '"$@" 0 "$JOB" /run/sumac/sumac.sock & PYTHONPATH=/opt/wheel "$@" 1 "$JOB" /run/other/sumac.sock; wait $!', "sh",
         ]
-        return self.debian.inside(*script, *trainer, JOB=f"alice-{name}").split("\n")
+        return self.debian.inside(*script, *trainer, JOB=f"alice:{name}").split("\n")
 
     def assert_sums(self, name: str) -> None:
         printed = self.sum(name)
@@ -259,8 +259,8 @@ class Packages(unittest.TestCase):
         inside("install", "-d", "-o", "alice", "/run/reload")
         trainer = "setpriv --reuid=alice --regid=alice --init-groups python3 /built/lasting.py"
         printed = inside("sh", "-ec", f"""
-            {trainer} 0 alice-reload /run/sumac/sumac.sock /run/reload/done & first=$!
-            PYTHONPATH=/opt/wheel {trainer} 1 alice-reload /run/other/sumac.sock /run/reload/done & second=$!
+            {trainer} 0 alice:reload /run/sumac/sumac.sock /run/reload/done & first=$!
+            PYTHONPATH=/opt/wheel {trainer} 1 alice:reload /run/other/sumac.sock /run/reload/done & second=$!
             timeout 60 sh -c 'until [ -e /run/reload/done.0 ] && [ -e /run/reload/done.1 ]; do sleep 0.1; done'
             systemctl reload sumac
             touch /run/reload/done
