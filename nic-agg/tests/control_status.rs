@@ -128,7 +128,7 @@ async fn a_control_plane_says_what_it_has() {
     assert_eq!((job.world, &job.missing[..]), (2, &[1][..]));
     assert_eq!((status.racks.len(), status.parameter_hosts.len()), (0, 0));
     let text = server.ask(&[]).unwrap();
-    assert_eq!(text, "job 1.0 `train`: dynamic, 2 workers, waiting; rank 1 not joined\n");
+    assert_eq!(text, "job `train`: dynamic, 2 workers, waiting; rank 1 not joined\n");
     joining.abort();
     server.child.kill().unwrap();
     server.child.wait().unwrap();
