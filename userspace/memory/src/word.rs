@@ -37,7 +37,7 @@ impl Word {
     /// Stores a value, in a region of this process's own. What it wrote before is visible to a process that
     /// loads the value (release).
     pub fn store(&self, value: u64) {
-        // Nothing but a memory holder can fail.
+        // Only a write through a memory holder can fail, and a region of this process's own has none.
         let _ = self.set(value);
     }
 

@@ -165,7 +165,7 @@ impl Journal {
         let bytes = records::encode(records);
         let replaced = self.write_part(&bytes).and_then(|()| self.storage.rename_part());
         if let Err(source) = replaced {
-            // What was written of it takes up room.
+            // A part of a file takes up room on a full disk.
             if let Err(error) = self.storage.remove_part() {
                 tracing::debug!(%error, "journal.part stays");
             }
