@@ -102,10 +102,22 @@ fuzz: ## fuzz every parser with libFuzzer, MINUTES=60 divided over the targets; 
 miri: ## run the units of leases and packets under Miri (needs rustup's nightly with its component miri)
 	tools/miri.sh
 
+PYTHON ?= /usr/bin/python3
+
 .PHONY: torch-tests
-torch-tests: setup ## run PyTorch's own distributed test cases with the backend sumac (3 minutes)
+torch-tests: setup ## run PyTorch's own distributed test cases with the backend sumac (3 minutes; PYTHON=FILE of another PyTorch)
 	cargo build --locked -p sumac -p sumac-agg
-	SUMAC_BIN_DIR=$(CURDIR)/target/debug tools/torch-tests/run.py
+	SUMAC_BIN_DIR=$(CURDIR)/target/debug $(PYTHON) -B tools/torch-tests/run.py
+
+STACKS ?= target/torch-stacks
+
+.PHONY: torch-stacks
+torch-stacks: setup ## run docs/frameworks.md, the tests of sumac.torch and PyTorch's own with PyTorch and frameworks from PyPI (6 GB in STACKS=DIR)
+	cargo build --locked -p sumac -p sumac-agg -p sumac-lab -p sumac-figures
+	SUMAC_BIN_DIR=$(CURDIR)/target/debug tools/docs/frameworks.py $(STACKS)
+	@[ ! -e $(STACKS)/complete ] || SUMAC_BIN_DIR=$(CURDIR)/target/debug $(STACKS)/bin/python -B -m unittest \
+		discover -t userspace/python -s userspace/python/tests -p 'test_torch*.py'
+	@[ ! -e $(STACKS)/complete ] || SUMAC_BIN_DIR=$(CURDIR)/target/debug $(STACKS)/bin/python -B tools/torch-tests/run.py
 
 TORCH_ROOT ?= target/trixie
 

@@ -82,7 +82,7 @@ fn admission(c: &mut Criterion) {
         flags: 0,
         next_exponent: -3,
         limit: 0,
-        operation: 0,
+        bound: 0,
         received: 0,
         child: false,
     };

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the parts of the P4 program that repeat with the elements of a packet: their headers, and the registers that hold them.
+"""Writes the parts of the P4 program that repeat with the elements of a packet: their headers, and the
+registers that hold them.
 
-A packet of n elements has the headers of n's binary digits, the largest first; one of 64 has all. Within a header of 2k elements, element i
-and element i + k are the first and the second half of a pair; the two headers of one element are the halves of the last pair.
+A packet of n elements has the headers of n's binary digits, the largest first; one of 64 has all. Within a
+header of 2k elements, element i and element i + k are the first and the second half of a pair; the two
+headers of one element are the halves of the last pair.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures what docs/results.md says, on this machine, and writes that page anew: each case's JSON into docs/results/, then
-# figures and page from those files.
+# Measures what docs/results.md says, on this machine, and writes that page anew: each case's JSON into
+# docs/results/, then figures and page from those files.
 #
 #   tools/bench.sh            everything (thirty-five minutes)
 #   tools/bench.sh NAME...    only these cases or groups of cases
@@ -101,7 +101,8 @@ measure() { # NAME
     local program=sumac-lab
     [[ $words != @(compare|exchange|convergence)* ]] || program=sumac-figures
     printf 'bench: %s: %s %s\n' "$1" "$program" "$words" >&2
-    # Renamed into place: a case that is interrupted leaves the last whole one. A library that fails has a row that says so.
+    # Renamed into place: a case that is interrupted leaves the last whole one. A library that fails has a row
+    # that says so.
     # shellcheck disable=SC2086 # no word has a space
     "$bin/$program" $words --json > "$out/$1.draft" || printf 'bench: %s did not end with right sums\n' "$1" >&2
     if [ ! -s "$out/$1.draft" ]; then

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs each fuzz target of `tests/fuzz/` under libFuzzer for its part of so many minutes, and keeps the inputs that reached new
-# code in `tests/fuzz/targets/__fuzz__`. An input that fails is kept beside them; `make test` runs all of them.
+# Runs each fuzz target of `tests/fuzz/` under libFuzzer for its part of so many minutes, and keeps the inputs
+# that reached new code in `tests/fuzz/targets/__fuzz__`. An input that fails is kept beside them; `make test`
+# runs all of them.
 #   tools/fuzz.sh MINUTES [TARGET..]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +18,8 @@ seconds=$((minutes * 60 / ${#targets[@]}))
 failed=0
 for target in "${targets[@]}"; do
     printf '\n== %s, %d s\n' "$target" "$seconds"
-    # The stable compiler with its unstable flags: a nightly is not needed. AddressSanitizer would want a nightly's library.
+    # The stable compiler with its unstable flags: a nightly is not needed. AddressSanitizer would want a
+    # nightly's library.
     cargo bolero test --package sumac-fuzz --profile fuzz --rustc-bootstrap --sanitizer NONE --engine libfuzzer \
         -T "${seconds}s" --max-input-length 400 "$target" || failed=$((failed + 1))
 done

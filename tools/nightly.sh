@@ -70,6 +70,7 @@ step "pages of the reference" 2400 "" bash -c 'make reference && git diff --exit
 step "leases under Miri" 2400 "$(lack miri)" make miri
 step "PyTorch's own cases" 2400 "" make torch-tests
 step "the same on Debian 13" 3600 "$(lack root)" make torch-trixie
+step "training frameworks" 3600 "" make torch-stacks
 step "processes killed at random" 5400 "$(lack root)" make chaos KILLS="${KILLS:-50}"
 step "Debian's kernel, emulated" 2400 "$(lack qemu-system-x86_64 busybox cpio)" make vm
 step "container images" 3600 "$(lack root buildah)" make container

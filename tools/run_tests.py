@@ -48,7 +48,8 @@ END_TO_END = "sumac-tests e2e"
 ALONE = ("sumac-lab cables",)
 # The suites that take longest begin first, so that none of them runs alone at the end.
 LONGEST = (
-    END_TO_END, "sumac-sim scenarios", "Python: tools/packaging", "Python: userspace/python", "sumac-agg vectors",
+    END_TO_END, "sumac-sim scenarios", "Python: tools/packaging", "Python: userspace/python",
+    "sumac-agg vectors",
     "sumac-wire dynamic", "sumac-agg cli", "Python: tools/launchers", "sumac-daemon jobs", "Python: tools/p4",
 )
 # The packages whose integration tests need no root.

@@ -69,7 +69,8 @@ install_bpf_linker() {
         --version "$BPF_LINKER_VERSION" --no-default-features --features "llvm-$LLVM"
 }
 
-# Into target/, from the package of Prometheus, for the tests of tools/monitoring: installed, the package would start a server.
+# Into target/, from the package of Prometheus, for the tests of tools/monitoring: installed, the package
+# would start a server.
 install_promtool() {
     local target folder
     target=$(dirname "$0")/../target

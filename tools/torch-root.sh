@@ -2,8 +2,8 @@
 # A root of Debian 13 (trixie), which carries a newer PyTorch than the host's Debian 12, and commands in it.
 #   tools/torch-root.sh FOLDER               makes the root unless it is there (1 to 3 minutes, 250 MB fetched, 1.2 GB on disk)
 #   tools/torch-root.sh FOLDER COMMAND...    makes it, and runs the command in it, in the checkout's folder
-# The command runs in a mount namespace of its own and sees the checkout, and the programs in it, at their usual paths.
-# Needs root and mmdebstrap.
+# The command runs in a mount namespace of its own and sees the checkout, and the programs in it, at their
+# usual paths. Needs root and mmdebstrap.
 set -euo pipefail
 
 usage() { sed -n '2,6s/^# \?//p' "$0" >&2; exit 2; }

@@ -1,4 +1,5 @@
-//! Generates the messages and clients of the switch's protocols from their published definitions, without `protoc`.
+//! Generates the messages and clients of the switch's protocols from their published definitions, without
+//! `protoc`.
 
 use std::{env, error::Error, fs, path::PathBuf};
 

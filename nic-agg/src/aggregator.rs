@@ -22,8 +22,8 @@ use crate::{
     tables::{OpenError, Tables},
 };
 
-/// An attached aggregator, by its pins. Every call opens them anew, so that a long-lived handle does not access maps that
-/// were replaced meanwhile. Its callers must be threads of one network namespace.
+/// An attached aggregator, by its pins. Every call opens them anew, so that a long-lived handle does not
+/// access maps that were replaced meanwhile. Its callers must be threads of one network namespace.
 #[derive(Clone, Debug)]
 pub struct Aggregator {
     pins: AggregatorPins,
@@ -66,7 +66,8 @@ impl Aggregator {
         Ok((own_ip != 0).then(|| Ipv4Addr::from_bits(own_ip)))
     }
 
-    /// Returns whether the programs are on any interface; else slots and jobs are kept for the next attachment.
+    /// Returns whether the programs are on any interface; else slots and jobs are kept for the next
+    /// attachment.
     pub fn is_bound(&self) -> Result<bool, OpenError> {
         Ok(!self.interfaces()?.is_empty())
     }
@@ -117,7 +118,8 @@ impl Aggregator {
     }
 }
 
-/// Adds a job, of which the frames of every worker, root and parameter host fit through an interface of the aggregator.
+/// Adds a job, of which the frames of every worker, root and parameter host fit through an interface of the
+/// aggregator.
 fn add_job(tables: &mut Tables, new: &NewJob) -> Result<Placed, AddJobError> {
     let (ports, elements) = (tables.ports()?, new.entry.elements);
     let fits = |ifindex, none: AddJobError| {

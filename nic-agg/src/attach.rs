@@ -39,7 +39,8 @@ pub struct AttachOptions {
     /// Milliseconds after which a dynamic job that sends nothing loses its slots
     #[arg(long, value_name = "MS", default_value = "1000", value_parser = milliseconds)]
     pub slot_timeout: Duration,
-    /// Largest chunk that a job may ask for, in elements of 4 bytes [default: 832, or 2224 for jumbo frames through one interface]
+    /// Largest chunk that a job may ask for, in elements of 4 bytes [default: 832, or 2224 for jumbo frames
+    /// through one interface]
     #[arg(long, value_name = "N")]
     pub elements: Option<u16>,
     /// Load the programs for frames of several buffers; an MTU above 3506 implies it
@@ -141,8 +142,8 @@ pub struct Attachment {
 
 /// Attaches the aggregator to its interfaces and pins it there.
 ///
-/// A pool that is there already is kept, with its jobs. Programs of this aggregator are replaced in one step, also on
-/// interfaces that are not named.
+/// A pool that is there already is kept, with its jobs. Programs of this aggregator are replaced in one step,
+/// also on interfaces that are not named.
 ///
 /// # Errors
 /// See [`AttachError`]. Everything is then as it was before.
@@ -189,13 +190,13 @@ fn check(options: &AttachOptions, variant: Variant, interfaces: usize) -> Result
         ));
     }
     let most = if variant == Variant::Jumbo { MAX_ELEMENTS } else { PAGE_ELEMENTS } as u16;
-    // The kernel does not copy longer results to several interfaces. With all workers behind one of several, an operator
-    // may ask for more.
+    // The kernel does not copy longer results to several interfaces. With all workers behind one of several,
+    // an operator may ask for more.
     let elements = options.elements.unwrap_or(if interfaces > 1 { PAGE_ELEMENTS as u16 } else { most });
     if slots == 0 || elements == 0 || elements > most {
         return wrong(format!(
-            "{slots} slots of {elements} elements: at least 1 of each, and at most {most} elements; {MAX_ELEMENTS} on \
-             interfaces with an MTU above {}, or with --jumbo",
+            "{slots} slots of {elements} elements: at least 1 of each, and at most {most} elements; \
+            {MAX_ELEMENTS} on interfaces with an MTU above {}, or with --jumbo",
             Variant::ONE_BUFFER_MTU
         ));
     }
@@ -335,8 +336,9 @@ impl Attaching<'_> {
         Ok(AggregatorInterface { interface: interface.name, mode, fallback, steering })
     }
 
-    /// Directs each shard's packets to one queue by rules in the NIC, and so to one CPU: then no two CPUs wait for the same
-    /// slots. One shard needs no rules: the NIC spreads its packets. Returns the choice of queues if there are several shards.
+    /// Directs each shard's packets to one queue by rules in the NIC, and so to one CPU: then no two CPUs
+    /// wait for the same slots. One shard needs no rules: the NIC spreads its packets. Returns the choice of
+    /// queues if there are several shards.
     fn steer(&mut self, interface: &Interface) -> Result<Option<String>, SteerError> {
         let ports @ (base_port, shards) = (self.options.base_port, self.options.shards);
         let queues: Vec<u32> = (0..interface.rx_queues).collect();
@@ -392,6 +394,7 @@ fn options_of(state: &State) -> String {
         ip => format!(" --own {}", Ipv4Addr::from_bits(*ip)),
     };
     format!(
-        "--slots {slots} --dynamic-slots {dynamic_slots} --elements {elements} --base-port {base_port} --shards {shards}{jumbo}{own}"
+        "--slots {slots} --dynamic-slots {dynamic_slots} --elements {elements} --base-port {base_port} \
+        --shards {shards}{jumbo}{own}"
     )
 }

@@ -105,8 +105,8 @@ mod tests {
             "rack r at 10.77.3.2, jobs 1, 2; out of service: detached",
             "parameter host p at 10.77.3.2:48700, jobs 1, 2",
             "parameter host q at 10.77.4.2:48700, no jobs, job 9 that this control plane does not know",
-            "job 1.4 `train`: dynamic, 3 workers, running; rank 2 dead and to be replaced; summed at p, q; without the \
-             aggregator of r",
+            "job 1.4 `train`: dynamic, 3 workers, running; rank 2 dead and to be replaced; summed at p, q; \
+            without the aggregator of r",
             "job `next`: dynamic, 3 workers, waiting; rank 1 not joined",
         ];
         assert_eq!(text(&status).lines().collect::<Vec<_>>(), lines);

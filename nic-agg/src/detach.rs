@@ -18,9 +18,9 @@ pub struct Detached {
     pub kept_jobs: Vec<u16>,
 }
 
-/// Detaches the programs from `interfaces`, or from all when none is given, and deletes the rules inserted into their
-/// NICs. After the last interface the maps are removed too, unless there are jobs: these continue once the programs are
-/// attached again. After an error, what was removed before stays removed.
+/// Detaches the programs from `interfaces`, or from all when none is given, and deletes the rules inserted
+/// into their NICs. After the last interface the maps are removed too, unless there are jobs: these continue
+/// once the programs are attached again. After an error, what was removed before stays removed.
 ///
 /// # Errors
 /// When the table of jobs cannot be read, and then nothing is removed; else the first pin that stays.
@@ -52,8 +52,8 @@ pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, OpenEr
     Ok(detached)
 }
 
-/// Removes everything of the aggregators below `pin_root`, jobs and slots included: of this network namespace, or of all,
-/// also of those that are gone. Returns the paths removed.
+/// Removes everything of the aggregators below `pin_root`, jobs and slots included: of this network
+/// namespace, or of all, also of those that are gone. Returns the paths removed.
 pub fn clean(pin_root: &Path, all_namespaces: bool) -> Result<Vec<PathBuf>, PinError> {
     let all = if all_namespaces {
         AggregatorPins::list(pin_root)

@@ -1,7 +1,7 @@
 //! Attaches the eBPF aggregator, installs its jobs, and shows its status.
 //!
-//! Programs, links and maps are pinned in a directory for each network namespace ([`pins`]), so that they outlive the
-//! process that attached them: the aggregator works without any process of its own.
+//! Programs, links and maps are pinned in a directory for each network namespace ([`pins`]), so that they
+//! outlive the process that attached them: the aggregator works without any process of its own.
 //!
 //! | module | content |
 //! | --- | --- |

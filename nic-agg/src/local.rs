@@ -1,8 +1,8 @@
-//! The connection of `sumac-agg status`, `control` and `drop` to a running `sumac-agg serve`: a Unix socket with an
-//! abstract name, of which each network namespace has its own, as of ports.
+//! The connection of `sumac-agg status`, `control`, `ping` and `drop` to a running `sumac-agg serve`: a
+//! Unix socket with an abstract name, of which each network namespace has its own, as of ports.
 //!
-//! A question and its answer are one line of JSON each. Abstract names have no mode, so both sides check the other's
-//! user: it must be their own, or root.
+//! A question and its answer are one line of JSON each. Abstract names have no mode, so both sides check the
+//! other's user: it must be their own, or root.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -60,6 +60,8 @@ pub enum Question {
     JobNames,
     /// The members and jobs of a control plane, as `sumac-agg control` prints them.
     Control { json: bool },
+    /// Whether the process answers.
+    Ping,
 }
 
 impl Question {
@@ -81,7 +83,8 @@ pub enum AskError {
     #[error("asking @{name}: {source}; it answers the user that runs it, and root")]
     Io { name: String, source: io::Error },
     #[error(
-        "no answer from @{name} within {timeout:?}: is the switch running, if it serves one? What was asked may still be done"
+        "no answer from @{name} within {timeout:?}: is the switch running, if it serves one? What was asked \
+        may still be done"
     )]
     Late { name: String, timeout: Duration },
     #[error("{0}")]

@@ -53,8 +53,8 @@ impl AggregatorPins {
         self.directory.pin(&map_pin(name))
     }
 
-    /// Returns the path of a map's pin: of the pool that is kept, or staged with a new one. The programs that the map of
-    /// modes leads to work only with the program that was loaded together with them.
+    /// Returns the path of a map's pin: of the pool that is kept, or staged with a new one. The programs that
+    /// the map of modes leads to work only with the program that was loaded together with them.
     pub(crate) fn map_of(&self, name: &str, keep: bool) -> PathBuf {
         let is_kept = keep && name != sumac_agg_layout::name::MODES;
         if is_kept { self.map(name) } else { self.directory.staged(&map_pin(name)) }
@@ -62,9 +62,7 @@ impl AggregatorPins {
 
     /// Takes the lock of the `serve` that installs the aggregator's jobs.
     pub fn claim(&self) -> Result<Owner, OwnerError> {
-        let root = self.path().ancestors().nth(2).unwrap_or(self.path());
-        let name = format!("agg-{}", self.directory.namespace());
-        Owner::claim(root, &name, "the aggregator of this network namespace")
+        Owner::claim(&self.directory, "the aggregator of this network namespace")
     }
 
     /// Returns the records of the rules inserted into an interface's NIC.

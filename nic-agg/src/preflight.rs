@@ -20,7 +20,8 @@ pub enum NotReady {
     #[error(transparent)]
     System(#[from] PreflightError),
     #[error(
-        "this kernel lacks {missing}: it needs CONFIG_BPF_SYSCALL, CONFIG_XDP_SOCKETS and CONFIG_NET of 5.15 or newer"
+        "this kernel lacks {missing}: it needs CONFIG_BPF_SYSCALL, CONFIG_XDP_SOCKETS and CONFIG_NET of 5.15 \
+        or newer"
     )]
     Features { missing: String },
     #[error(
@@ -39,7 +40,8 @@ const MAPS: [(MapType, &str); 5] = [
     (MapType::RingBuf, "ring buffers (messages, Linux 5.8)"),
 ];
 
-/// Checks the requirements for attaching pools of these sizes below `pin_root`, and mounts the bpffs when it is missing.
+/// Checks the requirements for attaching pools of these sizes below `pin_root`, and mounts the bpffs when it
+/// is missing.
 pub fn check(pin_root: &Path, pools: Pools, variant: Variant) -> Result<(), NotReady> {
     preflight::check(pin_root)?;
     features()?;

@@ -94,7 +94,8 @@ pub fn egress(ebpf: &mut Ebpf, variant: Variant) -> Result<&mut Xdp, LoadError> 
 mod tests {
     use object::{Object as _, ObjectSection as _, RelocationFlags};
 
-    /// Before Linux 6.2 the verifier keeps state that no longer matters across calls, and gives up on this program.
+    /// Before Linux 6.2 the verifier keeps state that no longer matters across calls, and gives up on this
+    /// program.
     #[test]
     fn programs_call_no_functions() {
         const R_BPF_64_32: u32 = 10;

@@ -33,19 +33,22 @@ type Result<T> = std::result::Result<T, TableError>;
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error(
-        "no aggregator is attached in this network namespace (looked in {path}); attach one: sumac-agg attach IFACE..."
+        "no aggregator is attached in this network namespace (looked in {path}); attach one: sumac-agg \
+        attach IFACE..."
     )]
     NotAttached { path: String },
     #[error(
-        "no bpffs at {path} in this mount namespace, which is not the machine's (`ip netns exec` makes one): whether an \
-         aggregator is attached is not to be seen from here; nsenter --net=/run/netns/NAME enters the network namespace alone"
+        "no bpffs at {path} in this mount namespace, which is not the machine's (`ip netns exec` makes one): \
+        whether an aggregator is attached is not to be seen from here; nsenter --net=/run/netns/NAME enters \
+        the network namespace alone"
     )]
     Hidden { path: String },
     #[error("no access to {path}: {source}; run as root")]
     Access { path: String, source: io::Error },
     #[error(
-        "the aggregator at {path} was attached by another release: its maps have ABI version {found}, and this one works \
-         with {own}; use that release, or remove it with its jobs and attach again: sumac-agg detach --all",
+        "the aggregator at {path} was attached by another release: its maps have ABI version {found}, and \
+        this one works with {own}; use that release, or remove it with its jobs and attach again: sumac-agg \
+        detach --all",
         own = sumac_agg_layout::ABI
     )]
     OtherAbi { path: String, found: String },

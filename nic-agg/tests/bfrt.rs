@@ -1,4 +1,5 @@
-//! `sumac-agg serve --plane bfrt` as a process, against a played server of BFRuntime, which is no switch: needs no privilege.
+//! `sumac-agg serve --plane bfrt` as a process, against a played server of BFRuntime, which is no switch:
+//! needs no privilege.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 #[path = "support/serve.rs"]
@@ -7,75 +8,49 @@ mod serve;
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    process::{Child, Command},
+    process::Command,
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use serve::{Serving, endpoint, request};
 use sumac_control::{Grant, PlaneKind, state_dir::write_private};
 use sumac_job::JobSpec;
 use sumac_played_switch::{PROGRAM, PlayedServer, PlayedSwitch, Row};
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 const SECRET: &str = "the secret of all";
 
-/// The files of a control plane. Removed when dropped.
-struct Files(PathBuf);
+/// The files of a control plane.
+struct Files(TempDir);
 
 impl Files {
     /// A switch whose port 7 leads to this machine's workers.
-    fn new(test: &str, base_port: u16) -> Files {
-        let directory = std::env::temp_dir().join(format!("sumac-bfrt-{test}-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        write_private(&directory.join("secret"), SECRET.as_bytes()).unwrap();
+    fn new(base_port: u16) -> Files {
+        let directory = tempfile::tempdir().unwrap();
+        write_private(&directory.path().join("secret"), SECRET.as_bytes()).unwrap();
         let switch = format!(
-            "[program]\nbase_port = {base_port}\nelements = 256\n[[ports]]\nnumber = 7\nip = \"10.77.1.1\"\nmac = \"02:00:00:00:01:01\"\n\
-             hosts = [{{ ip = \"127.0.0.1\", mac = \"02:00:00:00:01:02\" }}]\n"
+            "[program]\nbase_port = {base_port}\nelements = 256\n[[ports]]\nnumber = 7\nip = \
+            \"10.77.1.1\"\nmac = \"02:00:00:00:01:01\"\nhosts = [{{ ip = \"127.0.0.1\", mac = \
+            \"02:00:00:00:01:02\" }}]\n"
         );
-        fs::write(directory.join("switch.toml"), switch).unwrap();
+        fs::write(directory.path().join("switch.toml"), switch).unwrap();
         Files(directory)
     }
 
     /// The arguments behind `serve`.
     fn arguments(&self, switch: SocketAddr, listen: SocketAddr) -> Vec<String> {
-        let file = |name: &str| self.0.join(name).display().to_string();
+        let file = |name: &str| self.0.path().join(name).display().to_string();
         let (switch, listen) = (switch.to_string(), listen.to_string());
         let arguments = [
             ["--plane", "bfrt"],
             ["--switch-address", &switch],
             ["--switch", &file("switch.toml")],
             ["--listen", &listen],
-            ["--state-dir", self.0.to_str().unwrap()],
+            ["--state-dir", self.0.path().to_str().unwrap()],
             ["--secret-file", &file("secret")],
         ];
         arguments.as_flattened().iter().map(|word| (*word).to_owned()).collect()
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A running control plane. Killed when dropped.
-struct Control(Child);
-
-impl Control {
-    fn end(&mut self, signal: Signal) {
-        kill(Pid::from_raw(self.0.id() as i32), signal).unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -91,13 +66,12 @@ fn actions(rows: &[Row]) -> Vec<&str> {
 fn a_job_is_on_the_switch_until_it_ends() {
     let played = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
     let switch = PlayedServer::start(local(), &played).unwrap();
-    let files = Files::new("job", 40_002);
-    let serving = Serving::start(files.arguments(switch.address(), local()));
-    let address: SocketAddr = serving.field("control").parse().unwrap();
-    let mut control = Control(serving.child);
+    let files = Files::new(40_002);
+    let mut control = Serving::start(files.arguments(switch.address(), local()));
+    let address: SocketAddr = control.field("control").parse().unwrap();
     let runtime = Runtime::new().unwrap();
     let spec = JobSpec { slots: Some(8), timeout_s: Some(60.0), ..JobSpec::new("any", 0, 1) };
-    let endpoint = endpoint(address, &files.0, SECRET);
+    let endpoint = endpoint(address, files.0.path(), SECRET);
     let member = runtime.block_on(sumac_control::join(&endpoint, request(spec, 48700))).unwrap();
     let Grant { terms, placement } = member.grant();
     assert_eq!((placement.aggregator, placement.base_port), (PlaneKind::P4, 40_002));
@@ -112,7 +86,7 @@ fn a_job_is_on_the_switch_until_it_ends() {
 
     control.end(Signal::SIGKILL);
     assert_eq!(played.rows("jobs"), jobs);
-    let mut control = Control(Serving::start(files.arguments(switch.address(), address)).child);
+    let mut control = Serving::start(files.arguments(switch.address(), address));
     assert_eq!(played.rows("jobs"), jobs, "it is taken up");
     control.end(Signal::SIGTERM);
     assert_eq!(actions(&played.rows("jobs")), ["set_former_job"]);
@@ -125,7 +99,7 @@ fn what_is_wrong_with_the_switch_is_said() {
     let played = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
     played.bind_another("sumac");
     let switch = PlayedServer::start(local(), &played).unwrap();
-    let files = Files::new("wrong", 40_004);
+    let files = Files::new(40_004);
     let given = |more: &[&str]| {
         let more = more.iter().map(|word| (*word).to_owned());
         files.arguments(switch.address(), local()).into_iter().chain(more).collect::<Vec<_>>()
@@ -134,8 +108,8 @@ fn what_is_wrong_with_the_switch_is_said() {
     let free = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();
     let free = PlayedServer::start(local(), &free).unwrap();
     let switch_file = |name: &str, from: &str, to: &str| {
-        let text = fs::read_to_string(files.0.join("switch.toml")).unwrap().replace(from, to);
-        let file = files.0.join(name);
+        let text = fs::read_to_string(files.0.path().join("switch.toml")).unwrap().replace(from, to);
+        let file = files.0.path().join(name);
         fs::write(&file, text).unwrap();
         let mut arguments = files.arguments(free.address(), local());
         let at = arguments.iter().position(|word| word == "--switch").unwrap();

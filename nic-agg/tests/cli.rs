@@ -22,7 +22,7 @@ use support::{
     frames::header,
     job_of, needs_privileges,
     net::{Namespace, cable},
-    serve::{endpoint, request},
+    serve::{Serving, endpoint, request},
 };
 
 const BIN: &str = env!("CARGO_BIN_EXE_sumac-agg");
@@ -194,7 +194,10 @@ fn drops_on_purpose_are_set_counted_and_shown() {
     shell.done("drop --up 1% --down 0");
     let set = serde_json::json!({ "job": 9, "up_percent": 2.0, "down_percent": 3.0 });
     assert_eq!(shell.json("drop --up 2% --down 3% --job 9 --json"), set);
-    let rule = |first: u16, last: u16, up: f64, down: f64| serde_json::json!({ "first_job": first, "last_job": last, "up_percent": up, "down_percent": down });
+    let rule = |first: u16, last: u16, up: f64, down: f64| {
+        serde_json::json!({ "first_job": first,
+        "last_job": last, "up_percent": up, "down_percent": down })
+    };
     let rules = [rule(1, 8, 1.0, 0.0), rule(9, 9, 2.0, 3.0), rule(10, 255, 1.0, 0.0)];
     assert_eq!(shell.json("status --json")["drops"], serde_json::json!(rules), "without a job");
     let text = shell.done("status");
@@ -252,24 +255,21 @@ fn the_reason_for_a_jobs_slots_is_shown() {
     needs_privileges!("the_reason_for_a_jobs_slots_is_shown");
     let shell = Shell::new();
     shell.done("attach p0 --slots 64");
-    let secret = std::env::temp_dir().join(format!("sumac-agg-reason-{}", std::process::id()));
+    let state_dir = tempfile::tempdir().unwrap();
+    let secret = state_dir.path().join("secret");
     sumac_control::state_dir::write_private(&secret, b"a secret for this test").unwrap();
-    let state_dir = secret.with_extension("state");
-    let mut serve = Command::new("nsenter")
-        .args([&format!("--net=/run/netns/{}", shell.middle.name), BIN, "serve", "--pin-root"])
-        .arg(&shell.middle.pins)
-        .arg("--secret-file")
-        .arg(&secret)
-        .arg("--state-dir")
-        .arg(&state_dir)
-        .env("RUST_LOG", "info")
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(serve.stderr.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().contains("waiting for workers")));
+    let serve = Serving::run(
+        Command::new("nsenter")
+            .args([&format!("--net=/run/netns/{}", shell.middle.name), BIN, "serve", "--pin-root"])
+            .arg(&shell.middle.pins)
+            .arg("--secret-file")
+            .arg(&secret)
+            .arg("--state-dir")
+            .arg(state_dir.path()),
+    );
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let endpoint = endpoint(SocketAddr::from(([10, 79, 0, 1], 48600)), &state_dir, "a secret for this test");
+    let endpoint =
+        endpoint(SocketAddr::from(([10, 79, 0, 1], 48600)), state_dir.path(), "a secret for this test");
     let joining = join(&endpoint, request(spec(), 48700));
     let member = shell.worker.inside(|| runtime.block_on(joining)).unwrap();
     let wide = JobSpec { job: "wide".into(), elements: Some(600), ..spec() };
@@ -281,10 +281,7 @@ fn the_reason_for_a_jobs_slots_is_shown() {
     let shown = shell.json("status --json")["jobs"][0]["slots_reason"].clone();
     let name = shell.json("status --json")["jobs"][0]["name"].clone();
     let text = shell.done("status");
-    let ended = serve.kill().and_then(|()| serve.wait());
-    std::fs::remove_file(&secret).unwrap();
-    std::fs::remove_dir_all(&state_dir).unwrap();
-    ended.unwrap();
+    drop(serve);
     assert_eq!((shown, name), ("asked for when the job was opened".into(), "train".into()));
     assert!(text.contains("`train` epoch"), "{text}");
     assert!(text.contains("  slots: asked for when the job was opened"), "{text}");
@@ -311,12 +308,12 @@ fn help_shows_examples_and_generated_files_are_whole() {
     assert_eq!(run(&["attach"]).status.code(), Some(2), "a line without an interface");
     let script = String::from_utf8(run(&["completions", "bash"]).stdout).unwrap();
     assert!(script.contains("complete -F _sumac__agg"), "{script}");
-    let line = "COMP_WORDS=(sumac-agg attach --sl); COMP_CWORD=2; _sumac__agg sumac-agg --sl attach; echo ${COMPREPLY[*]}";
+    let line = "COMP_WORDS=(sumac-agg attach --sl); COMP_CWORD=2; _sumac__agg sumac-agg --sl attach; echo \
+    ${COMPREPLY[*]}";
     let completed = Command::new("bash").args(["-c", &format!("{script}\n{line}")]).output().unwrap();
     assert_eq!(String::from_utf8(completed.stdout).unwrap().trim(), "--slots --slot-timeout");
-    let directory = std::env::temp_dir().join(format!("sumac-agg-man-{}", std::process::id()));
-    assert!(run(&["man", directory.to_str().unwrap()]).status.success());
-    let page = std::fs::read_to_string(directory.join("sumac-agg.1")).unwrap();
-    std::fs::remove_dir_all(&directory).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    assert!(run(&["man", directory.path().to_str().unwrap()]).status.success());
+    let page = std::fs::read_to_string(directory.path().join("sumac-agg.1")).unwrap();
     assert!(page.contains("attach"), "{page}");
 }

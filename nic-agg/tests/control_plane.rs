@@ -10,6 +10,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
+#[path = "support/worker.rs"]
+mod worker;
 
 use std::{
     net::{Ipv4Addr, SocketAddr, UdpSocket},
@@ -26,17 +28,14 @@ use sumac_control::{
 };
 use sumac_job::JobSpec;
 use sumac_job::PathMeasure;
-use sumac_wire::{
-    DEFAULT_BASE_PORT, Header, Kind,
-    header::{HEADER_LEN, flag},
-    stream::place,
-};
+use sumac_wire::DEFAULT_BASE_PORT;
 use support::{
     needs_privileges,
     net::{Namespace, cable},
     serve::{endpoint, request},
 };
 use tokio::{runtime::Runtime, sync::oneshot};
+use worker::sum;
 
 const WORKERS: u16 = 2;
 const ELEMENTS: u16 = 256;
@@ -100,6 +99,7 @@ fn start_server(lab: &Lab) -> (oneshot::Sender<()>, thread::JoinHandle<()>) {
             stealing: true,
             rejoin_grace: Duration::ZERO,
             join_limits: JoinLimits::NONE,
+            data_networks: Vec::new(),
         };
         runtime().block_on(async {
             let listening =
@@ -118,7 +118,6 @@ struct Worker {
     runtime: Runtime,
     member: Option<Member>,
     socket: UdpSocket,
-    aggregator: SocketAddr,
     lane_slots: u32,
 }
 
@@ -139,14 +138,13 @@ impl Worker {
         socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         let (terms, placement) = (&member.grant().terms, &member.grant().placement);
         assert_eq!(placement.aggregator_ip, gateway);
-        let aggregator = SocketAddr::from((placement.aggregator_ip, placement.base_port));
         assert!(!terms.is_measured, "the slots are left open");
         let most = terms.slots;
         // 20 us x 1 Gbit/s: two packets.
         let measure = PathMeasure { rtt_ns: 20_000, shortest_ns: 20_000, bytes_per_s: 125_000_000 };
         let (lane_slots, reason) = runtime.block_on(member.tune(measure)).unwrap();
         assert!(lane_slots <= most, "{lane_slots}: {reason}");
-        Worker { rank, runtime, member: Some(member), socket, aggregator, lane_slots }
+        Worker { rank, runtime, member: Some(member), socket, lane_slots }
     }
 
     fn member(&self) -> &Member {
@@ -155,50 +153,7 @@ impl Worker {
 
     /// Sums chunks `from..to` with the others, and checks every element.
     fn sum(&self, from: u32, to: u32) {
-        for seq in from..to {
-            let result = self.exchange(&self.contribution(seq), seq);
-            for (i, bytes) in result[HEADER_LEN..].chunks(4).enumerate() {
-                let expected: i32 = (0..WORKERS).map(|rank| value(rank, seq, i)).sum();
-                let sum = i32::from_be_bytes(bytes.try_into().unwrap());
-                assert_eq!(sum, expected, "rank {} chunk {seq} element {i}", self.rank);
-            }
-        }
-    }
-
-    fn contribution(&self, seq: u32) -> Vec<u8> {
-        let terms = &self.member().grant().terms;
-        let place = place(seq, self.lane_slots.ilog2());
-        let header = Header {
-            kind: Kind::Contribution as u8,
-            flags: if place.version == 1 { flag::POOL_VERSION } else { 0 },
-            job: terms.job,
-            epoch: terms.epoch,
-            seq,
-            received: seq,
-            slot: place.slot,
-            fan_in_0: WORKERS as u8,
-            elements: ELEMENTS,
-            bitmap_0: 1 << self.rank,
-            token: terms.token,
-            ..Header::default()
-        };
-        let values = (0..usize::from(ELEMENTS)).flat_map(|i| value(self.rank, seq, i).to_be_bytes());
-        header.to_bytes().into_iter().chain(values).collect()
-    }
-
-    /// Sends until the result comes.
-    fn exchange(&self, packet: &[u8], seq: u32) -> Vec<u8> {
-        let mut buffer = [0; 4096];
-        for _ in 0..40 {
-            self.socket.send_to(packet, self.aggregator).unwrap();
-            while let Ok(len) = self.socket.recv(&mut buffer) {
-                let header = Header::read(&buffer[..], 0, len).unwrap();
-                if header.kind == Kind::Result as u8 && header.seq == seq {
-                    return buffer[..len].to_vec();
-                }
-            }
-        }
-        panic!("rank {}: no result for chunk {seq}", self.rank);
+        (from..to).for_each(|seq| sum(self.rank, self.member(), &self.socket, self.lane_slots, seq));
     }
 
     fn failure(&self) -> JobFailure {
@@ -213,12 +168,8 @@ impl Worker {
     }
 }
 
-fn value(rank: u16, seq: u32, i: usize) -> i32 {
-    (seq as i32 * 31 + i as i32 * 7 - 500) * (i32::from(rank) + 1)
-}
-
 /// The steps of both workers, with the test's between them.
-fn worker(rank: u16, step: &Barrier) {
+fn work(rank: u16, step: &Barrier) {
     let mut own = Worker::join(rank);
     own.sum(0, 100);
     step.wait(); // detached and attached again, the slots kept
@@ -248,7 +199,7 @@ fn jobs_of_remote_workers_survive_a_new_attach_and_fail_with_the_state() {
     let step = Arc::new(Barrier::new(usize::from(WORKERS) + 1));
     let start = |(rank, host): (u16, &Namespace)| {
         let step = step.clone();
-        host.spawn(move || worker(rank, &step))
+        host.spawn(move || work(rank, &step))
     };
     let workers: Vec<_> = (0..).zip(&lab.workers).map(start).collect();
     step.wait();

@@ -1,4 +1,5 @@
-//! Dynamic jobs (ATP) on the program in the kernel, beyond the conformance vectors: lengths, overflow, age, and destinations.
+//! Dynamic jobs (ATP) on the program in the kernel, beyond the conformance vectors: lengths, overflow, age,
+//! and destinations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -10,13 +11,13 @@ use sumac_agg_layout::State;
 use sumac_wire::{
     Header, Kind, Reason,
     dynamic::{SlotMeta, owner},
-    header::{NO_SLOT, flag},
+    header::flag,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 use support::{
     Bench, DYNAMIC_SLOTS, PASS, REDIRECT,
     dynamic::{
-        CE, ECT, SLOTS, contribution, dynamic_job, frame, header, host, rack_job, result, root_job, values,
+        ECT, SLOTS, contribution, dynamic_job, frame, header, host, rack_job, result, root_job, values,
     },
     frames::{self, answer, sum},
     job_of, needs_privileges, refusal, result_token, with_entry,
@@ -156,37 +157,8 @@ fn shards_and_jobs_keep_apart() {
     assert_eq!(bench.show(&of_host_0).reason, Reason::WrongSource, "shard 1 is host 1's");
 }
 
-#[test]
-fn probes_show_the_whole_way() {
-    needs_privileges!("probes_show_the_whole_way");
-    let only = NewJob { job: 4, ..dynamic_job(3, 20) };
-    let (rack, root) = (rack_job(3, 20), NewJob { job: 6, ..root_job(2, 20) });
-    let bench = Bench::new(&[only.clone(), rack.clone(), root.clone()]);
-    for (what, job, above, rank) in
-        [("only", &only, host(0), 2), ("rack", &rack, host(9), 2), ("root", &root, host(0), 1)]
-    {
-        for elements in [0, 20] {
-            let slotless = header(job, rank, 0, NO_SLOT);
-            let probe = Header { kind: Kind::Probe as u8, elements, ..slotless };
-            let shown = bench.show(&frame(job, &job.workers[rank], &probe, &values(&probe, rank), ECT));
-            assert_eq!(shown.reason, Reason::Passed, "{what}: up");
-            let up = answer(&shown.out);
-            assert_eq!(up.header, Header { flags: flag::LEVEL, ..probe }, "{what}: up");
-            assert_eq!((up.frame.dst_ip, up.frame.dst_port), (above.ip, above.port), "{what}");
-            let report = Header { kind: Kind::Report as u8, token: result_token(), ..up.header };
-            let shown = bench.show(&frame(job, &above, &report, &values(&report, 9), ECT));
-            assert_eq!(shown.reason, Reason::Probed, "{what}: down");
-            let (down, below) = (answer(&shown.out), &job.workers[rank]);
-            assert_eq!(down.header, Header { flags: 0, ..report }, "{what}: down");
-            assert_eq!((down.frame.dst_ip, down.frame.dst_port), (below.ip, below.port), "{what}");
-            let stranger = frame(job, &job.workers[0], &report, &values(&report, 9), ECT);
-            assert_eq!(bench.show(&stranger).reason, Reason::WrongSource, "{what}: nobody else answers");
-        }
-    }
-}
-
-/// Workers that bypass their aggregator, and the parameter host that replies to them, may be reachable through its
-/// interfaces only.
+/// Workers that bypass their aggregator, and the parameter host that replies to them, may be reachable
+/// through its interfaces only.
 #[test]
 fn what_is_for_somebody_else_is_the_kernels() {
     needs_privileges!("what_is_for_somebody_else_is_the_kernels");
@@ -215,35 +187,6 @@ fn what_is_for_somebody_else_is_the_kernels() {
         }
         assert_eq!(bench.dynamic_slot(3).meta, SlotMeta::default(), "{what}");
     }
-}
-
-#[test]
-fn marks_of_congestion_go_on_as_an_echo() {
-    needs_privileges!("marks_of_congestion_go_on_as_an_echo");
-    let job = dynamic_job(2, 20);
-    let bench = Bench::new(std::slice::from_ref(&job));
-    let marked = |rank: usize, by: u8| {
-        let header = header(&job, rank, 3, 3);
-        frame(&job, &job.workers[rank], &header, &values(&header, rank), by)
-    };
-    bench.show(&marked(0, CE));
-    let up = answer(&bench.show(&marked(1, ECT)).out);
-    assert_eq!(
-        (up.header.flags, up.frame.dscp_ecn),
-        (flag::LEVEL | flag::ECN_ECHO, ECT),
-        "a sum's first part"
-    );
-    let result = result(&header(&job, 0, 3, 3));
-    let down = bench.show(&frame(&job, &host(0), &result, &values(&result, 0), CE));
-    let down = answer(&down.out);
-    assert_eq!((down.header.flags, down.frame.dscp_ecn), (flag::ECN_ECHO, ECT), "a result's");
-    // Without congestion control, or sent again.
-    let next = header(&job, 0, 4, 4);
-    let unmarkable = ECT & !0b11;
-    let sent = frame(&job, &job.workers[0], &Header { flags: flag::RESEND, ..next }, &[1; 20], unmarkable);
-    assert_eq!(answer(&bench.show(&sent).out).frame.dscp_ecn, unmarkable);
-    let back = frame(&job, &host(0), &Header { seq: 4, slot: 4, ..result }, &[1; 20], unmarkable);
-    assert_eq!(answer(&bench.show(&back).out).frame.dscp_ecn, unmarkable);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Results reach the workers over real veths, by both kinds of fan-out and in both modes. Workers are UDP sockets.
+//! Results reach the workers over real veths, by both kinds of fan-out and in both modes. Workers are UDP
+//! sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -64,7 +65,8 @@ impl Job {
         self.send(rank, &header(&self.new, rank, seq, elements));
     }
 
-    /// Returns the next packet that a worker's socket receives from the aggregator. The kernel has verified its checksums.
+    /// Returns the next packet that a worker's socket receives from the aggregator. The kernel has verified
+    /// its checksums.
     fn receive(&self, rank: usize) -> (Header, Vec<i32>) {
         let mut bytes = [0; 10_000];
         let (len, from) = self.sockets[rank].recv_from(&mut bytes).expect("no answer");
@@ -90,7 +92,8 @@ impl Job {
         self.sockets[rank].set_read_timeout(Some(FRAME_TIMEOUT)).unwrap();
     }
 
-    /// Runs a job: a probe, chunks of all lengths in any order of ranks, and a retransmission for a lost result.
+    /// Runs a job: a probe, chunks of all lengths in any order of ranks, and a retransmission for a lost
+    /// result.
     fn play(&self) {
         let (world, full) = (self.sockets.len(), self.new.entry.elements);
         for rank in 0..world {
@@ -125,7 +128,8 @@ struct Lab {
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 0, 5);
 
 impl Lab {
-    /// Makes the hosts of `world` workers, the first `shared` of them behind one port, the others behind a port each.
+    /// Makes the hosts of `world` workers, the first `shared` of them behind one port, the others behind a
+    /// port each.
     fn new(world: u8, shared: u8, elements: u16) -> Lab {
         let (middle, bridge) = (Namespace::new("agg"), Namespace::new("br"));
         let mtu = if elements > ELEMENTS { 9000 } else { 1500 };
@@ -165,7 +169,8 @@ impl Lab {
         Lab { middle, _others: others, sockets, ips, ports }
     }
 
-    /// Plays a job of `workers` of the hosts; the one behind the last port gets nothing if it is not among them.
+    /// Plays a job of `workers` of the hosts; the one behind the last port gets nothing if it is not among
+    /// them.
     fn play(self, workers: usize, mode: XdpMode, elements: u16) -> (Namespace, Aggregator, Status) {
         let Lab { middle, _others, mut sockets, ips, ports } = self;
         let strangers = sockets.split_off(workers);

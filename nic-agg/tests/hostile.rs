@@ -1,5 +1,5 @@
-//! Invalid frames: no slot changes (all are compared byte by byte), and the frame is dropped unchanged and counted by its
-//! fault.
+//! Invalid frames: no slot changes (all are compared byte by byte), and the frame is dropped unchanged and
+//! counted by its fault.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -270,7 +270,8 @@ fn damaged_payloads_are_refused_and_taken_back() {
     for (situation, contributions) in SITUATIONS {
         let (job, bench) = prepared(contributions);
         let good = contribution(&job, 1, 3, ELEMENTS);
-        // Damage to the fields of the decision is detected by them first; from the field `tensor` on by the checksum only.
+        // Damage to the fields of the decision is detected by them first; from the field `tensor` on by the
+        // checksum only.
         for at in (42 + 32..42 + 48).chain(42 + 56..good.len()) {
             let mut bad = good.clone();
             bad[at] ^= 0x10;

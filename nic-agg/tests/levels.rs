@@ -13,13 +13,12 @@ use std::net::Ipv4Addr;
 use sumac_agg_job::NewJob;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, Reason,
-    header::{exponent, flag},
+    header::flag,
     tables::{JobEntry, WorkerEntry, job_flag},
-    tos::{CE, ECN_MASK, ECT_0},
 };
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT, Shown,
-    frames::{answer, frame_of, header, sum, with_ecn},
+    frames::{answer, frame_of, header, sum},
     job_of, needs_privileges, result_token, with_entry,
 };
 
@@ -163,7 +162,8 @@ fn losses_between_the_levels_are_made_good() {
     needs_privileges!("losses_between_the_levels_are_made_good");
     let tree = Tree::new(false);
     let (parts, result) = tree.up(|_| ());
-    // The root's result for rack 0 was lost: a worker sends again, the part goes up again, the root replies to the rack.
+    // The root's result for rack 0 was lost: a worker sends again, the part goes up again, the root replies
+    // to the rack.
     let asked = tree.show(0, 1, |_| ());
     assert_eq!((asked.verdict, asked.reason), (REDIRECT, Reason::Forwarded));
     assert_eq!(answer(&asked.out).values, answer(&parts[0]).values);
@@ -210,73 +210,6 @@ fn a_question_goes_up_and_its_answer_comes_back_to_its_worker() {
     assert_eq!(part.reason, Reason::Forwarded);
     assert_eq!(tree.root.show(&part.out).reason, Reason::Added);
     assert_eq!(tree.root.show(&up.out).reason, Reason::Duplicate, "it is there now");
-}
-
-#[test]
-fn exponent_rounds_go_through_both_levels() {
-    needs_privileges!("exponent_rounds_go_through_both_levels");
-    let tree = Tree::new(true);
-    let round = |h: &mut Header| {
-        (h.elements, h.flags) = (0, h.flags | flag::EXPONENT);
-        h.next_exponent = h.bitmap_0 as i8;
-    };
-    let (parts, result) = tree.up(round);
-    assert_eq!(parts.map(|part| answer(&part).header.next_exponent), [2, 4], "the largest of each rack");
-    let asked_again = tree.show(1, 2, round);
-    assert_eq!(asked_again.reason, Reason::Forwarded);
-    for (rack, (_, bench)) in tree.racks.iter().enumerate() {
-        let down = bench.show(&result.out);
-        assert_eq!((down.verdict, down.reason), (REDIRECT, Reason::Concluded));
-        let header = answer(&down.out).header;
-        assert_eq!((header.exponent, header.flags), (4, flag::EXPONENT), "rack {rack}");
-        let again = tree.show(rack, 0, round);
-        assert_eq!((again.reason, answer(&again.out).header.exponent), (Reason::Replied, 4));
-    }
-    let (_, result) = tree.up(|h| (h.exponent, h.next_exponent) = (4, exponent::UNKNOWN));
-    let down = answer(&tree.racks[1].1.show(&result.out).out);
-    assert_eq!((down.values, down.header.next_exponent), (total(3), exponent::UNKNOWN));
-    assert_eq!(down.header.exponent, 4);
-}
-
-#[test]
-fn marks_of_congestion_go_through_both_levels() {
-    needs_privileges!("marks_of_congestion_go_through_both_levels");
-    let echo = |bytes: &[u8]| {
-        let answer = answer(bytes);
-        (answer.header.flags & flag::ECN_ECHO, answer.frame.dscp_ecn & ECN_MASK)
-    };
-    for round in [false, true] {
-        let change = |h: &mut Header| {
-            if round {
-                (h.elements, h.flags) = (0, h.flags | flag::EXPONENT);
-            }
-        };
-        // A worker's packet, the other rack's part, the result on its way to a rack, or nothing.
-        for marked in 0..4 {
-            let tree = Tree::new(true);
-            let ecn = |hop: usize| if marked == hop { CE } else { ECT_0 };
-            let part = |rack: usize, ecn: u8| {
-                for rank in (0..usize::from(RACKS[rack])).rev() {
-                    let frame = with_ecn(tree.frame(rack, rank, change), if rank == 0 { ECT_0 } else { ecn });
-                    let shown = tree.racks[rack].1.show(&frame);
-                    if rank == 0 {
-                        return shown.out;
-                    }
-                }
-                unreachable!("a rack has workers")
-            };
-            let parts = [part(0, ecn(0)), part(1, ECT_0)];
-            let expected = |is_echoed: bool| (if is_echoed { flag::ECN_ECHO } else { 0 }, ECT_0);
-            assert_eq!(echo(&parts[0]), expected(marked == 0), "round {round}");
-            tree.root.show(&parts[0]);
-            let result = tree.root.show(&with_ecn(parts[1].clone(), ecn(1)));
-            assert_eq!(result.reason, Reason::Completed);
-            assert_eq!(echo(&result.out), expected(marked <= 1), "round {round}, hop {marked}");
-            let down = tree.racks[1].1.show(&with_ecn(result.out, ecn(2)));
-            assert_eq!(down.reason, Reason::Concluded);
-            assert_eq!(echo(&down.out), expected(marked <= 2), "round {round}, hop {marked}");
-        }
-    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Attach, detach, attach again: jobs that are kept, programs that are replaced, options that are refused, and removal.
+//! Attach, detach, attach again: jobs that are kept, programs that are replaced, options that are refused,
+//! and removal.
 //!
 //! ```text
 //!   [w0]==p0 [aggregator]
@@ -248,7 +249,8 @@ fn an_interface_of_another_aggregator_is_refused() {
     assert!(!lab.middle.pins.exists(), "nothing is left of what failed");
 }
 
-/// A bridge has no XDP in its driver: the interface before it is detached again, the one attached earlier stays.
+/// A bridge has no XDP in its driver: the interface before it is detached again, the one attached earlier
+/// stays.
 #[test]
 fn a_failed_attachment_detaches_what_it_added() {
     needs_privileges!("a_failed_attachment_detaches_what_it_added");

@@ -124,7 +124,17 @@ impl Bench {
         // A test run's frames arrive on the loopback.
         tables.set_own(1, AGGREGATOR_MAC).unwrap();
     }
+
+    /// Shows a changed frame, which goes to the kernel as it is.
+    fn passes(&self, what: &str, mut frame: Vec<u8>, change: Change) {
+        change(&mut frame);
+        let shown = self.show(&frame);
+        assert_eq!((shown.verdict, shown.reason), (PASS, Reason::Foreign), "{what}");
+        assert!(shown.out == frame, "{what}: the frame was written to");
+    }
 }
+
+type Change = fn(&mut Vec<u8>);
 
 #[test]
 fn arp_for_the_own_address_is_answered() {
@@ -141,7 +151,6 @@ fn arp_for_the_own_address_is_answered() {
     expected.extend([2, 0, 0, 0, 0, 0]);
     expected.extend([10, 77, 0, 10]);
     assert_eq!(shown.out[..42], expected);
-    type Change = fn(&mut Vec<u8>);
     let table: [(&str, Change); 5] = [
         ("another address", |b| b[41] ^= 1),
         ("an answer", |b| b[21] = 2),
@@ -150,11 +159,7 @@ fn arp_for_the_own_address_is_answered() {
         ("cut short", |b| b.truncate(41)),
     ];
     for (what, change) in table {
-        let mut frame = arp_request();
-        change(&mut frame);
-        let shown = bench.show(&frame);
-        assert_eq!((shown.verdict, shown.reason), (PASS, Reason::Foreign), "{what}");
-        assert!(shown.out == frame, "{what}: the frame was written to");
+        bench.passes(what, arp_request(), change);
     }
 }
 
@@ -174,7 +179,6 @@ fn pings_of_the_own_address_are_answered() {
     assert_eq!(out[38..], request[38..], "identifier, number and payload");
     assert!(checksum::is_intact(checksum::add(0, &out[14..34])), "IPv4 checksum");
     assert!(checksum::is_intact(checksum::add(0, &out[34..])), "ICMP checksum");
-    type Change = fn(&mut Vec<u8>);
     let table: [(&str, Change); 6] = [
         ("another address", |b| b[33] ^= 1),
         ("an echo reply", |b| b[34] = 0),
@@ -184,11 +188,7 @@ fn pings_of_the_own_address_are_answered() {
         ("cut short", |b| b.truncate(41)),
     ];
     for (what, change) in table {
-        let mut frame = echo_request();
-        change(&mut frame);
-        let shown = bench.show(&frame);
-        assert_eq!((shown.verdict, shown.reason), (PASS, Reason::Foreign), "{what}");
-        assert!(shown.out == frame, "{what}: the frame was written to");
+        bench.passes(what, echo_request(), change);
     }
 }
 

@@ -1,4 +1,5 @@
-//! `sumac-agg serve --plane p4runtime` as a process, and its verbs, on the behavioural model of a switch: needs no privilege.
+//! `sumac-agg serve --plane p4runtime` as a process, and its verbs, on the behavioural model of a switch:
+//! needs no privilege.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 #[allow(dead_code, reason = "a part of it")]
@@ -10,15 +11,16 @@ mod serve;
 use std::{
     fs,
     net::SocketAddr,
-    path::PathBuf,
-    process::{Child, Command, Output},
+    process::{Command, Output},
 };
 
 use model::{Model, files, model, until};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use serve::{Serving, endpoint, request};
 use sumac_control::{FailureKind, state_dir::write_private};
 use sumac_job::JobSpec;
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 const SECRET: &str = "the secret of all";
@@ -26,26 +28,25 @@ const BASE_PORT: &str = "40006";
 
 /// A control plane's files, and the process. Removed and killed when dropped.
 struct Control {
-    directory: PathBuf,
-    child: Option<Child>,
+    serving: Option<Serving>,
+    directory: TempDir,
 }
 
 impl Control {
     fn new() -> Control {
-        let directory = std::env::temp_dir().join(format!("sumac-p4runtime-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        write_private(&directory.join("secret"), SECRET.as_bytes()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        write_private(&directory.path().join("secret"), SECRET.as_bytes()).unwrap();
         let switch = format!(
-            "[program]\nbase_port = {BASE_PORT}\n[[ports]]\nnumber = 7\nip = \"10.77.1.1\"\nmac = \"02:00:00:00:01:01\"\n\
-             hosts = [{{ ip = \"127.0.0.1\", mac = \"02:00:00:00:01:02\" }}]\n"
+            "[program]\nbase_port = {BASE_PORT}\n[[ports]]\nnumber = 7\nip = \"10.77.1.1\"\nmac = \
+            \"02:00:00:00:01:01\"\nhosts = [{{ ip = \"127.0.0.1\", mac = \"02:00:00:00:01:02\" }}]\n"
         );
-        fs::write(directory.join("switch.toml"), switch).unwrap();
-        Control { directory, child: None }
+        fs::write(directory.path().join("switch.toml"), switch).unwrap();
+        Control { serving: None, directory }
     }
 
     /// The arguments behind `serve`.
     fn arguments(&self, model: &Model, listen: &str) -> Vec<String> {
-        let file = |name: &str| self.directory.join(name).display().to_string();
+        let file = |name: &str| self.directory.path().join(name).display().to_string();
         let [pipeline, p4info] = files().map(|path| path.display().to_string());
         let (address, device) = (model.address(), model.server(0).device.to_string());
         let arguments = [
@@ -56,7 +57,7 @@ impl Control {
             ["--pipeline", &pipeline],
             ["--p4info", &p4info],
             ["--listen", listen],
-            ["--state-dir", self.directory.to_str().unwrap()],
+            ["--state-dir", self.directory.path().to_str().unwrap()],
             ["--secret-file", &file("secret")],
         ];
         arguments.as_flattened().iter().map(|word| (*word).to_owned()).collect()
@@ -65,22 +66,12 @@ impl Control {
     fn start(&mut self, model: &Model, listen: &str) -> SocketAddr {
         let serving = Serving::start(self.arguments(model, listen));
         let address = serving.field("control").parse().unwrap();
-        self.child = Some(serving.child);
+        self.serving = Some(serving);
         address
     }
 
     fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        self.kill();
-        let _ = fs::remove_dir_all(&self.directory);
+        self.serving.take().unwrap().end(Signal::SIGKILL);
     }
 }
 
@@ -100,7 +91,7 @@ fn a_job_on_the_model_outlives_its_control_plane() {
     let address = control.start(&model, "127.0.0.1:0");
     let runtime = Runtime::new().unwrap();
     let spec = JobSpec { slots: Some(8), timeout_s: Some(60.0), ..JobSpec::new("any", 0, 1) };
-    let endpoint = endpoint(address, &control.directory, SECRET);
+    let endpoint = endpoint(address, control.directory.path(), SECRET);
     let member = runtime.block_on(sumac_control::join(&endpoint, request(spec, 48700))).unwrap();
     let first = status().unwrap();
     assert_eq!((&first["plane"], &first["jobs"][0]["name"]), (&"p4".into(), &"any".into()), "{first}");
@@ -113,14 +104,15 @@ fn a_job_on_the_model_outlives_its_control_plane() {
     let text = sumac_agg(&["status", "--switch", BASE_PORT]);
     assert!(String::from_utf8_lossy(&text.stdout).starts_with("P4 switch, instance"), "{text:?}");
 
-    // Others, started by mistake at the same address, or for the same base port: they end before they take the switch.
+    // Others, started by mistake at the same address, or for the same base port: they end before they take
+    // the switch.
     let serve = |listen: &str, switch: &str| {
         let mut arguments = control.arguments(&model, listen);
         let mut set = |option: &str, value: String| {
             let at = arguments.iter().position(|word| word == option).unwrap();
             arguments[at + 1] = value;
         };
-        set("--switch", control.directory.join(switch).display().to_string());
+        set("--switch", control.directory.path().join(switch).display().to_string());
         // It does not come so far as to find nothing there.
         set("--switch-address", "127.0.0.1:1".into());
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
@@ -128,8 +120,8 @@ fn a_job_on_the_model_outlives_its_control_plane() {
         assert!(!output.status.success(), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    let wiring = fs::read_to_string(control.directory.join("switch.toml")).unwrap();
-    fs::write(control.directory.join("other.toml"), wiring.replace(BASE_PORT, "40010")).unwrap();
+    let wiring = fs::read_to_string(control.directory.path().join("switch.toml")).unwrap();
+    fs::write(control.directory.path().join("other.toml"), wiring.replace(BASE_PORT, "40010")).unwrap();
     let taken = serve(&address.to_string(), "other.toml");
     assert!(taken.contains(&format!("cannot listen on {address}: Address already in use")), "{taken}");
     let taken = serve("127.0.0.1:0", "switch.toml");

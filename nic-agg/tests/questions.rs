@@ -9,78 +9,19 @@ use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
 use sumac_agg_host::HostAggregator;
 use sumac_agg_job::NewJob;
 use sumac_wire::{
-    Header, Kind, Reason,
+    Header, Reason,
     header::{HEADER_LEN, flag},
 };
 use support::{
-    AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT,
-    frames::{answer, contribution, frame_of, header, sum, tag, value},
-    job_of, needs_privileges, refusal, result_token,
+    Bench, PASS, REDIRECT,
+    frames::{answer, contribution, frame_of, header, sum, value},
+    job_of, needs_privileges, refusal,
 };
 
 /// Returns a worker's query about a chunk.
 fn question(job: &NewJob, rank: usize, seq: u32) -> Vec<u8> {
     let header = header(job, rank, seq, 0);
     frame_of(job, rank, &Header { flags: header.flags | flag::QUERY, ..header })
-}
-
-#[test]
-fn each_row_of_the_table() {
-    needs_privileges!("each_row_of_the_table");
-    // Slots of 8, slot 3, three workers. Each row: contributions as (rank, seq), the query, and its outcome.
-    type Row = (&'static str, &'static [(usize, u32)], (usize, u32), Reason);
-    let table: [Row; 9] = [
-        ("nobody has come yet", &[], (0, 3), Reason::Wanted),
-        ("others have come", &[(0, 3), (1, 3)], (2, 3), Reason::Wanted),
-        ("it has come", &[(0, 3), (1, 3)], (1, 3), Reason::Duplicate),
-        ("all have come", &[(0, 3), (1, 3), (2, 3)], (1, 3), Reason::Wanted),
-        ("nobody has come to the next", &[(0, 3), (1, 3), (2, 3)], (1, 11), Reason::Wanted),
-        ("the next, too early", &[(0, 3), (1, 3)], (1, 11), Reason::OutOfTurn),
-        ("its result was lost, others moved on", &[(0, 3), (1, 3), (2, 3), (0, 11)], (2, 3), Reason::Wanted),
-        ("an old one", &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 11), (0, 19)], (1, 3), Reason::Stale),
-        ("far ahead of an empty slot", &[], (1, 3 + 64), Reason::OutOfTurn),
-    ];
-    for (what, contributions, (rank, seq), reason) in table {
-        for tagged in [false, true] {
-            let job = job_of(3, 20);
-            let bench = Bench::new(std::slice::from_ref(&job));
-            for (rank, seq) in contributions {
-                bench.show(&contribution(&job, *rank, *seq, 20));
-            }
-            let (before, slot) = (bench.pool(), bench.slot(16 + 3));
-            let frame = question(&job, rank, seq);
-            let shown = bench.show(&if tagged { tag(frame.clone()) } else { frame.clone() });
-            assert_eq!(shown.reason, reason, "{what}");
-            if reason != Reason::Wanted {
-                assert!(bench.pool() == before, "{what}: a question changed a slot");
-                assert_eq!(shown.verdict, DROP, "{what}");
-                continue;
-            }
-            // A question shows which results its sender has, and changes nothing else.
-            let mut expected = slot.meta;
-            for version in
-                expected.versions.iter_mut().filter(|version| version.seen != 0 && version.seq < seq)
-            {
-                version.received |= 1 << rank;
-            }
-            let after = bench.slot(16 + 3);
-            assert_eq!(after.meta, expected, "{what}");
-            assert!(after.values == slot.values, "{what}: a question changed values");
-            assert_eq!(shown.verdict, REDIRECT, "{what}");
-            let got = answer(&shown.out);
-            let asked = header(&job, rank, seq, 0);
-            let expected = Header {
-                kind: Kind::Result as u8,
-                token: result_token(),
-                flags: asked.flags | flag::QUERY,
-                contributors: 3,
-                ..asked
-            };
-            assert_eq!((got.header, got.values.len()), (expected, 0), "{what}");
-            assert_eq!(got.frame.dst_ip, job.workers[rank].ip, "{what}");
-            assert_eq!(got.macs, [job.workers[rank].mac, AGGREGATOR_MAC], "{what}");
-        }
-    }
 }
 
 #[test]
@@ -145,11 +86,57 @@ fn flush(job: &NewJob, rank: usize, seq: u32) -> Header {
     Header { flags: header.flags | flag::PARTIAL, contributors: 1, next_seq: seq & !15, ..header }
 }
 
+/// Sends all workers' contributions to the first chunk of an operation of 16 chunks, with its terms: each
+/// worker's limit.
+fn state_terms(bench: &Bench, job: &NewJob, first: u32, limits: &[u16]) {
+    for (rank, limit) in limits.iter().enumerate() {
+        let header = Header { contributors: *limit, next_seq: first + 16, ..header(job, rank, first, 20) };
+        bench.show(&frame_of(job, rank, &header));
+    }
+}
+
+#[test]
+fn a_worker_does_not_choose_the_limit() {
+    needs_privileges!("a_worker_does_not_choose_the_limit");
+    // Worker 1 flushes chunks 1 to 5 of operation 0 while worker 2 is silent. The completed ones:
+    let table: [(&str, &[u16], usize); 5] = [
+        ("a job without a bound", &[0, 0, 0], 0),
+        ("only the flushing worker has a bound", &[0, 65_535, 0], 0),
+        ("two have one", &[2, 65_535, 0], 0),
+        ("all have one", &[2, 65_535, 2], 2),
+        ("the strictest", &[2, 65_535, 1], 1),
+    ];
+    for (what, limits, expected) in table {
+        let job = job_of(3, 20);
+        let bench = Bench::new(std::slice::from_ref(&job));
+        state_terms(&bench, &job, 0, limits);
+        let flushed = (1..6).filter(|seq| {
+            assert_eq!(bench.show(&contribution(&job, 0, *seq, 20)).reason, Reason::Added, "{what}");
+            let hostile = Header { contributors: 65_535, next_seq: 0, ..flush(&job, 1, *seq) };
+            bench.show(&frame_of(&job, 1, &hostile)).reason == Reason::Completed
+        });
+        assert_eq!(flushed.count(), expected, "{what}");
+        // The victim's contributions complete the others, and get the results of those without it.
+        for seq in 1..6 {
+            let reason = bench.show(&contribution(&job, 2, seq, 20)).reason;
+            let is_flushed = seq as usize <= expected;
+            assert_eq!(reason, if is_flushed { Reason::Replied } else { Reason::Completed }, "{what}, {seq}");
+        }
+        let own = Header { contributors: 65_535, next_seq: 7, ..flush(&job, 1, 7) };
+        bench.show(&contribution(&job, 0, 7, 20));
+        assert_eq!(
+            bench.show(&frame_of(&job, 1, &own)).reason,
+            Reason::Added,
+            "{what}: an operation of its own"
+        );
+    }
+}
+
 #[test]
 fn a_flush_completes_a_slot_within_the_budget() {
     needs_privileges!("a_flush_completes_a_slot_within_the_budget");
-    // Slots of 8, slot 3, three workers; chunks 3 and 11 are one operation. Each row: contributions, the flush, its
-    // outcome, and the workers in the sum.
+    // Slots of 8, slot 3, three workers; chunks 3 and 11 are one operation. Each row: contributions, the
+    // flush, its outcome, and the workers in the sum.
     type Row = (&'static str, &'static [(usize, u32)], (usize, u32), Reason, &'static [usize]);
     let table: [Row; 6] = [
         ("one of three", &[], (0, 3), Reason::Added, &[]),
@@ -162,6 +149,7 @@ fn a_flush_completes_a_slot_within_the_budget() {
     for (what, contributions, (rank, seq), reason, ranks) in table {
         let job = job_of(3, 20);
         let bench = Bench::new(std::slice::from_ref(&job));
+        state_terms(&bench, &job, 0, &[1; 3]);
         for (rank, seq) in contributions {
             bench.show(&contribution(&job, *rank, *seq, 20));
         }
@@ -184,7 +172,12 @@ fn a_flush_completes_a_slot_within_the_budget() {
     }
     let job = job_of(3, 20);
     let bench = Bench::new(std::slice::from_ref(&job));
+    state_terms(&bench, &job, 0, &[1; 3]);
     for (seq, reason) in [(3, Reason::Completed), (11, Reason::Added), (19, Reason::Completed)] {
+        if seq == 19 {
+            (0..3).for_each(|rank| drop(bench.show(&contribution(&job, rank, 8, 20))));
+            state_terms(&bench, &job, 16, &[1; 3]);
+        }
         bench.show(&contribution(&job, 0, seq, 20));
         let shown = bench.show(&frame_of(&job, 1, &flush(&job, 1, seq)));
         assert_eq!(shown.reason, reason, "chunk {seq}: one of an operation");
@@ -194,8 +187,14 @@ fn a_flush_completes_a_slot_within_the_budget() {
     }
 }
 
-/// Workers that lose contributions and results, at random: program and host aggregator answer each packet alike, and no
-/// worker is left out of more chunks of an operation than the limit.
+/// The first of the chunk's operation: 32 chunks each, of which 4 are slot 3's.
+fn operation_of(seq: u32) -> u32 {
+    (seq - 3) / 32 * 32 + 3
+}
+
+/// Workers that lose contributions and results, at random, and one that sends limits and operations at
+/// random: program and host aggregator answer each packet alike, and no worker is left out of more chunks of
+/// an operation than the limit.
 #[test]
 fn both_aggregators_flush_alike() {
     needs_privileges!("both_aggregators_flush_alike");
@@ -210,10 +209,18 @@ fn both_aggregators_flush_alike() {
         for step in 0..1500 {
             let rank = rng.random_range(0..usize::from(world));
             let seq: u32 = chunks[rank];
+            let own = header(&job, rank, seq, 20);
+            let first = operation_of(seq);
             let header = match rng.random_range(0..4) {
-                0 => Header { contributors: 2, ..flush(&job, rank, seq) },
-                1 if seq > 3 => header(&job, rank, seq - 8, 20),
-                _ => header(&job, rank, seq, 20),
+                0 if seq > 3 => header(&job, rank, seq - 8, 20),
+                _ if seq == first => Header { contributors: 2, next_seq: seq + 32, ..own },
+                1 => Header { contributors: 2, next_seq: first, ..flush(&job, rank, seq) },
+                _ => own,
+            };
+            let header = match rng.random_range(0..3) {
+                0 if rank == 0 => Header { contributors: 65_535, ..header },
+                1 if rank == 0 && header.has(flag::PARTIAL) => Header { next_seq: header.seq, ..header },
+                _ => header,
             };
             let shown = bench.show(&frame_of(&job, rank, &header));
             let mut packet = header.to_bytes().to_vec();
@@ -239,7 +246,7 @@ fn both_aggregators_flush_alike() {
             let to_all = shown.reason == Reason::Completed;
             partial += usize::from(to_all && got.header.has(flag::PARTIAL));
             for left_out in all.clone().filter(|rank| to_all && !is_in(rank)) {
-                *spent.entry((got.header.seq & !15, left_out)).or_insert(0) += 1;
+                *spent.entry((operation_of(got.header.seq), left_out)).or_insert(0) += 1;
             }
             for to in all.filter(|to| if to_all { rng.random_bool(0.5) } else { *to == rank }) {
                 if chunks[to] == got.header.seq {

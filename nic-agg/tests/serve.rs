@@ -3,6 +3,8 @@
 
 #[path = "support/serve.rs"]
 mod serve;
+#[path = "support/worker.rs"]
+mod worker;
 
 use std::{
     collections::BTreeMap,
@@ -11,40 +13,32 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::unix::process::CommandExt as _,
     path::PathBuf,
-    process::{Child, Command, ExitStatus},
+    process::{Command, ExitStatus},
     time::Duration,
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use serve::{Serving, endpoint, request};
+use nix::sys::signal::Signal;
+use serve::{Serving, endpoint, request, wait::eventually};
 use sumac_control::{
     Endpoint, FailureKind, Grant, Identity, JoinError, JoinToken, Member, PlaneKind, Secret,
     state_dir::write_private,
 };
-use sumac_job::JobSpec;
-use sumac_wire::{
-    Header, Kind,
-    header::{HEADER_LEN, flag},
-    stream::place,
-};
+use sumac_job::{JobSpec, Mode};
+use tempfile::TempDir;
 
 /// Ends a test that hangs; nothing here takes as long.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// A running server. Killed when dropped.
 struct Server {
-    child: Child,
+    serving: Serving,
     control: SocketAddr,
     data_port: u16,
-    state_dir: PathBuf,
+    state_dir: TempDir,
 }
 
 impl Server {
-    fn start(test: &str) -> Server {
-        Server::start_with(test, |files| {
+    fn start() -> Server {
+        Server::start_with(|files| {
             let [all, own, racks] = files.each_ref().map(|file| file.display().to_string());
             let own = format!("own={own}");
             ["--secret-file", &all, "--job-secret", &own, "--rack-secret-file", &racks, "--share", "100"]
@@ -54,24 +48,23 @@ impl Server {
     }
 
     /// A rack's aggregator, below another.
-    fn rack(test: &str, root: &Server) -> Server {
+    fn rack(name: &str, root: &Server) -> Server {
         let parent = root.control.to_string();
-        Server::start_with(test, |files| {
-            let fingerprint = Identity::of_state_dir(&root.state_dir).unwrap().fingerprint();
+        Server::start_with(|files| {
+            let fingerprint = Identity::of_state_dir(root.state_dir.path()).unwrap().fingerprint();
             let secret = Secret::new("the secret of the racks").unwrap();
             let token = JoinToken { fingerprint, secret }.to_string();
             write_private(&files[2], token.as_bytes()).unwrap();
             let racks = files[2].display().to_string();
-            ["--parent", &parent, "--rack-name", test, "--rack-secret-file", &racks].map(String::from).into()
+            ["--parent", &parent, "--rack-name", name, "--rack-secret-file", &racks].map(String::from).into()
         })
     }
 
     /// Of the files the first is the secret of all jobs, the second one job's, the third the racks'.
-    fn start_with(test: &str, arguments: impl Fn(&[PathBuf; 3]) -> Vec<String>) -> Server {
-        let state_dir = std::env::temp_dir().join(format!("sumac-serve-{test}-{}", std::process::id()));
-        fs::create_dir_all(&state_dir).unwrap();
+    fn start_with(arguments: impl Fn(&[PathBuf; 3]) -> Vec<String>) -> Server {
+        let state_dir = tempfile::tempdir().unwrap();
         let file = |name: &str, secret: &str| {
-            let path = state_dir.join(name);
+            let path = state_dir.path().join(name);
             write_private(&path, secret.as_bytes()).unwrap();
             path
         };
@@ -89,29 +82,21 @@ impl Server {
             ["--data-ip", "127.0.0.1"],
             ["--dynamic-slots", "32"],
             ["--slot-timeout", "250"],
-            ["--state-dir", state_dir.to_str().unwrap()],
+            ["--state-dir", state_dir.path().to_str().unwrap()],
         ];
         let own = own.as_flattened().iter().map(|word| (*word).to_owned());
         let serving = Serving::start(own.chain(arguments(&files)));
         let [control, data_port] = ["control", "data_port"].map(|name| serving.field(name));
         let (control, data_port) = (control.parse().unwrap(), data_port.parse().unwrap());
-        Server { child: serving.child, control, data_port, state_dir }
+        Server { serving, control, data_port, state_dir }
     }
 
     /// Sends a signal, and waits for the end. Gives the rest of the log, too.
     fn end(&mut self, signal: Signal) -> (ExitStatus, String) {
-        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        let status = self.serving.end(signal);
         let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        (self.child.wait().unwrap(), log)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.state_dir);
+        self.serving.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (status, log)
     }
 }
 
@@ -120,13 +105,13 @@ fn spec(job: &str) -> JobSpec {
 }
 
 async fn join(server: &Server, job: &str, secret: &str) -> Result<Member, JoinError> {
-    let endpoint = endpoint(server.control, &server.state_dir, secret);
+    let endpoint = endpoint(server.control, server.state_dir.path(), secret);
     sumac_control::join(&endpoint, request(spec(job), 48700)).await
 }
 
 #[tokio::test]
 async fn jobs_have_their_secrets_and_hear_of_the_end() {
-    let mut server = Server::start("end");
+    let mut server = Server::start();
     let member = join(&server, "any", "the secret of all").await.unwrap();
     let Grant { terms, placement } = member.grant();
     assert_eq!((placement.aggregator, terms.slots, terms.elements), (PlaneKind::Host, 32, 256));
@@ -146,9 +131,32 @@ async fn jobs_have_their_secrets_and_hear_of_the_end() {
     assert!(log.contains("SIGTERM"), "{log}");
 }
 
+/// As from a host whose control connection comes from a management network.
+#[tokio::test]
+async fn packets_go_to_other_networks_than_the_connections_where_that_is_allowed() {
+    let server = Server::start_with(|[all, ..]| {
+        let words = ["--secret-file", all.to_str().unwrap(), "--data-network", "192.0.2.0/24"];
+        words.map(String::from).into()
+    });
+    let endpoint = endpoint(server.control, server.state_dir.path(), "the secret of all");
+    for (ip, is_allowed) in [([192, 0, 2, 7], true), ([198, 51, 100, 7], false)] {
+        let spec = JobSpec { mode: Some(Mode::Direct), slots: None, ..spec("direct") };
+        let mut asked = request(spec, 48700);
+        asked.host.data_ip = ip.into();
+        match sumac_control::join(&endpoint, asked).await {
+            Ok(_) => assert!(is_allowed, "{ip:?}"),
+            Err(JoinError::Refused(refused)) => {
+                assert!(!is_allowed && refused.message.contains("--data-network"), "{ip:?}: {refused}");
+            }
+            Err(error) => panic!("{ip:?}: {error}"),
+        }
+    }
+}
+
 #[test]
 fn what_is_wrong_is_said() {
-    let secret = std::env::temp_dir().join(format!("sumac-serve-secret-{}", std::process::id()));
+    let directory = tempfile::tempdir().unwrap();
+    let secret = directory.path().join("secret");
     write_private(&secret, b"a secret of some length").unwrap();
     let secret = secret.display().to_string();
     let table = [
@@ -187,7 +195,7 @@ fn scrape(address: SocketAddr) -> BTreeMap<String, f64> {
 #[tokio::test]
 async fn metrics_are_those_that_are_listed() {
     let metrics = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-    let server = Server::start_with("metrics", |[all, ..]| {
+    let server = Server::start_with(|[all, ..]| {
         let metrics = metrics.to_string();
         let words = ["--secret-file", all.to_str().unwrap(), "--metrics", &metrics, "--share", "100"];
         words.map(String::from).into()
@@ -228,7 +236,6 @@ async fn metrics_are_those_that_are_listed() {
 }
 
 const WORLD: u16 = 4;
-const ELEMENTS: usize = 32;
 
 /// A member with a socket in place of a daemon's.
 struct Worker {
@@ -248,61 +255,19 @@ impl Worker {
         Worker { rank, member: sumac_control::join(&endpoint, request).await.unwrap(), socket }
     }
 
-    fn value(rank: u16, seq: u32, i: usize) -> i32 {
-        (seq as i32 * 31 + i as i32 * 7 - 500) * (i32::from(rank) + 1)
-    }
-
-    /// Sends until the result comes, and checks it.
     fn sum(&self, seq: u32) {
-        let Grant { terms, placement } = self.member.grant();
-        let place = place(seq, terms.slots.ilog2());
-        let header = Header {
-            kind: Kind::Contribution as u8,
-            flags: if place.version == 1 { flag::POOL_VERSION } else { 0 },
-            job: terms.job,
-            epoch: terms.epoch,
-            seq,
-            slot: place.slot,
-            fan_in_0: placement.rack_world as u8,
-            elements: ELEMENTS as u16,
-            bitmap_0: 1 << placement.rack_rank,
-            token: terms.token,
-            received: seq,
-            ..Header::default()
-        };
-        let values = (0..ELEMENTS).flat_map(|i| Worker::value(self.rank, seq, i).to_be_bytes());
-        let packet: Vec<u8> = header.to_bytes().into_iter().chain(values).collect();
-        let mut buffer = [0; 4096];
-        for _ in 0..100 {
-            self.socket.send_to(&packet, (placement.aggregator_ip, placement.base_port)).unwrap();
-            while let Ok(len) = self.socket.recv(&mut buffer) {
-                let result = Header::read(&buffer[..], 0, len).unwrap();
-                if result.kind == Kind::Result as u8 && result.seq == seq {
-                    assert_eq!(result.contributors, WORLD);
-                    for (i, bytes) in buffer[HEADER_LEN..len].chunks(4).enumerate() {
-                        let expected: i32 = (0..WORLD).map(|rank| Worker::value(rank, seq, i)).sum();
-                        assert_eq!(
-                            i32::from_be_bytes(bytes.try_into().unwrap()),
-                            expected,
-                            "chunk {seq} at {i}"
-                        );
-                    }
-                    return;
-                }
-            }
-        }
-        panic!("rank {}: no result for chunk {seq}", self.rank);
+        worker::sum(self.rank, &self.member, &self.socket, self.member.grant().terms.slots, seq);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn racks_add_up_below_a_root_and_are_named_when_they_die() {
-    let root = Server::start("root");
+    let root = Server::start();
     let mut racks = vec![Server::rack("north", &root), Server::rack("south", &root)];
     let joins: Vec<_> = (0..WORLD)
         .map(|rank| {
             let rack = &racks[usize::from(rank) / 2];
-            let endpoint = endpoint(rack.control, &rack.state_dir, "the secret of all");
+            let endpoint = endpoint(rack.control, rack.state_dir.path(), "the secret of all");
             tokio::spawn(Worker::join(rank, endpoint))
         })
         .collect();
@@ -352,7 +317,7 @@ fn strangers_are_not_answered() {
     if !nix::unistd::geteuid().is_root() {
         return println!("SKIP strangers_are_not_answered: needs root to be somebody else");
     }
-    let server = Server::start("stranger");
+    let server = Server::start();
     // From where a stranger may run it.
     let program = std::env::temp_dir().join(format!("sumac-agg-stranger-{}", std::process::id()));
     fs::copy(env!("CARGO_BIN_EXE_sumac-agg"), &program).unwrap();
@@ -372,7 +337,7 @@ fn strangers_are_not_answered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_aggregator_tells_its_status_and_drops_on_purpose() {
-    let server = Server::start("status");
+    let server = Server::start();
     let port = server.data_port;
     let json = || -> serde_json::Value {
         serde_json::from_str(&shell(&format!("status --host {port} --json")).unwrap()).unwrap()
@@ -392,7 +357,7 @@ async fn a_host_aggregator_tells_its_status_and_drops_on_purpose() {
         text.contains("INTENTIONAL DROPS: 5 % of arriving frames, 6 % of leaving frames, of jobs 1 to 255"),
         "{text}"
     );
-    let endpoint = endpoint(server.control, &server.state_dir, "the secret of all");
+    let endpoint = endpoint(server.control, server.state_dir.path(), "the secret of all");
     let workers = (0..WORLD).map(|rank| tokio::spawn(Worker::join(rank, endpoint.clone())));
     let mut summed = Vec::new();
     for worker in workers.collect::<Vec<_>>() {
@@ -429,15 +394,10 @@ async fn a_host_aggregator_tells_its_status_and_drops_on_purpose() {
     shell(&format!("drop --up 0 --down 0 --host {port}")).unwrap();
     assert_eq!(json()["drops"], serde_json::json!([]));
     drop(workers);
-    let deadline = std::time::Instant::now() + HANGS;
-    let ended = loop {
+    let ended = eventually("the job's end", || {
         let status = json();
-        if status["jobs"] == serde_json::json!([]) {
-            break status["ended"].clone();
-        }
-        assert!(std::time::Instant::now() < deadline, "{status}");
-        std::thread::sleep(Duration::from_millis(20));
-    };
+        (status["jobs"] == serde_json::json!([])).then(|| status["ended"].clone())
+    });
     assert_eq!(ended[0]["counters"]["completed"], 40, "the job's totals survive it: {ended}");
     let text = shell(&format!("status --host {port}")).unwrap();
     assert!(text.contains(": ended; frames: "), "{text}");

@@ -1,20 +1,14 @@
-//! Static jobs on the program in the kernel, beyond the conformance vectors: destinations, lengths, worlds, exponent rounds and
-//! lanes.
+//! Static jobs on the program in the kernel, beyond the conformance vectors: destinations, lengths, worlds
+//! and shards.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
 
 use sumac_agg_job::NewJob;
-use sumac_wire::{
-    DEFAULT_BASE_PORT, Header, Kind, Reason,
-    header::{exponent, flag},
-    slot::SlotMeta,
-    tables::{JobEntry, job_flag},
-    tos::{CE, ECN_MASK, ECT_0},
-};
+use sumac_wire::{DEFAULT_BASE_PORT, Kind, Reason, slot::SlotMeta, tables::JobEntry};
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, REDIRECT,
-    frames::{Answer, answer, contribution, emit, frame_of, header, move_to_port, sum, tag, with_ecn},
+    frames::{Answer, answer, contribution, frame_of, header, move_to_port, sum, tag},
     job_of, needs_privileges, result_token, with_entry,
 };
 
@@ -58,7 +52,8 @@ fn results_and_replies_are_addressed() {
         let completed = show(1);
         let result = answer(&completed.out);
         assert_eq!(result.frame.tagged, tagged);
-        // The broadcast's egress program writes each worker's addresses into its copy; until then they are the last one's.
+        // The broadcast's egress program writes each worker's addresses into its copy; until then they are
+        // the last one's.
         assert_eq!(result.frame.dst_ip, job.workers[1].ip);
         let reply = show(0);
         assert_eq!(reply.verdict, REDIRECT);
@@ -124,123 +119,6 @@ fn all_world_sizes_complete() {
 }
 
 #[test]
-fn the_largest_value_is_kept() {
-    needs_privileges!("the_largest_value_is_kept");
-    let job = job_of(3, 9);
-    let bench = Bench::new(std::slice::from_ref(&job));
-    let extremes = [i32::MIN, i32::MAX, -1, 0, 1, i32::MIN + 1, 77, -77, 1 << 30];
-    let mut last = Vec::new();
-    for rank in 0..3 {
-        let mut header = header(&job, rank, 3, 9);
-        header.flags |= flag::MAXIMUM;
-        let mut payload = header.to_bytes().to_vec();
-        payload.extend((0..9).flat_map(|i| extremes[(i + 2 * rank) % 9].to_be_bytes()));
-        let frame = emit(&job, rank, &payload);
-        let mut bad = frame.clone();
-        *bad.last_mut().unwrap() ^= 0x40;
-        let before = bench.pool();
-        assert_eq!(bench.show(&bad).reason, Reason::BadChecksum, "rank {rank}");
-        assert!(bench.pool() == before, "what cannot be taken back is verified before");
-        last = bench.show(&frame).out;
-    }
-    let largest = |i: usize| (0..3).map(|rank| extremes[(i + 2 * rank) % 9]).max().unwrap();
-    assert_eq!(answer(&last).values, (0..9).map(largest).collect::<Vec<_>>());
-}
-
-#[test]
-fn exponents_are_agreed_on_and_looked_ahead() {
-    needs_privileges!("exponents_are_agreed_on_and_looked_ahead");
-    let job = job_of(3, 4);
-    let bench = Bench::new(std::slice::from_ref(&job));
-    let round = |rank: usize, own: i8| {
-        let mut header = header(&job, rank, 3, 0);
-        (header.flags, header.next_exponent) = (header.flags | flag::EXPONENT, own);
-        bench.show(&frame_of(&job, rank, &header))
-    };
-    let data = |rank: usize, next: i8| {
-        let mut header = header(&job, rank, 3, 4);
-        (header.exponent, header.next_exponent) = (9, next);
-        bench.show(&frame_of(&job, rank, &header))
-    };
-    assert_eq!(round(0, -3).reason, Reason::Added);
-    assert_eq!(data(0, 1).reason, Reason::OutOfTurn, "no elements before the exponent");
-    assert_eq!(round(2, 9).reason, Reason::Added);
-    assert_eq!(round(2, 9).reason, Reason::Duplicate);
-    let agreed = round(1, exponent::LEAST);
-    assert_eq!((agreed.verdict, agreed.reason), (REDIRECT, Reason::Completed));
-    let expected = (Kind::Result as u8, flag::EXPONENT, 0, 9);
-    let of = |out: &[u8]| {
-        let header = answer(out).header;
-        (header.kind, header.flags, header.elements, header.exponent)
-    };
-    assert_eq!(of(&agreed.out), expected);
-    assert_eq!(data(0, 5).reason, Reason::Added);
-    let again = round(1, exponent::LEAST);
-    assert_eq!((again.reason, of(&again.out)), (Reason::Replied, expected), "asked again while data comes");
-    assert_eq!(data(1, exponent::NONE).reason, Reason::Added);
-    let result = answer(&data(2, exponent::UNKNOWN).out).header;
-    assert_eq!((result.exponent, result.next_exponent), (9, exponent::UNKNOWN), "unknown wins");
-}
-
-#[test]
-fn marks_of_congestion_are_merged_into_results_and_rounds() {
-    needs_privileges!("marks_of_congestion_are_merged_into_results_and_rounds");
-    let job = job_of(3, 5);
-    let bench = Bench::new(std::slice::from_ref(&job));
-    let show = |rank: usize, seq: u32, flags: u16, ecn: u8| {
-        let elements = if flags == flag::EXPONENT { 0 } else { 5 };
-        let header = header(&job, rank, seq, elements);
-        let frame = frame_of(&job, rank, &Header { flags: header.flags | flags, ..header });
-        let shown = bench.show(&with_ecn(frame, ecn));
-        let answer = answer(&shown.out);
-        (shown.reason, (answer.header.flags, answer.frame.dscp_ecn & ECN_MASK))
-    };
-    for (seq, marked) in [(0, Some(0)), (1, Some(2)), (2, None)] {
-        let ecn = |rank| if marked == Some(rank) { CE } else { ECT_0 };
-        (0..2).for_each(|rank| assert_eq!(show(rank, seq, 0, ecn(rank)).0, Reason::Added));
-        let echo = if marked.is_some() { flag::ECN_ECHO } else { 0 };
-        assert_eq!(show(2, seq, 0, ecn(2)), (Reason::Completed, (echo, ECT_0)), "chunk {seq}");
-        // Retransmissions are not ECN-capable, and so neither is the result that they get.
-        assert_eq!(show(1, seq, flag::RESEND, 0), (Reason::Replied, (echo, 0)), "chunk {seq}");
-    }
-    (0..2).for_each(|rank| {
-        let ecn = if rank == 1 { CE } else { ECT_0 };
-        assert_eq!(show(rank, 3, flag::EXPONENT, ecn).0, Reason::Added);
-    });
-    let agreed = flag::EXPONENT | flag::ECN_ECHO;
-    assert_eq!(show(2, 3, flag::EXPONENT, ECT_0), (Reason::Completed, (agreed, ECT_0)));
-    assert_eq!(show(0, 3, flag::EXPONENT, 0), (Reason::Replied, (agreed, 0)));
-    (0..2).for_each(|rank| assert_eq!(show(rank, 3, 0, ECT_0).0, Reason::Added));
-    assert_eq!(show(2, 3, 0, ECT_0), (Reason::Completed, (0, ECT_0)), "the round's mark was its own");
-}
-
-#[test]
-fn slots_steal_what_their_lane_has_next() {
-    needs_privileges!("slots_steal_what_their_lane_has_next");
-    let job = with_entry(job_of(1, 4), |entry| JobEntry {
-        flags: entry.flags | job_flag::STEALING,
-        lane_slots_log2: 1,
-        shards: 2,
-        ..entry
-    });
-    let bench = Bench::new(std::slice::from_ref(&job));
-    // Two shards of two lanes each: a lane has its own counter.
-    let show = |lane: u32, seq: u32, slot: u32, version: bool| {
-        let mut header = header(&job, 0, seq, 4);
-        header.slot = lane * 2 + slot;
-        header.flags = if version { flag::POOL_VERSION } else { 0 };
-        answer(&bench.show(&frame_of(&job, 0, &header)).out).header.next_seq
-    };
-    assert_eq!(show(0, 0, 0, false), 4);
-    assert_eq!(show(3, 0, 0, false), 4, "another lane's counter");
-    assert_eq!(show(0, 2, 0, true), 5, "the same slot's second chunk");
-    assert_eq!(show(0, 4, 0, false), 6, "the other slot is late, and this one goes on");
-    assert_eq!(show(0, 4, 0, false), 6, "a repeated result repeats it");
-    assert_eq!(show(0, 1, 1, false), 7);
-    assert_eq!(show(0, 7, 1, true), 0, "not this slot's: it was never told of chunk 7");
-}
-
-#[test]
 fn a_port_reaches_its_own_shards_slots_only() {
     needs_privileges!("a_port_reaches_its_own_shards_slots_only");
     let job = with_entry(job_of(2, 4), |entry| JobEntry { lane_slots_log2: 1, shards: 2, ..entry });
@@ -276,29 +154,6 @@ fn jobs_without_checksums_have_none_in_results() {
     let out = bench.show(&contribution(&job, 1, 0, 20)).out;
     check_result("without", &job, &answer(&out), 1, 0, 20);
     assert_eq!(out[40..42], [0, 0]);
-}
-
-#[test]
-fn probes_are_answered_with_the_same_length() {
-    needs_privileges!("probes_are_answered_with_the_same_length");
-    let job = job_of(2, 256);
-    let bench = Bench::new(std::slice::from_ref(&job));
-    let before = bench.pool();
-    for elements in [0, 1, 256] {
-        let probe = sumac_wire::Header { kind: Kind::Probe as u8, ..header(&job, 1, 0, elements) };
-        let frame = frame_of(&job, 1, &probe);
-        let shown = bench.show(&frame);
-        assert_eq!((shown.verdict, shown.reason), (REDIRECT, Reason::Probed), "{elements} elements");
-        let report = answer(&shown.out);
-        assert_eq!(shown.out.len(), frame.len());
-        assert_eq!(
-            report.header,
-            sumac_wire::Header { kind: Kind::Report as u8, token: result_token(), ..probe }
-        );
-        assert_eq!((report.frame.dst_ip, report.frame.dst_port), (job.workers[1].ip, 49000));
-        assert_eq!(report.macs, [job.workers[1].mac, AGGREGATOR_MAC]);
-    }
-    assert!(bench.pool() == before, "a probe touched a slot");
 }
 
 #[test]

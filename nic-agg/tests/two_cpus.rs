@@ -71,8 +71,8 @@ fn nothing_is_lost_of_dynamic_jobs() {
     both_sum_all("nothing_is_lost_of_dynamic_jobs", &job, Reason::Forwarded, frame, Some(&result));
 }
 
-/// Runs the program on each half of the workers' frames on a CPU of its own; `freed` returns the frame that frees a
-/// complete chunk's slot.
+/// Runs the program on each half of the workers' frames on a CPU of its own; `freed` returns the frame that
+/// frees a complete chunk's slot.
 fn both_sum_all(
     test: &str,
     job: &NewJob,
@@ -115,8 +115,8 @@ fn both_sum_all(
                         send(seq, frame);
                     }
                     barrier.wait(2 * seq + 1);
-                    // The kernel may preempt the holder of a slot's lock; the program then drops the other CPU's frame,
-                    // and its worker sends it again.
+                    // The kernel may preempt the holder of a slot's lock; the program then drops the other
+                    // CPU's frame, and its worker sends it again.
                     if half == 0 && completed.load(Ordering::SeqCst) == seq as usize {
                         (0..usize::from(WORKERS)).any(|rank| send(seq, &frame(rank, seq)));
                     }

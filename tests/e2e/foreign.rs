@@ -107,7 +107,8 @@ fn datagrams_of_other_programs_to_our_port_arrive() {
         let routed = arrived(&sumac, site.worker(1), spec.worker_ip(1), form);
         let at_aggregator = arrived(&sumac, site.aggregator(), spec.aggregator_ip(0), form);
         println!(
-            "{form}: {routed} of 100 through the aggregator to another host, {at_aggregator} at the aggregator's"
+            "{form}: {routed} of 100 through the aggregator to another host, {at_aggregator} at the \
+            aggregator's"
         );
         assert_eq!((routed, at_aggregator), (100, 100), "{form}");
     }

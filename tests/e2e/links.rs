@@ -145,7 +145,8 @@ fn rename_mac(lab: &Lab, host: &Namespace, interface: &str) {
     );
     let chain = |port| {
         format!(
-            " chain {port} {{\n  type filter hook ingress device \"{port}\" priority -1\n  ether daddr {former} drop\n }}\n"
+            " chain {port} {{\n  type filter hook ingress device \"{port}\" priority -1\n  ether daddr \
+            {former} drop\n }}\n"
         )
     };
     let filter = format!("table netdev nic {{\n{}{}}}\n", chain(NEAR), chain(FAR));

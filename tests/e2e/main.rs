@@ -5,13 +5,16 @@
 //! `target/debug`. No test asserts a time: what takes long is printed, what hangs fails after a minute.
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test says why it failed by panicking")]
 
+mod addresses;
 mod aggregator;
 mod allreduce;
+mod auto;
 mod bounded;
 mod chaos;
 mod coexistence;
 mod collectives;
 mod commands;
+mod cut;
 mod daemon;
 mod death;
 mod direct;

@@ -49,7 +49,8 @@ impl Leg {
 fn of_a_process(host: Ipv4Addr) -> String {
     let chain = |hook, end| {
         format!(
-            " chain {hook} {{\n  type filter hook {hook} priority 0\n  ip {end} {host} udp dport {DEFAULT_BASE_PORT} drop\n }}\n"
+            " chain {hook} {{\n  type filter hook {hook} priority 0\n  ip {end} {host} udp dport \
+            {DEFAULT_BASE_PORT} drop\n }}\n"
         )
     };
     format!("table inet leg {{\n{}{}}}\n", chain("output", "daddr"), chain("input", "saddr"))

@@ -1,4 +1,4 @@
-//! Waiting for a condition, however slow the machine is.
+//! Waiting for a condition, however slow the machine is. The tests of other packages include this file.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-"""The effect of a loss bound, as `sumac-figures exchange` and `convergence` measured it: plots, and their section of the page."""
+"""The effect of a loss bound, as `sumac-figures exchange` and `convergence` measured it: plots, and their
+section of the page."""
 
 from __future__ import annotations
 
@@ -53,8 +54,10 @@ def tails(results: Results, pyplot: Any) -> Optional[Any]:
         for name, style in zip(sorted(names, reverse=True), (BOUNDED, EXACT, OTHER)):
             runs = [run for run in report["runs"] if library(run) == name]
             losses = [percent(run["loss"]) for run in runs]
-            axis.plot(losses, [run["tat_s"]["p99"] * 1e3 for run in runs], color=style[0], marker=style[1], label=f"{name}, p99")
-            axis.plot(losses, [run["tat_s"]["median"] * 1e3 for run in runs], color=style[0], linestyle="--", linewidth=1, label="median")
+            axis.plot(losses, [run["tat_s"]["p99"] * 1e3 for run in runs], color=style[0], marker=style[1],
+                      label=f"{name}, p99")
+            axis.plot(losses, [run["tat_s"]["median"] * 1e3 for run in runs], color=style[0], linestyle="--",
+                      linewidth=1, label="median")
         axis.set_yscale("log")
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("loss per direction of every cable")
@@ -69,13 +72,15 @@ def stragglers(results: Results, pyplot: Any) -> Optional[Any]:
     if not report:
         return None
     figure, axis = pyplot.subplots(figsize=(5.2, 2.6))
-    titles = {"none": "all alike", "slow": "one cable at\na tenth of the rate", "pauses": "one pauses 20 ms\nat random"}
+    titles = {"none": "all alike", "slow": "one cable at\na tenth of the rate",
+              "pauses": "one pauses 20 ms\nat random"}
     for shift, name, style in ((-0.2, "p = 0 %", EXACT), (0.2, "p = 10 %", BOUNDED)):
         runs = [run for run in report["runs"] if run["contender"] == name]
         medians = [run["tat_s"]["median"] for run in runs]
         upper = [run["tat_s"]["p99"] - run["tat_s"]["median"] for run in runs]
         places = [place + shift for place in range(len(runs))]
-        axis.bar(places, medians, width=0.36, color=style[0], label=name, yerr=([0] * len(runs), upper), ecolor="#333333", capsize=3)
+        axis.bar(places, medians, width=0.36, color=style[0], label=name, yerr=([0] * len(runs), upper),
+                 ecolor="#333333", capsize=3)
         axis.set_xticks(range(len(runs)), [titles[run["straggler"]] for run in runs])
     axis.set_yscale("log")
     axis.set_ylabel("seconds, median\n(line: p99)")
@@ -96,7 +101,8 @@ def trainings(results: Results, pyplot: Any) -> Optional[Any]:
             style = ":" if run["dropping"] == "random" else "-"
             label = f"p = {run['bound']:.0%}" if run["dropping"] != "random" else None
             epochs = range(1, len(run["accuracy"]) + 1)
-            axis.plot(epochs, [accuracy * 100 for accuracy in run["accuracy"]], style, color=colors.get(round(run["bound"], 4), "black"), linewidth=1, label=label)
+            axis.plot(epochs, [accuracy * 100 for accuracy in run["accuracy"]], style,
+                      color=colors.get(round(run["bound"], 4), "black"), linewidth=1, label=label)
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("epoch (dotted: random dropping)")
     axes[0][0].set_ylabel("accuracy on the test data, %")
@@ -125,9 +131,11 @@ def exchange(report: dict[str, Any], case: Callable[[dict[str, Any]], str]) -> s
     for run in report["runs"]:
         times, ratios = run["tat_s"], run["ratios"] or (0, 0)
         spent = "" if "Gloo" in run["contender"] else f"{run['spent']:.2%}"
-        rows.append((case(run), library(run), len(run["times_s"]), ms(times["median"]), ms(times["p99"]), ms(times["max"]),
+        rows.append((case(run), library(run), len(run["times_s"]), ms(times["median"]), ms(times["p99"]),
+                     ms(times["max"]),
                      f"{ratios[0]:.2f}", f"{ratios[1]:.2f}", spent))
-    head = ("case", "", "sums", "median", "p99", "longest", "median to the first case", "p99 to the first case", "left out")
+    head = ("case", "", "sums", "median", "p99", "longest", "median to the first case",
+            "p99 to the first case", "left out")
     return table(head, rows)
 
 
@@ -138,10 +146,13 @@ def page(results: Results, folder: Path) -> str:
         if report := results.case(case):
             text += f"\n### The tail of {title} under loss\n\n4 workers, {build(report)}; `tools/bench.sh {case}`.\n\n"
             text += exchange(report, lambda run: f"{percent(run['loss'])} loss")
-            worst = [run for run in report["runs"] if run["contender"].startswith("p =") and run["loss"] == 10_000]
+            worst = [
+                run for run in report["runs"] if run["contender"].startswith("p =") and run["loss"] == 10_000
+            ]
             for run in worst:
                 reached = run["ratios"][1] <= 1.2
-                goals.append((f"{title}, {library(run)}: p99 at 1 % loss", "1.2 x of no loss", f"{run['ratios'][1]:.2f} x",
+                goals.append((f"{title}, {library(run)}: p99 at 1 % loss", "1.2 x of no loss",
+                              f"{run['ratios'][1]:.2f} x",
                               "reached" if reached else "**not reached**"))
     text += image(folder, "mlt-tail", "Median and 99th percentile against loss") if text else ""
     if report := results.case(STRAGGLERS):
@@ -152,11 +163,14 @@ def page(results: Results, folder: Path) -> str:
     rows = []
     for case, title in TRAININGS.items():
         for run in (results.case(case) or {}).get("runs", []):
-            rows.append((title, f"{run['bound']:.0%}", run["dropping"], f"{run['lost']:.1%}", f"{run['frames_lost'] / max(run['frames'], 1):.1%}",
-                         f"{max(run['accuracy']):.1%}", f"{run['accuracy'][-1]:.1%}", run["converged"] or "-", "yes" if run["equal"] else "no"))
+            rows.append((title, f"{run['bound']:.0%}", run["dropping"], f"{run['lost']:.1%}",
+                         f"{run['frames_lost'] / max(run['frames'], 1):.1%}",
+                         f"{max(run['accuracy']):.1%}", f"{run['accuracy'][-1]:.1%}", run["converged"] or "-",
+                         "yes" if run["equal"] else "no"))
     if rows:
         text += "\n### Convergence within a bound (figures 3, 4 and 18 of MLT)\n\n4 workers, direct mode with block owners; `tools/bench.sh bounded`.\n\n"
-        head = ("data", "p", "dropping", "values that did not arrive", "frames lost by the cables", "best accuracy", "last", "epochs to within 1 % of the best without loss", "equal replicas")
+        head = ("data", "p", "dropping", "values that did not arrive", "frames lost by the cables",
+                "best accuracy", "last", "epochs to within 1 % of the best without loss", "equal replicas")
         text += table(head, rows)
         text += image(folder, "mlt-fig18-convergence", "Accuracy against epochs")
     if not text:

@@ -27,7 +27,8 @@ deparser reach, and the narrower kinds of Tofino 2.
 """
 
 SHARES = ("stages", "phv_containers", "phv_bits", "sram", "tcam", "salus", "tables")
-HEAD = ("program", "pipeline", "chip", "stages", "PHV containers", "PHV bits", "SRAM", "TCAM", "stateful ALUs", "logical tables")
+HEAD = ("program", "pipeline", "chip", "stages", "PHV containers", "PHV bits", "SRAM", "TCAM",
+        "stateful ALUs", "logical tables")
 
 
 def share(part: dict[str, int]) -> str:
@@ -37,16 +38,21 @@ def share(part: dict[str, int]) -> str:
 
 def row(program: dict[str, Any]) -> tuple[str, ...]:
     """The row of a program on a chip."""
-    return (f"`{program['program']}`", f"`{program['pipeline']}`", program["chip"], *(share(program[kind]) for kind in SHARES))
+    return (f"`{program['program']}`", f"`{program['pipeline']}`", program["chip"],
+            *(share(program[kind]) for kind in SHARES))
 
 
 def stages(program: dict[str, Any]) -> str:
     """The table of a program's stages."""
     rows = [
-        (stage["number"], stage["sram"], stage["tcam"], stage["salus"], ", ".join(f"`{name}`" for name in stage["tables"]))
+        (stage["number"], stage["sram"], stage["tcam"], stage["salus"],
+         ", ".join(f"`{name}`" for name in stage["tables"]))
         for stage in program["by_stage"]
     ]
-    return f"\n### Stages of `{program['program']}`, pipeline `{program['pipeline']}`, on {program['chip']}\n\n" + table(("stage", "SRAM", "TCAM", "stateful ALUs", "tables"), rows)
+    return (
+        f"\n### Stages of `{program['program']}`, pipeline `{program['pipeline']}`, on {program['chip']}\n\n"
+        + table(("stage", "SRAM", "TCAM", "stateful ALUs", "tables"), rows)
+    )
 
 
 def page(results: Results) -> str:

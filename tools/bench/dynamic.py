@@ -48,11 +48,13 @@ other builds), while it had 9.6 MB, Reno had 8.3 to 8.5 MB in three runs and 3.5
 # Of the build that measured docs/results: today's packets have 64.
 HEADER = 56
 
-TITLES = ("case", "seconds", "of the link", "collisions", "sent again", "marked on cables", "dropped by queues", "into the hosts")
+TITLES = ("case", "seconds", "of the link", "collisions", "sent again", "marked on cables",
+          "dropped by queues", "into the hosts")
 
 
 def packets_bytes(report: dict[str, Any]) -> int:
-    """Bytes of one worker's tensors of a whole run in UDP payloads: 32-bit words, and a header before each packet's."""
+    """Bytes of one worker's tensors of a whole run in UDP payloads: 32-bit words, and a header before each
+    packet's."""
     elements, chunk = report["elements"], report["chunk"]
     # The report counts the whole job, and there is one allreduce before those that are measured.
     return (report["iterations"] + 1) * (elements * 4 + -(-elements // chunk) * HEADER)

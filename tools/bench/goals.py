@@ -77,7 +77,8 @@ def own_faster(case: str, other: str, goal: float) -> Callable[[Results], Option
 
 
 def cpu_below(*cases: str) -> Callable[[Results], Optional[Reached]]:
-    """The machine's CPU seconds for each element and worker beside Gloo's, of the better backend in each case."""
+    """The machine's CPU seconds for each element and worker beside Gloo's, of the better backend in each
+    case."""
 
     def measure(results: Results) -> Optional[Reached]:
         ratios = {}
@@ -207,7 +208,8 @@ ROUND_TRIPS = "two round trips, of exponents and of values, of 0.5 ms each with 
 SCHEDULING = "CPU: a recovery's query, answer and data each wait for one of 2 cores; the simulator, which has no such wait, is within it"
 
 GOALS = [
-    Goal("4 workers, no rate limit, MTU 1500", "2 x as fast as Gloo with 1500-byte frames", faster("n4-1500", "Gloo", 2), "n4-1500", PER_FRAME),
+    Goal("4 workers, no rate limit, MTU 1500", "2 x as fast as Gloo with 1500-byte frames",
+         faster("n4-1500", "Gloo", 2), "n4-1500", PER_FRAME),
     Goal("the same, TCP with GRO", "(beside)", faster("n4-1500-gro", "Gloo", 2), "n4-1500-gro"),
     *(
         Goal(
@@ -220,26 +222,43 @@ GOALS = [
         for mtu in (3506, 9000)
         for workers in (4, 8)
     ),
-    Goal("2, 4, 8, 16 workers at 100 Mbit/s", "98 % of the goodput that the header allows, at every count", links_full, "mbit", CPU),
-    Goal("4 workers at 1 Gbit/s", "1.4 x Gloo with super-frames", faster("gbit4-super", "Gloo", 1.4), "gbit4-super", CPU),
-    Goal("8 workers at 1 Gbit/s", "1.6 x Gloo with super-frames", faster("gbit8-super", "Gloo", 1.6), "gbit8-super", PER_FRAME),
-    Goal("4 workers at 1 Gbit/s, 1500-byte frames", "2 x Gloo", faster("gbit4-1500", "Gloo", 2), "gbit4-1500", PER_FRAME),
-    Goal("8 workers at 1 Gbit/s, 1500-byte frames", "2 x Gloo", faster("gbit8-1500", "Gloo", 2), "gbit8-1500", PER_FRAME),
-    Goal("256 KB, 4 workers, no rate limit", "median below Open MPI's and a quarter of Gloo's", latency, "small small-super", ROUND_TRIPS),
-    Goal("UDP, 4 workers, no rate limit, MTU 1500", "1.3 x Gloo with super-frames", faster_udp("udp4", 1.3), "udp4", CPU + "; 60 % of a daemon's time and 79 % of the aggregator's is the kernel's"),
+    Goal("2, 4, 8, 16 workers at 100 Mbit/s", "98 % of the goodput that the header allows, at every count",
+         links_full, "mbit", CPU),
+    Goal("4 workers at 1 Gbit/s", "1.4 x Gloo with super-frames", faster("gbit4-super", "Gloo", 1.4),
+         "gbit4-super", CPU),
+    Goal("8 workers at 1 Gbit/s", "1.6 x Gloo with super-frames", faster("gbit8-super", "Gloo", 1.6),
+         "gbit8-super", PER_FRAME),
+    Goal("4 workers at 1 Gbit/s, 1500-byte frames", "2 x Gloo", faster("gbit4-1500", "Gloo", 2), "gbit4-1500",
+         PER_FRAME),
+    Goal("8 workers at 1 Gbit/s, 1500-byte frames", "2 x Gloo", faster("gbit8-1500", "Gloo", 2), "gbit8-1500",
+         PER_FRAME),
+    Goal("256 KB, 4 workers, no rate limit", "median below Open MPI's and a quarter of Gloo's", latency,
+         "small small-super", ROUND_TRIPS),
+    Goal("UDP, 4 workers, no rate limit, MTU 1500", "1.3 x Gloo with super-frames", faster_udp("udp4", 1.3),
+         "udp4", CPU + "; 60 % of a daemon's time and 79 % of the aggregator's is the kernel's"),
     Goal("UDP, 8 workers, the same", "Gloo with super-frames", faster_udp("udp8", 1.0), "udp8", CPU),
-    Goal("UDP on the loopback interface, 4 workers", "Gloo there", faster_udp("udp4-loopback", 1.0), "udp4-loopback", CPU),
-    Goal("AF_XDP or UDP, 4 workers, frames of 9000 bytes", "1.4 x Gloo with super-frames", own_faster("n4-9000", "Gloo", 1.4), "n4-9000", BRIDGE),
-    Goal("AF_XDP or UDP, 8 workers at 1 Gbit/s", "1.6 x Gloo with super-frames", own_faster("gbit8-super", "Gloo", 1.6), "gbit8-super", CPU),
-    Goal("AF_XDP or UDP, 256 KB, 4 workers, MTU-sized frames", "3 x Gloo, 2 x Open MPI", short, "small", ROUND_TRIPS),
-    Goal("256 KB at 1 % loss", "p99 within 1.5 of no loss", short_loss, "small-loss0 small-loss1", SCHEDULING),
-    Goal("CPU seconds of the machine", "below Gloo's in each case", cpu_below(*CPU_CASES), " ".join(CPU_CASES), "on loopback neither side has a cost of frames; with 9000 bytes the bridge, as above"),
-    Goal("4 KB (1,024 elements), 2 workers, no rate limit", "median a quarter of Gloo's", tiny, "tiny tiny-poll", "the frames' way through NAPI threads, cables and programs, twice: exponents, then values"),
-    Goal("0.01 % loss per direction, 100 Mbit/s", "within 1.01 of no loss", inflation("loss0.01", 1.01), "mbit4 loss0.01"),
+    Goal("UDP on the loopback interface, 4 workers", "Gloo there", faster_udp("udp4-loopback", 1.0),
+         "udp4-loopback", CPU),
+    Goal("AF_XDP or UDP, 4 workers, frames of 9000 bytes", "1.4 x Gloo with super-frames",
+         own_faster("n4-9000", "Gloo", 1.4), "n4-9000", BRIDGE),
+    Goal("AF_XDP or UDP, 8 workers at 1 Gbit/s", "1.6 x Gloo with super-frames",
+         own_faster("gbit8-super", "Gloo", 1.6), "gbit8-super", CPU),
+    Goal("AF_XDP or UDP, 256 KB, 4 workers, MTU-sized frames", "3 x Gloo, 2 x Open MPI", short, "small",
+         ROUND_TRIPS),
+    Goal("256 KB at 1 % loss", "p99 within 1.5 of no loss", short_loss, "small-loss0 small-loss1",
+         SCHEDULING),
+    Goal("CPU seconds of the machine", "below Gloo's in each case", cpu_below(*CPU_CASES),
+         " ".join(CPU_CASES), "on loopback neither side has a cost of frames; with 9000 bytes the bridge, as above"),
+    Goal("4 KB (1,024 elements), 2 workers, no rate limit", "median a quarter of Gloo's", tiny,
+         "tiny tiny-poll", "the frames' way through NAPI threads, cables and programs, twice: exponents, then values"),
+    Goal("0.01 % loss per direction, 100 Mbit/s", "within 1.01 of no loss", inflation("loss0.01", 1.01),
+         "mbit4 loss0.01"),
     Goal("0.1 % loss", "within 1.03", inflation("loss0.1", 1.03), "mbit4 loss0.1"),
     Goal("1 % loss", "within 1.10", inflation("loss1", 1.10), "mbit4 loss1"),
-    Goal("1 % loss: from 95 % of the frames to the end", "(work stealing, beside fixed slots)", stealing, "mbit4 loss1 loss1-fixed"),
+    Goal("1 % loss: from 95 % of the frames to the end", "(work stealing, beside fixed slots)", stealing,
+         "mbit4 loss1 loss1-fixed"),
     Goal("256 KB at 1 % loss", "p99 under 10 ms", tail, "small-loss1", SCHEDULING),
-    Goal("converting float32 from and to memory", "80 % of memcpy's bandwidth", converting, "convert", "looking ahead reads a second chunk for each that is converted"),
+    Goal("converting float32 from and to memory", "80 % of memcpy's bandwidth", converting, "convert",
+         "looking ahead reads a second chunk for each that is converted"),
     Goal("aggregator's program, 256 elements, all checks", "under 150 ns per frame", program, "programs"),
 ]

@@ -1,12 +1,13 @@
-"""The simulated figures of MLT's evaluation as `sumac-figures` made them (`tools/bench.sh mlt`): plots, and their section of the page."""
+"""The simulated figures of MLT's evaluation as `sumac-figures` made them (`tools/bench.sh mlt`): plots, and
+their section of the page."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from results import Results
-from simulated import case, column, sections
+from simulated import column, sections
 from tables import table
 
 NAMES = {
@@ -33,7 +34,8 @@ def lines(axis: Any, rows: list[dict[str, Any]], across: str, value: str) -> Non
     """A line for each transport."""
     for transport, (color, marker) in STYLES.items():
         its = [row for row in rows if row["transport"] == transport]
-        axis.plot([f"{row[across]:g}" for row in its], [row[value] for row in its], color=color, marker=marker, label=transport)
+        axis.plot([f"{row[across]:g}" for row in its], [row[value] for row in its], color=color,
+                  marker=marker, label=transport)
 
 
 def rows_of(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -75,9 +77,14 @@ def components(report: dict[str, Any], pyplot: Any) -> Any:
     """Figures 16 and 17."""
     figure, axes = pyplot.subplots(1, 2, figsize=(7.6, 2.8), sharey=True)
     speeds = dict(zip(column(report, "parts"), column(report, "speed_to_none")))
-    orders = (("figure 16", ("DCTCP", "none", "A", "A, B", "A, B, C")), ("figure 17", ("DCTCP", "none", "C", "C, B", "A, B, C")))
+    orders = (
+        ("figure 16", ("DCTCP", "none", "A", "A, B", "A, B, C")),
+        ("figure 17", ("DCTCP", "none", "C", "C, B", "A, B, C")),
+    )
     for axis, (title, order) in zip(axes, orders):
-        bars = axis.bar(order, [speeds[parts] for parts in order], color=["#d1751f"] + ["#1b6ca8"] * 4, width=0.6)
+        bars = axis.bar(
+            order, [speeds[parts] for parts in order], color=["#d1751f"] + ["#1b6ca8"] * 4, width=0.6
+        )
         axis.bar_label(bars, fmt="%.2f", padding=2, fontsize=8)
         axis.set_title(title, fontsize=9)
         axis.grid(axis="x", visible=False)
@@ -89,15 +96,6 @@ def components(report: dict[str, Any], pyplot: Any) -> Any:
 DRAW: dict[str, Callable[[dict[str, Any], Any], Any]] = {
     "mlt-fig14": scale, "mlt-fig15": failures, "mlt-fig16": components,
 }
-
-
-def figures(results: Results, pyplot: Any) -> dict[str, Optional[Any]]:
-    """All plots, by the names of their files; none of what was not made."""
-    drawn = {}
-    for figure, name in NAMES.items():
-        report = case(results, figure)
-        drawn[name] = DRAW[figure](report, pyplot) if report else None
-    return drawn
 
 
 def page(results: Results, folder: Path) -> str:

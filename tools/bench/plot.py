@@ -48,7 +48,8 @@ def rate_against_workers(results: Results) -> Optional[Any]:
         for library, (color, marker) in STYLE.items():
             points = {count: results.rate(case, library) for count, case in cases.items()}
             points = {count: rate / 1e6 for count, rate in points.items() if rate}
-            axis.plot([str(count) for count in points], list(points.values()), color=color, marker=marker, label=library)
+            axis.plot([str(count) for count in points], list(points.values()), color=color, marker=marker,
+                      label=library)
         row = next(filter(None, (results.row(case, "Sumac") for case in cases.values())), None)
         if bits and row:
             ideal = ideal_rate(bits, row["sumac"]["chunk"]) / 1e6
@@ -111,7 +112,9 @@ def packets_under_loss(results: Results) -> Optional[Any]:
         axis.set_title(title, fontsize=8, loc="left", pad=2)
     axes[-1, 0].set_xlabel("seconds (dotted: the end)")
     axes[len(rows) // 2, 0].set_ylabel("frames sent per 10 ms by worker 0", fontsize=9)
-    axes[0, 0].legend(fontsize=8, ncols=3, loc="upper right", frameon=True, facecolor="white", edgecolor="none")
+    axes[0, 0].legend(
+        fontsize=8, ncols=3, loc="upper right", frameon=True, facecolor="white", edgecolor="none"
+    )
     return figure
 
 
@@ -129,11 +132,13 @@ def pool_size(results: Results) -> Optional[Any]:
         runs = {slots: run for slots, run in runs.items() if run}
         color, marker = STYLE["Sumac"]
         labels = [str(slots) for slots in runs]
-        axis.plot(labels, [run["tat_s"]["median"] for run in runs.values()], color=color, marker=marker, label="Sumac, time")
+        axis.plot(labels, [run["tat_s"]["median"] for run in runs.values()], color=color, marker=marker,
+                  label="Sumac, time")
         trips = axis.twinx()
         trips.grid(False)
         trips.spines["right"].set_visible(True)
-        trips.plot(labels, [run["rtt_s"]["p50"] * 1e3 for run in runs.values()], color=GREY, marker="x", linestyle="--", label="Sumac, round trip")
+        trips.plot(labels, [run["rtt_s"]["p50"] * 1e3 for run in runs.values()], color=GREY, marker="x",
+                   linestyle="--", label="Sumac, round trip")
         trips.set_ylim(bottom=0)
         trips.set_ylabel("median round trip, ms")
         for library in ("Gloo", "Open MPI"):
@@ -141,7 +146,9 @@ def pool_size(results: Results) -> Optional[Any]:
                 axis.axhline(time, color=STYLE[library][0], linewidth=1, label=library)
         tuned = results.row(others, "Sumac")
         if tuned and str(tuned["sumac"]["slots"]) in labels:
-            axis.axvline(str(tuned["sumac"]["slots"]), color=color, linewidth=1, linestyle=":", label="chosen")
+            axis.axvline(
+                str(tuned["sumac"]["slots"]), color=color, linewidth=1, linestyle=":", label="chosen"
+            )
         axis.set_ylim(bottom=0)
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("slots of the job")
@@ -200,7 +207,11 @@ def main() -> int:
         return 2
     folder = Path(sys.argv[1])
     results = Results(folder)
-    figures = {name: draw(results) for name, draw in FIGURES.items()} | simulated.figures(results, pyplot) | mlt.figures(results, pyplot)
+    figures = (
+        {name: draw(results) for name, draw in FIGURES.items()}
+        | simulated.figures(results, pyplot)
+        | simulated.figures(results, pyplot, mlt.NAMES, mlt.DRAW)
+    )
     figures |= bounded.figures(results, pyplot)
     for name, figure in figures.items():
         if figure is None:

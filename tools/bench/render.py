@@ -3,8 +3,9 @@
 
   tools/bench/render.py docs/results > docs/results.md
 
-Says nothing that is not in the files, and leaves out what was not measured. Names the build of each case, and says so
-when they are of several. What bounded the numbers of earlier builds is written by hand, in the folder's history.md.
+Says nothing that is not in the files, and leaves out what was not measured. Names the build of each case, and
+says so when they are of several. What bounded the numbers of earlier builds is written by hand, in the
+folder's history.md.
 """
 
 from __future__ import annotations
@@ -34,15 +35,36 @@ the whole machine, in whose interrupts XDP programs, veths and cables run.
 """
 
 FIGURES = [
-    ("fig03-rate-against-workers", "Figure 3 of the paper: elements per second against the number of workers",
-     "mbit2 mbit4 mbit8 mbit16 gbit4-super gbit8-super n4-3506 n8-3506",
-     "Dashed: what a link carries with Sumac's headers. An idle link lets 256 KB pass at once, whoever sends, which lifts all points at 100 Mbit/s by 2.4 %."),
-    ("fig06-loss-inflation", "Figure 6: time with loss, relative to the library's own without, and in seconds",
-     "mbit4 loss0.01 loss0.1 loss1", "100 Mbit/s, 4 workers, 10 MB, 64 slots."),
-    ("fig07-packets-under-loss", "Figure 7: frames sent per 10 ms by worker 0, by its interface's counter",
-     "mbit4 loss0.01 loss1 loss1-fixed", "100 Mbit/s, 4 workers, 10 MB; the allreduce nearest to the median. Without reassignment the chunks of a slot are fixed (`sumac-agg serve --no-reassignment`)."),
-    ("fig09-pool-size", "Figure 9: slots against time and round trip", "pool", "4 workers, MTU 1500; 10 MB at 100 Mbit/s, 100 MB without limit."),
-    ("fig12-conversion", "Figure 12: cost of conversion", "conversion", "4 workers, no rate limit, 10 million elements, 64 slots. float16 and bfloat16 travel as 32-bit integers, int16 on the wire as half of that."),
+    (
+        "fig03-rate-against-workers",
+        "Figure 3 of the paper: elements per second against the number of workers",
+        "mbit2 mbit4 mbit8 mbit16 gbit4-super gbit8-super n4-3506 n8-3506",
+        "Dashed: what a link carries with Sumac's headers. An idle link lets 256 KB pass at once, whoever sends, which lifts all points at 100 Mbit/s by 2.4 %.",
+    ),
+    (
+        "fig06-loss-inflation",
+        "Figure 6: time with loss, relative to the library's own without, and in seconds",
+        "mbit4 loss0.01 loss0.1 loss1",
+        "100 Mbit/s, 4 workers, 10 MB, 64 slots.",
+    ),
+    (
+        "fig07-packets-under-loss",
+        "Figure 7: frames sent per 10 ms by worker 0, by its interface's counter",
+        "mbit4 loss0.01 loss1 loss1-fixed",
+        "100 Mbit/s, 4 workers, 10 MB; the allreduce nearest to the median. Without reassignment the chunks of a slot are fixed (`sumac-agg serve --no-reassignment`).",
+    ),
+    (
+        "fig09-pool-size",
+        "Figure 9: slots against time and round trip",
+        "pool",
+        "4 workers, MTU 1500; 10 MB at 100 Mbit/s, 100 MB without limit.",
+    ),
+    (
+        "fig12-conversion",
+        "Figure 12: cost of conversion",
+        "conversion",
+        "4 workers, no rate limit, 10 million elements, 64 slots. float16 and bfloat16 travel as 32-bit integers, int16 on the wire as half of that.",
+    ),
 ]
 
 
@@ -71,10 +93,18 @@ def goals(results: Results) -> str:
     for goal in GOALS:
         reached = goal.measure(results)
         told = reached.told if reached else "not measured"
-        verdict = "" if reached is None or goal.goal.startswith("(") else "reached" if reached.good else "**not reached**"
+        verdict = (
+            ""
+            if reached is None or goal.goal.startswith("(")
+            else "reached"
+            if reached.good
+            else "**not reached**"
+        )
         bound = goal.bound if verdict == "**not reached**" else ""
         rows.append((goal.what, goal.goal, told, verdict, bound, f"`{goal.cases}`"))
-    return "\n## Goals\n\n" + table(("case", "to reach", "measured", "", "what bounds it", "`tools/bench.sh`"), rows)
+    return "\n## Goals\n\n" + table(
+        ("case", "to reach", "measured", "", "what bounds it", "`tools/bench.sh`"), rows
+    )
 
 
 def figures(folder: Path) -> str:
@@ -94,9 +124,13 @@ def programs(results: Results) -> str:
     text = "\n## The XDP programs\n\nNanoseconds per frame by the kernel's own test run (`sumac-figures aggregator-program`, `sumac-figures host-program`; `tools/bench.sh programs`), "
     text += "all checks and UDP checksums on. With 1 worker every frame completes its slot and carries the sum away; with 32 nearly none does. "
     text += "A dynamic job's frames are its contributions and the parameter host's results; with 1 worker every contribution is passed on.\n\n"
-    rows = [(f"aggregator, {row['workers']} workers", row["elements"], f"{row['ns_per_frame']:.0f}") for row in aggregator]
+    rows = [
+        (f"aggregator, {row['workers']} workers", row["elements"], f"{row['ns_per_frame']:.0f}")
+        for row in aggregator
+    ]
     for row in results.case("aggregator-dynamic") or []:
-        rows.append((f"aggregator, dynamic job, {row['workers']} workers", row["elements"], f"{row['ns_per_frame']:.0f}"))
+        rows.append((f"aggregator, dynamic job, {row['workers']} workers", row["elements"],
+                     f"{row['ns_per_frame']:.0f}"))
     for row in host["frames"] if isinstance(host, dict) else host:
         rows.append((f"host, {row['frame']}", row.get("elements") or "", f"{row['ns_per_frame']:.0f}"))
     return text + table(("program", "elements", "ns per frame"), rows)
@@ -114,14 +148,21 @@ def converting(results: Results) -> str:
     for kind, rates in kinds.items():
         cells = [kind]
         for step, copy in steps:
-            cells.append(f"{rates[step]:.1f} ({rates[step] / rates[copy]:.0%})" if {step, copy} <= rates.keys() else "")
+            cells.append(
+                f"{rates[step]:.1f} ({rates[step] / rates[copy]:.0%})" if {step, copy} <= rates.keys() else ""
+            )
         rows.append((*cells, f"{rates['copy out']:.1f}", f"{rates['copy back']:.1f}"))
-    return text + table(("type and wire", "encode", "encode and look ahead", "decode", "copy out", "copy back"), rows)
+    return text + table(
+        ("type and wire", "encode", "encode and look ahead", "decode", "copy out", "copy back"), rows
+    )
 
 
 COMPARISONS = [
     ("No rate limit, 1500-byte frames", ["n4-1500", "n4-1500-gro", "n8-1500"]),
-    ("No rate limit, larger frames beside 64 KB super-frames of TCP", ["n4-3506", "n8-3506", "n4-9000", "n8-9000"]),
+    (
+        "No rate limit, larger frames beside 64 KB super-frames of TCP",
+        ["n4-3506", "n8-3506", "n4-9000", "n8-9000"],
+    ),
     ("UDP, no rate limit, 64 KB super-frames for all", ["udp4", "udp8", "udp4-loopback"]),
     ("100 Mbit/s per link", ["mbit2", "mbit4", "mbit8", "mbit16"]),
     ("1 Gbit/s per link", ["gbit4-1500", "gbit8-1500", "gbit4-super", "gbit8-super"]),
@@ -136,8 +177,14 @@ def comparisons(results: Results) -> str:
     for title, cases in COMPARISONS:
         rows = [row for case in cases for row in comparison(results, case)]
         if rows:
-            head = ("case", "library", "median", "p99", "min", "to the first", "CPU s, processes", "CPU s, machine", "of the link", "path")
-            text += f"\n### {title}\n\n" + "".join(lab(results, case) for case in cases) + "\n" + table(head, rows)
+            head = ("case", "library", "median", "p99", "min", "to the first", "CPU s, processes",
+                    "CPU s, machine", "of the link", "path")
+            text += (
+                f"\n### {title}\n\n"
+                + "".join(lab(results, case) for case in cases)
+                + "\n"
+                + table(head, rows)
+            )
     return "\n## All comparisons\n" + text if text else ""
 
 
@@ -149,7 +196,9 @@ def lab(results: Results, case: str) -> str:
     spec = data["lab"]
     rate = f"{spec['rate'] // 10**6} Mbit/s" if spec["rate"] else "no rate limit"
     loss = f", {spec['faults']['loss'] / 1e4:g} % loss" if spec["faults"]["loss"] else ""
-    tcp = {"none": "no offloads", "gro": "MTU-sized frames, GRO", "all": "64 KB super-frames"}[data["tcp_offloads"]]
+    tcp = {"none": "no offloads", "gro": "MTU-sized frames, GRO", "all": "64 KB super-frames"}[
+        data["tcp_offloads"]
+    ]
     napi = {"threaded": "NAPI in threads", "softirq": "NAPI in the sender's system call"}[spec["napi"]]
     elements = f"{data['elements']:,} float32 elements"
     if spec.get("topology") == "loopback":
@@ -162,7 +211,9 @@ def comparison(results: Results, case: str) -> list[tuple[str, ...]]:
     rows = []
     for row in (results.case(case) or {}).get("rows", []):
         if row["outcome"] != "measured":
-            rows.append((case, row["library"], row.get("error") or row.get("install"), "", "", "", "", "", "", ""))
+            rows.append(
+                (case, row["library"], row.get("error") or row.get("install"), "", "", "", "", "", "", "")
+            )
             continue
         times, cpu, own = row["tat_s"], row["cpu_s"], row.get("sumac") or {}
         efficiency: Optional[float] = own.get("link_efficiency")

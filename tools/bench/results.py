@@ -51,7 +51,9 @@ class Results:
 
     def own(self, case: str, part: str = "median") -> Optional[float]:
         """The same of Sumac in the faster of its backends."""
-        return min(present(self.time(case, library, part) for library in ("Sumac", "Sumac UDP")), default=None)
+        return min(
+            present(self.time(case, library, part) for library in ("Sumac", "Sumac UDP")), default=None
+        )
 
     def rate(self, case: str, library: str) -> Optional[float]:
         """Elements per second and worker."""

@@ -1,4 +1,5 @@
-"""The figures of ATP's evaluation as `sumac-figures` made them (`tools/bench.sh sim`): plots, and their section of the page."""
+"""The figures of ATP's evaluation as `sumac-figures` made them (`tools/bench.sh sim`): plots, and their
+section of the page."""
 
 from __future__ import annotations
 
@@ -110,7 +111,9 @@ def jobs(report: dict[str, Any], pyplot: Any) -> Any:
     return figure
 
 
-def over_time(axis: Any, series: list[dict[str, Any]], styles: list[tuple[str, str]], labels: list[str]) -> None:
+def over_time(
+    axis: Any, series: list[dict[str, Any]], styles: list[tuple[str, str]], labels: list[str]
+) -> None:
     """Lines over time."""
     for one, style, label in zip(series, styles, labels):
         times = [(number + 0.5) * one["step_s"] for number in range(len(one["values"]))]
@@ -159,12 +162,15 @@ DRAW: dict[str, Callable[[dict[str, Any], Any], Any]] = {
 }
 
 
-def figures(results: Results, pyplot: Any) -> dict[str, Optional[Any]]:
-    """All plots, by the names of their files; none of what was not made."""
+def figures(
+    results: Results, pyplot: Any, names: dict[str, str] = NAMES,
+    draw: dict[str, Callable[[dict[str, Any], Any], Any]] = DRAW,
+) -> dict[str, Optional[Any]]:
+    """All plots of a paper, by the names of their files; none of what was not made."""
     drawn = {}
-    for figure, name in NAMES.items():
+    for figure, name in names.items():
         report = case(results, figure)
-        drawn[name] = DRAW[figure](report, pyplot) if report else None
+        drawn[name] = draw[figure](report, pyplot) if report else None
     return drawn
 
 
@@ -187,7 +193,10 @@ def sections(
             continue
         what, _, _ = title.partition(" of ")
         text += f"\n### {title}: {report['title']}\n\n{report['lab']} Made by `{report['command']}`.\n\n"
-        text += table([name.replace("_", " ") for name in report["columns"]], [map(cell, row) for row in report["table"]])
+        text += table(
+            [name.replace("_", " ") for name in report["columns"]],
+            [map(cell, row) for row in report["table"]],
+        )
         if (folder / f"{files[figure]}.svg").exists():
             text += f"\n![{report['title']}]({folder.name}/{files[figure]}.svg)\n"
         for target in report["targets"]:

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Trains a network on scanned digits with PyTorch's DistributedDataParallel. Started by torchrun, on each host:
+"""Trains a network on scanned digits with PyTorch's DistributedDataParallel. Started by torchrun, on each
+host:
 
   torchrun --nnodes 4 --node_rank 0 --master_addr 10.77.0.2 tools/demo/ddp.py --backend gloo
 
@@ -53,11 +54,17 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
     )
     parser.add_argument("--backend", required=True, help="of torch.distributed: gloo, sumac")
     parser.add_argument("--epochs", type=int, default=20, help="passes over the images (default %(default)s)")
-    parser.add_argument("--batch", type=int, default=128, help="images of all workers in a step (default %(default)s)")
-    parser.add_argument("--hidden", type=int, default=512, help="width of the hidden layers (default %(default)s)")
+    parser.add_argument(
+        "--batch", type=int, default=128, help="images of all workers in a step (default %(default)s)"
+    )
+    parser.add_argument(
+        "--hidden", type=int, default=512, help="width of the hidden layers (default %(default)s)"
+    )
     parser.add_argument("--rate", type=float, default=0.05, help="learning rate (default %(default)s)")
     parser.add_argument("--momentum", type=float, default=0.9, help="of the descent (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of split, order and first weights (default %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of split, order and first weights (default %(default)s)"
+    )
     parser.add_argument("--out", type=Path, help="write rank 0's result there as JSON")
     return parser.parse_args(arguments)
 
@@ -67,7 +74,8 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     data = digits.load(options.seed)
     hidden = options.hidden
-    layers = [nn.Linear(digits.PIXELS, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, digits.CLASSES)]
+    layers = [nn.Linear(digits.PIXELS, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
+              nn.Linear(hidden, digits.CLASSES)]
     model = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=options.rate, momentum=options.momentum)
     accuracies: list[float] = []
@@ -85,7 +93,10 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
             steps.append(time.perf_counter() - begin)
         accuracies.append(accuracy(model.module, data.test))
         if rank == 0:
-            print(f"epoch {epoch:{len(str(options.epochs))}}/{options.epochs}  loss {loss.item():.6f}  test accuracy {accuracies[-1] * 100:.2f} %", flush=True)
+            print(
+                f"epoch {epoch:{len(str(options.epochs))}}/{options.epochs}  loss {loss.item():.6f}  test accuracy {accuracies[-1] * 100:.2f} %",
+                flush=True,
+            )
     timed = steps[WARMUP_STEPS:] or steps
     return {
         "backend": torch.distributed.get_backend(),

@@ -1,4 +1,5 @@
-"""The data, which scikit-learn carries with it: 1,797 scanned digits of 8 x 8 pixels, or 569 breast tumours by 30 measures."""
+"""The data, which scikit-learn carries with it: 1,797 scanned digits of 8 x 8 pixels, or 569 breast tumours
+by 30 measures."""
 
 from __future__ import annotations
 

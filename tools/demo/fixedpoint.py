@@ -1,8 +1,9 @@
 """The arithmetic of the wire, in numpy: what an exact reference of a sum must do to give the same bits.
 
-A float travels as `round(value * factor)`, half to even, in 32 bits, and a sum of integers comes back times the
-factor's reciprocal. Both are computed in double precision, and a sum is rounded to single precision once, at the end. The
-factor is a fixed scale, or by block floating point as large as the largest value of all workers in a packet allows.
+A float travels as `round(value * factor)`, half to even, in 32 bits, and a sum of integers comes back times
+the factor's reciprocal. Both are computed in double precision, and a sum is rounded to single precision once,
+at the end. The factor is a fixed scale, or by block floating point as large as the largest value of all
+workers in a packet allows.
 """
 
 from __future__ import annotations

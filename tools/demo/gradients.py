@@ -1,4 +1,5 @@
-"""Sources of a step's gradients: summed by the network, by the same arithmetic in one process, or by neither."""
+"""Sources of a step's gradients: summed by the network, by the same arithmetic in one process, or by
+neither."""
 
 from __future__ import annotations
 
@@ -58,9 +59,9 @@ class FixedPoint:
 class InNetwork:
     """One worker of a job: its share's gradients go to the daemon layer by layer, and come back summed.
 
-    A layer is handed over as soon as it is computed, so several operations are under way at once while the layers
-    before it are still being computed. The first layers are the most urgent: the next step needs them first. All
-    operations have the further options, such as a loss bound.
+    A layer is handed over as soon as it is computed, so several operations are under way at once while the
+    layers before it are still being computed. The first layers are the most urgent: the next step needs them
+    first. All operations have the further options, such as a loss bound.
     """
 
     def __init__(self, network: Network, job: Any, timeout: float, **options: Any) -> None:

@@ -33,7 +33,9 @@ class Network:
     def __init__(self, widths: Sequence[int], seed: int) -> None:
         self.shapes = list(zip(widths, widths[1:]))
         self.sizes = [(inputs + 1) * outputs for inputs, outputs in self.shapes]
-        self._layers = [layer(np.zeros(size, np.float32), *shape) for size, shape in zip(self.sizes, self.shapes)]
+        self._layers = [
+            layer(np.zeros(size, np.float32), *shape) for size, shape in zip(self.sizes, self.shapes)
+        ]
         self._momentum = [np.zeros(size, np.float32) for size in self.sizes]
         generator = np.random.default_rng([seed, _WEIGHTS])
         for of in self._layers:
@@ -41,9 +43,11 @@ class Network:
             of.weights[:] = generator.standard_normal(of.weights.shape) * spread
 
     def backward(self, images: Images, divisor: int, into: Sequence[np.ndarray]) -> Iterator[int]:
-        """Writes the gradient of the summed loss over `divisor` into one flat array per layer, the last layer first.
+        """Writes the gradient of the summed loss over `divisor` into one flat array per layer, the last layer
+        first.
 
-        Yields each layer's number as soon as its gradient is whole, so that it can travel while the next is computed.
+        Yields each layer's number as soon as its gradient is whole, so that it can travel while the next is
+        computed.
         """
         activations = self._activations(images.pixels)
         error = _softmax(activations.pop())

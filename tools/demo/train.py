@@ -3,9 +3,11 @@
 
 One process per worker:
 
-  train.py --rank 0 --world 4 --socket /run/sumac/sumac.sock --job digits --secret-file secret --out rank0.json
+  train.py --rank 0 --world 4 --socket /run/sumac/sumac.sock --job digits --secret-file secret --out
+  rank0.json
 
-The same in one process, for comparison: with the same integers (the same bits come out), or with plain floats:
+The same in one process, for comparison: with the same integers (the same bits come out), or with plain
+floats:
 
   train.py --single --world 4
   train.py --plain
@@ -58,26 +60,47 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
         description=summary, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     where = parser.add_argument_group("who adds up")
-    where.add_argument("--single", action="store_true", help="this process alone, with the integers of --world workers")
+    where.add_argument(
+        "--single", action="store_true", help="this process alone, with the integers of --world workers"
+    )
     where.add_argument("--plain", action="store_true", help="this process alone, with floats")
     where.add_argument("--rank", type=int, help="this worker's number, from 0")
     where.add_argument("--world", type=int, default=4, help="number of workers (default %(default)s)")
     where.add_argument("--socket", default="/run/sumac/sumac.sock", help="the daemon's (default %(default)s)")
     where.add_argument("--job", default="digits", help="the job's name (default %(default)s)")
-    where.add_argument("--secret-file", type=Path, help="the join token, or the job's secret; the daemon's own unless given")
-    where.add_argument("--scale", type=float, help="floats times this are added as integers; block floating point unless given")
-    where.add_argument("--elements", type=int, default=352, help="of a packet, which share a block (default %(default)s)")
-    where.add_argument("--mode", default="static", choices=("static", "direct"), help="of the job (default %(default)s)")
-    where.add_argument("--loss-bound", type=float, default=0, help="the fraction of its gradients that a worker may miss; packets then say whether they are important")
+    where.add_argument(
+        "--secret-file", type=Path, help="the join token, or the job's secret; the daemon's own unless given"
+    )
+    where.add_argument(
+        "--scale",
+        type=float,
+        help="floats times this are added as integers; block floating point unless given",
+    )
+    where.add_argument(
+        "--elements", type=int, default=352, help="of a packet, which share a block (default %(default)s)"
+    )
+    where.add_argument(
+        "--mode", default="static", choices=("static", "direct"), help="of the job (default %(default)s)"
+    )
+    where.add_argument(
+        "--loss-bound",
+        type=float,
+        default=0,
+        help="the fraction of its gradients that a worker may miss; packets then say whether they are important",
+    )
     where.add_argument("--timeout", type=float, default=60, help="seconds that joining or one sum may take")
     how = parser.add_argument_group("how to train")
     how.add_argument("--data", default="digits", choices=digits.DATA, help="data set (default %(default)s)")
     how.add_argument("--epochs", type=int, default=20, help="passes over the images (default %(default)s)")
-    how.add_argument("--batch", type=int, default=128, help="images of all workers in a step (default %(default)s)")
+    how.add_argument(
+        "--batch", type=int, default=128, help="images of all workers in a step (default %(default)s)"
+    )
     how.add_argument("--hidden", type=int, nargs="*", default=[256, 128], help="widths of the hidden layers")
     how.add_argument("--rate", type=float, default=0.05, help="learning rate (default %(default)s)")
     how.add_argument("--momentum", type=float, default=0.9, help="of the descent (default %(default)s)")
-    how.add_argument("--seed", type=int, default=1, help="of split, order and first weights (default %(default)s)")
+    how.add_argument(
+        "--seed", type=int, default=1, help="of split, order and first weights (default %(default)s)"
+    )
     parser.add_argument("--out", type=Path, help="write the result there as JSON")
     options = parser.parse_args(arguments)
     check(parser, options)
@@ -112,7 +135,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         # Values of a direct job travel as they are.
         how = {"mode": "direct"} if options.mode == "direct" else {"scale": scale}
         job = client.open(
-            options.job, options.rank, options.world, secret=secret, elements=options.elements, timeout=options.timeout,
+            options.job, options.rank, options.world, secret=secret, elements=options.elements,
+            timeout=options.timeout,
             **how,
         )
         bound = {"loss_bound": options.loss_bound, "importance": "magnitude"} if options.loss_bound else {}

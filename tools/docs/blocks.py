@@ -6,10 +6,12 @@ A mark is an HTML comment in the line before a block, which readers of the page 
     <!-- run on HOST... -->             on each of these hosts of the page's site, one after the other
     <!-- file NAME -->                  the block is the content of a file, as the same user
     <!-- file NAME on HOST... -->       on each of these hosts
-    <!-- output -->                     the lines of the block are in the output of the block before, in this order;
+    <!-- output -->                     the lines of the block are in the output of the block before, in this
+    order;
                                         `...` is any text, a line with nothing else any lines
     <!-- not run: REASON -->            the test leaves the block out
-    <!-- setup on HOST...: COMMAND -->  in a line of its own: the test runs the command, which readers do not need
+    <!-- setup on HOST...: COMMAND -->  in a line of its own: the test runs the command, which readers do not
+    need
 
 Every block of shell commands has a mark.
 """
@@ -78,7 +80,9 @@ def _block(page: str, text: str, match: re.Match[str]) -> Block:
         return Block(*plain, "")
     mark = MARK.fullmatch(match["mark"])
     if mark is None:
-        raise BadMark(f"{page}, line {line}: no mark of a block: <!-- {match['mark']} -->; see tools/docs/blocks.py")
+        raise BadMark(
+            f"{page}, line {line}: no mark of a block: <!-- {match['mark']} -->; see tools/docs/blocks.py"
+        )
     if mark["verb"] is None:
         return Block(*plain, "output" if mark["output"] else "not run")
     hosts = tuple(mark["hosts"].split()) if mark["hosts"] else (USER,)

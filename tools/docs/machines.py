@@ -33,8 +33,8 @@ nsenter --target "$pid" --mount --root install -m 600 /dev/stdin "${{2#*:}}" < "
 
 
 class Machine:
-    """A process that holds the namespaces, and a shell in them. `--root`: these tests may themselves run in a chroot, which entering
-    a mount namespace leaves."""
+    """A process that holds the namespaces, and a shell in them. `--root`: these tests may themselves run in a
+    chroot, which entering a mount namespace leaves."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         # The bpffs stays as long as this process.
@@ -50,11 +50,15 @@ class Machine:
         }
         work = folder / str(self.pid)
         work.mkdir()
-        self.shell = Shell(["nsenter", "--target", str(self.pid), "--net", "--mount", "--root", f"--wd={work}"], work, environment)
+        self.shell = Shell(["nsenter", "--target", str(self.pid), "--net", "--mount", "--root",
+                            f"--wd={work}"], work, environment)
 
     def _wait_for_namespaces(self) -> None:
         own, name = pathlib.Path("/proc/self/ns/mnt"), pathlib.Path(f"/proc/{self.pid}/ns/mnt")
-        while name.readlink() == own.readlink() or pathlib.Path(f"/proc/{self.pid}/comm").read_text() != "sleep\n":
+        while (
+            name.readlink() == own.readlink()
+            or pathlib.Path(f"/proc/{self.pid}/comm").read_text() != "sleep\n"
+        ):
             if self._holder.poll() is not None:
                 raise RuntimeError("unshare made no namespaces; is this root?")
 

@@ -13,7 +13,9 @@ class WrongOutput(Exception):
     """A block printed something other than its page shows."""
 
 
-def run_page(page: pathlib.Path, shells: Mapping[str, Shell], replaced: Mapping[str, str] | None = None) -> int:
+def run_page(
+    page: pathlib.Path, shells: Mapping[str, Shell], replaced: Mapping[str, str] | None = None
+) -> int:
     """Runs the page's blocks in order, with some texts `replaced`, and returns how many ran."""
     output, ran = "", 0
     for block in blocks(page):
@@ -41,4 +43,6 @@ def _carry_out(block: Block, text: str, shell: Shell) -> str:
 def _compare(block: Block, text: str, output: str) -> None:
     line = missing_line(text, output)
     if line is not None:
-        raise WrongOutput(f"{block.place}: the output lacks, or has in another order: {line}\nit is:\n{output}")
+        raise WrongOutput(
+            f"{block.place}: the output lacks, or has in another order: {line}\nit is:\n{output}"
+        )

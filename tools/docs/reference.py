@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the pages of docs/reference/ from the code.
 
-Keys and errors are what the hidden command `sumac reference` prints, metrics what `sumac metrics` and `sumac-agg metrics`
-print, the commands' options what `--help` prints.
+Keys and errors are what the hidden command `sumac reference` prints, metrics what `sumac metrics` and
+`sumac-agg metrics` print, the commands' options what `--help` prints.
 
     tools/docs/reference.py            writes the pages
     tools/docs/reference.py --check    exits with 1 if a page differs from the code
@@ -117,7 +117,8 @@ def errors(codes: list[Json]) -> str:
     """Returns the page of the codes of errors."""
     rows = [(f"`{code['code']}`", code["meaning"], code["remedy"]) for code in codes]
     return (
-        GENERATED + "# Errors\n\nThe codes of errors in the [local API](../api.md#errors). Every error has a message that "
+        GENERATED
+        + "# Errors\n\nThe codes of errors in the [local API](../api.md#errors). Every error has a message that "
         "says what was being done and on what; most have a hint. Clients raise them by code.\n\n"
         + table(("code", "meaning", "remedy"), rows)
     )
@@ -126,12 +127,14 @@ def errors(codes: list[Json]) -> str:
 def metrics() -> str:
     """Returns the page of the metrics of both daemons."""
     text = (
-        GENERATED + "# Metrics\n\nThe metrics that [Prometheus scrapes](../monitoring.md#metrics). A histogram has the "
+        GENERATED
+        + "# Metrics\n\nThe metrics that [Prometheus scrapes](../monitoring.md#metrics). A histogram has the "
         "series `_bucket` (with the label `le`), `_count` and `_sum`.\n"
     )
     for title, name in (("sumac daemon", "sumac"), ("sumac-agg serve", "sumac-agg")):
         rows = [
-            (f"`{metric['name']}`", metric["type"], ", ".join(f"`{label}`" for label in metric["labels"]), metric["help"])
+            (f"`{metric['name']}`", metric["type"], ", ".join(f"`{label}`" for label in metric["labels"]),
+             metric["help"])
             for metric in json.loads(output(name, "metrics", "--json"))
         ]
         text += f"\n## {title}\n\n" + table(("metric", "type", "labels", "meaning"), rows)
@@ -155,8 +158,10 @@ def pages() -> dict[str, str]:
     source = json.loads(output("sumac", "reference"))
     schema = source["configuration"]
     made = {
-        "configuration.md": Configuration(schema).page(), "daemon.schema.json": json.dumps(schema, indent=2) + "\n",
-        "errors.md": errors(source["errors"]), "metrics.md": metrics(),
+        "configuration.md": Configuration(schema).page(),
+        "daemon.schema.json": json.dumps(schema, indent=2) + "\n",
+        "errors.md": errors(source["errors"]),
+        "metrics.md": metrics(),
     }
     return made | {f"{name}.md": GENERATED + commands(name) for name in PROGRAMS}
 
@@ -167,8 +172,15 @@ def main() -> int:
         return 1
     made = pages()
     if sys.argv[1:] == ["--check"]:
-        stale = [name for name, text in made.items() if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text]
-        print("\n".join(f"docs/reference/{name} differs from the code: make reference" for name in stale) or "up to date")
+        stale = [
+            name
+            for name, text in made.items()
+            if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text
+        ]
+        print(
+            "\n".join(f"docs/reference/{name} differs from the code: make reference" for name in stale)
+            or "up to date"
+        )
         return int(bool(stale))
     FOLDER.mkdir(exist_ok=True)
     for name, text in made.items():

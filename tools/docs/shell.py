@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-# Seconds; longer than any block takes on a busy machine.
+# Seconds; longer than most blocks take on a busy machine.
 TIMEOUT = 120.0
 STOP_TIMEOUT = 10.0
 
@@ -21,8 +21,11 @@ class BlockFailed(Exception):
 class Shell:
     """A bash with the prefix `command` in front of it, as for another user or a namespace."""
 
-    def __init__(self, command: list[str], folder: pathlib.Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], folder: pathlib.Path, environment: dict[str, str], timeout: float = TIMEOUT
+    ) -> None:
         self.folder = folder
+        self._timeout = timeout
         self._command = command
         self._files = tempfile.TemporaryDirectory(prefix="sumac-docs-", dir="/tmp")
         self._work = pathlib.Path(self._files.name)
@@ -44,18 +47,19 @@ class Shell:
         start = self._log.stat().st_size
         assert self._bash.stdin is not None
         self._bash.stdin.write(f". {script} </dev/null; echo > {done}\n")
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + self._timeout
         while not done.exists() and self._bash.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         output = self._log.read_bytes()[start:].decode(errors="replace")
         if not done.exists():
-            state = "failed" if self._bash.poll() is not None else f"did not end in {TIMEOUT:.0f} s"
+            state = "failed" if self._bash.poll() is not None else f"did not end in {self._timeout:.0f} s"
             raise BlockFailed(f"{state}:\n{text}\nits output:\n{output}")
         return output
 
     def write(self, name: str, text: str) -> None:
         """Writes a file, as who runs the blocks."""
-        subprocess.run([*self._command, "tee", str(self.folder / name)], input=text, text=True, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([*self._command, "tee", str(self.folder / name)], input=text, text=True,
+                       stdout=subprocess.DEVNULL, check=True)
 
     def stop(self) -> None:
         """Ends the shell, and the processes that the blocks left running."""

@@ -10,6 +10,8 @@ from programs import ROOT, program
 from shell import Shell
 
 NOBODY = 65534
+# A prefix of a command of root's: other tests of this machine use the same addresses.
+OWN_LOOPBACK = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 
 def user_shell(folder: pathlib.Path) -> Shell:
@@ -23,11 +25,11 @@ def user_shell(folder: pathlib.Path) -> Shell:
     command: list[str] = []
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
-        # Loopback of its own: other tests of this machine use the same addresses.
-        command = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-        command += ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        command = [*OWN_LOOPBACK, "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}",
+                   "--clear-groups"]
     # Debian's Python has numpy; one below /root is closed to other users.
-    environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "PYTHONPATH": str(folder / "client"), "HOME": str(folder)}
+    environment = {"PATH": f"{folder}/bin:/usr/bin:/bin", "PYTHONPATH": str(folder / "client"),
+                   "HOME": str(folder)}
     return Shell(command, folder, environment)
 
 

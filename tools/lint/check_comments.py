@@ -9,7 +9,8 @@
 3. No type name is defined by more than SHARED_NAMES files of the product, but for those of names.toml.
 4. Comments with "gives", "tells", "says", "told" or "hears" (PERSONS) are no more than names.toml counts.
 
-Prints each finding as `file:line: text`, then the totals. Exits with 1 when a check fails, with 2 on a usage error.
+Prints each finding as `file:line: text`, then the totals. Exits with 1 when a check fails, with 2 on a usage
+error.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ QUESTION_WORDS = (
     "What", "Who", "Whom", "Whose", "Which", "Where", "How", "Why", "Nobody", "Nothing", "Those", "That",
 )
 
-# Type names without a meaning in the field, and the terms that replace them. docs/glossary.md defines the terms.
+# Type names without a meaning in the field, and the terms that replace them. docs/glossary.md defines the
+# terms.
 BANNED_TYPES = {
     "Bell": "CompletionEvent",
     "Books": "RackAgent",
@@ -88,7 +90,9 @@ PERSONS = re.compile(r"^\s*//.*\b(?:gives|tells|says|told|hears)\b", re.MULTILIN
 DOCSTRING = re.compile(r'^\s*r?"""(?P<text>.*)$')
 DOC_LINE = re.compile(r"^\s*//(?:/(?!/)|!)\s?(?P<text>.*)$")
 QUESTION = re.compile(rf"^(?:{'|'.join(QUESTION_WORDS)})\b")
-TYPE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:unsafe\s+)?(?:struct|enum|union|trait|type)\s+(?P<name>\w+)")
+TYPE = re.compile(
+    r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:unsafe\s+)?(?:struct|enum|union|trait|type)\s+(?P<name>\w+)"
+)
 PATIENCE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:const|static)\s+(?P<name>(?:\w+_)?PATIENCE)\b")
 
 
@@ -118,7 +122,9 @@ def check_source(name: str, source: str, findings: Findings) -> None:
         in_doc_comment = doc is not None
         if defined := TYPE.match(line):
             if defined["name"] in BANNED_TYPES:
-                findings.banned.append(f"{name}:{number}: type {defined['name']}: use {BANNED_TYPES[defined['name']]}")
+                findings.banned.append(
+                    f"{name}:{number}: type {defined['name']}: use {BANNED_TYPES[defined['name']]}"
+                )
         elif constant := PATIENCE.match(line):
             findings.banned.append(f"{name}:{number}: constant {constant['name']}: name the timeout")
 

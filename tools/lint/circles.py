@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 """Finds import circles between files of one crate, or of one folder of Python tools:
 
-  tools/lint/circles.py           prints each circle with its edges, and exits with 1 if one is not in circles.txt
-  tools/lint/circles.py --write   writes circles.txt when no file joins the circles that are known
+  tools/lint/circles.py           prints each circle with its edges, and exits with 1 if one is not in
+  circles.txt tools/lint/circles.py --write   writes circles.txt when no file joins the circles that are known
 
-An edge leads from a file to the file that defines a name it imports, or writes out as a path. Re-exports are followed to the
-definition. A module that only declares or re-exports its child has no edge to it. Test modules are left out.
+An edge leads from a file to the file that defines a name it imports, or writes out as a path. Re-exports are
+followed to the definition. A module that only declares or re-exports its child has no edge to it. Test
+modules are left out.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from typing import Iterator, Optional
 import layers
 
 ROOT = layers.ROOT
-# Circles that are still to be broken: the files of each in one line. A test fails when one is new, and when one is gone.
+# Circles that are still to be broken: the files of each in one line. A test fails when one is new, and when
+# one is gone.
 LIST = Path(__file__).with_name("circles.txt")
 PYTHON = ("tools", "userspace/python")
 
 NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|b?r#"(?:.|\n)*?"#|b?"(?:\\.|[^"\\])*"', re.S)
-TEST_MODULE = re.compile(r"^#\[cfg\(test\)\]\n(?:#\[[^\n]*\]\n)*(?:pub(?:\([^)]*\))? )?mod \w+(?:;| \{.*?^\})", re.M | re.S)
-MODULE = re.compile(r'(?:^[ \t]*#\[path = "(?P<path>[^"]+)"\]\n)?^[ \t]*(?:pub(?:\([^)]*\))? )?mod (?P<name>\w+);', re.M)
+TEST_MODULE = re.compile(
+    r"^#\[cfg\(test\)\]\n(?:#\[[^\n]*\]\n)*(?:pub(?:\([^)]*\))? )?mod \w+(?:;| \{.*?^\})", re.M | re.S
+)
+MODULE = re.compile(
+    r'(?:^[ \t]*#\[path = "(?P<path>[^"]+)"\]\n)?^[ \t]*(?:pub(?:\([^)]*\))? )?mod (?P<name>\w+);', re.M
+)
 USE = re.compile(r"^[ \t]*(?P<visible>pub(?:\([^)]*\))? )?use (?P<tree>[^;]+);", re.M)
 DEFINITION = re.compile(
     r"^(?:pub(?:\([^)]*\))? )?(?:default |const |async |unsafe |extern \"[^\"]*\" )*"
@@ -183,7 +189,11 @@ def circles(found: Iterator[tuple[Path, str, Path]]) -> list[list[tuple[Path, st
                     seen.add(to)
                     todo.append(to)
         reach[start] = seen
-    sets = {frozenset(to for to in reach[file] if file in reach.get(to, ())) for file in out if file in reach[file]}
+    sets = {
+        frozenset(to for to in reach[file] if file in reach.get(to, ()))
+        for file in out
+        if file in reach[file]
+    }
     return [
         sorted({edge for file in files for edge in out[file] if edge[2] in files})
         for files in sorted(sets, key=lambda files: sorted(files))
@@ -193,7 +203,10 @@ def circles(found: Iterator[tuple[Path, str, Path]]) -> list[list[tuple[Path, st
 def workspace(root: Path = ROOT) -> list[list[tuple[str, str, str]]]:
     """Returns the circles of the workspace, with paths relative to `root`."""
     found = circles(rust(root)) + circles(python(root))
-    return [[(str(a.relative_to(root)), name, str(b.relative_to(root))) for a, name, b in circle] for circle in found]
+    return [
+        [(str(a.relative_to(root)), name, str(b.relative_to(root))) for a, name, b in circle]
+        for circle in found
+    ]
 
 
 def known() -> set[str]:

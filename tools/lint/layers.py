@@ -4,8 +4,9 @@
   tools/lint/layers.py            prints the Rust lines of the product, its equipment and all tests, by crate
   tools/lint/layers.py --totals   prints the totals alone
 
-The product are the `default-members` of the workspace, with the eBPF programs; the equipment are the other members. Lines of files
-below `tests` and `benches`, of `tests.rs`, and of `#[cfg(test)]` modules at the ends of files count as tests.
+The product are the `default-members` of the workspace, with the eBPF programs; the equipment are the other
+members. Lines of files below `tests` and `benches`, of `tests.rs`, and of `#[cfg(test)]` modules at the ends
+of files count as tests.
 """
 
 from __future__ import annotations
@@ -70,7 +71,12 @@ def count(path: Path, folder: str, root: Path = ROOT) -> tuple[int, int]:
     if "tests" in parts or "benches" in parts or path.name == "tests.rs":
         return 0, len(lines)
     for number, line in enumerate(lines):
-        if line == "#[cfg(test)]" and number + 1 < len(lines) and lines[number + 1].startswith("mod ") and lines[number + 1].endswith("{"):
+        if (
+            line == "#[cfg(test)]"
+            and number + 1 < len(lines)
+            and lines[number + 1].startswith("mod ")
+            and lines[number + 1].endswith("{")
+        ):
             return number, len(lines) - number
     return len(lines), 0
 

@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""Checks sizes: lines of a file, columns of a line, files of the walk "One allreduce, from Python to the UMEM":
+"""Checks sizes: lines of a file, columns of a line, files of the walk "One allreduce, from Python to the
+UMEM":
 
-  tools/lint/sizes.py             prints files above LINES lines, and the number of lines above COLUMNS columns by language
-  tools/lint/sizes.py --lines     prints each line above COLUMNS columns
+  tools/lint/sizes.py             prints files above LINES lines, and the number of lines above COLUMNS
+  columns by language tools/lint/sizes.py --lines     prints each line above COLUMNS columns
   tools/lint/sizes.py --write     removes from known.toml what main no longer needs
 
 known.toml lists what does not pass yet. Its lists may only shrink.
@@ -47,7 +48,8 @@ def long_files(root: Path = ROOT) -> list[str]:
 
 
 def wide_lines(name: str, text: str) -> Iterator[int]:
-    """Yields the numbers of the lines above COLUMNS columns. Markdown's tables, code and links count as no text."""
+    """Yields the numbers of the lines above COLUMNS columns. Markdown's tables, code and links count as no
+    text."""
     fenced = False
     for number, line in enumerate(text.splitlines(), start=1):
         if name.endswith(".md"):
@@ -75,7 +77,9 @@ def measure(root: Path = ROOT) -> dict:
 
 def text_of(known: dict) -> str:
     """Returns the text of known.toml."""
-    head = "# Exceptions of sizes.py. They may only shrink: `tools/lint/sizes.py --write` removes what is done."
+    head = (
+        "# Exceptions of sizes.py. They may only shrink: `tools/lint/sizes.py --write` removes what is done."
+    )
     lines = [head]
     lines += ["long_files = [", *(f'    "{file}",' for file in known["long_files"]), "]"]
     lines += ["[wide_lines]", *(f"{language} = {count}" for language, count in known["wide_lines"].items())]
@@ -85,7 +89,9 @@ def text_of(known: dict) -> str:
 def shrunk(known: dict, found: dict) -> dict:
     """Returns the exceptions that are still needed."""
     files_left = [file for file in known["long_files"] if file in found["long_files"]]
-    wide = {language: min(known["wide_lines"][language], count) for language, count in found["wide_lines"].items()}
+    wide = {
+        language: min(known["wide_lines"][language], count) for language, count in found["wide_lines"].items()
+    }
     return {"long_files": files_left, "wide_lines": wide}
 
 

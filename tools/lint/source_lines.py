@@ -4,8 +4,8 @@
   tools/lint/source_lines.py            checks them; exits with 1 if one is wrong
   tools/lint/source_lines.py --write    corrects them
 
-A reference is two code spans, location and symbol: `wire/src/slot/mod.rs:12` `decide`. The symbol is a function, type or
-map, or `Type::function`.
+A reference is two code spans, location and symbol: `wire/src/slot/mod.rs:12` `decide`. The symbol is a
+function, type or map, or `Type::function`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ REFERENCE = re.compile(r"`(?P<path>[\w./-]+\.(?:rs|py)):(?P<line>\d+)` `(?P<symb
 
 def definition(name: str) -> re.Pattern[str]:
     """Returns the pattern of a definition in Rust or Python."""
-    return re.compile(rf"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:(?:const|unsafe|async)\s+)*(?:fn|struct|enum|trait|type|static|def|class)\s+{name}\b")
+    return re.compile(
+        rf"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:(?:const|unsafe|async)\s+)*(?:fn|struct|enum|trait|type|static|def|class)\s+{name}\b"
+    )
 
 
 def line_of(source: str, symbol: str) -> Optional[int]:
@@ -31,7 +33,9 @@ def line_of(source: str, symbol: str) -> Optional[int]:
     lines = source.splitlines()
     first = 0
     if owner:
-        block = re.compile(rf"^\s*(?:(?:unsafe )?impl\b.*\b{owner}\b|(?:pub(?:\([^)]*\))? )?trait {owner}\b|class {owner}\b)")
+        block = re.compile(
+            rf"^\s*(?:(?:unsafe )?impl\b.*\b{owner}\b|(?:pub(?:\([^)]*\))? )?trait {owner}\b|class {owner}\b)"
+        )
         first = next((at for at, line in enumerate(lines) if block.match(line)), len(lines))
     pattern = definition(name)
     return next((at + 1 for at in range(first, len(lines)) if pattern.match(lines[at])), None)

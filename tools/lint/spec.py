@@ -67,12 +67,20 @@ def main() -> int:
     found, unknown = collect()
     for name, places in found.items():
         lack = [kind for kind in ("code", "test") if not places[kind]]
-        print(f"{name:72} {'no ' + ' and no '.join(lack) if lack else 'code ' + places['code'][0] + ', test ' + places['test'][0]}")
+        print(
+            f"{name:72} {'no ' + ' and no '.join(lack) if lack else 'code ' + places['code'][0] + ', test ' + places['test'][0]}"
+        )
     for section in uncovered():
         print("no mechanism, or no section:", section)
     for place in unknown:
         print("no such mechanism:", place)
-    return 1 if unknown or uncovered() or any(not places[kind] for places in found.values() for kind in ("code", "test")) else 0
+    return (
+        1
+        if unknown
+        or uncovered()
+        or any(not places[kind] for places in found.values() for kind in ("code", "test"))
+        else 0
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """The branches of a program's parsers, as its source has them and as the assembly has them.
 
-A snapshot of the compiler dropped the match registers of parser states on Tofino 1 (p4lang/p4c#5753). Such a state has no
-`match:` line in the assembly, its first branch is taken by every packet, and neither compiler nor assembler complains.
+A snapshot of the compiler dropped the match registers of parser states on Tofino 1 (p4lang/p4c#5753). Such a
+state has no `match:` line in the assembly, its first branch is taken by every packet, and neither compiler
+nor assembler complains.
 
-The source's branches are those of the compiler's own front end, `frontend-ir.json`, where constants are evaluated and the rest
-of the compiler has not begun. The compiler renames, splits and merges states. So branches are compared by their values: the bits
-that a branch compares are the same in both, whatever the state's name is and whichever bits around them are loaded.
+The source's branches are those of the compiler's own front end, `frontend-ir.json`, where constants are
+evaluated and the rest of the compiler has not begun. The compiler renames, splits and merges states. So
+branches are compared by their values: the bits that a branch compares are the same in both, whatever the
+state's name is and whichever bits around them are loaded.
 """
 
 from __future__ import annotations
@@ -78,19 +80,22 @@ def missing(folder: pathlib.Path) -> list[str]:
 
 
 def differences(source: list[Branch], assembled: list[MatchState], gress: str) -> list[str]:
-    """Returns a line for each select of the source that no state of the assembly has whole, and for each state of the assembly
-    that has several branches and nothing to tell them apart."""
+    """Returns a line for each select of the source that no state of the assembly has whole, and for each
+    state of the assembly that has several branches and nothing to tell them apart."""
     lost = []
     selects = [list(branches) for _, branches in itertools.groupby(source, key=lambda branch: branch.state)]
     # A state of the assembly stands for one select, as two selects may have the same branches.
     free = list(assembled)
     for wanted in sorted(selects, key=len, reverse=True):
-        best = min(free, key=lambda state: (len(absent(wanted, state)), len(state.branches)), default=MatchState("none"))
+        best = min(free, key=lambda state: (len(absent(wanted, state)), len(state.branches)),
+                   default=MatchState("none"))
         lost += [f"{gress}: no match for {branch}" for branch in absent(wanted, best)]
         free = [state for state in free if state is not best]
     for state in assembled:
         if not state.registers and state.branches != ["*"]:
-            lost.append(f"{gress}: state {state.name} of the assembly has {len(state.branches)} branches and no match registers")
+            lost.append(
+                f"{gress}: state {state.name} of the assembly has {len(state.branches)} branches and no match registers"
+            )
     return lost
 
 
@@ -144,7 +149,8 @@ def of_source(ir: Json) -> dict[str, dict[str, list[Branch]]]:
 
 
 class Nodes:
-    """The nodes of the compiler's representation, each of which is written out once and then referred to by number."""
+    """The nodes of the compiler's representation, each of which is written out once and then referred to by
+    number."""
 
     def __init__(self, ir: Json) -> None:
         self._by_number: dict[int, Json] = {}
@@ -169,7 +175,8 @@ class Nodes:
         return (node for node in self._by_number.values() if node["Node_Type"] == name)
 
     def parsers_of_pipelines(self) -> dict[str, tuple[str, str]]:
-        """Returns the names of the ingress's and the egress's parser of each pipeline: its first and its fourth argument."""
+        """Returns the names of the ingress's and the egress's parser of each pipeline: its first and its
+        fourth argument."""
         found = {}
         for node in self.of_type("Declaration_Instance"):
             arguments = [self.resolve(argument) for argument in self.resolve(node["arguments"])["vec"]]

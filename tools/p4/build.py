@@ -18,10 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 import branches
 from resources import Json, resources
 from toolchain import (
-    BUILT, CHIPS, MODEL_COMPILER, ROOT, SOURCES, Chip, CompilerFailed, compile_for_chip, compile_for_model, missing, pipelines, programs,
+    BUILT, CHIPS, MODEL_COMPILER, ROOT, SOURCES, Chip, CompilerFailed, compile_for_chip, compile_for_model,
+    missing, pipelines, programs,
 )
 
-HEAD = ("program", "pipeline", "chip", "stages", "PHV containers", "PHV bits", "SRAM blocks", "TCAM blocks", "stateful ALUs", "logical tables")
+HEAD = ("program", "pipeline", "chip", "stages", "PHV containers", "PHV bits", "SRAM blocks", "TCAM blocks",
+        "stateful ALUs", "logical tables")
 
 
 # Its time is that of the last whole build.
@@ -33,9 +35,13 @@ class BranchesMissing(CompilerFailed):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Compiles the P4 programs, and prints the resources that they take of a chip.")
+    parser = argparse.ArgumentParser(
+        description="Compiles the P4 programs, and prints the resources that they take of a chip."
+    )
     parser.add_argument("--model", action="store_true", help="for the behavioural model only")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the resources to a file, as JSON")
+    parser.add_argument(
+        "--json", type=pathlib.Path, metavar="FILE", help="write the resources to a file, as JSON"
+    )
     options = parser.parse_args()
     if why := missing([MODEL_COMPILER]) if options.model else missing():
         print(f"p4: {why}", file=sys.stderr)
@@ -58,7 +64,9 @@ def build_model() -> None:
     """Compiles what the behavioural model runs."""
     for source in programs("bmv2"):
         compile_for_model(source, BUILT / "bmv2")
-        print(f"p4: {(BUILT / 'bmv2' / source.stem).relative_to(ROOT)}.json and .p4info.txtpb", file=sys.stderr)
+        print(
+            f"p4: {(BUILT / 'bmv2' / source.stem).relative_to(ROOT)}.json and .p4info.txtpb", file=sys.stderr
+        )
 
 
 def pairs() -> list[tuple[pathlib.Path, Chip]]:
@@ -75,7 +83,11 @@ def build_chips() -> None:
 def tested() -> list[tuple[pathlib.Path, Chip]]:
     """Returns the pairs that tests compile: one, which takes a minute; all of them if SUMAC_P4_ALL is set."""
     found = pairs()
-    return found if os.environ.get("SUMAC_P4_ALL") else [pair for pair in found if pair[0].stem == "sumac_static"]
+    return (
+        found
+        if os.environ.get("SUMAC_P4_ALL")
+        else [pair for pair in found if pair[0].stem == "sumac_static"]
+    )
 
 
 def ensure_built() -> None:
@@ -89,7 +101,11 @@ def ensure_built() -> None:
 
 def report() -> Json:
     """Returns the resources of the built programs."""
-    return {"programs": [entry for source, chip in pairs() for entry in entries(source, chip, folder_of(source, chip))]}
+    return {
+        "programs": [
+            entry for source, chip in pairs() for entry in entries(source, chip, folder_of(source, chip))
+        ]
+    }
 
 
 def folder_of(source: pathlib.Path, chip: Chip) -> pathlib.Path:
@@ -102,14 +118,18 @@ def build_chip(source: pathlib.Path, chip: Chip) -> None:
     folder = folder_of(source, chip)
     compile_for_chip(source, chip, folder)
     if lost := branches.missing(folder):
-        raise BranchesMissing(f"{source} for {chip.title}: the compiler dropped branches of a parser:\n" + "\n".join(lost))
+        raise BranchesMissing(
+            f"{source} for {chip.title}: the compiler dropped branches of a parser:\n" + "\n".join(lost)
+        )
     (folder / COMPLETE).touch()
 
 
 def entries(source: pathlib.Path, chip: Chip, folder: pathlib.Path) -> list[Json]:
     """Returns the parts of the report about a program in a folder of the compiler: one for each pipeline."""
     found = ((name, resources(folder / name)) for name in pipelines(folder))
-    return [{"program": source.stem, "pipeline": name, "chip": chip.title, **part.json()} for name, part in found]
+    return [
+        {"program": source.stem, "pipeline": name, "chip": chip.title, **part.json()} for name, part in found
+    ]
 
 
 def cells(program: Json) -> tuple[str, ...]:
@@ -121,7 +141,9 @@ def cells(program: Json) -> tuple[str, ...]:
 
 def stage_cells(stage: Json) -> tuple[str, ...]:
     """Returns the row of a stage in a program's table of stages."""
-    return tuple(str(stage[kind]) for kind in ("number", "sram", "tcam", "salus")) + (", ".join(stage["tables"]),)
+    return tuple(str(stage[kind]) for kind in ("number", "sram", "tcam", "salus")) + (
+        ", ".join(stage["tables"]),
+    )
 
 
 def text(report: Json) -> str:
@@ -129,14 +151,18 @@ def text(report: Json) -> str:
     tables = [columns([HEAD, *map(cells, report["programs"])])]
     for program in report["programs"]:
         rows = [("stage", "SRAM", "TCAM", "SALU", "tables"), *map(stage_cells, program["by_stage"])]
-        tables.append(f"{program['program']}, pipeline {program['pipeline']}, on {program['chip']}\n" + columns(rows))
+        tables.append(
+            f"{program['program']}, pipeline {program['pipeline']}, on {program['chip']}\n" + columns(rows)
+        )
     return "\n\n".join(tables)
 
 
 def columns(rows: list[tuple[str, ...]]) -> str:
     """Returns rows with columns of one width; the last one is as wide as it is."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]
-    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]) for row in rows)
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[-1]]) for row in rows
+    )
 
 
 if __name__ == "__main__":

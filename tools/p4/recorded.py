@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Records the tables that a control plane writes, for the played server of BFRuntime that nic-agg's tests talk to.
+"""Records the tables that a control plane writes, for the played server of BFRuntime that nic-agg's tests
+talk to.
 
     tools/p4/recorded.py    after `make p4`: from the program for Tofino 2 in target/p4
                             into tools/played-switch/src/program.json
@@ -16,7 +17,8 @@ from typing import Any
 from toolchain import BUILT, ROOT, programs
 
 RECORD = ROOT / "tools" / "played-switch" / "src" / "program.json"
-# Keys that the control plane writes are named by the program; those of other tables have the paths of fields: hdr.ipv4.src.
+# Keys that the control plane writes are named by the program; those of other tables have the paths of fields:
+# hdr.ipv4.src.
 NAMED = re.compile(r"\$?\w+")
 
 Json = dict[str, Any]
@@ -31,11 +33,14 @@ def is_written(table: Json) -> bool:
     """Returns whether a control plane writes or reads a table."""
     if table["table_type"] == "Counter":
         return True
-    return table["table_type"] == "MatchAction_Direct" and all(NAMED.fullmatch(field["name"]) for field in table["key"])
+    return table["table_type"] == "MatchAction_Direct" and all(
+        NAMED.fullmatch(field["name"]) for field in table["key"]
+    )
 
 
 def shape(table: Json) -> tuple[object, ...]:
-    """Returns what the control plane has to know of a table: names without paths, ways to match, and widths."""
+    """Returns what the control plane has to know of a table: names without paths, ways to match, and
+    widths."""
     keys = [(field["name"], field["match_type"], field["type"].get("width")) for field in table["key"]]
     actions = {last(action["name"]): fields(action["data"]) for action in table.get("action_specs", [])}
     return (table["table_type"], keys, actions)
@@ -52,8 +57,12 @@ def last(name: str) -> str:
 
 
 def main() -> int:
-    lines = ",\n".join(json.dumps(table, separators=(",", ":")) for table in tables(built(programs("tofino")[0], "tofino2")))
-    RECORD.write_text(f'{{"schema_version":"1.0.0","tables":[\n{lines}\n],"learn_filters":[]}}\n', encoding="utf-8")
+    lines = ",\n".join(
+        json.dumps(table, separators=(",", ":")) for table in tables(built(programs("tofino")[0], "tofino2"))
+    )
+    RECORD.write_text(
+        f'{{"schema_version":"1.0.0","tables":[\n{lines}\n],"learn_filters":[]}}\n', encoding="utf-8"
+    )
     return 0
 
 

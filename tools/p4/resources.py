@@ -1,6 +1,7 @@
 """The resources of a chip that a program takes, from the compiler's logs.
 
-`logs/resources.json` of a pipeline has the memories and units of each stage, `phv.json` the containers of the packet header vector.
+`logs/resources.json` of a pipeline has the memories and units of each stage, `phv.json` the containers of the
+packet header vector.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ BUILT = ROOT / "target" / "p4"
 MODEL_COMPILER = "p4c-bm2-ss"
 CHIP_COMPILER = "p4c-barefoot"
 ASSEMBLER = "bfas"
-# The chip's pipes that run a pipeline of a program. The configurations of the SDE list four, for chips with fewer as well.
+# The chip's pipes that run a pipeline of a program. The configurations of the SDE list four, for chips with
+# fewer as well.
 PIPES = {"pipe": [0, 1, 2, 3], "front": [0, 2, 3], "slots": [1]}
 
 
@@ -62,14 +63,15 @@ def compile_for_model(source: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def compile_for_chip(source: pathlib.Path, chip: Chip, folder: pathlib.Path) -> None:
-    """Compiles and assembles a program for a chip, into what bf_switchd loads: NAME.conf, bf-rt.json, and of each pipeline
-    PIPELINE/context.json and PIPELINE/tofino.bin. The compiler's logs are in PIPELINE/logs."""
+    """Compiles and assembles a program for a chip, into what bf_switchd loads: NAME.conf, bf-rt.json, and of
+    each pipeline PIPELINE/context.json and PIPELINE/tofino.bin. The compiler's logs are in PIPELINE/logs."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     # With -g and --verbose it writes its logs.
     logs = ["-g", "--verbose", "-Ttable_summary:1"]
     schema = ["--bf-rt-schema", str(folder / "bf-rt.json")]
-    run([CHIP_COMPILER, "--target", chip.target, "--arch", chip.arch, *logs, *schema, "-o", str(folder), str(source)], source)
+    run([CHIP_COMPILER, "--target", chip.target, "--arch", chip.arch, *logs, *schema, "-o", str(folder),
+         str(source)], source)
     for pipeline in pipelines(folder):
         (assembly,) = (folder / pipeline).glob("*.bfa")
         (folder / pipeline / "logs").mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the Debian packages and the wheel from built programs.
 #   tools/packaging/package.sh BIN_DIR [--version V] [--fast] [--output DIR]
-# BIN_DIR has sumac and sumac-agg, and perhaps sumac-lab, sumac-figures and libsumac. --version: another than that of the sources.
-# --fast: large packages, for tests. Needs what `tools/setup.sh --packages` installs.
+# BIN_DIR has sumac and sumac-agg, and perhaps sumac-lab, sumac-figures and libsumac. --version: another than
+# that of the sources. --fast: large packages, for tests. Needs what `tools/setup.sh --packages` installs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -19,7 +19,8 @@ while [ $# -gt 0 ]; do
 done
 output=$(realpath -m "$output")
 
-# cargo-deb takes programs from `release` of the target directory, and debug builds not at all: it gets a directory of its own.
+# cargo-deb takes programs from `release` of the target directory, and debug builds not at all: it gets a
+# directory of its own.
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 laid=$stage/release

@@ -19,9 +19,14 @@ class CaseList(NamedTuple):
     """The reason by the case's name."""
 
     def faults(self, upstream: list[str]) -> list[str]:
-        """Returns what is wrong with the list, given the names of all of upstream's cases; nothing if it is whole."""
+        """Returns what is wrong with the list, given the names of all of upstream's cases; nothing if it is
+        whole."""
         run, there = set(self.run), set(upstream)
-        faults = [f"{name} is neither run nor left out" for name in upstream if name not in run and name not in self.left_out]
+        faults = [
+            f"{name} is neither run nor left out"
+            for name in upstream
+            if name not in run and name not in self.left_out
+        ]
         faults += [f"{name} is run and left out" for name in self.run if name in self.left_out]
         faults += [f"{name} is listed twice" for name in sorted(run) if self.run.count(name) > 1]
         faults += [f"{name} is fast, but not run" for name in self.fast if name not in run]

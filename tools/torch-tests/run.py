@@ -1,13 +1,14 @@
 #!/usr/bin/python3
-"""Runs PyTorch's own distributed test cases, those for Gloo's collectives on CPU tensors, with another backend.
+"""Runs PyTorch's own distributed test cases, those for Gloo's collectives on CPU tensors, with another
+backend.
 
-  tools/torch-tests/run.py                       all of them, with sumac, four daemons on this machine's loopback
-  tools/torch-tests/run.py --fast                a part that touches every collective
-  tools/torch-tests/run.py test_all_reduce_sum   single cases
-  tools/torch-tests/run.py --backend gloo        with Gloo, to see that the runner itself is right
+  tools/torch-tests/run.py                       all of them, with sumac, four daemons on this machine's
+  loopback tools/torch-tests/run.py --fast                a part that touches every collective
+  tools/torch-tests/run.py test_all_reduce_sum   single cases tools/torch-tests/run.py --backend gloo
+  with Gloo, to see that the runner itself is right
 
-cases.toml lists the cases that are run and those that are left out, with the reason. A case of PyTorch's that is in neither
-list is a failure, and so is a case that is run and that PyTorch then skips.
+cases.toml lists the cases that are run and those that are left out, with the reason. A case of PyTorch's that
+is in neither list is a failure, and so is a case that is run and that PyTorch then skips.
 
 Exit codes: 0 all passed, 1 some failed, 2 wrong usage, 3 a program or PyTorch is missing.
 """
@@ -64,7 +65,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
         faults = listed.faults(names)
         for fault in faults:
             print(f"cases.toml: {fault}", file=sys.stderr)
-        chosen = options.cases or [name for name in (listed.fast if options.fast else listed.run) if name in names]
+        chosen = options.cases or [
+            name for name in (listed.fast if options.fast else listed.run) if name in names
+        ]
         unknown = set(chosen) - set(names)
         if unknown:
             print(f"run.py: PyTorch {torch.__version__} has no {', '.join(sorted(unknown))}", file=sys.stderr)
@@ -89,8 +92,11 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=text, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="only these; those left out can be tried, too")
-    parser.add_argument("--backend", default="sumac", choices=("sumac", "gloo"), help="of torch.distributed (default %(default)s)")
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE", help="only these; those left out can be tried, too"
+    )
+    parser.add_argument("--backend", default="sumac", choices=("sumac", "gloo"),
+                        help="of torch.distributed (default %(default)s)")
     parser.add_argument("--fast", action="store_true", help="only the part that touches every collective")
     parser.add_argument("--log", type=Path, help="keep the output of the cases there")
     parser.add_argument("--json", type=Path, help="write the results there as JSON")
@@ -99,7 +105,8 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def daemons(backend: str) -> Iterator[upstream.Prepare]:
-    """Starts a daemon for each rank, and yields what a rank's process does before it joins its process group."""
+    """Starts a daemon for each rank, and yields what a rank's process does before it joins its process
+    group."""
     if backend != "sumac":
         yield lambda rank, case: None
         return
@@ -182,7 +189,8 @@ def summary(
     for case in failed:
         text += f"\n  failed: {case}"
     return {
-        "backend": backend, "torch": version, "passed": passed, "failed": failed, "left_out": left_out, "text": text,
+        "backend": backend, "torch": version, "passed": passed, "failed": failed, "left_out": left_out,
+        "text": text,
         "seconds": {outcome.case: round(outcome.seconds, 1) for outcome in outcomes},
     }
 

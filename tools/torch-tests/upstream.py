@@ -1,7 +1,8 @@
 """PyTorch's own distributed test cases, as its package carries them, prepared for another backend than Gloo.
 
-Upstream decides by the backend's name, when its module is imported, which cases apply. So the module is imported as for
-Gloo, and the backend is set afterwards: every case that Gloo has is there for the other backend too.
+Upstream decides by the backend's name, when its module is imported, which cases apply. So the module is
+imported as for Gloo, and the backend is set afterwards: every case that Gloo has is there for the other
+backend too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Prepare = Callable[[int, str], None]
 
 
 class _Backend(str):
-    """A backend's name that is also equal to Gloo's: some cases compare it when they run, to choose CPU tensors."""
+    """A backend's name that is also equal to Gloo's: some cases compare it when they run, to choose CPU
+    tensors."""
 
     __hash__ = str.__hash__
 
@@ -86,7 +88,8 @@ def case_class(module: types.ModuleType, prepare: Prepare) -> type[unittest.Test
 
 
 def _ask_for_less() -> None:
-    """Lets cases run without the GPUs, or the 8 ranks, that upstream asks for in front of them: some of these use none, or 3."""
+    """Lets cases run without the GPUs, or the 8 ranks, that upstream asks for in front of them: some of these
+    use none, or 3."""
     common = importlib.import_module("torch.testing._internal.common_distributed")
     for name in ("skip_if_lt_x_gpu", "nccl_skip_if_lt_x_gpu"):
         setattr(common, name, lambda *_: lambda case: case)

@@ -63,7 +63,7 @@ local FIELDS = {
     { "elements", 18, "uint16", base.DEC, "Words in the payload" },
     { "bitmap 0", 20, "uint32", base.HEX, "The worker's bit; in a result the workers in it; with collision the new slot" },
     { "bitmap 1", 24, "uint32", base.HEX, "The rack's bit; in a result the racks, or the begun chunks" },
-    { "contributors", 28, "uint16", base.DEC, "In a result: the workers in it; in a flush: the limit; direct mode: the step" },
+    { "contributors", 28, "uint16", base.DEC, "In a result: the workers in it; in a flush or an operation's terms: the limit; direct mode: the step" },
     { "exponent", 30, "int8", base.DEC, "Block floating point: the exponent that scales the chunk" },
     { "next exponent", 31, "int8", base.DEC, "The sender's exponent of the slot's next chunk; in a result the largest" },
     { "tensor", 32, "uint32", base.HEX, "The operation's signature; direct mode: its number" },

@@ -116,7 +116,7 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
     if header.kind != Kind::Contribution as u8 || header.has(flag::MISMATCH) || is_both {
         return Err(Reason::BadType);
     }
-    let limit = flush_limit(header, job)?;
+    let limit = limit(header, job)?;
     let place = place(header, job, shard)?;
     elements(header, job)?;
     let is_root = job.flags & job_flag::ROOT != 0;
@@ -138,27 +138,27 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
         next_exponent: header.next_exponent,
         child: job.flags & job_flag::CHILD != 0,
         limit,
-        operation: header.next_seq,
+        bound: header.next_seq,
     }))
 }
 
-/// The limit that a flush carries; zero of any other contribution. Where a sum has two levels, a flush is a
-/// contribution like others: no aggregator there knows all workers of a chunk. So it is where all sums are
-/// whole.
+/// The limit that a flush carries, and a contribution that states an operation's terms; zero of any other
+/// contribution. Where a sum has two levels, both are contributions like others: no aggregator there knows
+/// all workers of a chunk. So it is where all sums are whole.
 #[inline(always)]
-fn flush_limit(header: &Header, job: &JobEntry) -> Result<u32, Reason> {
-    if !header.has(flag::PARTIAL) {
-        return Ok(0);
-    }
-    // A round is waited for by all, and the maximum of some workers' values is nobody's.
-    if header.has(flag::EXPONENT | flag::QUERY | flag::MAXIMUM) {
-        return Err(Reason::BadType);
-    }
-    if is_later(header.next_seq, header.seq) {
-        return Err(Reason::OutOfTurn);
+fn limit(header: &Header, job: &JobEntry) -> Result<u32, Reason> {
+    if header.has(flag::PARTIAL) {
+        // A round is waited for by all, and the maximum of some workers' values is nobody's.
+        if header.has(flag::EXPONENT | flag::QUERY | flag::MAXIMUM) {
+            return Err(Reason::BadType);
+        }
+        if is_later(header.next_seq, header.seq) {
+            return Err(Reason::OutOfTurn);
+        }
     }
     let is_like_others = job.flags & (job_flag::CHILD | job_flag::ROOT | job_flag::WHOLE) != 0;
-    Ok(if is_like_others { 0 } else { header.contributors as u32 })
+    let has_none = is_like_others || header.has(flag::EXPONENT | flag::QUERY);
+    Ok(if has_none { 0 } else { header.contributors as u32 })
 }
 
 /// Checks a packet from the parent of a [`job_flag::CHILD`]: gives what [`crate::slot::conclude`] needs, and

@@ -78,8 +78,8 @@ fields! {
     BITMAP_0: 20, bitmap_0: u32, be32;
     /// The sender's first aggregator below the second, one bit.
     BITMAP_1: 24, bitmap_1: u32, be32;
-    /// In a result: how many workers' values the sum holds. In a flush: the chunks of its operation that each
-    /// worker may be left out of.
+    /// In a result: how many workers' values the sum holds. With the first chunk of an operation
+    /// with a loss bound, and in a flush: the chunks of it that each worker may be left out of.
     CONTRIBUTORS: 28, contributors: u16, be16;
     /// Block floating point: the exponent that this chunk is scaled by
     /// ([`exponent`](crate::header::exponent)).
@@ -93,7 +93,7 @@ fields! {
     /// The sender's clock in microseconds, echoed.
     TIMESTAMP: 40, timestamp: u32, be32;
     /// In a result: the chunk that takes this version of the slot next. In a flush: its operation's first
-    /// chunk.
+    /// chunk; with that chunk: the first one behind the operation.
     NEXT_SEQ: 44, next_seq: u32, be32;
     /// The job's secret number.
     TOKEN: 48, token: u64, be64;

@@ -75,7 +75,7 @@ fn contribution(sizes: Sizes, worker: u32, seq: u32, version: u8) -> Contributio
         next_exponent: 0,
         child: false,
         limit: 0,
-        operation: 0,
+        bound: 0,
     }
 }
 

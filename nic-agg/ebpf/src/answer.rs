@@ -88,8 +88,8 @@ pub fn write_header(headers: Headers, header: &Header) {
     headers.set(AT + offset::TOKEN, header.token.to_be());
 }
 
-/// Takes the mark off a frame that is about to be addressed: ECT(0) (RFC 3168). One that is not ECN-capable stays so: its
-/// sender does not react to marks.
+/// Takes the mark off a frame that is about to be addressed: ECT(0) (RFC 3168). One that is not ECN-capable
+/// stays so: its sender does not react to marks.
 #[inline(always)]
 pub fn unmark(headers: Headers) {
     headers.set(DSCP_ECN, tos::unmarked(headers.get::<u8>(DSCP_ECN)));
@@ -108,8 +108,8 @@ pub fn make_report(headers: Headers, job: &JobEntry) {
     headers.set(Headers::SUMAC + offset::TOKEN, job.result_token.to_be());
 }
 
-/// Makes a worker's packet the report that its job is not here any more ([`sumac_wire::admit::unknown_job`]). The checksum
-/// is adjusted.
+/// Makes a worker's packet the report that its job is not here any more ([`sumac_wire::admit::unknown_job`]).
+/// The checksum is adjusted.
 #[inline(always)]
 pub fn make_unknown_job(headers: Headers, job: &JobEntry, to: Addresses) {
     let before = header_sum(headers, |word| !word);

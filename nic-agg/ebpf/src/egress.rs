@@ -1,7 +1,7 @@
 //! Addresses each worker's copy of a result, on the way out of the port that the worker is behind.
 //!
-//! The broadcast makes a copy for every port of the aggregator; what is not for the job dies here. Frames for one receiver
-//! come by here too (see [`crate::send::out_of`]), and go on as they are.
+//! The broadcast makes a copy for every port of the aggregator; what is not for the job dies here. Frames for
+//! one receiver come by here too (see [`crate::send::out_of`]), and go on as they are.
 
 use aya_ebpf::{
     bindings::xdp_action::{XDP_DROP, XDP_PASS},

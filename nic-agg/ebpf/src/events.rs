@@ -14,11 +14,11 @@ const BURST: u64 = 16;
 
 /// Looks whether a frame that ended in `reason` is worth a message.
 ///
-/// After all is done, with pointers of its own into the frame: what only strangers' frames need shall not be a way of
-/// its own through the rest.
+/// After all is done, with pointers of its own into the frame: what only strangers' frames need shall not be
+/// a way of its own through the rest.
 ///
-/// `DYNAMIC` makes it another function for each of its callers: of one with two the compiler would put parts of the
-/// messages' writing into functions of their own.
+/// `DYNAMIC` makes it another function for each of its callers: of one with two the compiler would put parts
+/// of the messages' writing into functions of their own.
 #[inline(always)]
 pub fn tell<const DYNAMIC: bool>(ctx: &XdpContext, reason: Reason) {
     let event = match reason {

@@ -1,9 +1,9 @@
 //! The lock of a slot: one atomic word, taken by comparing and exchanging.
 //!
-//! Not `bpf_spin_lock`, which costs 40 ns a frame for its two calls with interrupts off, and inside of which no
-//! helper may be called. A program must end, so this lock is given up after [`LOOKS`]: the frame is dropped
-//! and counted, as if the network had lost it. Only the passes over one payload run with the lock held, some
-//! hundred nanoseconds; whoever holds it for longer was taken off its CPU.
+//! Not `bpf_spin_lock`, which costs 40 ns a frame for its two calls with interrupts off, and inside of which
+//! no helper may be called. A program must end, so this lock is given up after [`LOOKS`]: the frame is
+//! dropped and counted, as if the network had lost it. Only the passes over one payload run with the lock
+//! held, some hundred nanoseconds; whoever holds it for longer was taken off its CPU.
 
 use core::intrinsics::{AtomicOrdering::SeqCst, atomic_cxchg, atomic_xchg};
 
@@ -12,6 +12,10 @@ use aya_ebpf::helpers::bpf_ktime_get_ns;
 /// The maximum of attempts to take a lock, with a reading of the clock between, which takes 20 ns and more.
 const LOOKS: u32 = 2000;
 
+/// The same of a lock that is held for the passes over a budget alone: the verifier allows few more in one
+/// program.
+const SHORT_LOOKS: u32 = 200;
+
 /// Takes the lock at `word`. `false`: somebody held it for too long.
 ///
 /// # Safety
@@ -19,11 +23,30 @@ const LOOKS: u32 = 2000;
 #[inline(always)]
 pub unsafe fn take(word: *mut u32) -> bool {
     // SAFETY: by the caller's promise.
+    unsafe { take_within(word, LOOKS) }
+}
+
+/// Takes the lock of a budget at `word`, as [`take`].
+///
+/// # Safety
+/// `word` points to the lock of a budget that was looked up in this run.
+#[inline(always)]
+pub unsafe fn take_short(word: *mut u32) -> bool {
+    // SAFETY: by the caller's promise.
+    unsafe { take_within(word, SHORT_LOOKS) }
+}
+
+/// Takes the lock at `word` by so many attempts.
+///
+/// # Safety
+/// As [`take`] or [`take_short`].
+#[inline(always)]
+unsafe fn take_within(word: *mut u32, mut looks: u32) -> bool {
+    // SAFETY: by the callers' promise.
     let exchanged = || unsafe { take_free(word) };
     if exchanged() {
         return true;
     }
-    let mut looks = LOOKS;
     while looks > 0 {
         looks -= 1;
         // SAFETY: the helper takes nothing and reads the clock; the time passes, that is what it is for.

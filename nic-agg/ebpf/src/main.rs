@@ -1,4 +1,5 @@
-//! The aggregator in the kernel: SwitchML's switch as two XDP programs, and ATP's as a third behind the first.
+//! The aggregator in the kernel: SwitchML's switch as two XDP programs, and ATP's as a third behind the
+//! first.
 //!
 //! | module | stage |
 //! | --- | --- |

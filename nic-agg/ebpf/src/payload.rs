@@ -16,8 +16,9 @@ pub const STRIDE: usize = 16;
 
 const _: () = assert!(PAGE_ELEMENTS.is_multiple_of(STRIDE) && TAIL_ELEMENTS.is_multiple_of(STRIDE));
 
-/// The summand of a shifted value. Of a sum of such a value and a signed number of 64 bits the higher 32 are zero
-/// exactly when the sum did not leave 32 bits: one operation finds out, where values as they are take six.
+/// The summand of a shifted value. Of a sum of such a value and a signed number of 64 bits the higher 32 are
+/// zero exactly when the sum did not leave 32 bits: one operation finds out, where values as they are take
+/// six.
 const SHIFT: u32 = 1 << 31;
 
 /// Elements of one packet, and what can be done with them.
@@ -90,8 +91,8 @@ pub trait Elements: Copy {
         })
     }
 
-    /// Adds the elements to shifted values, and tells as well whether a sum left the numbers of 32 bits: then it wrapped,
-    /// and [`Elements::clamp_shifted`] is to follow.
+    /// Adds the elements to shifted values, and tells as well whether a sum left the numbers of 32 bits: then
+    /// it wrapped, and [`Elements::clamp_shifted`] is to follow.
     #[inline(always)]
     fn add_shifted(self, values: *mut u32) -> Result<(u64, bool), Reason> {
         let (mut sum, mut all) = (0, 0);
@@ -171,9 +172,9 @@ pub struct Payload {
 }
 
 impl Elements for Payload {
-    /// The frame is long enough, as `frame::parse` has seen; the comparisons are for the verifier. Where one fails
-    /// the frame's way ends: were it to go on like the others, then each length at which it can fail would
-    /// be a state of its own for all that follows.
+    /// The frame is long enough, as `frame::parse` has seen; the comparisons are for the verifier. Where one
+    /// fails the frame's way ends: were it to go on like the others, then each length at which it can fail
+    /// would be a state of its own for all that follows.
     #[inline(always)]
     fn each(self, mut visit: impl FnMut(usize, *mut u32)) -> Result<(), Reason> {
         let (at, end) = (self.packet.elements(), self.packet.end);
@@ -224,7 +225,8 @@ impl Payload {
 
 /// `sum` and one element more.
 ///
-/// Written out, or LLVM adds up a stride of elements at once, and has to keep them all until then, on the stack.
+/// Written out, or LLVM adds up a stride of elements at once, and has to keep them all until then, on the
+/// stack.
 #[inline(always)]
 fn counted(mut sum: u64, element: u32) -> u64 {
     // SAFETY: one addition of registers.
@@ -249,8 +251,8 @@ fn signed(raw: u32) -> i64 {
     element
 }
 
-/// All ones of a negative number, else zero. Written out, since LLVM would make of the shift the branch that it stands
-/// for.
+/// All ones of a negative number, else zero. Written out, since LLVM would make of the shift the branch that
+/// it stands for.
 #[inline(always)]
 fn sign(mut number: i64) -> i64 {
     // SAFETY: all bits become the sign.
@@ -258,8 +260,8 @@ fn sign(mut number: i64) -> i64 {
     number
 }
 
-/// The larger of two as signed numbers, without a branch: a branch for every element would be two ways for the
-/// verifier each time.
+/// The larger of two as signed numbers, without a branch: a branch for every element would be two ways for
+/// the verifier each time.
 #[inline(always)]
 fn larger(a: u32, b: u32) -> u32 {
     let is_smaller = sign(i64::from(a as i32) - i64::from(b as i32));

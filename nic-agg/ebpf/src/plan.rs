@@ -1,8 +1,9 @@
 //! The operations on values and frame, as the bits of one number.
 //!
-//! The verifier follows every path through the program that it cannot rule out, and each set of known values is a path
-//! of its own for the loops over a payload, beyond all limits. Of a plan, which lies in memory ([`crate::work`]), it
-//! knows no bit: every test of it has two outcomes, after which the paths are one again.
+//! The verifier follows every path through the program that it cannot rule out, and each set of known values
+//! is a path of its own for the loops over a payload, beyond all limits. Of a plan, which lies in memory
+//! ([`crate::work`]), it knows no bit: every test of it has two outcomes, after which the paths are one
+//! again.
 
 use sumac_wire::{
     dynamic,

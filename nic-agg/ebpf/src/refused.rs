@@ -1,7 +1,8 @@
-//! The fate of a frame that is not admitted: the kernel's, dropped, or the answer to a worker whose job was removed here.
+//! The fate of a frame that is not admitted: the kernel's, dropped, or the answer to a worker whose job was
+//! removed here.
 //!
-//! After all is done, by what is in [`Work`] and with pointers of its own into the frame: to the verifier this is one way for
-//! all the ways on which frames are refused.
+//! After all is done, by what is in [`Work`] and with pointers of its own into the frame: to the verifier
+//! this is one way for all the ways on which frames are refused.
 
 use aya_ebpf::{
     bindings::xdp_action::{XDP_DROP, XDP_PASS},
@@ -22,7 +23,8 @@ use crate::{
 
 /// In place of a verdict: [`verdict`] has it.
 pub const REFUSED: u32 = u32::MAX;
-/// Most answers of one CPU in a second: a worker has its first within that time in any case, since it goes on sending.
+/// Most answers of one CPU in a second: a worker has its first within that time in any case, since it goes on
+/// sending.
 const MOST: u64 = 64;
 
 /// Notes a refusal, of a frame whose addresses are noted.
@@ -44,8 +46,8 @@ pub fn verdict(ctx: &XdpContext, verdict: u32) -> u32 {
     {
         return verdict;
     }
-    // Routed traffic crosses the aggregator's ports, a dynamic job's packets to its parameter hosts among them, and other
-    // programs may have its UDP ports.
+    // Routed traffic crosses the aggregator's ports, a dynamic job's packets to its parameter hosts among
+    // them, and other programs may have its UDP ports.
     // SAFETY: the value is not read.
     if reason::is_for_kernel(work.refusal) || unsafe { ADDRESSES.get(work.dst_ip) }.is_none() {
         return XDP_PASS;
@@ -53,8 +55,8 @@ pub fn verdict(ctx: &XdpContext, verdict: u32) -> u32 {
     XDP_DROP
 }
 
-/// Answers a packet of a worker of a removed job: token, epoch and addresses are those that the job had. `None`: it is
-/// nobody's who was in a job here.
+/// Answers a packet of a worker of a removed job: token, epoch and addresses are those that the job had.
+/// `None`: it is nobody's who was in a job here.
 #[inline(always)]
 fn tell(ctx: &XdpContext, work: &Work) -> Option<u32> {
     let packet = Packet::new(ctx);

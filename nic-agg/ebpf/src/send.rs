@@ -115,11 +115,12 @@ pub fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) 
 
 /// Sends the frame out of a port.
 ///
-/// Not by `XDP_TX` where it is the frame's own: a veth then wakes its peer only if that has an XDP program too, and a
-/// frame to a worker without one would lie in the ring until something else arrives.
+/// Not by `XDP_TX` where it is the frame's own: a veth then wakes its peer only if that has an XDP program
+/// too, and a frame to a worker without one would lie in the ring until something else arrives.
 ///
-/// By the map of ports where the port is in it: what a CPU sends to a port in one poll the kernel hands on together, with
-/// the egress program that the first frame of these had. After a frame by another way copies would leave without.
+/// By the map of ports where the port is in it: what a CPU sends to a port in one poll the kernel hands on
+/// together, with the egress program that the first frame of these had. After a frame by another way copies
+/// would leave without.
 #[inline(always)]
 pub fn out_of(ifindex: u32) -> u32 {
     if let Ok(verdict) = PORTS.redirect(ifindex, 0) {

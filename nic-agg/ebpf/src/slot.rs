@@ -1,5 +1,5 @@
-//! The effect of a packet on its slot: the shared decision, and the passes over the payload that it requires, all
-//! under the slot's lock.
+//! The effect of a packet on its slot: the shared decision, and the passes over the payload that it requires,
+//! all under the slot's lock.
 //!
 //! Two CPUs may hold packets for one slot at once. The lock covers decision and passes, so that
 //! metadata and values never disagree.
@@ -69,7 +69,11 @@ fn locked<const JUMBO: bool>(
     take_in::<JUMBO>(slot, work, payload)?;
     stage_ends();
     if work.is_parents == 0 && work.contribution.limit != 0 {
-        flush::complete(work);
+        if work.contribution.is_flush() {
+            flush::complete(work);
+        } else {
+            flush::agree(work);
+        }
         stage_ends();
     }
     if work.plan & plan::KEEP != 0 {

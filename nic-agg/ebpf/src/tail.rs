@@ -1,8 +1,8 @@
 //! The elements of a jumbo frame beyond its first page.
 //!
-//! Programs read and write only a frame's first buffer by pointers. The rest is copied into memory of the CPU's own
-//! before the slot is locked, and back when the frame has become an answer. The slot's values for it lie in a
-//! map of their own.
+//! Programs read and write only a frame's first buffer by pointers. The rest is copied into memory of the
+//! CPU's own before the slot is locked, and back when the frame has become an answer. The slot's values for
+//! it lie in a map of their own.
 
 use aya_ebpf::{
     helpers::generated::{bpf_xdp_load_bytes, bpf_xdp_store_bytes},
@@ -97,7 +97,8 @@ impl Elements for Tail {
     }
 }
 
-/// A slot's values beyond the first page, of the version with this number: 0 or 1, and known to the verifier to be.
+/// A slot's values beyond the first page, of the version with this number: 0 or 1, and known to the verifier
+/// to be.
 #[inline(always)]
 pub fn values(slot: u32, version: usize) -> Result<*mut u32, Reason> {
     let tail = TAILS.get_ptr_mut(slot).ok_or(Reason::Internal)?;

@@ -22,8 +22,8 @@ pub fn look(work: &Work, job: u16) {
     let now = unsafe { bpf_ktime_get_ns() };
     let mut waited = 0;
     if work.plan & plan::STORE != 0 {
-        // SAFETY: the pointer is into a value of the map. Another CPU may read half of it, and then finds another chunk,
-        // or a time of which the worst is one wrong sample.
+        // SAFETY: the pointer is into a value of the map. Another CPU may read half of it, and then finds
+        // another chunk, or a time of which the worst is one wrong sample.
         unsafe { *began = Began { at: now, seq: contribution.seq, owner: contribution.owner } };
     } else {
         // SAFETY: as above.

@@ -1,7 +1,7 @@
 //! The state that the stages of one frame share, in per-CPU memory.
 //!
-//! Not on the stack, which holds 512 bytes, and not in registers: of a value that was written to a map and read
-//! again the verifier knows nothing, so that all the ways through a stage are one way for the next.
+//! Not on the stack, which holds 512 bytes, and not in registers: of a value that was written to a map and
+//! read again the verifier knows nothing, so that all the ways through a stage are one way for the next.
 
 use core::arch::asm;
 
@@ -23,8 +23,8 @@ pub struct Work {
     pub is_parents: u32,
     /// The job that the frame is counted for; 0: none.
     pub job: u32,
-    /// Index of the sender in the tables of workers; for a parent's result, of the worker that asked for it, or the
-    /// job's first.
+    /// Index of the sender in the tables of workers; for a parent's result, of the worker that asked for it,
+    /// or the job's first.
     pub worker_index: u32,
     /// Index of the job's parent for this shard in the table of parents.
     pub parent_index: u32,
@@ -76,8 +76,8 @@ pub struct Chunk {
 impl Work {
     #[inline(always)]
     pub fn get() -> Option<&'static mut Work> {
-        // SAFETY: the pointer is to this CPU's value, and nothing else runs on it meanwhile. Every stage reads what
-        // the one before it wrote, never what another frame left.
+        // SAFETY: the pointer is to this CPU's value, and nothing else runs on it meanwhile. Every stage
+        // reads what the one before it wrote, never what another frame left.
         WORK.get_ptr_mut(0).map(|work| unsafe { &mut *work })
     }
 }

@@ -1,5 +1,5 @@
-//! The aggregator without sockets: a packet goes in, is turned into its answer in place, and comes out with its
-//! destination.
+//! The aggregator without sockets: a packet goes in, is turned into its answer in place, and comes out with
+//! its destination.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -50,15 +50,16 @@ struct Job {
     parents: Vec<SocketAddrV4>,
 }
 
-/// The slots, the jobs, and the counters of one shard. Shards have nothing in common: each has a port, a thread and an
-/// aggregator of its own, which knows all jobs and takes only the packets of its lanes.
+/// The slots, the jobs, and the counters of one shard. Shards have nothing in common: each has a port, a
+/// thread and an aggregator of its own, which knows all jobs and takes only the packets of its lanes.
 pub struct HostAggregator {
     shard: u16,
     shards: u16,
     pool: Pool<SlotMeta>,
     shared: SharedPool,
     jobs: Vec<Job>,
-    /// The chunk that each lane's next completed slot takes, by [`lane_index`](sumac_wire::tables::lane_index).
+    /// The chunk that each lane's next completed slot takes, by
+    /// [`lane_index`](sumac_wire::tables::lane_index).
     lanes: Vec<u32>,
     /// The use that flushes have made of their budgets, by `lane_index`.
     budgets: Vec<Budget>,
@@ -75,7 +76,8 @@ struct FormerMemberLimit {
 }
 
 impl FormerMemberLimit {
-    /// Most answers in a second: a worker has its first within that time in any case, since it goes on sending.
+    /// Most answers in a second: a worker has its first within that time in any case, since it goes on
+    /// sending.
     const MOST: u32 = 64;
 
     /// Counts an answer at `now` (milliseconds), and returns whether it is within the limit.
@@ -90,7 +92,8 @@ impl FormerMemberLimit {
 }
 
 impl HostAggregator {
-    /// Makes the only shard, of `slots` slots for chunks of at most `max_elements` (limited to what a packet can carry).
+    /// Makes the only shard, of `slots` slots for chunks of at most `max_elements` (limited to what a packet
+    /// can carry).
     ///
     /// # Errors
     /// When the slots do not fit half of the memory that this host has.
@@ -119,7 +122,8 @@ impl HostAggregator {
         })
     }
 
-    /// With `slots` slots that dynamic jobs share, each for chunks as long as its own, up to [`PAGE_ELEMENTS`].
+    /// With `slots` slots that dynamic jobs share, each for chunks as long as its own, up to
+    /// [`PAGE_ELEMENTS`].
     ///
     /// # Errors
     /// When the slots do not fit half of the memory that this host has.
@@ -171,8 +175,8 @@ impl HostAggregator {
         check_range(new.entry.slot_base, new.entry.slots, self.pool.slots(), self.entries())
     }
 
-    /// Stops to aggregate for a job; returns whether it was there. The entry stays, inactive: slots remember its epoch, and
-    /// workers that still send are answered.
+    /// Stops to aggregate for a job; returns whether it was there. The entry stays, inactive: slots remember
+    /// its epoch, and workers that still send are answered.
     pub fn remove(&mut self, number: u16) -> bool {
         let Some(job) = self.jobs.get_mut(usize::from(number)) else { return false };
         let before = job.entry.flags;
@@ -198,7 +202,8 @@ impl HostAggregator {
         entry.filter(|entry| entry.flags & job_flag::ACTIVE != 0)
     }
 
-    /// Returns the destinations of a job's sums: the parent; of a dynamic job its parameter hosts, by shard in turn.
+    /// Returns the destinations of a job's sums: the parent; of a dynamic job its parameter hosts, by shard
+    /// in turn.
     pub fn parents(&self, number: u16) -> &[SocketAddrV4] {
         self.jobs.get(usize::from(number)).map_or(&[], |job| &job.parents)
     }

@@ -1,5 +1,5 @@
-//! The aggregator as a host process, where there is no XDP: the same packets, the same admission and slot decisions
-//! (`sumac-wire`), the same counters as the eBPF aggregator's.
+//! The aggregator as a host process, where there is no XDP: the same packets, the same admission and slot
+//! decisions (`sumac-wire`), the same counters as the eBPF aggregator's.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -9,8 +9,8 @@
 //! | [`plane`] | the running aggregator: a data plane of the control plane |
 //! | `udp` | a socket and a thread around each shard's core |
 //!
-//! One difference is the kernel's: it verifies UDP checksums before a socket sees the packet, and a socket cannot see
-//! whether there was one.
+//! One difference is the kernel's: it verifies UDP checksums before a socket sees the packet, and a socket
+//! cannot see whether there was one.
 #![forbid(unsafe_code)]
 
 pub mod aggregator;

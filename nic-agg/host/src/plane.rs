@@ -49,8 +49,8 @@ pub struct HostDataPlane {
 }
 
 impl HostDataPlane {
-    /// Binds `ip:port` (port 0: any) for the first of `shards` shards, the next ports for the others, and starts their
-    /// threads. Each has a pool of `slots` slots for chunks of at most `elements`.
+    /// Binds `ip:port` (port 0: any) for the first of `shards` shards, the next ports for the others, and
+    /// starts their threads. Each has a pool of `slots` slots for chunks of at most `elements`.
     pub fn start(
         slots: u32,
         elements: u16,
@@ -89,7 +89,8 @@ impl HostDataPlane {
         Ok(plane)
     }
 
-    /// With `slots` slots in each shard that dynamic jobs share. When nobody adds to one for `timeout`, others may take it.
+    /// With `slots` slots in each shard that dynamic jobs share. When nobody adds to one for `timeout`,
+    /// others may take it.
     ///
     /// # Errors
     /// When the slots do not fit half of the memory that this host has.
@@ -123,7 +124,8 @@ impl HostDataPlane {
         cores.iter_mut().try_for_each(|core| core.install(new))
     }
 
-    /// Locks all shards, so that what one refuses no other has done. Threads hold one lock at a time: no deadlock.
+    /// Locks all shards, so that what one refuses no other has done. Threads hold one lock at a time: no
+    /// deadlock.
     fn lock_all(&self) -> Vec<MutexGuard<'_, HostAggregator>> {
         self.shards.iter().map(|shard| lock(&shard.core)).collect()
     }

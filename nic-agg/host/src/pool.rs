@@ -5,7 +5,8 @@ use thiserror::Error;
 /// The pool does not fit this host's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{slots} slots of {elements} elements take {bytes} bytes, more than half of this host's memory; give fewer --slots or --elements"
+    "{slots} slots of {elements} elements take {bytes} bytes, more than half of this host's memory; give \
+    fewer --slots or --elements"
 )]
 pub struct NoMemory {
     pub slots: u32,
@@ -22,7 +23,8 @@ pub struct Pool<M> {
 }
 
 impl<M: Clone + Default> Pool<M> {
-    /// Returns one of `shards` pools of `slots` slots with so many versions of chunks of at most `max_elements`.
+    /// Returns one of `shards` pools of `slots` slots with so many versions of chunks of at most
+    /// `max_elements`.
     pub fn new(slots: u32, max_elements: u16, versions: usize, shards: u16) -> Result<Pool<M>, NoMemory> {
         // Cannot overflow: 2^32 slots of two times 2,224 values of 4 bytes are less than 2^47.
         let values = u64::from(slots) * versions as u64 * u64::from(max_elements);

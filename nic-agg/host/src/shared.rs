@@ -42,8 +42,8 @@ impl SharedPool {
         self.pool.slots.iter().filter(|meta| meta.owner != 0).count() as u32
     }
 
-    /// Does to the slot what the decision says. What is to be sent on replaces the packet, of which `header` is the header
-    /// as it counts.
+    /// Does to the slot what the decision says. What is to be sent on replaces the packet, of which `header`
+    /// is the header as it counts.
     pub fn contribute(
         &mut self,
         header: &Header,

@@ -26,7 +26,8 @@ pub enum StartError {
     #[error(transparent)]
     Memory(#[from] NoMemory),
     #[error(
-        "{shards} shards from UDP port {port} on: give at least 1, and a --base-port that leaves as many ports"
+        "{shards} shards from UDP port {port} on: give at least 1, and a --base-port that leaves as many \
+        ports"
     )]
     Ports { shards: u16, port: u16 },
     #[error(

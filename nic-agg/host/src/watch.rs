@@ -120,7 +120,8 @@ impl Watch {
         is_lost
     }
 
-    /// Looks at a contribution of elements to a chunk that was taken into its slot; `is_last`: the chunk waited for it.
+    /// Looks at a contribution of elements to a chunk that was taken into its slot; `is_last`: the chunk
+    /// waited for it.
     pub fn look(&mut self, job: u16, index: usize, chunk: Chunk, is_last: bool) {
         if !chunk.seq.is_multiple_of(SAMPLED) {
             return;

@@ -1,19 +1,16 @@
-//! Jobs that share slots at the host aggregator: sums, what passes, what is flushed, and how results free slots.
+//! Jobs that share slots at the host aggregator, beyond the conformance vectors: stalls, age, and jobs that
+//! come back.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends by panicking")]
 
 #[allow(dead_code, reason = "each test file uses a part")]
 mod common;
 
-use std::net::SocketAddrV4;
-
-use common::{
-    ELEMENTS, JOB, elements, packet, read, result_token, shared, summed::Summed, worker, worker_ip,
-};
-use shared::{HOST, SLOTS, aggregator, contribution, header, reference, result, values};
+use common::{ELEMENTS, JOB, elements, packet, read, shared, summed::Summed, worker_ip};
+use shared::{HOST, SLOTS, aggregator, contribution, reference, result, values};
 use sumac_agg_host::{Answer, HostAggregator};
 use sumac_agg_job::NewJob;
 use sumac_wire::{
-    Header, Kind, Reason,
+    Header, Reason,
     dynamic::host::Outcome,
     header::{NO_SLOT, flag},
 };
@@ -33,49 +30,9 @@ fn conclude(aggregator: &mut HostAggregator, header: &Header) -> Answer {
     answer
 }
 
-#[test]
-fn a_sum_goes_to_the_host_and_its_result_to_all() {
-    let mut aggregator = aggregator(3);
-    for rank in [2, 0] {
-        assert_eq!(send(&mut aggregator, rank, &contribution(3, rank, 1)).0, Answer::None(Reason::Added));
-    }
-    assert_eq!(aggregator.held(), 1);
-    let last = contribution(3, 1, 1);
-    let (answer, sum) = send(&mut aggregator, 1, &last);
-    assert_eq!(answer, Answer::One(Reason::Forwarded, HOST));
-    assert_eq!(read(&sum), Header { flags: flag::LEVEL, bitmap_0: 0b111, ..last });
-    assert_eq!(elements(&sum), reference(3, 1, ELEMENTS));
-    assert_eq!(conclude(&mut aggregator, &result(&last)), Answer::All(Reason::Concluded, JOB));
-    assert_eq!(aggregator.held(), 0);
-    let counters = aggregator.watch.worker(JOB, 1).counters;
-    assert_eq!((counters.added, counters.last), (1, 1));
-}
-
-#[test]
-fn sums_that_do_not_fit_are_clamped_and_say_so() {
-    let mut aggregator = aggregator(2);
-    let of = |rank, value| packet(&contribution(2, rank, 0), &vec![value; usize::from(ELEMENTS)]);
-    aggregator.on_packet(worker_ip(0), &mut of(0, i32::MIN));
-    let mut last = of(1, -1);
-    assert_eq!(aggregator.on_packet(worker_ip(1), &mut last).reason(), Reason::Forwarded);
-    assert_eq!(read(&last).flags, flag::LEVEL | flag::OVERFLOW);
-    assert_eq!(elements(&last), vec![i32::MIN; usize::from(ELEMENTS)]);
-}
-
-#[test]
-fn the_larger_values_under_maximum() {
-    let mut aggregator = aggregator(2);
-    let of = |rank| Header { flags: flag::MAXIMUM, ..contribution(2, rank, 0) };
-    send(&mut aggregator, 0, &of(0));
-    let (answer, sum) = send(&mut aggregator, 1, &of(1));
-    assert_eq!(answer.reason(), Reason::Forwarded);
-    let (a, b) = (values(0, 0, ELEMENTS), values(1, 0, ELEMENTS));
-    let larger: Vec<i32> = a.iter().zip(&b).map(|(a, b)| *a.max(b)).collect();
-    assert_eq!(elements(&sum), larger);
-}
-
-/// A chunk whose first packet passes a busy slot, and whose others are then caught in it, where nothing completes it (ATP
-/// section 3.7, appendix A.1): who sends again sets it free, whoever that is. The slot has refused another job's chunk meanwhile.
+/// A chunk whose first packet passes a busy slot, and whose others are then caught in it, where nothing
+/// completes it (ATP section 3.7, appendix A.1): who sends again sets it free, whoever that is. The slot has
+/// refused another job's chunk meanwhile.
 #[test]
 fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
     use Reason::{Flushed, Passed};
@@ -126,80 +83,8 @@ fn a_result_that_frees_nothing_else_still_goes_down() {
     }
 }
 
-#[test]
-fn one_worker_needs_no_slot() {
-    let mut aggregator = aggregator(1);
-    let (answer, _) = send(&mut aggregator, 0, &contribution(1, 0, 0));
-    assert_eq!((answer, aggregator.held()), (Answer::One(Reason::Passed, HOST), 0));
-}
-
-#[test]
-fn marks_of_the_network_go_on() {
-    let mut aggregator = aggregator(2);
-    let marked = |aggregator: &mut HostAggregator, from, header: &Header| {
-        let mut packet = packet(header, &vec![1; usize::from(header.elements)]);
-        let answer = aggregator.on_marked_packet(from, &mut packet);
-        (answer.reason(), read(&packet))
-    };
-    let (first, last) = (contribution(2, 0, 0), contribution(2, 1, 0));
-    assert_eq!(marked(&mut aggregator, worker_ip(0), &first).0, Reason::Added);
-    let (_, sum) = send(&mut aggregator, 1, &last);
-    assert_eq!(read(&sum).flags, flag::LEVEL | flag::ECN_ECHO, "the sum of a marked one");
-    let again = Header { flags: flag::RESEND, ..contribution(2, 0, 9) };
-    let passed = marked(&mut aggregator, worker_ip(0), &again);
-    assert_eq!(
-        passed,
-        (Reason::Passed, Header { flags: flag::RESEND | flag::LEVEL | flag::ECN_ECHO, ..again })
-    );
-    let down = marked(&mut aggregator, *HOST.ip(), &result(&last));
-    assert_eq!(down, (Reason::Concluded, Header { flags: flag::ECN_ECHO, ..result(&last) }));
-    let probe = Header { kind: Kind::Probe as u8, ..contribution(2, 0, 0) };
-    let passed = Header { flags: flag::LEVEL | flag::ECN_ECHO, ..probe };
-    assert_eq!(marked(&mut aggregator, worker_ip(0), &probe), (Reason::Passed, passed));
-}
-
-/// The answer to a probe shows that packets get to the parameter host and back, not only that somebody is here.
-#[test]
-fn probes_go_up_and_their_answers_to_who_asked() {
-    let mut aggregator = aggregator(2);
-    let probe = Header { kind: Kind::Probe as u8, elements: 0, ..contribution(2, 1, 0) };
-    let (answer, passed) = send(&mut aggregator, 1, &probe);
-    assert_eq!(answer, Answer::One(Reason::Passed, HOST));
-    assert_eq!(read(&passed), Header { flags: flag::LEVEL, ..probe });
-    let report = Header { kind: Kind::Report as u8, token: result_token(), ..read(&passed) };
-    let mut down = packet(&report, &[]);
-    assert_eq!(aggregator.on_packet(*HOST.ip(), &mut down), Answer::One(Reason::Probed, worker(1)));
-    assert_eq!(read(&down), Header { flags: 0, ..report });
-    let mut forged = packet(&report, &[]);
-    assert_eq!(aggregator.on_packet(worker_ip(1), &mut forged), Answer::None(Reason::WrongSource));
-}
-
-/// Each shard has the parameter host whose turn it is, and that one's port.
-#[test]
-fn shards_have_parameter_hosts_in_turn() {
-    let hosts: Vec<SocketAddrV4> =
-        (0..2).map(|host| SocketAddrV4::new([10, 78, 0, host].into(), 48_500)).collect();
-    for (shard, expected) in [(0, "10.78.0.0:48500"), (1, "10.78.0.1:48501"), (2, "10.78.0.0:48502")] {
-        let mut aggregator = shared::of_shard(shard, 3, &hosts);
-        let header = Header { lane: shard, ..contribution(2, 0, 0) };
-        send(&mut aggregator, 0, &header);
-        let last = Header { bitmap_0: 2, ..header };
-        let mut packet = packet(&last, &values(1, 0, ELEMENTS));
-        let answer = aggregator.on_packet(worker_ip(1), &mut packet);
-        assert_eq!(answer, Answer::One(Reason::Forwarded, expected.parse().unwrap()));
-        let mut wrong = contribution(2, 0, 1);
-        wrong.lane = shard + 1;
-        assert_eq!(
-            send(&mut aggregator, 0, &wrong).0,
-            Answer::None(Reason::WrongSlot),
-            "another shard's lane"
-        );
-        assert_eq!(header.slot, self::header(2, 0, 0, ELEMENTS).slot);
-    }
-}
-
-/// A pool full of a dead job's chunks is taken back when its timeout ends, without anybody's help; whoever comes
-/// before that passes.
+/// A pool full of a dead job's chunks is taken back when its timeout ends, without anybody's help; whoever
+/// comes before that passes.
 #[test]
 fn orphans_are_taken_back() {
     let mut aggregator = aggregator(2);
@@ -229,7 +114,8 @@ fn orphans_are_taken_back() {
     assert_eq!(aggregator.watch.job(JOB + 1).counters[Reason::Reclaimed as usize], u64::from(SLOTS));
 }
 
-/// An aggregator that was out of sight gets its job back as it was; what its slots still hold of it does no harm.
+/// An aggregator that was out of sight gets its job back as it was; what its slots still hold of it does no
+/// harm.
 #[test]
 fn a_job_comes_back_under_the_same_epoch() {
     let mut aggregator = aggregator(2);

@@ -71,8 +71,8 @@ const RESULTS: [(&str, Change, Reason); 11] = [
     ("the token of contributions", |h| h.token = TOKEN, Reason::BadToken),
 ];
 
-/// Gives a bad packet to an aggregator whose slot holds one of two contributions; the other then completes it as if
-/// nothing had been.
+/// Gives a bad packet to an aggregator whose slot holds one of two contributions; the other then completes it
+/// as if nothing had been.
 fn refused(what: &str, source: Ipv4Addr, mut bad: Vec<u8>, reason: Reason) {
     let mut aggregator = aggregator(2);
     let mut first = packet(&contribution(2, 0, 0), &values(0, 0, ELEMENTS));

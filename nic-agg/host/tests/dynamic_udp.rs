@@ -1,4 +1,5 @@
-//! A dynamic job through the host aggregator's sockets, on loopback: where sums and results go, and ECN both ways.
+//! A dynamic job through the host aggregator's sockets, on loopback: where sums and results go, and ECN both
+//! ways.
 //!
 //! ```text
 //! worker 0 (127.0.0.1) ---+

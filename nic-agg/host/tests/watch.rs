@@ -39,6 +39,16 @@ fn one_chunk_in_sixteen_is_timed_and_the_last_worker_is_late() {
 }
 
 #[test]
+fn contributions_are_counted_by_worker() {
+    let mut aggregator = aggregator(2);
+    for (rank, seq) in [(0, 0), (0, 0), (1, 0), (0, 0), (1, 1), (0, 1)] {
+        send(&mut aggregator, rank, seq);
+    }
+    let counters = [0, 1].map(|rank| aggregator.watch.worker(JOB, rank).counters);
+    assert_eq!(counters.map(|c| (c.added, c.last, c.duplicates, c.replies)), [(2, 1, 1, 1), (2, 1, 0, 0)]);
+}
+
+#[test]
 fn a_new_job_is_counted_from_zero() {
     let mut aggregator = aggregator(2);
     send(&mut aggregator, 0, 0);

@@ -17,8 +17,9 @@ pub enum JobError {
     #[error("{0} slots in a lane: must be a power of two")]
     LaneSlots(u32),
     #[error(
-        "{slots} slots in lanes of {lane_slots} over {shards} shards: must be 1 to {MAX_LANES} lanes, as many in each \
-         shard, and this aggregator has {ports} shards (--shards; of a switch, `shards` of its program)"
+        "{slots} slots in lanes of {lane_slots} over {shards} shards: must be 1 to {MAX_LANES} lanes, as \
+        many in each shard, and this aggregator has {ports} shards (--shards; of a switch, `shards` of its \
+        program)"
     )]
     Lanes { slots: u32, lane_slots: u32, shards: u16, ports: u16 },
     #[error("slots {first} to {first} + {slots} are not all in the pool of {pool}")]
@@ -26,8 +27,8 @@ pub enum JobError {
     #[error("slots {first} to {first} + {slots} belong to job {other}, some of them")]
     Overlap { first: u32, slots: u32, other: u16 },
     #[error(
-        "{slots} slots of each shard for a dynamic job: this aggregator has {pool} (--dynamic-slots; of a switch, \
-         `dynamic_slots` of its program)"
+        "{slots} slots of each shard for a dynamic job: this aggregator has {pool} (--dynamic-slots; of a \
+        switch, `dynamic_slots` of its program)"
     )]
     DynamicSlots { slots: u32, pool: u32 },
     #[error("{shards} shards: this aggregator has {ports} (--shards; of a switch, `shards` of its program)")]
@@ -39,11 +40,13 @@ pub enum JobError {
     #[error("rack {rack} of {racks}: a root has 1 to {MAX_WORKERS} racks, counted from 0")]
     Rack { rack: u16, racks: u16 },
     #[error(
-        "chunks of {elements} elements: this aggregator takes 1 to {max} (--elements; of a switch, `elements` of its program)"
+        "chunks of {elements} elements: this aggregator takes 1 to {max} (--elements; of a switch, \
+        `elements` of its program)"
     )]
     Elements { elements: u16, max: u16 },
     #[error(
-        "job {job} cannot be reduced to {lane_slots} slots in each lane: it has {before}, and 0 means that it is not there"
+        "job {job} cannot be reduced to {lane_slots} slots in each lane: it has {before}, and 0 means that \
+        it is not there"
     )]
     Resize { job: u16, lane_slots: u32, before: u32 },
     #[error("job {0} keeps its slots: a worker has contributed already")]

@@ -17,13 +17,13 @@ use crate::error::JobError;
 pub struct NewJob {
     /// Its number: 1 to `MAX_JOBS - 1`.
     pub job: u16,
-    /// [`NewJob::active_entry`] adds what follows from the other fields. The epoch must be later than the last one of the
-    /// number, since slots are not cleared.
+    /// [`NewJob::active_entry`] adds what follows from the other fields. The epoch must be later than the
+    /// last one of the number, since slots are not cleared.
     pub entry: JobEntry,
     /// The workers by rank; racks at a root.
     pub workers: Vec<WorkerEntry>,
-    /// The destinations of sums: the root of a [`job_flag::CHILD`], else a dynamic job's parameter hosts, of which each
-    /// shard has one in turn.
+    /// The destinations of sums: the root of a [`job_flag::CHILD`], else a dynamic job's parameter hosts, of
+    /// which each shard has one in turn.
     pub parents: Vec<WorkerEntry>,
 }
 
@@ -90,8 +90,9 @@ impl NewJob {
         }
     }
 
-    /// Whether the epoch is later than that of the job which had the number before: slots and packets of that one remain.
-    /// A dynamic job may also come again as it was. Bitmaps tell its parameter hosts whose values its slots have.
+    /// Whether the epoch is later than that of the job which had the number before: slots and packets of that
+    /// one remain. A dynamic job may also come again as it was. Bitmaps tell its parameter hosts whose values
+    /// its slots have.
     fn may_follow(&self, before: &JobEntry) -> bool {
         let JobEntry { epoch, token, .. } = self.entry;
         let is_same = self.is_dynamic() && (epoch, token) == (before.epoch, before.token);

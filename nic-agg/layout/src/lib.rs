@@ -14,9 +14,10 @@ use sumac_wire::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The version of the maps' layout and meaning, and of what programs and loaders do with them. It is incremented with every
-/// change after which an older build must not write them, or its programs not run over them.
-pub const ABI: u32 = 5;
+/// The version of the maps' layout and meaning, and of what programs and loaders do with them. It is
+/// incremented with every change after which an older build must not write them, or its programs not run over
+/// them.
+pub const ABI: u32 = 6;
 
 /// Names of maps and programs, as they stand in the object and below the pin directory.
 pub mod name {
@@ -96,7 +97,7 @@ pub struct Slot {
     pub values: [[u32; PAGE_ELEMENTS]; 2],
 }
 
-/// The use that the flushes of a lane have made of their budget (bounded loss).
+/// The operations of a lane with a loss bound, and the use that flushes have made of their budget.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LaneBudget {
@@ -119,8 +120,8 @@ pub struct Tail {
 
 const _: () = assert!(offset_of!(Slot, values) == 64 && size_of::<Slot>().is_multiple_of(64));
 
-/// A slot of the pool that dynamic jobs share: lock, metadata and the values of one chunk, the whole a multiple of a
-/// cache line. All zero: free.
+/// A slot of the pool that dynamic jobs share: lock, metadata and the values of one chunk, the whole a
+/// multiple of a cache line. All zero: free.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct DynamicSlot {
@@ -130,8 +131,8 @@ pub struct DynamicSlot {
     /// When the chunk began, in nanoseconds of the monotonic clock; of sampled chunks only.
     pub began: u64,
     pub padding: [u32; 2],
-    /// The sum and 2^31 more, in host order; the first `elements` count. So shifted, a sum that leaves 32 bits is seen by
-    /// what stands above them.
+    /// The sum and 2^31 more, in host order; the first `elements` count. So shifted, a sum that leaves 32
+    /// bits is seen by what stands above them.
     pub values: [u32; PAGE_ELEMENTS],
 }
 

@@ -10,8 +10,8 @@ pub const MAP: &str = "REPLAY";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Replay {
-    /// Frames played; the next one is of rank `turn mod world` to chunk `turn / world`. A dynamic job has one rank more
-    /// that takes its turn: the parameter host, which sends the chunk's result.
+    /// Frames played; the next one is of rank `turn mod world` to chunk `turn / world`. A dynamic job has one
+    /// rank more that takes its turn: the parameter host, which sends the chunk's result.
     pub turn: u32,
     pub world: u32,
     /// Slots of the job, a power of two.

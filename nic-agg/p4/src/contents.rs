@@ -67,7 +67,8 @@ impl Contents {
         self.entries.retain(|_, entry| !is_drop(entry) || entry.exact_field("job") != Some(job.into()));
     }
 
-    /// Removes what is of no job as a whole: a control plane may have ended while it installed or removed one.
+    /// Removes what is of no job as a whole: a control plane may have ended while it installed or removed
+    /// one.
     pub fn remove_parts(&mut self) {
         let jobs = self.jobs();
         for job in (0..=u16::MAX).take(sizes::JOBS) {
@@ -87,8 +88,8 @@ impl Contents {
         missing.filter_map(|(_, entry)| u16::try_from(entry.exact_field("job")?).ok()).collect()
     }
 
-    /// Adds the jobs of `found` that have later epochs, as former ones. Slots may have such a job as their owner, so its epoch
-    /// must not be used again.
+    /// Adds the jobs of `found` that have later epochs, as former ones. Slots may have such a job as their
+    /// owner, so its epoch must not be used again.
     pub fn add_later_epochs(&mut self, found: &Contents) {
         let jobs = self.jobs();
         for (job, theirs) in found.jobs() {
@@ -121,8 +122,8 @@ impl Contents {
         by_job.into_iter().filter_map(|(job, entries)| Some((job, tables::recall(job, &entries)?))).collect()
     }
 
-    /// Returns the updates that make these contents another, in steps that each follow the one before: jobs that end, their
-    /// entries, the entries of others, and jobs that begin.
+    /// Returns the updates that make these contents another, in steps that each follow the one before: jobs
+    /// that end, their entries, the entries of others, and jobs that begin.
     pub fn steps_to(&self, after: &Contents) -> [Vec<Update>; 4] {
         let [mut ending, mut removed, mut added, mut beginning] = [const { Vec::new() }; 4];
         for (place, entry) in &self.entries {

@@ -17,7 +17,8 @@ use crate::{
 
 /// By job and [`Reason`].
 const REASONS: &str = "reasons";
-/// The same where a program decides in another pipeline than it admits packets, as that for Tofino; others have none.
+/// The same where a program decides in another pipeline than it admits packets, as that for Tofino; others
+/// have none.
 const DECIDED_REASONS: &str = "decided_reasons";
 /// The same of copies of results, and of all that leaves.
 const EGRESS_REASONS: &str = "egress_reasons";

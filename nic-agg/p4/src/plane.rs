@@ -70,7 +70,8 @@ impl Held {
         } else if !lost.is_empty() {
             // Its own jobs may have had their slots since.
             self.losses += 1;
-            tracing::warn!(jobs = ?lost, "another control plane has removed jobs from the switch: their slots are lost");
+            tracing::warn!(jobs = ?lost,
+                "another control plane has removed jobs from the switch: their slots are lost");
         } else if *found != self.contents {
             tracing::warn!(
                 "the switch's tables are not as this control plane has left them; they are written again"
@@ -115,8 +116,8 @@ impl<T: Target> SwitchPlane<T> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the contents that the switch is to have, if it may have others: after a restart of it, another control plane, or a
-    /// call whose outcome is not known.
+    /// Writes the contents that the switch is to have, if it may have others: after a restart of it, another
+    /// control plane, or a call whose outcome is not known.
     fn settle(&self, held: &mut Held) -> Result<(), SwitchError> {
         let binding = self.switch.binding()?;
         if held.is_written && held.binding == binding {
@@ -143,7 +144,8 @@ impl<T: Target> SwitchPlane<T> {
             if let Err(error) = self.switch.write(&step) {
                 held.is_written = false;
                 if let Err(error) = self.settle(held) {
-                    tracing::warn!(%error, "the switch may hold a part of a job; it is removed when the switch answers");
+                    tracing::warn!(%error,
+                        "the switch may hold a part of a job; it is removed when the switch answers");
                 }
                 return Err(error);
             }

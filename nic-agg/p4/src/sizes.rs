@@ -1,4 +1,5 @@
-//! The sizes that the switch's program was compiled with (p4/common/sizes.p4), read from what the compiler lists of it.
+//! The sizes that the switch's program was compiled with (p4/common/sizes.p4), read from what the compiler
+//! lists of it.
 
 use serde::Deserialize;
 use sumac_wire::BLOCK_ELEMENTS;
@@ -21,7 +22,8 @@ pub struct Sizes {
     pub dynamic_slots: u32,
     /// Blocks of [`BLOCK_ELEMENTS`] in a static job's chunk, at most.
     pub blocks: u16,
-    /// Most elements in a chunk of a static job, one block if the switch's file has no more. A dynamic one's has no more than a block.
+    /// Most elements in a chunk of a static job, one block if the switch's file has no more. A dynamic one's
+    /// has no more than a block.
     pub elements: u16,
 }
 
@@ -33,7 +35,8 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Returns the cell of a block of values of a static slot's version, whose place is its own in the other registers.
+    /// Returns the cell of a block of values of a static slot's version, whose place is its own in the other
+    /// registers.
     #[must_use]
     pub fn cell(&self, place: u32, block: u32) -> u32 {
         place * u32::from(self.blocks) + block
@@ -82,7 +85,8 @@ impl SizeOptions {
     pub fn with(&self, program: &Compiled) -> Result<Sizes, String> {
         let same = |name: &str, given: Option<u32>, compiled: u32| match given {
             Some(given) if given != compiled => Err(format!(
-                "[program] has {name} = {given}, and the program was compiled with {compiled}: leave {name} out, or give that"
+                "[program] has {name} = {given}, and the program was compiled with {compiled}: leave {name} \
+                out, or give that"
             )),
             _ => Ok(()),
         };
@@ -129,8 +133,8 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Reads the sizes of a program; `size` returns the cells of a register, or the entries of a table, by the last component
-    /// of its name.
+    /// Reads the sizes of a program; `size` returns the cells of a register, or the entries of a table, by
+    /// the last component of its name.
     ///
     /// # Errors
     /// When it is not the aggregator's program.
@@ -146,8 +150,8 @@ impl Compiled {
             Some(1..=PLACES) => {}
             _ => return Err(unknown("register of 1 to 65536 slots", "sizes` or `shared_chunks")),
         }
-        // Each version has the values of all blocks, each shared slot those of one. A program of one mode, as Tofino 1 has, is taken
-        // to add one block: its registers of values have room for the other mode.
+        // Each version has the values of all blocks, each shared slot those of one. A program of one mode, as
+        // Tofino 1 has, is taken to add one block: its registers of values have room for the other mode.
         let is_one_mode = versions == 0 || shared == 0;
         let has_room = |sums: u64, blocks: u64| match is_one_mode {
             true => blocks == 1 && sums >= versions + shared,

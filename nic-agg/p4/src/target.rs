@@ -1,7 +1,9 @@
-//! The interface to a programmable switch: tables, multicast groups and counters, by the names of the P4 program.
+//! The interface to a programmable switch: tables, multicast groups and counters, by the names of the P4
+//! program.
 //!
-//! P4Runtime and BFRuntime implement it, and everything above it is the same for both. A name is the last component of
-//! the program's (`jobs` of `SumacIngress.admission.jobs`). Values fit 64 bits; their widths are the program's.
+//! P4Runtime and BFRuntime implement it, and everything above it is the same for both. A name is the last
+//! component of the program's (`jobs` of `SumacIngress.admission.jobs`). Values fit 64 bits; their widths are
+//! the program's.
 
 use std::{collections::BTreeMap, fmt, ops::Range};
 
@@ -21,7 +23,8 @@ pub trait Target: Send + Sync + 'static {
         self.binding().map(|binding| binding.instance)
     }
 
-    /// Applies updates in their order. When that fails, some of them may have been applied: read the tables again.
+    /// Applies updates in their order. When that fails, some of them may have been applied: read the tables
+    /// again.
     ///
     /// # Errors
     /// An insertion of what is there, or a change of what is not there, fails, as on the switch.
@@ -68,11 +71,11 @@ impl<T: Target + ?Sized> Target for Box<T> {
 /// The memory that a control plane writes, and since when no other has written it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// Names the memory of the program on the switch: another number means that its tables, counters and registers are as
-    /// after a start. It outlives a restart of the control plane.
+    /// Names the memory of the program on the switch: another number means that its tables, counters and
+    /// registers are as after a start. It outlives a restart of the control plane.
     pub instance: u64,
-    /// Increases when this process becomes the switch's primary, or binds to its program: another control plane may have
-    /// written in between.
+    /// Increases when this process becomes the switch's primary, or binds to its program: another control
+    /// plane may have written in between.
     pub session: u64,
 }
 
@@ -193,34 +196,40 @@ impl fmt::Display for Update {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SwitchError {
     #[error(
-        "cannot connect to the switch at {address}: {what}; is its server running, and is --switch-address right?"
+        "cannot connect to the switch at {address}: {what}; is its server running, and is --switch-address \
+        right?"
     )]
     Connect { address: String, what: String },
     #[error(
-        "the switch at {address} has another primary control plane for device {device}: stop that one, or give this one \
-         another --device-id"
+        "the switch at {address} has another primary control plane for device {device}: stop that one, or \
+        give this one another --device-id"
     )]
     NotPrimary { address: String, device: u64 },
     #[error(
-        "another control plane is bound to program `{program}` of the switch at {address} ({what}): stop that one first"
+        "another control plane is bound to program `{program}` of the switch at {address} ({what}): stop \
+        that one first"
     )]
     Bound { address: String, program: String, what: String },
     #[error("the switch at {address} is not ready: {what}")]
     Away { address: String, what: String },
     #[error(
-        "the switch refuses the program of {file}: {what}; compile it for this switch with the compiler of its release"
+        "the switch refuses the program of {file}: {what}; compile it for this switch with the compiler of \
+        its release"
     )]
     PipelineRefused { file: String, what: String },
     #[error(
-        "table `{table}` of the switch is full ({what}): run fewer or smaller jobs, or compile the program with larger sizes"
+        "table `{table}` of the switch is full ({what}): run fewer or smaller jobs, or compile the program \
+        with larger sizes"
     )]
     TableFull { table: String, what: String },
     #[error(
-        "the switch's program has no {kind} `{name}`: load the program of this release (p4/ of the same version)"
+        "the switch's program has no {kind} `{name}`: load the program of this release (p4/ of the same \
+        version)"
     )]
     Unknown { kind: &'static str, name: String },
     #[error(
-        "field `{field}` of table `{table}`: {what}; load the program of this release (p4/ of the same version)"
+        "field `{field}` of table `{table}`: {what}; load the program of this release (p4/ of the same \
+        version)"
     )]
     Field { table: String, field: String, what: String },
     #[error("{doing}: the switch answers {what}")]

@@ -83,8 +83,8 @@ impl Wiring {
             let pipe = port.number >> PORT_BITS;
             if program.slots_pipes.contains(&pipe) {
                 return Err(failed(format!(
-                    "port {} is of pipe {pipe}, which has the program's slots and whose ports are in loopback: use a port of \
-                     another pipe",
+                    "port {} is of pipe {pipe}, which has the program's slots and whose ports are in \
+                    loopback: use a port of another pipe",
                     port.number
                 )));
             }

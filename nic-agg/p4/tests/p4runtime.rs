@@ -62,13 +62,15 @@ fn entries_groups_and_counters_of_the_model() {
 
     let refused = write(Change::Insert, std::slice::from_ref(&moved)).unwrap_err();
     assert!(
-        matches!(&refused, SwitchError::Refused { doing, what } if doing.contains("`hosts`") && what.contains("exists")),
+        matches!(&refused, SwitchError::Refused { doing, what } if doing.contains(
+            "`hosts`") && what.contains("exists")),
         "{refused}"
     );
     let refused = write(Change::Insert, &[Entry::new("nothing", "forward")]).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the switch's program has no table `nothing`: load the program of this release (p4/ of the same version)"
+        "the switch's program has no table `nothing`: load the program of this release (p4/ of the same \
+        version)"
     );
     let refused = write(Change::Insert, &[host(1, 1).exact("ip", 1_u64)]).unwrap_err();
     assert!(refused.to_string().contains("no key field `ip` of table `hosts`"), "{refused}");

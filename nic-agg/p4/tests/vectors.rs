@@ -1,5 +1,6 @@
-//! The conformance vectors on the P4 program, run by the behavioural model: frames through its ports, and after each the counter, all that
-//! left, and the registers of the slot. And what the vectors do not have: time, ARP and ICMP.
+//! The conformance vectors on the P4 program, run by the behavioural model: frames through its ports, and
+//! after each the counter, all that left, and the registers of the slot. And what the vectors do not have:
+//! time, ARP and ICMP.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod model;
@@ -53,7 +54,8 @@ fn random_packets_with_a_round_after_an_overflow() {
 #[test]
 fn the_table_of_cases() {
     with_program("the_table_of_cases", |program| {
-        let parts = cases::all(false);
+        let mut parts = cases::all(false);
+        parts.retain(|(_, steps)| !cases::has_partial_sums(steps));
         let mut model = Model::start(PORTS);
         // All have the same job.
         let mut run = Run::new(&mut model, program, &parts[0].0);
@@ -66,7 +68,8 @@ fn the_table_of_cases() {
     });
 }
 
-/// A switch may drop a contribution between two turns for its blocks. The register is set here as that leaves it.
+/// A switch may drop a contribution between two turns for its blocks. The register is set here as that leaves
+/// it.
 #[test]
 fn a_chunk_without_all_blocks_of_a_contribution_does_not_leave() {
     with_program("a_chunk_without_all_blocks_of_a_contribution_does_not_leave", |program| {

@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 
 use sumac_agg::local::{self, Question};
+use sumac_wire::DEFAULT_CONTROL_PORT;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -12,13 +13,13 @@ Examples:
 
 /// Show racks, parameter hosts and jobs of the control plane that `sumac-agg serve` runs here
 ///
-/// What its aggregator holds is shown by `sumac-agg status`. A rack's control plane has nothing to show: it is the root
-/// that decides.
+/// `sumac-agg status` shows the aggregator's slots and jobs. A rack's control plane relays its workers to a
+/// root, and has no jobs of its own to show.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The TCP port that it listens on
-    #[arg(long, value_name = "PORT", default_value_t = 48600)]
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_CONTROL_PORT)]
     port: u16,
     /// Print one JSON object
     #[arg(long)]

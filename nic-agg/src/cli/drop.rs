@@ -19,8 +19,8 @@ Examples:
 
 /// Drop frames intentionally, to test the effect of loss
 ///
-/// Frames of jobs only, each by its own random number: those that arrive, and those that leave. Each worker's copy of a
-/// result counts by itself.
+/// Frames of jobs only, each by its own random number: those that arrive, and those that leave. Each worker's
+/// copy of a result counts by itself.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -38,7 +38,8 @@ pub fn completions(args: &CompletionsArgs, mut command: Command) -> anyhow::Resu
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "sumac-agg", &mut script);
     let mut script = String::from_utf8(script).context("reading the generated script")?;
-    // clap_complete 4.6 writes a hyphen in a program's name in two ways, so that bash finds no option of a verb.
+    // clap_complete 4.6 writes a hyphen in a program's name in two ways, so that bash finds no option of a
+    // verb.
     if args.shell == Shell::Bash {
         script = script.replace("sumac__subcmd__agg", "sumac__agg");
     }

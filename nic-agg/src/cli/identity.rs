@@ -29,8 +29,8 @@ impl StateDir {
         })
     }
 
-    /// Lets root continue as the user that has the directory: what it makes there belongs to `sumac-agg serve`, which may
-    /// run as that user.
+    /// Lets root continue as the user that has the directory: what it makes there belongs to `sumac-agg
+    /// serve`, which may run as that user.
     pub fn act_as_owner(&self) -> anyhow::Result<()> {
         let path = self.path();
         let Ok(directory) = fs::metadata(&path) else { return Ok(()) };
@@ -61,13 +61,15 @@ impl StateDir {
 /// The site's own certificate.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TlsFiles {
-    /// The site's certificate for this aggregator, PEM; without it a self-signed one is made in the state directory
+    /// The site's certificate for this aggregator, PEM; without it a self-signed one is made in the state
+    /// directory
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Its private key, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// The authorities that sign the certificates of workers, racks and parameter hosts, PEM: those without one are refused
+    /// The authorities that sign the certificates of workers, racks and parameter hosts, PEM: those without
+    /// one are refused
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
 }

@@ -81,14 +81,15 @@ struct AddArgs {
     /// The job's incarnation, later than the last one of the number; by default the one after that
     #[arg(long, value_name = "N")]
     epoch: Option<u16>,
-    /// Slots of each of the job's lanes, a power of two; of a dynamic job, those of each shard that it may take [default:
-    /// 512, or all]
+    /// Slots of each of the job's lanes, a power of two; of a dynamic job, those of each shard that it may
+    /// take [default: 512, or all]
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
     /// Share slots with other jobs, and have sums completed at parameter hosts (ATP)
     #[arg(long, requires = "hosts", conflicts_with_all = ["lanes", "no_reassignment"])]
     dynamic: bool,
-    /// A parameter host's address and, if not the base port, UDP port: shard s is that of the s-th of N, modulo N
+    /// A parameter host's address and, if not the base port, UDP port: shard s is that of the s-th of N,
+    /// modulo N
     #[arg(long = "host", value_name = "IP[:PORT]", requires = "dynamic", value_parser = endpoint)]
     hosts: Vec<SocketAddrV4>,
     /// Lanes: each a stream of its own, with slots of its own
@@ -193,7 +194,8 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     if args.json {
         let first_slot = (!args.dynamic).then_some(first);
         return print_json(&serde_json::json!({
-            "job": args.job, "epoch": epoch, "is_dynamic": args.dynamic, "first_slot": first_slot, "slots": slots,
+            "job": args.job,
+                "epoch": epoch, "is_dynamic": args.dynamic, "first_slot": first_slot, "slots": slots,
             "group": placed.group, "is_copied": placed.is_copied,
         }));
     }

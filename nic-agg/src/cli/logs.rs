@@ -6,7 +6,8 @@ use super::options::PinRoot;
 
 /// Follow the programs' messages: rejected jobs, bursts of bad tokens
 ///
-/// They go to standard error. Several readers share the log, among them `sumac-agg serve`: each message reaches one.
+/// They go to standard error. Several readers share the log, among them `sumac-agg serve`: each message
+/// reaches one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  sumac-agg logs")]
 pub struct Args {

@@ -10,6 +10,7 @@ mod job;
 mod logs;
 mod metrics;
 mod options;
+mod ping;
 mod serve;
 mod status;
 mod token;
@@ -30,6 +31,7 @@ Examples:
   sumac-agg status                        interfaces, jobs, counters
   sumac-agg top                           jobs, rates and stragglers, live
   sumac-agg control                       racks, parameter hosts and jobs of the control plane
+  sumac-agg ping                          whether the control plane answers, for health probes
   sumac-agg detach                        detach the programs; jobs keep their slots
   sumac-agg detach --all                  remove everything
 
@@ -43,8 +45,8 @@ Exit codes:
 
 /// In-network gradient aggregation: the aggregator's side.
 ///
-/// XDP programs on the interfaces of this machine add the gradients of all workers and send the sum back. They need no
-/// process of their own; remote daemons open their jobs by `serve`.
+/// XDP programs on the interfaces of this machine add the gradients of all workers and send the sum back.
+/// They need no process of their own; remote daemons open their jobs by `serve`.
 #[derive(Debug, Parser)]
 #[command(name = "sumac-agg", version, after_help = HELP)]
 struct Cli {
@@ -60,6 +62,7 @@ enum Verb {
     Status(status::Args),
     Top(top::Args),
     Control(control::Args),
+    Ping(ping::Args),
     Job(job::Args),
     Drop(drop::Args),
     Serve(serve::Args),
@@ -91,6 +94,7 @@ pub fn main() -> ExitCode {
         Verb::Status(args) => status::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Control(args) => control::run(&args),
+        Verb::Ping(args) => ping::run(&args),
         Verb::Job(args) => job::run(&args),
         Verb::Drop(args) => drop::run(&args),
         Verb::Serve(args) => serve::run(&args),

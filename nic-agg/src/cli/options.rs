@@ -23,10 +23,13 @@ pub struct Target {
     #[command(flatten)]
     pub pins: PinRoot,
     /// The aggregator of `sumac-agg serve --plane host` on this UDP port, in place of the attached one
-    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "48700", conflicts_with = "pin_root")]
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "48700",
+        conflicts_with = "pin_root")]
     pub host: Option<u16>,
-    /// The switch of `sumac-agg serve --plane p4runtime` or bfrt with this UDP port, in place of the attached aggregator
-    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "48700", conflicts_with_all = ["pin_root", "host"])]
+    /// The switch of `sumac-agg serve --plane p4runtime` or bfrt with this UDP port, in place of the attached
+    /// aggregator
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "48700",
+        conflicts_with_all = ["pin_root", "host"])]
     pub switch: Option<u16>,
 }
 

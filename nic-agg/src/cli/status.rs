@@ -52,7 +52,8 @@ pub fn status_json(target: &Target) -> anyhow::Result<Value> {
     }
 }
 
-/// Returns the status of the attached aggregator, with the names of jobs; with their rates, it takes a moment.
+/// Returns the status of the attached aggregator, with the names of jobs; with their rates, it takes a
+/// moment.
 fn ebpf_status(target: &Target, rates: bool) -> anyhow::Result<Status> {
     let aggregator = Aggregator::open(&target.pins.pin_root)?;
     let mut status = if rates { with_rates(|| aggregator.status())? } else { aggregator.status()? };
@@ -61,7 +62,8 @@ fn ebpf_status(target: &Target, rates: bool) -> anyhow::Result<Status> {
     Ok(status)
 }
 
-/// Returns what `sumac-agg serve` knows about the jobs if it opened them: their names, or the reasons for their slots.
+/// Returns what `sumac-agg serve` knows about the jobs if it opened them: their names, or the reasons for
+/// their slots.
 fn notes(aggregator: &Aggregator, question: &Question) -> BTreeMap<u16, String> {
     let answer = local::ask(&local::ebpf_name(aggregator.pins()), question);
     let notes = answer.map(|json| serde_json::from_str(&json));

@@ -17,14 +17,15 @@ Examples:
 
 /// Print the join token: the fingerprint of this aggregator's certificate, with a secret
 ///
-/// Whoever has it can join jobs (with --racks: offer a rack or parameter host), so keep it as the secret that it
-/// contains. Key and secrets are made at the first call, or by `sumac-agg serve`, in the state directory.
+/// Whoever has it can join jobs (with --racks: offer a rack or parameter host), so keep it as the secret that
+/// it contains. Key and secrets are made at the first call, or by `sumac-agg serve`, in the state directory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     state: StateDir,
-    /// The secret that `sumac-agg serve` was given for the job, or its racks; the state directory's own unless given
+    /// The secret that `sumac-agg serve` was given for the job, or its racks; the state directory's own
+    /// unless given
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// The secret of racks and parameter hosts, not that of jobs

@@ -7,7 +7,7 @@ use sumac_agg::local::{self, Question};
 use sumac_agg_job::status::job::STRAGGLER_RATIO;
 use sumac_loader::chain;
 use sumac_top::{Cell, Column, Sample, Source, Table, Unit, counters::Pair, keys};
-use sumac_wire::{Reason, header::ELEMENT_LEN};
+use sumac_wire::{DEFAULT_CONTROL_PORT, Reason, header::ELEMENT_LEN};
 
 use super::{options::Target, status::status_json};
 
@@ -30,7 +30,7 @@ pub struct Args {
     #[command(flatten)]
     target: Target,
     /// The TCP port of the control plane whose jobs are shown, too
-    #[arg(long, value_name = "PORT", default_value_t = 48600)]
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_CONTROL_PORT)]
     control_port: u16,
 }
 
@@ -220,11 +220,13 @@ mod tests {
 
     fn status(last: [u64; 2]) -> Value {
         let worker = |rank: usize| {
-            json!({ "rank": rank, "ip": "10.0.0.1", "added": last[0] + last[1], "last": last[rank], "duplicates": 0, "replies": 0,
+            json!({ "rank": rank, "ip": "10.0.0.1",
+                "added": last[0] + last[1], "last": last[rank], "duplicates": 0, "replies": 0,
                 "late_sum_ns": last[rank] * 1000, "late_chunks": last[rank], "late_max_ns": 9000 })
         };
         json!({
-            "plane": "ebpf", "slots": 512, "slots_used": 128, "shards": 2, "dynamic": { "slots": 64, "held": 3 }, "drops": [],
+            "plane": "ebpf", "slots": 512,
+                "slots_used": 128, "shards": 2, "dynamic": { "slots": 64, "held": 3 }, "drops": [],
             "ports": [{ "interface": "eth1", "mode": "generic" }, { "interface": "eth2", "mode": null }],
             "jobs": [{ "job": 3, "epoch": 1, "name": null, "is_dynamic": false, "slots": 128, "elements": 256,
                 "counters": { "added": last[0], "bad_token": last[1] }, "aggregation": { "buckets": [] },

@@ -17,8 +17,8 @@ pub enum AddJobError {
     #[error("no {slots} free slots in a row in the pool of {pool}: remove jobs, or attach with more --slots")]
     PoolFull { slots: u32, pool: u32 },
     #[error(
-        "chunks of {elements} elements: the kernel does not copy results of more than {PAGE_ELEMENTS} to several \
-         interfaces; ask for shorter chunks, or put all workers behind one"
+        "chunks of {elements} elements: the kernel does not copy results of more than {PAGE_ELEMENTS} to \
+        several interfaces; ask for shorter chunks, or put all workers behind one"
     )]
     Copies { elements: u16 },
     #[error("chunks of {elements} elements need an MTU of {needed}, but {interface} has {mtu}")]
@@ -29,15 +29,16 @@ pub enum AddJobError {
     )]
     NoPort { rank: usize, ip: Ipv4Addr, ifindex: u32 },
     #[error(
-        "the root or parameter host {ip} is behind interface {ifindex}, where the aggregator is not attached and would not \
-         receive its results; attach it there too: sumac-agg attach IFACE... UPLINK"
+        "the root or parameter host {ip} is behind interface {ifindex}, where the aggregator is not attached \
+        and would not receive its results; attach it there too: sumac-agg attach IFACE... UPLINK"
     )]
     NoUplink { ip: Ipv4Addr, ifindex: u32 },
     #[error("job {job} keeps its slots: rank {rank} has contributed already")]
     Held { job: u16, rank: u16 },
     #[error(
-        "{world} workers, with {shared} interfaces that several share and {own} of a single one: workers and shared \
-         interfaces together must be at most {MAX_WORKERS}; divide the job into racks, or give workers interfaces of their own"
+        "{world} workers, with {shared} interfaces that several share and {own} of a single one: workers and \
+        shared interfaces together must be at most {MAX_WORKERS}; divide the job into racks, or give workers \
+        interfaces of their own"
     )]
     Mixed { world: usize, shared: usize, own: usize },
     #[error(
@@ -45,8 +46,8 @@ pub enum AddJobError {
     )]
     NoneShared { group: Ipv4Addr },
     #[error(
-        "ranks {ranks:?} are behind the same interface and receive their results by one multicast group: they must have the \
-         same UDP port, and the same address of the aggregator on their side"
+        "ranks {ranks:?} are behind the same interface and receive their results by one multicast group: \
+        they must have the same UDP port, and the same address of the aggregator on their side"
     )]
     GroupPorts { ranks: [usize; 2] },
     #[error("{group} is no multicast address (224.0.0.0 to 239.255.255.255)")]

@@ -49,7 +49,8 @@ pub fn group(new: &NewJob, interfaces: &BTreeMap<u32, Vec<usize>>) -> Result<Opt
     Ok(Some(given.unwrap_or(chosen)))
 }
 
-/// Returns the addresses that the egress program writes into the copy for an interface that several workers share.
+/// Returns the addresses that the egress program writes into the copy for an interface that several workers
+/// share.
 pub fn group_entry(group: Ipv4Addr, member: &WorkerEntry) -> WorkerEntry {
     let [_, b, c, d] = group.octets();
     // RFC 1112, 6.4.

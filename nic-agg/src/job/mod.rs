@@ -23,8 +23,8 @@ pub use self::error::AddJobError;
 use self::fan_out::{group, group_entry, ranks_by_interface};
 use crate::tables::{TableError, Tables};
 
-/// The time for which a program that has read a job's entry may still use it. Programs run for microseconds, and only
-/// interrupts preempt them.
+/// The time for which a program that has read a job's entry may still use it. Programs run for microseconds,
+/// and only interrupts preempt them.
 const PROGRAM_TIMEOUT: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,8 @@ impl Placed {
     }
 }
 
-/// Returns the entry of a worker, root or parameter host, with the link-layer addresses of the next hop towards it.
+/// Returns the entry of a worker, root or parameter host, with the link-layer addresses of the next hop
+/// towards it.
 pub fn worker_entry(to: SocketAddrV4, neighbour: &Neighbour) -> WorkerEntry {
     WorkerEntry {
         aggregator_ip: neighbour.src_ip.to_bits(),
@@ -117,8 +118,9 @@ fn first_gap(slots: u32, pool: u32, jobs: &[(u16, JobEntry)]) -> Option<u32> {
     iter::once(0).chain(ends).filter(is_free).min()
 }
 
-/// Removes a job, whose slots are free from now on. Returns whether it was there. Its entry and its workers' stay, inactive:
-/// the epoch may not be used again while slots hold it, and workers that still send are answered.
+/// Removes a job, whose slots are free from now on. Returns whether it was there. Its entry and its workers'
+/// stay, inactive: the epoch may not be used again while slots hold it, and workers that still send are
+/// answered.
 pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
     let entry = entry(tables, job)?;
     if entry.flags & job_flag::ACTIVE == 0 {
@@ -130,7 +132,8 @@ pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
     Ok(true)
 }
 
-/// Reduces a job to the first of its slots, `lane_slots` in each lane, before any of its workers has contributed.
+/// Reduces a job to the first of its slots, `lane_slots` in each lane, before any of its workers has
+/// contributed.
 pub fn resize(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), AddJobError> {
     let entry = entry(tables, job)?;
     let resized = resized(job, &entry, lane_slots)?;
@@ -156,8 +159,8 @@ fn resize_inactive(
     Ok(activate(tables, job, resized)?)
 }
 
-/// Writes an entry in two steps: the kernel copies it word by word, and a program that reads half of it must find it
-/// inactive.
+/// Writes an entry in two steps: the kernel copies it word by word, and a program that reads half of it must
+/// find it inactive.
 fn activate(tables: &mut Tables, job: u16, entry: JobEntry) -> Result<(), TableError> {
     tables.entries.set(job.into(), &inactive(entry))?;
     tables.entries.set(job.into(), &entry)
@@ -177,7 +180,8 @@ fn contributor(tables: &Tables, job: u16, world: u16) -> Result<Option<u16>, Tab
     Ok(None)
 }
 
-/// Sets each lane's next chunk: its slots take their first two chunks by number, and the next ones by order of completion.
+/// Sets each lane's next chunk: its slots take their first two chunks by number, and the next ones by order
+/// of completion.
 fn reset_lanes(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), TableError> {
     let first = lane_slots.wrapping_mul(2);
     (0..MAX_LANES as u16).try_for_each(|lane| tables.lanes.set(lane_index(job, lane), &first))

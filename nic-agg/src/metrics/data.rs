@@ -1,6 +1,6 @@
 //! The metrics of the data plane, of any kind, from its status.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::LazyLock};
 
 use sumac_metrics::{Description, Encoder, Group, Histogram, Metric, Unit};
 use sumac_udp::Counts;
@@ -157,30 +157,8 @@ const JOB_DROPS: Group<(f64, u64)> = Group {
     ],
 };
 
-const WORKERS: Group<WorkerStatus> = Group {
-    labels: &["job_name", "job_number", "rank"],
-    metrics: &[
-        Metric::counter(
-            "sumac_aggregator_worker_contributions",
-            Unit::None,
-            "Contributions that were added",
-            |it| it.added,
-        ),
-        Metric::counter(
-            "sumac_aggregator_worker_contributions_last",
-            Unit::None,
-            "Contributions that were the last of their chunk: the others waited for this worker",
-            |it| it.last,
-        ),
-        Metric::counter(
-            "sumac_aggregator_worker_duplicates",
-            Unit::None,
-            "Contributions that had been added before",
-            |it| it.duplicates,
-        ),
-        Metric::counter("sumac_aggregator_worker_replies", Unit::None, "Results sent again", |it| it.replies),
-    ],
-};
+static WORKERS: LazyLock<Group<WorkerStatus>> =
+    LazyLock::new(|| Group::declared(LATENESS.labels, WorkerStatus::DECLARED));
 
 const LATENESS: Group<LateStatus> = Group {
     labels: &["job_name", "job_number", "rank"],
@@ -274,7 +252,8 @@ fn encode_jobs(
     LATENESS.encode(encoder, &late.collect::<Vec<_>>())
 }
 
-/// Returns a series for each reason, also those that were never counted: a rate needs a counter's first value.
+/// Returns a series for each reason, also those that were never counted: a rate needs a counter's first
+/// value.
 fn by_reason(labels: &[String], counters: &BTreeMap<&'static str, u64>) -> Vec<(Vec<String>, u64)> {
     let count = |reason: &Reason| counters.get(reason.name()).copied().unwrap_or(0);
     let series = |reason: &Reason| ([labels, &[reason.name().to_owned()]].concat(), count(reason));

@@ -68,7 +68,8 @@ fn write_overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
     for rule in &status.drops {
         writeln!(
             out,
-            "INTENTIONAL DROPS: {} % of arriving frames, {} % of leaving frames, of jobs {} to {}, present or future",
+            "INTENTIONAL DROPS: {} % of arriving frames, {} % of leaving frames, of jobs {} to {}, present \
+            or future",
             rule.up_percent, rule.down_percent, rule.first_job, rule.last_job
         )?;
     }
@@ -91,7 +92,8 @@ fn write_overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
         let Counts { received, sent, batches_received, batches_sent } = counts;
         writeln!(
             out,
-            "socket   UDP port {port}: {received} packets in {batches_received} messages received, {sent} in {batches_sent} sent"
+            "socket   UDP port {port}: {received} packets in {batches_received} messages received, {sent} in \
+            {batches_sent} sent"
         )?;
     }
     if status.ports.is_empty() && status.plane == PlaneKind::Ebpf {

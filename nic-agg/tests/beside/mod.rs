@@ -1,4 +1,5 @@
-//! An aggregator beside a second `serve`, another release's maps, a mount namespace of its own, other users and signals.
+//! An aggregator beside a second `serve`, another release's maps, a mount namespace of its own, other users
+//! and signals.
 
 use std::{
     fs,

@@ -1,7 +1,8 @@
-//! Failing system calls and kill -9 at every step of the commands, by strace: what follows is the former state or the new.
+//! Failing system calls and kill -9 at every step of the commands, by strace: what follows is the former
+//! state or the new.
 //!
-//! Every seventeenth of the steps that change something is tried, and all of them with `SUMAC_FAULTS=all` in the environment, or the
-//! fourth of twenty parts with `3/20`.
+//! Every seventeenth of the steps that change something is tried, and all of them with `SUMAC_FAULTS=all` in
+//! the environment, or the fourth of twenty parts with `3/20`.
 
 mod trace;
 
@@ -134,7 +135,8 @@ fn a_first_attachment_that_fails_or_is_killed_leaves_nothing() {
     }
 }
 
-/// Changes an attachment, from one command line to another, with a fault at each step: it is the former or the new one.
+/// Changes an attachment, from one command line to another, with a fault at each step: it is the former or
+/// the new one.
 fn assert_old_or_new(from: &str, to: &str, is_new: impl Fn(&Seen, &Seen) -> bool) {
     let shell = Shell::widened();
     shell.done(from);

@@ -45,7 +45,8 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// Runs a program once without a fault, in a namespace, with the arguments of `line` and a directory for pins.
+    /// Runs a program once without a fault, in a namespace, with the arguments of `line` and a directory for
+    /// pins.
     pub fn new(namespace: &str, program: &str, line: &str, pins: &str) -> Traced {
         let net = format!("--net=/run/netns/{namespace}");
         let words = ["nsenter", &net, program].into_iter().chain(line.split(' ')).chain(["--pin-root", pins]);
@@ -68,7 +69,8 @@ impl Traced {
         Traced { steps, ..traced }
     }
 
-    /// Returns the faults to try: every seventeenth step that changes something, each with one kind; a few of those that look.
+    /// Returns the faults to try: every seventeenth step that changes something, each with one kind; a few of
+    /// those that look.
     pub fn faults(&self) -> Vec<(Step, Fault)> {
         let is_looking = |step: &Step| LOOKING.iter().any(|name| step.text.contains(name));
         let (looking, changing): (Vec<_>, Vec<_>) = self.steps.iter().cloned().partition(is_looking);
@@ -106,7 +108,8 @@ impl Traced {
     }
 }
 
-/// Returns the part of all faults that the environment asks for: `SUMAC_FAULTS=all`, or `3/20` for the fourth of twenty.
+/// Returns the part of all faults that the environment asks for: `SUMAC_FAULTS=all`, or `3/20` for the fourth
+/// of twenty.
 fn part() -> Option<(usize, usize)> {
     let value = std::env::var("SUMAC_FAULTS").ok()?;
     if value == "all" {

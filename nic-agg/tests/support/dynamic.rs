@@ -14,8 +14,6 @@ use super::{AGGREGATOR, AGGREGATOR_MAC, frames::value, job_of, result_token, wit
 
 /// DSCP and ECN of frames that routers may mark.
 pub const ECT: u8 = 0x2a;
-/// DSCP and ECN of a frame that a router has marked.
-pub const CE: u8 = 0x2b;
 /// Slots of each shard that the jobs here may take.
 pub const SLOTS: u32 = 16;
 

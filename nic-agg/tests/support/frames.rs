@@ -8,13 +8,12 @@ use sumac_wire::{
     frame::{self, Endpoints, Frame, OVERHEAD, Parsed, Ports},
     header::{HEADER_LEN, flag},
     tables::job_flag,
-    tos::ECN_MASK,
 };
 
 use super::AGGREGATOR_MAC;
 
-/// Returns the value that `rank` contributes to element `i` of chunk `seq`. Sums of 32 stay within an i32, and each bit of
-/// the value depends on all three.
+/// Returns the value that `rank` contributes to element `i` of chunk `seq`. Sums of 32 stay within an i32,
+/// and each bit of the value depends on all three.
 pub fn value(rank: usize, seq: u32, i: usize) -> i32 {
     let mixed = (rank as u32 + 1).wrapping_mul(0x9e37_79b9)
         ^ seq.wrapping_mul(0x85eb_ca6b)
@@ -92,15 +91,6 @@ pub fn emit(job: &NewJob, rank: usize, payload: &[u8]) -> Vec<u8> {
     bytes.extend(payload);
     frame::emit(&mut bytes, &to, payload.len(), job.entry.flags & job_flag::CHECKSUM != 0).unwrap();
     bytes
-}
-
-/// Sets the ECN bits of an untagged frame, as a router does.
-pub fn with_ecn(mut frame: Vec<u8>, ecn: u8) -> Vec<u8> {
-    frame[15] = frame[15] & !ECN_MASK | ecn;
-    frame[24..26].fill(0);
-    let sum = checksum::fold(checksum::add(0, &frame[14..34]));
-    frame[24..26].copy_from_slice(&(!sum).to_ne_bytes());
-    frame
 }
 
 /// Puts an 802.1Q tag into a frame.

@@ -72,7 +72,8 @@ fn sent_again(congestion_control: bool) -> u64 {
         let injected = sumac.lab().injected().unwrap();
         let dropped = injected.up.overflowed + injected.down.overflowed;
         println!(
-            "congestion control {congestion_control}: {resent} of {chunks} chunks sent again, {dropped} dropped"
+            "congestion control {congestion_control}: {resent} of {chunks} chunks sent again, {dropped} \
+            dropped"
         );
         again = resent * 100 / chunks;
         crews.into_iter().for_each(Crew::leave);

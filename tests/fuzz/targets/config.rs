@@ -8,13 +8,13 @@ use sumac_fuzz::edited;
 use crate::fuzz;
 
 const EXAMPLES: &[&str] = &[
-    "aggregator = \"10.0.0.1:48600\"\nsecret = \"x\"\nsocket_mode = \"0660\"\ncpus = [0, 1]\nslots = 64\nelements = 352\n\
-     scale = 1e8\nmemory_mib = 64\nbuffers_mib = 50\njoin_timeout_s = 2.5\nseccomp = false\n\
-     [control_planes.east]\naddress = \"east.example:48600\"\nsecret_file = \"/e\"\n\
-     [[allow]]\nusers = [\"alice\", 1001]\ngroups = [\"ml\"]\njobs = [\"{user}:*\"]\n",
-    "aggregator = \"h:1\"\nbackend = \"xdp\"\ninterface = \"eth0\"\nqueues = [0, 2]\nshards = 2\nbase_port = 48700\n\
-     allow_uids = [1000]\nsocket_group = \"ml\"\naddress = \"10.0.0.2\"\npin_root = \"/p\"\n\
-     [parameter_host]\ncontrol = \"10.0.0.1:48600\"\nname = \"p\"\nsecret = \"y\"\n",
+    "aggregator = \"10.0.0.1:48600\"\nsecret = \"x\"\nsocket_mode = \"0660\"\ncpus = [0, 1]\nslots = \
+    64\nelements = 352\nscale = 1e8\nmemory_mib = 64\nbuffers_mib = 50\njoin_timeout_s = 2.5\nseccomp = \
+    false\n[control_planes.east]\naddress = \"east.example:48600\"\nsecret_file = \"/e\"\n[[allow]]\nusers = \
+    [\"alice\", 1001]\ngroups = [\"ml\"]\njobs = [\"{user}:*\"]\n",
+    "aggregator = \"h:1\"\nbackend = \"xdp\"\ninterface = \"eth0\"\nqueues = [0, 2]\nshards = 2\nbase_port = \
+    48700\nallow_uids = [1000]\nsocket_group = \"ml\"\naddress = \"10.0.0.2\"\npin_root = \
+    \"/p\"\n[parameter_host]\ncontrol = \"10.0.0.1:48600\"\nname = \"p\"\nsecret = \"y\"\n",
 ];
 
 /// A stale example would leave the target with texts that are refused at once.

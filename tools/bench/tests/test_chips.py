@@ -16,7 +16,8 @@ DOCS = HERE.parents[1] / "docs"
 SHARE = {"used": 3, "all": 12}
 PROGRAM = {
     "program": "x", "pipeline": "front", "chip": "Tofino 1", **dict.fromkeys(chips.SHARES, SHARE),
-    "by_stage": [{"number": 0, "sram": 6, "tcam": 1, "salus": 2, "tables": ["Ingress.hosts", "Ingress.jobs"]}],
+    "by_stage": [{"number": 0, "sram": 6, "tcam": 1, "salus": 2,
+                  "tables": ["Ingress.hosts", "Ingress.jobs"]}],
 }
 
 

@@ -18,7 +18,9 @@ import render
 from results import Results, ideal_rate
 
 
-def row(library: str, median: float, efficiency: Optional[float] = None, verified: bool = True) -> dict[str, Any]:
+def row(
+    library: str, median: float, efficiency: Optional[float] = None, verified: bool = True
+) -> dict[str, Any]:
     times = {"median": median, "min": median, "max": median * 1.1, "p99": median * 1.1}
     row = {
         "library": library, "path": "a path", "outcome": "measured", "tat_s": times, "ratio": 1.0,
@@ -60,7 +62,9 @@ class Builds(WithFolder):
 
 class Goals(WithFolder):
     def test_speed_is_relative_to_the_same_lab(self) -> None:
-        results = self.write(n4_1500=case(row("Sumac XDP", 0.25), row("Gloo (PyTorch 1)", 0.5), row("Open MPI 4", 0.6)))
+        results = self.write(
+            n4_1500=case(row("Sumac XDP", 0.25), row("Gloo (PyTorch 1)", 0.5), row("Open MPI 4", 0.6))
+        )
         reached = goals.faster("n4-1500", "Gloo", 2)(results)
         self.assertEqual((reached.told, reached.good), ("2.00 x", True))
         self.assertFalse(goals.faster("n4-1500", "Gloo", 2.1)(results).good)
@@ -68,7 +72,9 @@ class Goals(WithFolder):
 
     def test_ahead_is_in_time_and_in_cpu_seconds(self) -> None:
         slower = row("Gloo", 0.5)
-        self.assertTrue(goals.ahead("a")(self.write(a=case(row("Sumac XDP", 0.4), slower, row("Open MPI", 0.6)))).good)
+        self.assertTrue(
+            goals.ahead("a")(self.write(a=case(row("Sumac XDP", 0.4), slower, row("Open MPI", 0.6)))).good
+        )
         costly = row("Sumac XDP", 0.4) | {"machine_cpu_s": 1.1}
         self.assertFalse(goals.ahead("b")(self.write(b=case(costly, slower, row("Open MPI", 0.6)))).good)
         self.assertIsNone(goals.ahead("c")(self.write(c=case(costly, slower))))
@@ -101,7 +107,9 @@ class Page(WithFolder):
 
     def test_a_library_without_numbers_has_a_row(self) -> None:
         missing = {"library": "Gloo", "path": "", "outcome": "missing", "install": "apt-get install x"}
-        self.assertIn("| small | Gloo | apt-get install x |", render.comparisons(self.write(small=case(missing))))
+        self.assertIn(
+            "| small | Gloo | apt-get install x |", render.comparisons(self.write(small=case(missing)))
+        )
 
     def test_figures_are_the_same_every_time(self) -> None:
         try:

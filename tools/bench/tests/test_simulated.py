@@ -21,7 +21,8 @@ from results import Results
 def report(columns: list[str], table: list[list[Any]], reached: bool = True) -> dict[str, Any]:
     target = {"what": "a thing", "wanted": "much", "measured": "more", "reached": reached}
     return {
-        "figure": "x", "title": "something", "command": "sumac-figures x", "lab": "A lab.", "columns": columns, "table": table,
+        "figure": "x", "title": "something", "command": "sumac-figures x", "lab": "A lab.",
+        "columns": columns, "table": table,
         "series": [{"name": "job", "step_s": 0.5, "values": [1.0, 2.0]}] * 4, "targets": [target],
     }
 
@@ -41,7 +42,9 @@ class Section(unittest.TestCase):
         self.assertEqual(simulated.page(self.write(), self.folder), "")
 
     def test_tables_and_targets_are_told(self) -> None:
-        results = self.write(traffic=report(["sums_are_made", "packets"], [["two levels", 1.0], ["nowhere", 6.0123]], False))
+        results = self.write(
+            traffic=report(["sums_are_made", "packets"], [["two levels", 1.0], ["nowhere", 6.0123]], False)
+        )
         page = simulated.page(results, self.folder)
         self.assertIn("| Section 5.2.2: a thing | much | more | **not reached** |", page)
         self.assertIn("| sums are made | packets |", page)
@@ -73,12 +76,16 @@ class Section(unittest.TestCase):
             import matplotlib.pyplot as pyplot
         except ImportError:
             self.skipTest("the figures need python3-matplotlib")
-        jobs = ["jobs", "hashed_gbps", "linear_gbps", "static_gbps", "hashed_collided_percent", "linear_collided_percent"]
+        jobs = ["jobs", "hashed_gbps", "linear_gbps", "static_gbps", "hashed_collided_percent",
+                "linear_collided_percent"]
         results = self.write(
-            fig14=report(jobs, [[1, 9.2, 9.2, 9.2, 0.0, 0.0], [8, 9.2, 5.0, 9.2, 0.0, 17.0]]), fig16=report(["case"], [])
+            fig14=report(jobs, [[1, 9.2, 9.2, 9.2, 0.0, 0.0], [8, 9.2, 5.0, 9.2, 0.0, 17.0]]),
+            fig16=report(["case"], []),
         )
         drawn = simulated.figures(results, pyplot)
-        self.assertEqual([name for name, figure in drawn.items() if figure], ["atp-fig14-jobs", "atp-fig16-neighbours"])
+        self.assertEqual(
+            [name for name, figure in drawn.items() if figure], ["atp-fig14-jobs", "atp-fig16-neighbours"]
+        )
         pyplot.close("all")
 
 

@@ -44,7 +44,8 @@ class Arithmetic(unittest.TestCase):
     def test_the_largest_value_of_a_packet_decides_for_all_of_it(self) -> None:
         blocks = fixedpoint.Arithmetic(2, 2)
         step = np.float32(2 / (2**31 - 1))
-        # 2^-30 is a little more than half a step beside 1, which is rounded up, and exact to a float by itself.
+        # 2^-30 is a little more than half a step beside 1, which is rounded up, and exact to a float by
+        # itself.
         total = blocks.total([np.float32([1, 2**-30, 2**-30, 0]), np.float32([0, 0, 2**-30, 2**-62])])
         np.testing.assert_array_equal(total, np.float32([1, step, 2**-29, 0]))
         self.assertFalse(blocks.total([np.zeros(3, np.float32)] * 2).any())
@@ -169,7 +170,8 @@ class Training(unittest.TestCase):
         barrier, results = processes.Barrier(WORLD), processes.Queue()
         memory = processes.RawArray("f", WORLD * 65 * 32)
         workers = [
-            processes.Process(target=work, args=(rank, options, barrier, memory, results)) for rank in range(WORLD)
+            processes.Process(target=work, args=(rank, options, barrier, memory, results))
+            for rank in range(WORLD)
         ]
         for worker in workers:
             worker.start()

@@ -33,20 +33,35 @@ class Page(HTMLParser):
                 self.links.append(value)
 
 
-@unittest.skipUnless(shutil.which("mdbook") and SCRIPT.exists(), "mdbook or its Mermaid is not installed: tools/setup.sh --book")
+@unittest.skipUnless(
+    shutil.which("mdbook") and SCRIPT.exists(),
+    "mdbook or its Mermaid is not installed: tools/setup.sh --book",
+)
 class Site(unittest.TestCase):
     def test_no_link_is_dead_and_diagrams_are_drawn(self) -> None:
         with tempfile.TemporaryDirectory() as name:
-            built = subprocess.run(["mdbook", "build", "--dest-dir", name, str(FOLDER)], stderr=subprocess.PIPE, text=True, check=True)
+            built = subprocess.run(["mdbook", "build", "--dest-dir", name, str(FOLDER)],
+                                   stderr=subprocess.PIPE, text=True, check=True)
             self.assertNotRegex(built.stderr, "WARN|ERROR")
             pages = {path.resolve(): Page(path.read_text()) for path in pathlib.Path(name).rglob("*.html")}
             self.assertGreater(len(pages), 15)
             diagrams = sum(path.read_text().count("```mermaid") for path in FOLDER.glob("*.md"))
-            self.assertEqual(sum(path.read_text().count('<pre class="mermaid">') for path in pages if path.name != "print.html"), diagrams)
+            self.assertEqual(
+                sum(
+                    path.read_text().count('<pre class="mermaid">')
+                    for path in pages
+                    if path.name != "print.html"
+                ),
+                diagrams,
+            )
             for path, page in pages.items():
                 for link in page.links:
                     # The page for unknown addresses has links from the site's root.
-                    if "://" not in link and not link.startswith(("data:", "mailto:")) and path.name != "404.html":
+                    if (
+                        "://" not in link
+                        and not link.startswith(("data:", "mailto:"))
+                        and path.name != "404.html"
+                    ):
                         self._check(path, link, pages)
 
     def _check(self, path: pathlib.Path, link: str, pages: dict[pathlib.Path, Page]) -> None:
@@ -59,7 +74,8 @@ class Site(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("rustdoc"), "rustdoc is not installed")
     def test_blocks_of_rust_compile(self) -> None:
-        ran = subprocess.run(["mdbook", "test", str(FOLDER)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        ran = subprocess.run(["mdbook", "test", str(FOLDER)], stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True, check=False)
         self.assertEqual(ran.returncode, 0, ran.stdout)
 
 

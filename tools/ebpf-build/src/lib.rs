@@ -36,8 +36,8 @@ pub enum BuildError {
     #[error("no eBPF crate at {path}: {source}")]
     NoCrate { path: PathBuf, source: io::Error },
     #[error(
-        "no compiler for eBPF: neither Debian's rustc-web with libstd-rust-web-dev-bpf nor rustup's nightly with \
-         rust-src; run `make setup`"
+        "no compiler for eBPF: neither Debian's rustc-web with libstd-rust-web-dev-bpf nor rustup's nightly \
+        with rust-src; run `make setup`"
     )]
     NoToolchain,
     #[error("bpf-linker is not on PATH; run `make setup`")]

@@ -1,9 +1,11 @@
 #!/usr/bin/python3
 """Times Gloo's allreduce (torch.distributed), one rank per process:
 
-  ip netns exec lab-w0 tools/figures/compare/gloo.py --rank 0 --world 4 --master 10.77.0.2 --interface net0 --elements 1000000
+  ip netns exec lab-w0 tools/figures/compare/gloo.py --rank 0 --world 4 --master 10.77.0.2 --interface net0
+  --elements 1000000
 
-Prints one line of JSON per rank. Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 3 PyTorch is missing.
+Prints one line of JSON per rank. Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 3 PyTorch is
+missing.
 """
 
 from __future__ import annotations

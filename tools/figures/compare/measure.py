@@ -1,6 +1,7 @@
 """Measures an allreduce, the same for every library.
 
-Whole numbers are summed, small enough for float32 to hold every sum exactly, so every element is checked on every rank.
+Whole numbers are summed, small enough for float32 to hold every sum exactly, so every element is checked on
+every rank.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Meter:
         self.machine = {"user": 0.0, "system": 0.0, "softirq": 0.0}
 
     def around(self, work: Callable[[], None]) -> tuple[float, float]:
-        """Does the work, adds up what it took, and gives begin and end by the clock that all processes share."""
+        """Does the work, adds up what it took, and gives begin and end by the clock that all processes
+        share."""
         process, machine = _process(), _machine()
         begin = time.monotonic()
         work()

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Times Open MPI's allreduce (mpi4py); mpi-run starts it on every rank.
 
-Prints one line of JSON per rank. Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 3 mpi4py is missing.
+Prints one line of JSON per rank. Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 3 mpi4py is
+missing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import measure
 
 def main() -> int:
     """Runs the command line; gives the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     measure.arguments(parser)
     options = parser.parse_args()
     try:

@@ -24,8 +24,8 @@ Examples:
   sumac-figures flood --workers 2 --elements 65536 --iterations 300
   sumac-figures flood --connections 10 --backend udp --json
 
-Measures --iterations allreduces without and with the flood, --rounds times in turns. The flooding connections are of the
-trainers' own user, and wait for each reply before the next request.
+Measures --iterations allreduces without and with the flood, --rounds times in turns. The flooding
+connections are of the trainers' own user, and wait for each reply before the next request.
 Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 130 interrupted.";
 
 /// The time after which a flood's burst is over, and its daemon delays it.
@@ -192,7 +192,8 @@ impl fmt::Display for Report {
             let [median, p99, cpu] = [times.median, times.p99, *daemon_cpu].map(|seconds| seconds * 1e3);
             writeln!(
                 f,
-                "| {connections} | {median:.2} ms | {p99:.2} ms | {cpu:.2} ms | {busy:.2} | {replies_per_second:.0} |"
+                "| {connections} | {median:.2} ms | {p99:.2} ms | {cpu:.2} ms | {busy:.2} | \
+                {replies_per_second:.0} |"
             )?;
         }
         write!(f, "\nBeside the flood {ratio:.2} x the time without it.")

@@ -19,10 +19,11 @@ Examples:
   sumac-figures latency
   sumac-figures latency --workers 4 --mtu 9000 --backends xdp --json
 
-Each sum is timed by the worker whose packets leave last: they complete the sum, so that its parts have no wait for
-another worker. Parts: submit (the call, to the daemon's reading of the command), wake (to the data path's thread), send
-(to the first packets' leaving), network (to the wake-up for the last result: cables and aggregator), receive (to the
-result in memory), notify (to the client's knowing it, by its socket or by the completion word).
+Each sum is timed by the worker whose packets leave last: they complete the sum, so that its parts have no
+wait for another worker. Parts: submit (the call, to the daemon's reading of the command), wake (to the data
+path's thread), send (to the first packets' leaving), network (to the wake-up for the last result: cables
+and aggregator), receive (to the result in memory), notify (to the client's knowing it, by its socket or by
+the completion word).
 Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 130 interrupted.";
 
 /// The time after which a sum is given up.
@@ -270,7 +271,8 @@ impl fmt::Display for Report {
         }
         write!(
             f,
-            "last: of the worker whose packets left last; all: from the first worker's call to the last one's sum"
+            "last: of the worker whose packets left last; all: from the first worker's call to the last \
+            one's sum"
         )
     }
 }

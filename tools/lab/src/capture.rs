@@ -37,7 +37,8 @@ pub struct CaptureOptions {
     #[arg(long = "pcap", value_name = "DIR")]
     pub folder: Option<PathBuf>,
     /// Keep at most this many bytes of each frame: 128 have all headers. By default the whole frame
-    #[arg(long = "pcap-bytes", value_name = "BYTES", requires = "folder", value_parser = clap::value_parser!(u32).range(64..=65535))]
+    #[arg(long = "pcap-bytes", value_name = "BYTES", requires = "folder",
+        value_parser = clap::value_parser!(u32).range(64..=65535))]
     pub bytes: Option<u32>,
 }
 
@@ -129,8 +130,8 @@ mod tests {
 
     #[test]
     fn the_last_line_has_the_counts() {
-        let log = "Capturing on 'near'\nFile: -\nPackets captured: 14499\nPackets received/dropped on interface 'near': \
-                   14499/3 (pcap:3/dumpcap:0/flushed:0/ps_ifdrop:0) (100.0%)\n";
+        let log = "Capturing on 'near'\nFile: -\nPackets captured: 14499\nPackets received/dropped on \
+        interface 'near': 14499/3 (pcap:3/dumpcap:0/flushed:0/ps_ifdrop:0) (100.0%)\n";
         assert_eq!(counts(log), Some((14499, 3)));
         assert_eq!(counts("Capturing on 'near'\nFile: -\n"), None);
     }

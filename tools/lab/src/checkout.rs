@@ -24,7 +24,8 @@ pub fn script(name: &str) -> Result<PathBuf> {
     }
     let path = path.display();
     bail!(
-        "{path} is not there; run sumac-lab beside its checkout, or name the folder tools of one in SUMAC_TOOLS_DIR"
+        "{path} is not there; run sumac-lab beside its checkout, or name the folder tools of one in \
+        SUMAC_TOOLS_DIR"
     )
 }
 

@@ -48,9 +48,10 @@ Examples:
   sumac-lab chaos --kills 50
   sumac-lab chaos --mode dynamic --kills 500 --seed 7 --json
 
-Half of the kills are in a lab of XDP programs, half in one of host aggregators, both of two racks below a root.
-The seed decides which processes are killed and when they are restarted.
-Exit codes: 0 every operation was right or failed by name, and nothing is left; 1 otherwise; 2 wrong usage, 130 interrupted.";
+Half of the kills are in a lab of XDP programs, half in one of host aggregators, both of two racks below a
+root. The seed decides which processes are killed and when they are restarted.
+Exit codes: 0 every operation was right or failed by name, and nothing is left; 1 otherwise; 2 wrong usage,
+130 interrupted.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {

@@ -29,7 +29,8 @@ pub struct LabOptions {
     yields: bool,
     /// Parameter hosts of dynamic jobs, 1 to 4 and at most as many as queues, each a host of its own; by
     /// default 1
-    #[arg(long, value_name = "HOSTS", value_parser = value_parser!(u16).range(1..=i64::from(PARAMETER_HOSTS)))]
+    #[arg(long, value_name = "HOSTS",
+        value_parser = value_parser!(u16).range(1..=i64::from(PARAMETER_HOSTS)))]
     parameter_hosts: Option<u16>,
     /// Have the first workers be the parameter hosts too; with --racks the first ones beside the root
     #[arg(long)]
@@ -67,13 +68,14 @@ impl LabOptions {
         let beside = spec.root_ranks().len();
         if hosts > spec.queues {
             refuse(&format!(
-                "--parameter-hosts {hosts}: each sums for whole shards, and there is one for each queue: add --queues {hosts}"
+                "--parameter-hosts {hosts}: each sums for whole shards, and there is one for each queue: add \
+                --queues {hosts}"
             ));
         }
         if self.co_located && usize::from(hosts) > beside {
             refuse(&format!(
-                "--co-located: {hosts} parameter hosts, but {beside} workers on the only aggregator or the root \
-                 (--workers, --beside-root)"
+                "--co-located: {hosts} parameter hosts, but {beside} workers on the only aggregator or the \
+                root (--workers, --beside-root)"
             ));
         }
         spec
@@ -150,7 +152,8 @@ impl SumacArguments {
         let is_int16 = self.wire == WireFormat::Int16;
         if self.sumac.slots.is_some() || is_int16 || !self.sumac.drop.is_zero() || !self.sumac.stealing {
             refuse(
-                "--slots, --wire int16, --no-reassignment and --aggregator-drop are about aggregators, and a direct job has none",
+                "--slots, --wire int16, --no-reassignment and --aggregator-drop are about aggregators, and a \
+                direct job has none",
             );
         }
     }

@@ -23,7 +23,10 @@ impl Programs {
         let folder = candidates.into_iter().find(|folder| complete(folder));
         folder.map(|folder| Programs { folder }).with_context(|| {
             let searched = searched.join(", ");
-            format!("no sumac and sumac-agg in {searched}; run `make build`, or name their folder in SUMAC_BIN_DIR")
+            format!(
+                "no sumac and sumac-agg in {searched}; run `make build`, or name their folder in \
+            SUMAC_BIN_DIR"
+            )
         })
     }
 

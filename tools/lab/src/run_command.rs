@@ -27,7 +27,8 @@ Examples:
   sumac-lab run --workers 2 --elements 20000 --loss 1% --pcap captures
   sumac-lab run --mode dynamic --racks 2 --workers-per-rack 2 --beside-root 2
 
-Values come from --seed and are the same in every run; which frames the cables lose is not, as nftables takes no seed.
+Values come from --seed and are the same in every run; which frames the cables lose is not, as nftables
+takes no seed.
 Exit codes: 0 verified, 1 not verified or failed, 2 wrong usage, 130 interrupted.";
 
 #[derive(Debug, Args)]

@@ -204,7 +204,8 @@ impl LabSpec {
         let is_plain = parameter_hosts == 0 && queues == 1 && !self.has_cables();
         ensure!(
             self.topology != Topology::Loopback || is_plain,
-            "over loopback there are no cables, queues and hosts; leave out --rate, faults, --pcap, --queues and --mode dynamic"
+            "over loopback there are no cables, queues and hosts; leave out --rate, faults, --pcap, --queues \
+            and --mode dynamic"
         );
         if racks == 0 {
             ensure!(

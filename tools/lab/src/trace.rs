@@ -132,8 +132,8 @@ mod tests {
 
     #[test]
     fn reads_sent_packets() {
-        let text = "Inter-| Receive | Transmit\n face |bytes ...\n    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  \
-                    net0:100 22 0 0 0 0 0 0 900 77 0 0 0 0 0 0\n";
+        let text = "Inter-| Receive | Transmit\n face |bytes ...\n    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 \
+        15 16\n  net0:100 22 0 0 0 0 0 0 900 77 0 0 0 0 0 0\n";
         assert_eq!(parse(text, "net0"), Some(77));
         assert_eq!(parse(text, "net"), None);
     }

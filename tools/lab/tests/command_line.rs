@@ -1,14 +1,17 @@
 //! The program as a user calls it, on labs of its own.
 #![expect(clippy::unwrap_used, reason = "a test says why it failed by panicking")]
 
+#[path = "../../../tests/src/wait.rs"]
+mod wait;
+
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use sumac_lab::programs::Programs;
 use sumac_lab::record::Record;
+use wait::eventually;
 
 const SUMAC_LAB: &str = env!("CARGO_BIN_EXE_sumac-lab");
 
@@ -46,16 +49,8 @@ fn endless(name: &str) -> Child {
     run.args("--workers 2 --elements 100000 --iterations 1000000".split(' '));
     let child = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let running = || Record::load(name).is_ok_and(|record| record.processes.len() == 3);
-    wait(running, "the lab's programs");
+    eventually("the lab's programs", || running().then_some(()));
     child
-}
-
-fn wait(mut ready: impl FnMut() -> bool, what: &str) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !ready() {
-        assert!(Instant::now() < deadline, "waited for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Namespaces, record and pins of a lab that are there.
@@ -70,8 +65,8 @@ fn left(name: &str) -> Vec<String> {
 
 #[test]
 fn a_run_reports_what_it_promises() {
-    const KEYS: &str = "/chunk /modes/workers/0 /modes/aggregator/0 /ate_per_s /goodput_bits_per_s /link_efficiency \
-        /retransmits /frames/contributions /frames/results /drops /cpu_s/user /cpu_s/system";
+    const KEYS: &str = "/chunk /modes/workers/0 /modes/aggregator/0 /ate_per_s /goodput_bits_per_s \
+    /link_efficiency /retransmits /frames/contributions /frames/results /drops /cpu_s/user /cpu_s/system";
     let Some(name) = name("json") else { return };
     let faults = "--rate 1gbit --loss 1% --duplicate 1% --reorder 1% --mtu 1500";
     for backend in ["xdp", "udp"] {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds both images with buildah, and runs a command in each.
 #   tools/launchers/container/build.sh [--base IMAGE] [--packages DIR] [--tag TAG]
-# --base: a Debian 12; without it one is made by mmdebstrap, from Debian's mirror alone. --packages: the folder that `make package` fills
-# (target). --tag: of localhost/sumac and localhost/sumac-trainer (latest).
+# --base: a Debian 12; without it one is made by mmdebstrap, from Debian's mirror alone. --packages: the
+# folder that `make package` fills (target). --tag: of localhost/sumac and localhost/sumac-trainer (latest).
 # Needs buildah, and mmdebstrap without --base.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Slurm's epilog (slurm.conf: Epilog): checks that a job's Sumac jobs have ended on this node.
-# As root, after Slurm has ended the job's processes. The daemon ends the jobs of a trainer that goes away, so nothing is left unless a
-# process escaped: those of this Slurm job are ended here, and no others. An exit code other than 0 drains the node.
+# As root, after Slurm has ended the job's processes. The daemon ends the jobs of a trainer that goes away, so
+# nothing is left unless a process escaped: those of this Slurm job are ended here, and no others. An exit
+# code other than 0 drains the node.
 set -euo pipefail
 
 config=${SUMAC_SLURM_CONFIG:-/etc/sumac/slurm.env}
@@ -15,7 +16,8 @@ say() {
     logger -t sumac-epilog -- "job $SLURM_JOB_ID: $1" 2>/dev/null || true
 }
 
-# Prints the Sumac jobs of this Slurm job that are open. A daemon that does not answer has none: the next prolog reports it.
+# Prints the Sumac jobs of this Slurm job that are open. A daemon that does not answer has none: the next
+# prolog reports it.
 open_jobs() {
     local socket stats
     # shellcheck disable=SC2086 # The pattern names several files.
@@ -33,8 +35,8 @@ ended_in_time() {
     done
 }
 
-# Prints the processes of the user that this Slurm job started on this node: slurmd sets SLURMD_NODENAME in tasks alone, so that the
-# shell of `salloc` is not one.
+# Prints the processes of the user that this Slurm job started on this node: slurmd sets SLURMD_NODENAME in
+# tasks alone, so that the shell of `salloc` is not one.
 leftovers() {
     local process environment
     [ "$SLURM_JOB_UID" != 0 ] || return 0

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Slurm's prolog (slurm.conf: Prolog, PrologFlags=Alloc): checks this node's Sumac daemon before a job with the constraint `sumac` starts.
-# As root. An exit code other than 0 drains the node and requeues the job: the reason is in slurmd's log and in the system's.
+# Slurm's prolog (slurm.conf: Prolog, PrologFlags=Alloc): checks this node's Sumac daemon before a job with
+# the constraint `sumac` starts. As root. An exit code other than 0 drains the node and requeues the job: the
+# reason is in slurmd's log and in the system's.
 set -euo pipefail
 
 config=${SUMAC_SLURM_CONFIG:-/etc/sumac/slurm.env}

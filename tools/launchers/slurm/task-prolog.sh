@@ -1,6 +1,7 @@
 #!/bin/bash
-# Slurm's task prolog (slurm.conf: TaskProlog): tells each task the daemon's socket, and a name for its Sumac job.
-# As the user. What it prints as `export` is in the task's environment; what it prints as `print` in its output.
+# Slurm's task prolog (slurm.conf: TaskProlog): tells each task the daemon's socket, and a name for its Sumac
+# job. As the user. What it prints as `export` is in the task's environment; what it prints as `print` in its
+# output.
 set -euo pipefail
 
 config=${SUMAC_SLURM_CONFIG:-/etc/sumac/slurm.env}
@@ -9,7 +10,8 @@ config=${SUMAC_SLURM_CONFIG:-/etc/sumac/slurm.env}
 socket=${SUMAC_SOCKET:-/run/sumac/sumac.sock}
 
 printf 'export SUMAC_SOCKET=%s\n' "$socket"
-# The rule `jobs = ["{user}:*"]` of daemon.toml lets the user open it, and no other user. A step is a job: steps may run at the same time.
+# The rule `jobs = ["{user}:*"]` of daemon.toml lets the user open it, and no other user. A step is a job:
+# steps may run at the same time.
 printf 'export SUMAC_JOB=%s:%s.%s\n' "$SLURM_JOB_USER" "$SLURM_JOB_ID" "${SLURM_STEP_ID:-batch}"
 
 # Not the node's fault, so no reason for the prolog to drain it.

@@ -1,6 +1,8 @@
-"""Runs a container of a manifest with util-linux: its capabilities, user, mounts and read-only root, and nothing of an image.
+"""Runs a container of a manifest with util-linux: its capabilities, user, mounts and read-only root, and
+nothing of an image.
 
-The root has this machine's /usr. Not applied are the runtime's own seccomp profile, AppArmor and SELinux, and limits of resources.
+The root has this machine's /usr. Not applied are the runtime's own seccomp profile, AppArmor and SELinux, and
+limits of resources.
 """
 
 from __future__ import annotations
@@ -67,13 +69,17 @@ class Container:
         return [*no_new, "--inh-caps=-all", f"--bounding-set=-all{added}"]
 
     def command(self, root: Path, command: list[str] | None = None) -> list[str]:
-        """Returns what runs the container's command, or another one in its place, at ``root``, an empty folder."""
+        """Returns what runs the container's command, or another one in its place, at ``root``, an empty
+        folder."""
         mounts = [str(self.bin), "/opt/sumac", "ro"]
         for mount in self._spec()["volumeMounts"]:
-            mounts += [str(self.volumes[mount["name"]]), mount["mountPath"], "ro" if mount.get("readOnly") else "rw"]
+            mounts += [str(self.volumes[mount["name"]]), mount["mountPath"],
+                       "ro" if mount.get("readOnly") else "rw"]
         words = [self._of_image(word) for word in command or self._spec()["command"]]
-        isolated = ["nsenter", f"--net=/run/netns/{self.namespace}", "unshare", "--mount", "--pid", "--fork", "--kill-child=TERM"]
-        return [*isolated, "sh", "-c", SCRIPT, "sh", str(root), *mounts, "--", "setpriv", *self._user(), *self._privileges(), *words]
+        isolated = ["nsenter", f"--net=/run/netns/{self.namespace}", "unshare", "--mount", "--pid", "--fork",
+                    "--kill-child=TERM"]
+        return [*isolated, "sh", "-c", SCRIPT, "sh", str(root), *mounts, "--", "setpriv", *self._user(),
+                *self._privileges(), *words]
 
     def _of_image(self, word: str) -> str:
         """Returns a word of a command with the environment's values, and with the programs' path here."""

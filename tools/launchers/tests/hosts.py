@@ -50,13 +50,16 @@ class Processes:
         self._signals: dict[str, signal.Signals] = {}
 
     def start(
-        self, name: str, *command: str | Path, environment: dict[str, str] | None = None, ends_by: signal.Signals = signal.SIGTERM,
+        self, name: str, *command: str | Path, environment: dict[str, str] | None = None,
+        ends_by: signal.Signals = signal.SIGTERM,
     ) -> None:
         """Starts a program; ``name`` is that of its log file."""
         self._signals[name] = ends_by
         with open(self._logs / f"{name}.log", "ab") as log:
             everything = {**os.environ, **(environment or {})}
-            self._running[name] = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log, env=everything)
+            self._running[name] = subprocess.Popen(
+                [str(part) for part in command], stdout=log, stderr=log, env=everything
+            )
 
     def log(self, name: str) -> str:
         """Returns what the program has written."""
@@ -108,7 +111,8 @@ class Hosts:
     def _start(self) -> None:
         state = self.path / "aggregator"
         self.processes.start(
-            "aggregator", self.bin / "sumac-agg", "serve", "--plane", "host", "--state-dir", state, "--slots", "1024", "--share", "100",
+            "aggregator", self.bin / "sumac-agg", "serve", "--plane", "host", "--state-dir", state, "--slots",
+            "1024", "--share", "100",
             "--elements", "352", "--listen", f"{self.net}.1:48600", "--data-ip", f"{self.net}.1",
         )
         command = [str(self.bin / "sumac-agg"), "token", "--state-dir", str(state)]

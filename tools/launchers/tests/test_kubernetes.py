@@ -1,4 +1,5 @@
-"""Checks the manifests of tools/launchers/kubernetes against the published schemas, and against Sumac's programs."""
+"""Checks the manifests of tools/launchers/kubernetes against the published schemas, and against Sumac's
+programs."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class Schemas(unittest.TestCase):
         return sorted(MANIFESTS.rglob("*.yaml"))
 
     def test_every_manifest_has_the_fields_and_types_of_the_schemas(self) -> None:
-        kinds = {kind for path in self.files() for kind in re.findall(r"^kind: (\w+)$", path.read_text(), re.MULTILINE)}
+        kinds = {kind for path in self.files() for kind in re.findall(r"^kind: (\w+)$", path.read_text(),
+                                                                      re.MULTILINE)}
         self.assertLessEqual(FOREIGN | {"DaemonSet", "Deployment", "Job"}, kinds)
         for release in RELEASES:
             with self.subTest(release):
@@ -102,7 +104,10 @@ class Facts(unittest.TestCase):
 
     def added(self, name: str) -> list[set[str]]:
         """Returns the capabilities that each list of a manifest adds."""
-        return [set(re.findall(r'"(\w+)"', names)) for names in re.findall(r"^ +add: \[(.*)\]$", self.text(name), re.MULTILINE)]
+        return [
+            set(re.findall(r'"(\w+)"', names))
+            for names in re.findall(r"^ +add: \[(.*)\]$", self.text(name), re.MULTILINE)
+        ]
 
     def test_the_capabilities_are_those_that_the_daemon_keeps_and_one_for_its_socket(self) -> None:
         source = (ROOT / "userspace/sandbox/src/lib.rs").read_text(encoding="utf-8")
@@ -116,9 +121,19 @@ class Facts(unittest.TestCase):
         for path in MANIFESTS.rglob("*.yaml"):
             self.assertNotIn("privileged: true", path.read_text(), path)
 
+    def test_probes_ask_for_life_alone(self) -> None:
+        for name, program in (("base/daemon.yaml", "sumac"), ("base/aggregator.yaml", "sumac-agg")):
+            probes = re.findall(
+                r"exec: &answers\n(?: +#.*\n)? +command: (.*)$", self.text(name), re.MULTILINE
+            )
+            self.assertEqual(probes, [f'["/usr/bin/{program}", "ping"]'], name)
+            self.assertRegex(self.text(name), r"livenessProbe:\n +exec: \*answers")
+
     def test_the_kustomization_has_every_file_of_its_folder(self) -> None:
         listed = set(re.findall(r"^  - (\S+\.yaml)$", self.text("base/kustomization.yaml"), re.MULTILINE))
-        self.assertEqual(listed, {path.name for path in (MANIFESTS / "base").glob("*.yaml")} - {"kustomization.yaml"})
+        self.assertEqual(
+            listed, {path.name for path in (MANIFESTS / "base").glob("*.yaml")} - {"kustomization.yaml"}
+        )
 
     def test_the_group_and_the_user_of_trainers_are_those_of_the_daemons_rules(self) -> None:
         rules = self.text("base/configuration.yaml")
@@ -129,26 +144,36 @@ class Facts(unittest.TestCase):
 
     def test_the_images_have_what_the_manifests_start(self) -> None:
         image = (LAUNCHERS / "container/Containerfile.trainer").read_text(encoding="utf-8")
-        copied = {f"{to}{file}" for file, to in re.findall(r"^COPY --from=torchrun (\S+) (\S+/)$", image, re.MULTILINE)}
+        copied = {
+            f"{to}{file}"
+            for file, to in re.findall(r"^COPY --from=torchrun (\S+) (\S+/)$", image, re.MULTILINE)
+        }
         self.assertEqual(copied, {"/usr/bin/train.sh", "/usr/share/sumac/train.py"})
         command = re.findall(r'command: \["(\S+)", "(\S+)"\]$', self.text("training/job.yaml"), re.MULTILINE)
         self.assertEqual(set(*command), copied)
         for path in copied:
             self.assertTrue((LAUNCHERS / "torchrun" / Path(path).name).exists(), path)
-        self.assertEqual(re.findall(r"^USER (\d+):", image, re.MULTILINE), re.findall(r"runAsUser: (\d+)", self.text("training/job.yaml")))
+        self.assertEqual(
+            re.findall(r"^USER (\d+):", image, re.MULTILINE),
+            re.findall(r"runAsUser: (\d+)", self.text("training/job.yaml")),
+        )
 
     def test_the_daemon_accepts_the_configuration(self) -> None:
         binaries = programs()
         if binaries is None:
             self.skipTest("sumac is not built")
-        found = re.search(r"^  daemon\.toml: \|\n((?:    .*\n|\n)+)", self.text("base/configuration.yaml"), re.MULTILINE)
+        found = re.search(
+            r"^  daemon\.toml: \|\n((?:    .*\n|\n)+)", self.text("base/configuration.yaml"), re.MULTILINE
+        )
         assert found is not None
         configuration = re.sub(r"^    ", "", found[1], flags=re.MULTILINE)
         with tempfile.TemporaryDirectory() as folder:
             token = Path(folder) / "token"
             token.touch(mode=0o600)
             state = Path(folder) / "state"
-            made = subprocess.run([binaries / "sumac-agg", "token", "--state-dir", state], check=True, stdout=subprocess.PIPE)
+            made = subprocess.run(
+                [binaries / "sumac-agg", "token", "--state-dir", state], check=True, stdout=subprocess.PIPE
+            )
             token.write_bytes(made.stdout)
             path = Path(folder) / "daemon.toml"
             for text, accepted in ((configuration, True), (configuration + "socket_groups = 1\n", False)):

@@ -1,6 +1,7 @@
 """Runs the manifests' containers: the privileges that they name are enough, and a trainer needs none.
 
-    worker: eth1 10.0.0.2 (DaemonSet: attach, daemon; Job: trainer) --- veth --- eth1 10.0.0.1 (Deployment: attach, serve) :aggregator
+    worker: eth1 10.0.0.2 (DaemonSet: attach, daemon; Job: trainer) --- veth --- eth1 10.0.0.1 (Deployment:
+    attach, serve) :aggregator
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Pods(unittest.TestCase):
             self.addCleanup(run, "ip", "netns", "del", name)
             run("ip", "-n", name, "link", "set", "lo", "up")
         worker, aggregator = self.names["worker"], self.names["aggregator"]
-        run("ip", "link", "add", "eth1", "netns", worker, "type", "veth", "peer", "name", "eth1", "netns", aggregator)
+        run("ip", "link", "add", "eth1", "netns", worker, "type", "veth", "peer", "name", "eth1", "netns",
+            aggregator)
         for name, address in ((worker, "10.0.0.2/24"), (aggregator, "10.0.0.1/24")):
             run("ip", "-n", name, "addr", "add", address, "dev", "eth1")
             run("ip", "-n", name, "link", "set", "eth1", "up")
@@ -71,7 +73,10 @@ class Pods(unittest.TestCase):
         """Returns for both pods what stands for their volumes."""
         volumes: dict[str, dict[str, Path]] = {}
         for role in self.names:
-            places = {name: self.path / role / name for name in ("bpf", "sockets", "configuration", "token", "state", "scratch")}
+            places = {
+                name: self.path / role / name
+                for name in ("bpf", "sockets", "configuration", "token", "state", "scratch")
+            }
             for place in places.values():
                 place.mkdir(parents=True)
             run("mount", "-t", "bpf", "bpf", places["bpf"])
@@ -100,13 +105,24 @@ class Pods(unittest.TestCase):
     def root(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.path))
 
-    def run_in(self, container: Container, command: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run_in(
+        self, container: Container, command: list[str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         whole = container.command(self.root(), command)
-        return subprocess.run(whole, capture_output=True, text=True, timeout=TEST_TIMEOUT, env=self.environment(container))
+        return subprocess.run(
+            whole, capture_output=True, text=True, timeout=TEST_TIMEOUT, env=self.environment(container)
+        )
 
     def environment(self, container: Container) -> dict[str, str]:
-        spec = next(c for c in container.pod.get("initContainers", []) + container.pod["containers"] if c["name"] == container.name)
-        return {"PATH": os.environ["PATH"], **{variable["name"]: variable["value"] for variable in spec.get("env", [])}}
+        spec = next(
+            c
+            for c in container.pod.get("initContainers", []) + container.pod["containers"]
+            if c["name"] == container.name
+        )
+        return {
+            "PATH": os.environ["PATH"],
+            **{variable["name"]: variable["value"] for variable in spec.get("env", [])},
+        }
 
     def completes(self, container: Container) -> None:
         done = self.run_in(container)
@@ -116,7 +132,9 @@ class Pods(unittest.TestCase):
         """Starts a container and waits for its startup probe."""
         # unshare ignores SIGTERM; when it is killed, its child gets one.
         environment = self.environment(container)
-        self.processes.start(container.name, *container.command(self.root()), environment=environment, ends_by=signal.SIGKILL)
+        self.processes.start(
+            container.name, *container.command(self.root()), environment=environment, ends_by=signal.SIGKILL
+        )
 
         def answers() -> bool:
             self.assertFalse(self.processes.has_ended(container.name), self.processes.log(container.name))
@@ -125,8 +143,11 @@ class Pods(unittest.TestCase):
         wait_until(f"{container.name} answers", answers)
 
     def metrics(self, role: str, port: int) -> str:
-        command = ["nsenter", f"--net=/run/netns/{self.names[role]}", "/usr/bin/python3", "-c", FETCH, str(port)]
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=TEST_TIMEOUT).stdout
+        command = ["nsenter", f"--net=/run/netns/{self.names[role]}", "/usr/bin/python3", "-c", FETCH,
+                   str(port)]
+        return subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, timeout=TEST_TIMEOUT
+        ).stdout
 
     def test_a_trainer_sums_through_the_pods_with_the_manifests_privileges(self) -> None:
         self.completes(self.container("Deployment", "sumac-agg", "attach", "aggregator"))
@@ -149,7 +170,8 @@ class Pods(unittest.TestCase):
         array = self.volumes["worker"]["scratch"] / "in.npy"
         numpy.save(array, numpy.arange(1000, dtype="float32"))
         array.chmod(0o644)
-        sums = ["/usr/bin/sumac", "allreduce", "--rank", "0", "--world", "1", "/tmp/in.npy", "/tmp/out.npy", "--job", "training-resnet"]
+        sums = ["/usr/bin/sumac", "allreduce", "--rank", "0", "--world", "1", "/tmp/in.npy", "/tmp/out.npy",
+                "--job", "training-resnet"]
         done = self.run_in(trainer, sums)
         self.assertEqual(done.returncode, 0, done.stderr)
         total = numpy.load(self.volumes["worker"]["scratch"] / "out.npy")
@@ -167,7 +189,11 @@ class Pods(unittest.TestCase):
 
     def write_secret(self, token: str) -> None:
         """Writes a Secret's volume as the kubelet does: through a link, with the mode of the manifest."""
-        mode = next(v["secret"]["defaultMode"] for v in self.document("DaemonSet", "sumac")["spec"]["template"]["spec"]["volumes"] if "secret" in v)
+        mode = next(
+            v["secret"]["defaultMode"]
+            for v in self.document("DaemonSet", "sumac")["spec"]["template"]["spec"]["volumes"]
+            if "secret" in v
+        )
         folder = self.volumes["worker"]["token"]
         (folder / "..2026").mkdir()
         (folder / "..data").symlink_to("..2026")

@@ -1,4 +1,5 @@
-"""Runs jobs on a Slurm cluster of two nodes on this machine, with the prolog, epilog and job scripts of tools/launchers/slurm.
+"""Runs jobs on a Slurm cluster of two nodes on this machine, with the prolog, epilog and job scripts of
+tools/launchers/slurm.
 
     sbatch (user nobody) --- slurmctld --- slurmd n1: prolog, task --- daemon of n1 ---+
                                    |                                                    +--- aggregator
@@ -53,7 +54,10 @@ class Cluster:
         shutil.copytree(LAUNCHERS / "torchrun", self.scripts, dirs_exist_ok=True)
         shutil.copytree(ROOT / "userspace/python/sumac", self.path / "sumac")
         (self.path / "trainer.py").write_text(TRAINER)
-        self._environment = {"SLURM_CONF": str(self.path / "slurm.conf"), "PATH": f"{binaries}:{os.environ['PATH']}"}
+        self._environment = {
+            "SLURM_CONF": str(self.path / "slurm.conf"),
+            "PATH": f"{binaries}:{os.environ['PATH']}",
+        }
         self._start_munge()
         (self.path / "slurm.conf").write_text(self._configuration())
         self._start("slurmctld", "slurmctld", "-D", "-c")
@@ -77,26 +81,49 @@ class Cluster:
         wait_until("munged listens", socket.exists)
 
     def _configuration(self) -> str:
-        """The example's lines with this cluster's paths and nodes, and what a cluster on one machine needs."""
+        """The example's lines with this cluster's paths and nodes, and what a cluster on one machine
+        needs."""
         lines = (SLURM / "slurm.conf.example").read_text(encoding="utf-8")
-        for key, script in (("Prolog", "prolog.sh"), ("Epilog", "epilog.sh"), ("TaskProlog", "task-prolog.sh")):
+        for key, script in (("Prolog", "prolog.sh"), ("Epilog", "epilog.sh"),
+                            ("TaskProlog", "task-prolog.sh")):
             lines, found = re.subn(rf"^{key}=.*$", f"{key}={self._script(script)}", lines, flags=re.MULTILINE)
             assert found == 1, f"{key} in slurm.conf.example"
         # Not every container has cgroups that slurmd may write to.
         lines = lines.replace("proctrack/cgroup", "proctrack/linuxproc")
         lines = re.sub(r"^NodeName=.*$", "", lines, flags=re.MULTILINE)
-        ports = {name: port for port, name in enumerate(("slurmctld", *self.hosts.NODES), 20_000 + os.getpid() * 4 % 10_000)}
-        nodes = [f"NodeName={name} NodeAddr=127.0.0.1 Port={ports[name]} CPUs=1 Feature=sumac" for name in self.hosts.NODES]
-        return "\n".join([
-            "ClusterName=test", "SlurmctldHost=localhost(127.0.0.1)", f"SlurmctldPort={ports['slurmctld']}", "AuthType=auth/munge",
-            f"AuthInfo=socket={self.path}/munge.socket", "SlurmUser=root", "SlurmdUser=root",
-            f"SlurmctldPidFile={self.path}/slurmctld.pid", f"SlurmdPidFile={self.path}/%n/slurmd.pid",
-            f"SlurmdSpoolDir={self.path}/%n", f"StateSaveLocation={self.path}/state", "TaskPlugin=task/none", "MpiDefault=none",
-            "SelectType=select/linear", "SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0", *nodes, lines,
-        ])
+        ports = {
+            name: port
+            for port, name in enumerate(("slurmctld", *self.hosts.NODES), 20_000 + os.getpid() * 4 % 10_000)
+        }
+        nodes = [
+            f"NodeName={name} NodeAddr=127.0.0.1 Port={ports[name]} CPUs=1 Feature=sumac"
+            for name in self.hosts.NODES
+        ]
+        return "\n".join(
+            [
+                "ClusterName=test",
+                "SlurmctldHost=localhost(127.0.0.1)",
+                f"SlurmctldPort={ports['slurmctld']}",
+                "AuthType=auth/munge",
+                f"AuthInfo=socket={self.path}/munge.socket",
+                "SlurmUser=root",
+                "SlurmdUser=root",
+                f"SlurmctldPidFile={self.path}/slurmctld.pid",
+                f"SlurmdPidFile={self.path}/%n/slurmd.pid",
+                f"SlurmdSpoolDir={self.path}/%n",
+                f"StateSaveLocation={self.path}/state",
+                "TaskPlugin=task/none",
+                "MpiDefault=none",
+                "SelectType=select/linear",
+                "SchedulerParameters=sched_interval=1,sched_min_interval=0,batch_sched_delay=0",
+                *nodes,
+                lines,
+            ]
+        )
 
     def _script(self, name: str) -> Path:
-        """Returns a script that runs one of tools/launchers/slurm with this node's configuration: the nodes are one machine."""
+        """Returns a script that runs one of tools/launchers/slurm with this node's configuration: the nodes
+        are one machine."""
         for node in self.hosts.NODES:
             (self.path / f"{node}.env").write_text(f"SUMAC_SOCKET={self.hosts.socket(node)}\nSUMAC_WAIT=1\n")
         path = self.path / f"node-{name}"
@@ -109,14 +136,16 @@ class Cluster:
     def run(self, *command: str | Path) -> str:
         """Runs one of Slurm's commands as root and returns its output."""
         everything = {**os.environ, **self._environment}
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=everything, timeout=TEST_TIMEOUT)
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=everything,
+                              timeout=TEST_TIMEOUT)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
     def submit(self, *arguments: str | Path) -> int:
         """Submits a job as the unprivileged user and returns its number."""
         output = self.output / "%j.txt"
-        return int(self.run(*AS_USER, "sbatch", "--parsable", f"--chdir={self.output}", f"--output={output}", *arguments))
+        return int(self.run(*AS_USER, "sbatch", "--parsable", f"--chdir={self.output}", f"--output={output}",
+                            *arguments))
 
     def cancel_jobs(self) -> None:
         """Ends what a failed test left: tasks outlive their slurmd."""
@@ -136,7 +165,9 @@ class Cluster:
 
     def states(self) -> dict[str, str]:
         """Returns the state of each node."""
-        return dict(line.split() for line in self.run("sinfo", "--Node", "--noheader", "--format=%N %t").splitlines())
+        return dict(
+            line.split() for line in self.run("sinfo", "--Node", "--noheader", "--format=%N %t").splitlines()
+        )
 
     def resume(self, node: str) -> None:
         """Takes a node back that a prolog or epilog drained."""
@@ -166,7 +197,9 @@ class Cluster:
 
     def open_jobs(self, node: str) -> list[str]:
         """Returns the names of a daemon's Sumac jobs."""
-        stats = json.loads(self.run(self.hosts.bin / "sumac", "stats", "--json", "--socket", self.hosts.socket(node)))
+        stats = json.loads(
+            self.run(self.hosts.bin / "sumac", "stats", "--json", "--socket", self.hosts.socket(node))
+        )
         return [job["name"] for job in stats["jobs"]]
 
 
@@ -194,7 +227,9 @@ class Slurm(unittest.TestCase):
         return self.hosts.processes.log(f"slurmd-{node}")
 
     def test_a_smoke_job_sums_over_both_nodes(self) -> None:
-        state, output = self.cluster.result(self.cluster.submit("--licenses=sumac", self.cluster.scripts / "smoke.sbatch"))
+        state, output = self.cluster.result(
+            self.cluster.submit("--licenses=sumac", self.cluster.scripts / "smoke.sbatch")
+        )
         self.assertEqual(state, "COMPLETED", output)
         self.assertIn("rank 0 on n1: 3.0", output)
         self.assertIn("rank 1 on n2: 3.0", output)
@@ -206,10 +241,14 @@ class Slurm(unittest.TestCase):
         if not has_torch():
             self.skipTest("python3-torch is not installed")
         # The nodes' names are no hosts' names here.
-        setup = {"RENDEZVOUS": f"127.0.0.1:{free_port()}", "TRAIN_SH": str(self.cluster.scripts / "train.sh"), **TORCHRUN}
-        setup |= {"PYTHON": "/usr/bin/python3", "PYTHONPATH": str(self.cluster.path), "PET_LOG_DIR": str(self.cluster.output)}
+        setup = {"RENDEZVOUS": f"127.0.0.1:{free_port()}", "TRAIN_SH": str(self.cluster.scripts / "train.sh"),
+                 **TORCHRUN}
+        setup |= {"PYTHON": "/usr/bin/python3", "PYTHONPATH": str(self.cluster.path),
+                  "PET_LOG_DIR": str(self.cluster.output)}
         export = ",".join(["ALL", *(f"{name}={value}" for name, value in setup.items())])
-        job = self.cluster.submit(f"--export={export}", self.cluster.scripts / "train.sbatch", self.cluster.scripts / "train.py")
+        job = self.cluster.submit(
+            f"--export={export}", self.cluster.scripts / "train.sbatch", self.cluster.scripts / "train.py"
+        )
         state, output = self.cluster.result(job)
         self.assertEqual(state, "COMPLETED", output)
         self.assertEqual(len(re.findall(r"rank \d of 2 on \S+: loss", output)), 2, output)
@@ -225,7 +264,9 @@ class Slurm(unittest.TestCase):
             # Other jobs do not mind.
             self.cluster.run("scancel", str(job))
             self.cluster.resume("n2")
-            state, output = self.cluster.result(self.cluster.submit("--nodelist=n2", "--wrap=echo without Sumac"))
+            state, output = self.cluster.result(
+                self.cluster.submit("--nodelist=n2", "--wrap=echo without Sumac")
+            )
             self.assertEqual((state, output), ("COMPLETED", "without Sumac\n"))
         finally:
             self.hosts.start_daemon("n2")
@@ -235,7 +276,10 @@ class Slurm(unittest.TestCase):
         job = self.cluster.submit("--nodes=2", "--constraint=sumac", wrap)
         state, output = self.cluster.result(job)
         self.assertEqual(state, "COMPLETED", output)
-        self.assertEqual(sorted(output.split("\n")[:2]), [f"{self.hosts.socket(node)} {USER}:{job}.0" for node in self.hosts.NODES])
+        self.assertEqual(
+            sorted(output.split("\n")[:2]),
+            [f"{self.hosts.socket(node)} {USER}:{job}.0" for node in self.hosts.NODES],
+        )
 
     def test_the_task_prolog_names_a_socket_that_the_user_may_not_open(self) -> None:
         self.hosts.socket("n1").chmod(0o660)
@@ -247,7 +291,9 @@ class Slurm(unittest.TestCase):
 
     def test_a_user_opens_no_job_of_another_name(self) -> None:
         renamed = self.cluster.path / "renamed.sbatch"
-        renamed.write_text((SLURM / "smoke.sbatch").read_text().replace('"$SUMAC_JOB"', '"root:$SLURM_JOB_ID.0"'))
+        renamed.write_text(
+            (SLURM / "smoke.sbatch").read_text().replace('"$SUMAC_JOB"', '"root:$SLURM_JOB_ID.0"')
+        )
         state, output = self.cluster.result(self.cluster.submit(renamed))
         self.assertEqual(state, "FAILED", output)
         self.assertIn("user nobody may not open job", output)

@@ -1,4 +1,5 @@
-"""Trains with tools/launchers/torchrun/train.sh on two hosts: torchrun beside each daemon, all on this machine's loopback."""
+"""Trains with tools/launchers/torchrun/train.sh on two hosts: torchrun beside each daemon, all on this
+machine's loopback."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import unittest
 
 from .hosts import LAUNCHERS, ROOT, TEST_TIMEOUT, Hosts, programs
 
-# torchrun's settings here. Debian 12's, with Python 3.11, fails without -r and -t; a torch built without libuv says so otherwise.
+# torchrun's settings here. Debian 12's, with Python 3.11, fails without -r and -t; a torch built without
+# libuv says so otherwise.
 TORCHRUN = {"PET_REDIRECTS": "1", "PET_TEE": "1", "USE_LIBUV": "0", "OMP_NUM_THREADS": "1"}
 
 
@@ -39,15 +41,19 @@ class Torchrun(unittest.TestCase):
 
     def test_the_same_line_on_both_hosts_trains_one_model(self) -> None:
         environment = {
-            **os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT / "userspace/python"), "NODES": "2",
+            **os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT / "userspace/python"),
+            "NODES": "2",
             "RENDEZVOUS": f"127.0.0.1:{free_port()}", "SUMAC_JOB": "torchrun",
             "PET_LOG_DIR": str(self.hosts.path / "logs"), **TORCHRUN,
         }
         command = [LAUNCHERS / "torchrun/train.sh", LAUNCHERS / "torchrun/train.py"]
         hosts = [
             subprocess.Popen(
-                command, env={**environment, "SUMAC_SOCKET": str(self.hosts.socket(node))}, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True,
+                command,
+                env={**environment, "SUMAC_SOCKET": str(self.hosts.socket(node))},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
             for node in self.hosts.NODES
         ]
@@ -65,7 +71,8 @@ class Torchrun(unittest.TestCase):
 
     def test_without_the_jobs_name_it_says_what_is_missing(self) -> None:
         command = [LAUNCHERS / "torchrun/train.sh", "train.py"]
-        done = subprocess.run(command, env={"PATH": os.environ["PATH"], "NODES": "2", "RENDEZVOUS": "x:1"}, capture_output=True, text=True)
+        done = subprocess.run(command, env={"PATH": os.environ["PATH"], "NODES": "2", "RENDEZVOUS": "x:1"},
+                              capture_output=True, text=True)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("SUMAC_JOB", done.stderr)
 

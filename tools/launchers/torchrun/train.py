@@ -1,4 +1,5 @@
-"""Trains a small model with DistributedDataParallel over Sumac: what the launchers start in their examples."""
+"""Trains a small model with DistributedDataParallel over Sumac: what the launchers start in their
+examples."""
 
 import os
 
@@ -29,14 +30,18 @@ def main() -> None:
         losses.append(loss.detach())
     ends = torch.stack([losses[0], losses[-1]])
     dist.all_reduce(ends)
-    # All ranks have the same gradients, so the same model: the largest and the smallest parameter sums are one.
+    # All ranks have the same gradients, so the same model: the largest and the smallest parameter sums are
+    # one.
     checksum = sum(parameter.detach().double().sum() for parameter in model.parameters()).float().reshape(1)
     largest, smallest = checksum.clone(), checksum.clone()
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
     assert torch.equal(largest, smallest), "the ranks' models differ"
     first, last = (ends / world).tolist()
-    print(f"rank {rank} of {world} on {os.uname().nodename}: loss {first:.3f}, after {STEPS} steps {last:.3f}", flush=True)
+    print(
+        f"rank {rank} of {world} on {os.uname().nodename}: loss {first:.3f}, after {STEPS} steps {last:.3f}",
+        flush=True,
+    )
     dist.destroy_process_group()
 
 

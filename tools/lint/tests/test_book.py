@@ -27,11 +27,14 @@ class TableOfContents(unittest.TestCase):
                 path = link.partition("#")[0]
                 if path and "://" not in link and page != CHANGELOG:
                     with self.subTest(page=page.name, link=link):
-                        self.assertTrue((page.parent / path).resolve().is_relative_to(FOLDER), "the site does not have it")
+                        self.assertTrue(
+                            (page.parent / path).resolve().is_relative_to(FOLDER), "the site does not have it"
+                        )
 
     def test_the_changelog_links_to_no_file(self) -> None:
         text = (ROOT / "CHANGELOG.md").read_text()
-        self.assertEqual([link for link in LINK.findall(text) if "://" not in link], [], "name the file instead: the site has it elsewhere")
+        self.assertEqual([link for link in LINK.findall(text) if "://" not in link], [],
+                         "name the file instead: the site has it elsewhere")
 
 
 class Blocks(unittest.TestCase):
@@ -44,12 +47,18 @@ class Blocks(unittest.TestCase):
         for page in PAGES:
             for block in blocks(page):
                 if block.language in SHELL:
-                    self.assertTrue(block.verb, f"{block.place}: mark it as tools/docs/blocks.py says, such as <!-- not run: REASON -->")
+                    self.assertTrue(
+                        block.verb,
+                        f"{block.place}: mark it as tools/docs/blocks.py says, such as <!-- not run: REASON -->",
+                    )
 
     def test_marks_are_read(self) -> None:
         text = "<!-- file a.py on one two -->\n```python\nx\n```\n\n<!-- not run: slow -->\n```sh\ny\n```\n```text\n```\n"
         found = [(block.line, block.verb, block.file, block.hosts) for block in blocks_of("page", text)]
-        self.assertEqual(found, [(2, "file", "a.py", ("one", "two")), (7, "not run", "", ("user",)), (10, "", "", ("user",))])
+        self.assertEqual(
+            found,
+            [(2, "file", "a.py", ("one", "two")), (7, "not run", "", ("user",)), (10, "", "", ("user",))],
+        )
 
     def test_setups_are_read(self) -> None:
         text = "<!-- setup on one: a | b -->\n<!-- run on one -->\n```sh\nc\n```\n"
@@ -65,7 +74,8 @@ class Output(unittest.TestCase):
     def test_the_first_line_that_is_missing_is_returned(self) -> None:
         output = "one 1\ntwo 2 of 3\nthree\n"
         for expected, missing in (
-            ("one 1\nthree", None), ("one ...\n...\nthree", None), ("two ... of ...", None), ("three\none 1", "one 1"),
+            ("one 1\nthree", None), ("one ...\n...\nthree", None), ("two ... of ...", None),
+            ("three\none 1", "one 1"),
             ("tw", "tw"), ("one 2", "one 2"),
         ):
             with self.subTest(expected):

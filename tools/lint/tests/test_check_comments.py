@@ -20,7 +20,9 @@ def findings(source: str, name: str = "lib.rs") -> Findings:
 
 class DocComments(unittest.TestCase):
     def test_a_block_counts_once_by_its_first_line(self) -> None:
-        result = findings("/// Sends a probe.\n/// What follows is the second line.\nfn probe() {}\n/// The rank.\nrank: u16,\n")
+        result = findings(
+            "/// Sends a probe.\n/// What follows is the second line.\nfn probe() {}\n/// The rank.\nrank: u16,\n"
+        )
         self.assertEqual(result.doc_comments, 2)
         self.assertEqual(result.questions, [])
 
@@ -36,13 +38,18 @@ class DocComments(unittest.TestCase):
                 self.assertEqual(findings(line).questions, [])
 
     def test_module_comments_count(self) -> None:
-        self.assertEqual(findings("//! What a worker keeps.\n\nuse std::io;\n").questions, ["lib.rs:1: //! What a worker keeps."])
+        self.assertEqual(
+            findings("//! What a worker keeps.\n\nuse std::io;\n").questions,
+            ["lib.rs:1: //! What a worker keeps."],
+        )
 
     def test_other_comments_do_not_count(self) -> None:
         self.assertEqual(findings("// What follows.\n//// What a rule.\nlet x = 1; /// no\n").doc_comments, 0)
 
     def test_docstrings_count(self) -> None:
-        source = 'def f() -> None:\n    """Which one it is.\n\n    What follows.\n    """\n    return """What"""\n'
+        source = (
+            'def f() -> None:\n    """Which one it is.\n\n    What follows.\n    """\n    return """What"""\n'
+        )
         result = findings(source, "f.py")
         self.assertEqual(result.questions, ['f.py:2: """Which one it is.'])
         self.assertEqual(findings(source).doc_comments, 0)
@@ -57,19 +64,23 @@ class DocComments(unittest.TestCase):
 class BannedNames(unittest.TestCase):
     def test_type_definitions_are_found(self) -> None:
         for definition in (
-            "struct Errand {", "pub struct Errand;", "pub(crate) enum Errand {", "pub(in crate::job) struct Errand(u8);",
-            "trait Errand: Send {", "pub type Errand = u32;", "    pub unsafe trait Errand {}", "union Errand {",
+            "struct Errand {", "pub struct Errand;", "pub(crate) enum Errand {",
+            "pub(in crate::job) struct Errand(u8);",
+            "trait Errand: Send {", "pub type Errand = u32;", "    pub unsafe trait Errand {}",
+            "union Errand {",
         ):
             with self.subTest(definition):
                 self.assertEqual(findings(definition).banned, ["lib.rs:1: type Errand: use Operation"])
 
     def test_uses_and_longer_names_are_not(self) -> None:
-        for line in ("let errand = Errand::new();", "pub struct ErrandQueue;", "use a::Port;", "enum Command { Port }", "// struct Errand"):
+        for line in ("let errand = Errand::new();", "pub struct ErrandQueue;", "use a::Port;",
+                     "enum Command { Port }", "// struct Errand"):
             with self.subTest(line):
                 self.assertEqual(findings(line).banned, [])
 
     def test_constants_named_after_patience_are(self) -> None:
-        for line in ("const PATIENCE: Duration = X;", "pub const JOIN_PATIENCE: u64 = 1;", "static PATIENCE: u8 = 1;"):
+        for line in ("const PATIENCE: Duration = X;", "pub const JOIN_PATIENCE: u64 = 1;",
+                     "static PATIENCE: u8 = 1;"):
             with self.subTest(line):
                 self.assertEqual(len(findings(line).banned), 1)
         self.assertEqual(findings("const JOIN_TIMEOUT: u64 = 1;").banned, [])
@@ -113,7 +124,9 @@ class CommandLine(unittest.TestCase):
                 return check_comments.main([folder, *more]), output.getvalue()
 
     def test_it_prints_files_relative_to_the_folder_and_fails(self) -> None:
-        code, output = self.run_on({"wire/src/lib.rs": "//! What.\n", "target/debug/gen.rs": "/// Who.\n", ".git/x.rs": "/// Who.\n"})
+        code, output = self.run_on(
+            {"wire/src/lib.rs": "//! What.\n", "target/debug/gen.rs": "/// Who.\n", ".git/x.rs": "/// Who.\n"}
+        )
         self.assertEqual(code, 1)
         self.assertIn("wire/src/lib.rs:1: //! What.", output)
         self.assertIn("1 of 1 doc comments begin", output)

@@ -18,7 +18,9 @@ NO_COMMANDS = {"sumac result token"}
 CHANGELOG = ROOT / "CHANGELOG.md"
 
 # A program at the start of a line of a block, of a code span, or after a pipe, up to the end of its command.
-COMMAND = re.compile(r"(?:^|`|[|&;(] )(?:sudo )?((?:sumac|sumac-agg|sumac-lab|sumac-figures)(?: [^\s`|&;#]+)*)", re.MULTILINE)
+COMMAND = re.compile(
+    r"(?:^|`|[|&;(] )(?:sudo )?((?:sumac|sumac-agg|sumac-lab|sumac-figures)(?: [^\s`|&;#]+)*)", re.MULTILINE
+)
 CODE = re.compile(r"^```(?:sh|console|text)?\n.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
@@ -27,7 +29,9 @@ def commands() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for page in REFERENCE.glob("sumac*.md"):
         for section in re.split(r"^#+ (?=sumac)", page.read_text(), flags=re.MULTILINE)[1:]:
-            found[section.split("\n", 1)[0]] = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*|(?<![\w-])-[a-zA-Z]\b", section))
+            found[section.split("\n", 1)[0]] = set(
+                re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*|(?<![\w-])-[a-zA-Z]\b", section)
+            )
     return found
 
 
@@ -35,7 +39,8 @@ def problem(text: str, known: dict[str, set[str]]) -> str | None:
     """Returns why a command line is none of the programs'."""
     words = text.split()
     command = words.pop(0)
-    # A program alone, or a word of its name's family that is no command: `sumac status` against `sumac daemon`'s log.
+    # A program alone, or a word of its name's family that is no command: `sumac status` against `sumac
+    # daemon`'s log.
     while words and f"{command} {words[0]}" in known:
         command += f" {words.pop(0)}"
     has_commands = any(other.startswith(f"{command} ") for other in known)
@@ -63,8 +68,11 @@ class Commands(unittest.TestCase):
     def test_problems_are_found(self) -> None:
         known = {"sumac": set(), "sumac stats": {"--json"}, "sumac qos": set(), "sumac qos show": set()}
         for text, expected in (
-            ("sumac stats --json", None), ("sumac stats --wach", "`sumac stats` has no --wach"),
-            ("sumac statsu", "there is no `sumac statsu`"), ("sumac", None), ("sumac qos list", "there is no `sumac qos list`"),
+            ("sumac stats --json", None),
+            ("sumac stats --wach", "`sumac stats` has no --wach"),
+            ("sumac statsu", "there is no `sumac statsu`"),
+            ("sumac", None),
+            ("sumac qos list", "there is no `sumac qos list`"),
         ):
             with self.subTest(text):
                 self.assertEqual(problem(text, known), expected)

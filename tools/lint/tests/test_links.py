@@ -12,7 +12,8 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 def pages() -> list[Path]:
     """Returns the project's Markdown files."""
-    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md"),
+             *ROOT.glob("*/*/README.md")]
     return [path for path in found if "target" not in path.relative_to(ROOT).parts]
 
 

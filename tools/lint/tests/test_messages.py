@@ -1,4 +1,5 @@
-"""The messages and counters that docs/troubleshooting.md quotes are in the sources, and the versions of docs/upgrade.md, too."""
+"""The messages and counters that docs/troubleshooting.md quotes are in the sources, and the versions of
+docs/upgrade.md, too."""
 
 from __future__ import annotations
 
@@ -56,12 +57,15 @@ class Messages(unittest.TestCase):
     def test_quotes_are_found(self) -> None:
         text = "| message | do |\n| --- | --- |\n| `rank 2 (10.0.0.1) died`, or `sumac stats` | x |\n"
         self.assertEqual(quoted(text), ["rank 2 (10.0.0.1) died"])
-        self.assertEqual([part.strip(" ,") for part in VALUE.split("rank 2 (10.0.0.1) died")], ["rank", "", "died"])
+        self.assertEqual(
+            [part.strip(" ,") for part in VALUE.split("rank 2 (10.0.0.1) died")], ["rank", "", "died"]
+        )
 
 
 class Versions(unittest.TestCase):
     def test_the_table_has_those_of_the_code(self) -> None:
-        rows = re.findall(r"^\| [^|]+ \| ([\d.]+) \| `([^`]+)` \|", (ROOT / "docs" / "upgrade.md").read_text(), flags=re.MULTILINE)
+        rows = re.findall(r"^\| [^|]+ \| ([\d.]+) \| `([^`]+)` \|",
+                          (ROOT / "docs" / "upgrade.md").read_text(), flags=re.MULTILINE)
         self.assertEqual({path for _, path in rows}, set(VERSIONS))
         for number, path in rows:
             found = re.search(VERSIONS[path], (ROOT / path).read_text())

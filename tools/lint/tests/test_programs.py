@@ -99,14 +99,17 @@ class Programs(unittest.TestCase):
             for program in sorted(started(path)):
                 with self.subTest(f"{path.relative_to(ROOT)}: {program}"):
                     self.assertIn(program, PACKAGES, "name its Debian package here, and in tools/setup.sh")
-                    self.assertIn(PACKAGES[program], packages | {ESSENTIAL, OWN}, "tools/setup.sh does not install it")
+                    self.assertIn(
+                        PACKAGES[program], packages | {ESSENTIAL, OWN}, "tools/setup.sh does not install it"
+                    )
 
     def test_no_entry_is_stale(self) -> None:
         names = set().union(*(started(path) for path in sources()))
         self.assertEqual(set(PACKAGES) - names, set())
 
     def test_calls_are_found(self) -> None:
-        for line in ('Command::new("ip")', 'namespace.run("ip link")', 'b.inside(&format!(\n  "ip link {x}"))', '.command("ip").args(["-j"])'):
+        for line in ('Command::new("ip")', 'namespace.run("ip link")',
+                     'b.inside(&format!(\n  "ip link {x}"))', '.command("ip").args(["-j"])'):
             with self.subTest(line):
                 self.assertEqual(RUST.findall(line), ["ip"])
         self.assertEqual(PYTHON.findall('subprocess.run(["ip", "link"])'), ["ip"])

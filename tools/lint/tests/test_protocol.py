@@ -32,7 +32,10 @@ class Protocol(unittest.TestCase):
         fields = HEADER.split("\nfields! {", 1)[1].split("\n}\n", 1)[0]
         code = {int(at): words(name) for name, at in re.findall(r"^    (\w+): (\d+), ", fields, re.MULTILINE)}
         code |= {0: "version type", 62: "reserved"}
-        page = {int(at): words(name) for at, name in re.findall(r"^\| (\d+) \| \d+ \| ([^|]+) \|", section("Header"), re.MULTILINE)}
+        page = {
+            int(at): words(name)
+            for at, name in re.findall(r"^\| (\d+) \| \d+ \| ([^|]+) \|", section("Header"), re.MULTILINE)
+        }
         self.assertEqual(page, code)
 
     def test_header_fields_are_contiguous(self) -> None:
@@ -46,8 +49,13 @@ class Protocol(unittest.TestCase):
         self.assertEqual(at, int(length[1]))
 
     def test_flags_have_the_documented_bits(self) -> None:
-        code = {words(name): bit for name, bit in re.findall(r"const (\w+): u16 = 1 << (\d+);", module("flag"))}
-        page = {words(name): bit for name, bit in re.findall(r"^\| ([^|]+) \| (\d+) \|", section("Flags"), re.MULTILINE)}
+        code = {
+            words(name): bit for name, bit in re.findall(r"const (\w+): u16 = 1 << (\d+);", module("flag"))
+        }
+        page = {
+            words(name): bit
+            for name, bit in re.findall(r"^\| ([^|]+) \| (\d+) \|", section("Flags"), re.MULTILINE)
+        }
         self.assertEqual(page, code)
 
     def test_every_counter_is_documented(self) -> None:

@@ -27,7 +27,8 @@ pub(crate) async fn run() {}
 
 class Lines(unittest.TestCase):
     def test_definitions_are_found(self) -> None:
-        for symbol, line in (("Slot", 1), ("of", 4), ("Slot::of", 4), ("Ring::of", 10), ("run", 13), ("absent", None), ("Absent::of", None)):
+        for symbol, line in (("Slot", 1), ("of", 4), ("Slot::of", 4), ("Ring::of", 10), ("run", 13),
+                             ("absent", None), ("Absent::of", None)):
             with self.subTest(symbol):
                 self.assertEqual(line_of(RUST, symbol), line)
         self.assertEqual(line_of("class Job:\n    def allreduce(self):\n", "Job::allreduce"), 2)

@@ -23,7 +23,8 @@ def promtool(*arguments: str, input: str | None = None) -> subprocess.CompletedP
     if not PROMTOOL.exists():
         raise unittest.SkipTest(f"{PROMTOOL} is not there (make setup)")
     return subprocess.run(
-        [str(PROMTOOL), *arguments], cwd=PROMETHEUS, input=input, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [str(PROMTOOL), *arguments], cwd=PROMETHEUS, input=input, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
     )
 
 
@@ -80,7 +81,9 @@ class Dashboard(unittest.TestCase):
         self.assertIsNone(board["id"], "Grafana gives the number")
         self.assertRegex(board["uid"], r"^[a-zA-Z0-9_-]{1,40}$")
         self.assertGreaterEqual(board["schemaVersion"], 39)
-        self.assertEqual([variable["name"] for variable in board["templating"]["list"]], ["datasource", "instance", "job"])
+        self.assertEqual(
+            [variable["name"] for variable in board["templating"]["list"]], ["datasource", "instance", "job"]
+        )
         panels = board["panels"]
         self.assertEqual(len({panel["id"] for panel in panels}), len(panels))
         taken: set[tuple[int, int]] = set()
@@ -89,12 +92,16 @@ class Dashboard(unittest.TestCase):
                 self.assertIn(panel["type"], {"row", "timeseries", "stat", "table"})
                 place = panel["gridPos"]
                 self.assertLessEqual(place["x"] + place["w"], 24)
-                cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+                cells = {
+                    (place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])
+                }
                 self.assertFalse(cells & taken, "it lies over another")
                 taken |= cells
                 if panel["type"] != "row":
                     self.assertEqual(panel["datasource"]["uid"], "${datasource}")
-                    self.assertEqual(len({target["refId"] for target in panel["targets"]}), len(panel["targets"]))
+                    self.assertEqual(
+                        len({target["refId"] for target in panel["targets"]}), len(panel["targets"])
+                    )
 
     def test_prometheus_understands_every_query(self) -> None:
         rules = [{"record": f"query:{at}", "expr": query} for at, (_, query) in enumerate(queries())]

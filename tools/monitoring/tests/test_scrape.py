@@ -1,4 +1,5 @@
-"""Scrapes of both programs while they sum: Prometheus' own checks, the metrics that dashboard and alerts use, and spans."""
+"""Scrapes of both programs while they sum: Prometheus' own checks, the metrics that dashboard and alerts use,
+and spans."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ OF_XDP = {"sumac_umem_frames", "sumac_host_program_packets_total", "sumac_aggreg
 def load_lab() -> Any:
     """Returns the lab of the Python client's tests: an aggregator and two daemons over loopback."""
     sys.path.insert(0, str(ROOT / "userspace" / "python"))
-    spec = importlib.util.spec_from_file_location("sumac_loopback_lab", ROOT / "userspace/python/tests/lab.py")
+    spec = importlib.util.spec_from_file_location(
+        "sumac_loopback_lab", ROOT / "userspace/python/tests/lab.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -88,7 +91,9 @@ class Scrapes(unittest.TestCase):
         threading.Thread(target=collector.serve_forever, daemon=True).start()
         cls.addClassCleanup(collector.server_close)
         cls.addClassCleanup(collector.shutdown)
-        lab = lab_module.Lab(daemon_config=f'tracing = {{ otlp = "http://127.0.0.1:{collector.server_port}" }}\n')
+        lab = lab_module.Lab(
+            daemon_config=f'tracing = {{ otlp = "http://127.0.0.1:{collector.server_port}" }}\n'
+        )
         cls.addClassCleanup(lab.stop)
         drop = [str(cls.programs[1]), "drop", "--up", "0.1%", "--down", "0", "--host", str(lab.base_port)]
         subprocess.run(drop, check=True)
@@ -108,8 +113,10 @@ class Scrapes(unittest.TestCase):
         found = [lab.train(mode, sum_and_scrape, mode=mode)[0] for mode in ("static", "dynamic")]
         cls.scrapes = [text for texts in found for text in texts]
         cls.top = [
-            json.loads(subprocess.run([str(program), "top", "--json", *options], check=True, stdout=subprocess.PIPE).stdout)
-            for program, options in zip(cls.programs, (["--socket", lab.socket(0)], ["--host", str(lab.base_port)]))
+            json.loads(subprocess.run([str(program), "top", "--json", *options], check=True,
+                                      stdout=subprocess.PIPE).stdout)
+            for program, options in zip(cls.programs,
+                                        (["--socket", lab.socket(0)], ["--host", str(lab.base_port)]))
         ]
 
     def test_prometheus_finds_nothing_to_complain_about(self) -> None:

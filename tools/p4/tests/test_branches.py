@@ -27,7 +27,8 @@ class Patterns(unittest.TestCase):
                 self.assertEqual(list(branches.prefixes(low, high, width)), prefixes)
 
     def test_patterns_of_the_assembly(self) -> None:
-        for pattern, bits in {"0x08*": "00001000****", "0b1*0": "1*0", "0o00200*": "0000010000000***", "*": "*"}.items():
+        for pattern, bits in {"0x08*": "00001000****", "0b1*0": "1*0", "0o00200*": "0000010000000***",
+                              "*": "*"}.items():
             self.assertEqual(branches.bits_of(pattern, 16), bits)
 
 
@@ -54,7 +55,9 @@ class Compiled(unittest.TestCase):
                 self.assertEqual([len(source["pipe"][gress]) for gress in branches.GRESSES], [8, 0])
                 # The registers of one state are gone, and of its branches the first is left, without a value.
                 (state,) = re.findall(r"^    udp:\n(?:      .*\n)+", self.assembly(folder), re.MULTILINE)
-                first = re.sub(r"      match: .*\n      0b[01*]+:\n", "      *:\n", state).split("      0x****:")[0]
+                first = re.sub(r"      match: .*\n      0b[01*]+:\n", "      *:\n", state).split(
+                    "      0x****:"
+                )[0]
                 found = self.damaged(folder, re.escape(state), first)
                 self.assertEqual(found, ["pipe ingress: no match for state udp: (101111100011110*) to sumac"])
                 # The registers are gone, and the branches are left.

@@ -25,11 +25,13 @@ hosts = [{{ ip = "10.77.1.2", mac = "02:00:00:00:01:02" }}]
 @unittest.skipUnless(CONTROL.exists(), f"{CONTROL} is not built")
 class ControlPlane(unittest.TestCase):
     def refusal(self, source: pathlib.Path, chip: Chip, switch: str) -> str:
-        """Returns why a control plane of the program does not start: where there is no switch it never does."""
+        """Returns why a control plane of the program does not start: where there is no switch it never
+        does."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "switch.toml").write_text(switch, encoding="utf-8")
-            command = [CONTROL, "serve", "--plane", "bfrt", "--pipeline", BUILT / chip.target / source.stem / f"{source.stem}.conf"]
+            command = [CONTROL, "serve", "--plane", "bfrt", "--pipeline",
+                       BUILT / chip.target / source.stem / f"{source.stem}.conf"]
             command += ["--switch", folder / "switch.toml", "--switch-address", "127.0.0.1:1"]
             command += ["--listen", "127.0.0.1:0", "--state-dir", folder]
             ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
@@ -42,7 +44,8 @@ class ControlPlane(unittest.TestCase):
             with self.subTest(f"{source.stem} for {chip.title}"):
                 static, dynamic = "dynamic" not in source.stem, "static" not in source.stem
                 slots, most = (2048, 256) if chip.target == "tofino2" else (4096, 64)
-                for size, compiled in (("static_slots", slots * static), ("dynamic_slots", 2048 * dynamic), ("shards", 2)):
+                for size, compiled in (("static_slots", slots * static), ("dynamic_slots", 2048 * dynamic),
+                                       ("shards", 2)):
                     refusal = self.refusal(source, chip, f"[program]\n{size} = 1{PORT.format(port=8)}")
                     self.assertIn(f"the program was compiled with {compiled}", refusal)
                 refusal = self.refusal(source, chip, f"[program]\nelements = {most + 1}{PORT.format(port=8)}")

@@ -37,7 +37,8 @@ class Table(unittest.TestCase):
         committed = load(COMMITTED)
         build.ensure_built()
         for source, chip in build.tested():
-            found = [entry for entry in committed["programs"] if (entry["program"], entry["chip"]) == (source.stem, chip.title)]
+            found = [entry for entry in committed["programs"] if (entry["program"],
+                                                                  entry["chip"]) == (source.stem, chip.title)]
             self.assertEqual(found, build.entries(source, chip, build.folder_of(source, chip)), "make p4")
 
     def test_every_program_fits(self) -> None:

@@ -26,7 +26,10 @@ def layout(struct: str) -> dict[str, tuple[int, int]]:
 class Sources(unittest.TestCase):
     def test_reasons(self) -> None:
         wire = (ROOT / "wire/src/reason.rs").read_text()
-        expected = {name.upper(): int(number) for number, name in re.findall(r'^    \w+ = (\d+), "(\w+)";', wire, re.M)}
+        expected = {
+            name.upper(): int(number)
+            for number, name in re.findall(r'^    \w+ = (\d+), "(\w+)";', wire, re.M)
+        }
         program = (COMMON / "reasons.p4").read_text()
         found = {name: int(number) for name, number in re.findall(r"REASON_(\w+) = (\d+);", program)}
         self.assertGreater(len(expected), 30)
@@ -55,7 +58,9 @@ class Sources(unittest.TestCase):
                 self.assertEqual(fields[name], (16 + 15 - int(bit), 1))
 
     def test_generated(self) -> None:
-        done = subprocess.run([sys.executable, ROOT / "p4/generate.py", "--check"], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, ROOT / "p4/generate.py", "--check"], capture_output=True, text=True
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
 
 

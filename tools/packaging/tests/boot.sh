@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Boots the Debian tree ROOT with its own systemd, in namespaces of its own; killing this process ends all of it.
+# Boots the Debian tree ROOT with its own systemd, in namespaces of its own; killing this process ends all of
+# it.
 #   unshare --mount boot.sh ROOT CGROUP
 set -euo pipefail
 root=$1 cgroup=$2

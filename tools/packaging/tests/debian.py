@@ -24,14 +24,19 @@ class Debian:
         self._machine: subprocess.Popen[bytes] | None = None
         self._init = 0
         options = ["--variant=minbase", "--quiet", "--skip=cleanup/apt", "--dpkgopt=force-unsafe-io"]
-        apt = ['--aptopt=Acquire::Languages "none"', '--aptopt=APT::Install-Recommends "false"', '--aptopt=Acquire::Retries "3"']
-        command = ["mmdebstrap", *options, *apt, f"--include={','.join(packages)}", "bookworm", str(self.root)]
+        apt = ['--aptopt=Acquire::Languages "none"', '--aptopt=APT::Install-Recommends "false"',
+               '--aptopt=Acquire::Retries "3"']
+        command = ["mmdebstrap", *options, *apt, f"--include={','.join(packages)}", "bookworm",
+                   str(self.root)]
         self._checked(command, timeout=10 * TIMEOUT)
 
     def download(self, *debs: str) -> None:
         """Fetches what packages depend on: once booted, the machine has no network."""
         shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
-        self._checked(["chroot", str(self.root), "apt-get", "install", "--yes", "-qq", "--download-only", *debs], 5 * TIMEOUT)
+        self._checked(
+            ["chroot", str(self.root), "apt-get", "install", "--yes", "-qq", "--download-only", *debs],
+            5 * TIMEOUT,
+        )
 
     def boot(self) -> None:
         """Starts systemd, and waits until it has started all units."""
@@ -51,8 +56,10 @@ class Debian:
         """Runs a command in the machine, and returns what it prints."""
         settings = [f"{name}={value}" for name, value in environment.items()]
         path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
-        # Root and folder are systemd's: entering a mount namespace has those of the namespace, which differ in a chroot.
-        command = ["nsenter", "--target", str(self._init), "--all", "--root", "--wd", "--", "env", "-i", path, "LANG=C.UTF-8", *settings, *argv]
+        # Root and folder are systemd's: entering a mount namespace has those of the namespace, which differ
+        # in a chroot.
+        command = ["nsenter", "--target", str(self._init), "--all", "--root", "--wd", "--", "env", "-i", path,
+                   "LANG=C.UTF-8", *settings, *argv]
         return self._checked(command, 2 * TIMEOUT, check=check)
 
     def write(self, path: str, text: str) -> None:
@@ -87,7 +94,8 @@ class Debian:
     @staticmethod
     def _checked(command: list[str], timeout: float, check: bool = True) -> str:
         ran = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace",
             timeout=timeout, check=False, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         )
         if check and ran.returncode != 0:

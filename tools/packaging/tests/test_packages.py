@@ -1,11 +1,13 @@
-"""The life of the packages on one machine, by the commands of docs/install.md: install, configure, sum, restart, upgrade, remove, purge.
+"""The life of the packages on one machine, by the commands of docs/install.md: install, configure, sum,
+restart, upgrade, remove, purge.
 
     trainer --- sumac.service (AF_XDP) 10.77.1.2 eth1 ---- port1 10.77.1.1 +
-                                                                           +--- sumac-agg.service, network namespace `agg`
+                                                                           +--- sumac-agg.service, network
+                                                                           namespace `agg`
     trainer --- a daemon over UDP      10.77.2.2 eth2 ---- port2 10.77.2.1 +
 
-The second daemon stands for another host: it has a network namespace, `other`. The tests run in the order of their names; each
-needs what those before it have done.
+The second daemon stands for another host: it has a network namespace, `other`. The tests run in the order of
+their names; each needs what those before it have done.
 """
 
 from __future__ import annotations
@@ -96,7 +98,13 @@ with sumac.Client(socket) as client, client.open(job, rank=rank, world=2) as job
 
 def documented(heading: str) -> list[str]:
     """Returns the commands below a heading of docs/install.md, without comments."""
-    section = (ROOT / "docs/install.md").read_text().split(f"{heading}\n")[1].split("\n#")[0].split("*From source*")[0]
+    section = (
+        (ROOT / "docs/install.md")
+        .read_text()
+        .split(f"{heading}\n")[1]
+        .split("\n#")[0]
+        .split("*From source*")[0]
+    )
     lines = "\n".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL)).splitlines()
     return [line.split("  # ")[0].strip() for line in lines]
 
@@ -129,8 +137,11 @@ class Packages(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.built = pathlib.Path(folder.name)
         for version in ("0.1.0", NEXT_VERSION):
-            package = [str(ROOT / "tools/packaging/package.sh"), str(programs()), "--fast", "--version", version]
-            subprocess.run([*package, "--output", str(cls.built / version)], check=True, stdout=subprocess.DEVNULL)
+            package = [str(ROOT / "tools/packaging/package.sh"), str(programs()), "--fast", "--version",
+                       version]
+            subprocess.run(
+                [*package, "--output", str(cls.built / version)], check=True, stdout=subprocess.DEVNULL
+            )
         # python3-pip installs the wheel; iproute2 and ethtool make the test's network.
         cls.debian = Debian(["systemd", "python3-pip", "iproute2", "ethtool", "man-db"])
         cls.addClassCleanup(cls.debian.close)
@@ -138,7 +149,9 @@ class Packages(unittest.TestCase):
             shutil.copytree(cls.built / version / "debian", cls.debian.root / "built" / version)
         shutil.copytree(cls.built / "0.1.0/wheels", cls.debian.root / "built/wheels")
         cls.debian.write("/etc/apt/apt.conf.d/assume-yes", 'APT::Get::Assume-Yes "true";\n')
-        cls.debian.download(*(f"/built/0.1.0/{path.name}" for path in (cls.debian.root / "built/0.1.0").glob("*.deb")))
+        cls.debian.download(
+            *(f"/built/0.1.0/{path.name}" for path in (cls.debian.root / "built/0.1.0").glob("*.deb"))
+        )
         cls.debian.boot()
 
     def active(self, unit: str) -> str:
@@ -158,13 +171,19 @@ class Packages(unittest.TestCase):
             if (edited := re.match(r"editor (\S+)$", command)) is not None:
                 self.debian.write(edited[1], EDITED[edited[1]])
             else:
-                self.debian.inside("sh", "-ec", f"cd /built/{version}; {command}", DEBIAN_FRONTEND="noninteractive")
+                self.debian.inside(
+                    "sh", "-ec", f"cd /built/{version}; {command}", DEBIAN_FRONTEND="noninteractive"
+                )
 
     def sum(self, name: str) -> list[str]:
         """Sums on both hosts, as a user of the group sumac: by Debian's package, and by the wheel."""
-        trainer = ("setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "python3", "/built/trainer.py")
+        trainer = ("setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "python3",
+                   "/built/trainer.py")
         script = [
-            "sh", "-c", '"$@" 0 "$JOB" /run/sumac/sumac.sock & PYTHONPATH=/opt/wheel "$@" 1 "$JOB" /run/other/sumac.sock; wait $!', "sh",
+            "sh",
+            "-c",
+            '"$@" 0 "$JOB" /run/sumac/sumac.sock & PYTHONPATH=/opt/wheel "$@" 1 "$JOB" /run/other/sumac.sock; wait $!',
+            "sh",
         ]
         return self.debian.inside(*script, *trainer, JOB=f"alice:{name}").split("\n")
 
@@ -175,14 +194,19 @@ class Packages(unittest.TestCase):
 
     def test_1_apt_installs_the_packages_with_what_they_need(self) -> None:
         inside = self.debian.inside
-        self.assertFalse(pathlib.Path(self.debian.root / "usr/bin/gcc").exists(), "the machine has no tool chain")
+        self.assertFalse(
+            pathlib.Path(self.debian.root / "usr/bin/gcc").exists(), "the machine has no tool chain"
+        )
         self.follow([command for command in documented("# Install") if command.startswith("apt ")])
-        inside("python3", "-m", "pip", "install", "--no-index", "--no-deps", "--target", "/opt/wheel", "/built/wheels/sumac-0.1.0-py3-none-any.whl")
+        inside("python3", "-m", "pip", "install", "--no-index", "--no-deps", "--target", "/opt/wheel",
+               "/built/wheels/sumac-0.1.0-py3-none-any.whl")
         for program in ("sumac", "sumac-agg"):
             self.assertRegex(inside(program, "--version"), rf"^{program} \d")
             self.assertIn("libc6", inside("dpkg-query", "--show", "--showformat=${Depends}", program))
             self.assertIn(program, inside("sh", "-c", f"MANPAGER=cat man {program}"))
-            completions = inside("bash", "-c", f"source /usr/share/bash-completion/completions/{program}; complete -p")
+            completions = inside(
+                "bash", "-c", f"source /usr/share/bash-completion/completions/{program}; complete -p"
+            )
             self.assertRegex(completions, rf"-F \S+ {program}\n")
             self.assertEqual(inside("systemctl", "is-enabled", program, check=False).strip(), "disabled")
             self.assertEqual(self.active(program), "inactive")
@@ -193,10 +217,15 @@ class Packages(unittest.TestCase):
             self.assertIn("libsumac.so.0", inside("sh", "-c", "readlink /usr/lib/*/libsumac.so"))
         self.assertRegex(inside("id", "sumac"), r"uid=\d+\(sumac\) gid=\d+\(sumac\)")
         conffiles = inside("dpkg-query", "--show", "--showformat=${Conffiles}", "sumac", "sumac-agg")
-        self.assertEqual(re.findall(r"/etc/\S+", conffiles), ["/etc/sumac/daemon.toml", "/etc/default/sumac-agg"])
+        self.assertEqual(
+            re.findall(r"/etc/\S+", conffiles), ["/etc/sumac/daemon.toml", "/etc/default/sumac-agg"]
+        )
 
     def test_2_the_units_are_valid_and_confined(self) -> None:
-        units = [f"/usr/lib/systemd/system/{name}.service" for name in ("sumac", "sumac-pins", "sumac-agg", "sumac-agg-pins")]
+        units = [
+            f"/usr/lib/systemd/system/{name}.service"
+            for name in ("sumac", "sumac-pins", "sumac-agg", "sumac-agg-pins")
+        ]
         self.assertEqual(self.debian.inside("systemd-analyze", "verify", "--man=no", *units), "")
         for program, worst in WORST_EXPOSURE.items():
             report = self.debian.inside("systemd-analyze", "security", "--no-pager", program)
@@ -206,7 +235,10 @@ class Packages(unittest.TestCase):
     def test_3_configured_hosts_sum_through_the_aggregator(self) -> None:
         inside, write = self.debian.inside, self.debian.write
         inside("sh", "-ec", NETWORK)
-        write("/etc/systemd/system/sumac-agg.service.d/test.conf", "[Service]\nNetworkNamespacePath=/run/netns/agg\n")
+        write(
+            "/etc/systemd/system/sumac-agg.service.d/test.conf",
+            "[Service]\nNetworkNamespacePath=/run/netns/agg\n",
+        )
         write("/etc/systemd/system/sumac.service.d/test.conf", "[Service]\nWatchdogSec=2\n")
         write("/etc/sumac/other.toml", OTHER)
         write("/built/trainer.py", TRAINER)
@@ -214,13 +246,17 @@ class Packages(unittest.TestCase):
         inside("systemctl", "daemon-reload")
         self.follow([command for command in documented("# Install") if not command.startswith("apt ")])
         inside(
-            "systemd-run", "--unit=other", "--service-type=notify", "--property=User=sumac", "--property=RuntimeDirectory=other",
-            "--property=NetworkNamespacePath=/run/netns/other", "sumac", "daemon", "--config", "/etc/sumac/other.toml",
+            "systemd-run", "--unit=other", "--service-type=notify", "--property=User=sumac",
+            "--property=RuntimeDirectory=other",
+            "--property=NetworkNamespacePath=/run/netns/other", "sumac", "daemon", "--config",
+            "/etc/sumac/other.toml",
         )
         self.assert_sums("first")
         self.assertIn('"xdp"', inside("sumac", "status", "--json"))
         for unit in ("sumac", "sumac-agg"):
-            self.assertIn("pinned at", inside("journalctl", f"--unit={unit}", "--no-pager"), "what `attach` reports")
+            self.assertIn(
+                "pinned at", inside("journalctl", f"--unit={unit}", "--no-pager"), "what `attach` reports"
+            )
 
     def test_4_the_services_have_the_privileges_that_they_need_and_no_others(self) -> None:
         # By bit: NET_ADMIN 12, NET_RAW 13, PERFMON 38, BPF 39.
@@ -233,7 +269,8 @@ class Packages(unittest.TestCase):
             self.assertEqual((status["NoNewPrivs"], status["Seccomp"]), ("1", "2"))
             self.assertNotIn("0", status["Uid"].split(), "a user of its own")
         token = self.debian.inside("nsenter", "--net=/run/netns/agg", "sumac-agg", "token")
-        self.assertEqual(token, self.debian.inside("cat", "/etc/sumac/token"), "root reads the secret of the running service")
+        self.assertEqual(token, self.debian.inside("cat", "/etc/sumac/token"),
+                         "root reads the secret of the running service")
         # Root's own attach leaves the pins to the service.
         self.debian.inside("systemctl", "stop", "sumac")
         self.debian.inside("sumac", "attach", "eth1")
@@ -245,7 +282,9 @@ class Packages(unittest.TestCase):
     def test_5_a_daemon_that_hangs_is_started_again(self) -> None:
         before = self.main_pid("sumac")
         self.debian.inside("systemctl", "kill", "--signal=STOP", "sumac")
-        self.debian.wait(lambda: self.main_pid("sumac") not in (0, before), "the watchdog has ended the daemon")
+        self.debian.wait(
+            lambda: self.main_pid("sumac") not in (0, before), "the watchdog has ended the daemon"
+        )
         self.debian.wait(lambda: self.active("sumac") == "active", "the daemon is started again")
         journal = self.debian.inside("journalctl", "--unit=sumac", "--no-pager")
         self.assertIn("Failed with result 'watchdog'", journal)
@@ -282,12 +321,18 @@ class Packages(unittest.TestCase):
     def test_6_an_upgrade_keeps_configuration_and_restarts(self) -> None:
         before = {unit: self.main_pid(unit) for unit in ("sumac", "sumac-agg")}
         secret = self.debian.inside("cat", "/etc/sumac/token")
-        self.follow([command for command in documented("# Install") if command.startswith("apt ")], NEXT_VERSION)
+        self.follow(
+            [command for command in documented("# Install") if command.startswith("apt ")], NEXT_VERSION
+        )
         for unit, pid in before.items():
-            self.assertEqual(self.debian.inside("dpkg-query", "--show", "--showformat=${Version}", unit), NEXT_VERSION)
+            self.assertEqual(
+                self.debian.inside("dpkg-query", "--show", "--showformat=${Version}", unit), NEXT_VERSION
+            )
             self.assertEqual(self.active(unit), "active")
             self.assertNotEqual(self.main_pid(unit), pid, "the new release runs")
-        self.assertEqual(self.debian.inside("cat", "/etc/sumac/daemon.toml"), EDITED["/etc/sumac/daemon.toml"])
+        self.assertEqual(
+            self.debian.inside("cat", "/etc/sumac/daemon.toml"), EDITED["/etc/sumac/daemon.toml"]
+        )
         self.assertEqual(self.debian.inside("nsenter", "--net=/run/netns/agg", "sumac-agg", "token"), secret)
         self.assert_sums("upgraded")
 
@@ -299,14 +344,18 @@ class Packages(unittest.TestCase):
         self.assertEqual([self.active(unit) for unit in ("sumac", "sumac-agg")], ["inactive"] * 2)
         self.assertNotIn("xdp", inside("ip", "link", "show", "eth1"))
         self.assertNotIn("xdp", inside("ip", "-netns", "agg", "link", "show"))
-        self.assertEqual(inside("cat", "/etc/sumac/daemon.toml"), EDITED["/etc/sumac/daemon.toml"], "configuration outlives the removal")
+        self.assertEqual(inside("cat", "/etc/sumac/daemon.toml"), EDITED["/etc/sumac/daemon.toml"],
+                         "configuration outlives the removal")
         purge, remove_rest = documented("## Uninstall")
         self.follow([purge])
         # What the test itself has written, and dpkg's and systemd's records.
         own = "^/(built|opt|proc|sys|var/log|var/lib/(dpkg|apt)|var/cache|etc/systemd/system/.*[.]d|etc/(group|passwd|shadow).*)(/|$)"
-        found = inside("find", "/", "-xdev", "-regextype", "egrep", "-regex", own, "-prune", "-o", "-name", "*sumac*", "-print")
+        found = inside("find", "/", "-xdev", "-regextype", "egrep", "-regex", own, "-prune", "-o", "-name",
+                       "*sumac*", "-print")
         self.assertEqual(found.split(), ["/etc/sumac"])
-        self.assertEqual(sorted(inside("ls", "/etc/sumac").split()), ["other.toml", "token"], "the site's own files")
+        self.assertEqual(
+            sorted(inside("ls", "/etc/sumac").split()), ["other.toml", "token"], "the site's own files"
+        )
         self.follow([remove_rest])
         self.assertEqual(inside("find", "/sys/fs/bpf", "-name", "sumac*"), "")
 

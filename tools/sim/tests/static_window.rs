@@ -149,7 +149,8 @@ fn workers_with_different_windows_complete_every_chunk() {
         differ += u64::from(plan.windows.iter().any(|window| *window != plan.windows[0]));
     }
     println!(
-        "{resent} chunks sent again, {marked} marked results, {halvings} halvings, {differ} with different windows"
+        "{resent} chunks sent again, {marked} marked results, {halvings} halvings, {differ} with different \
+        windows"
     );
     assert!(resent > 10_000 && halvings > 1_000 && marked > 1_000 && differ > 300);
 }

@@ -28,12 +28,18 @@ enum Packet {
     Floats(usize, u32),
     WithoutSlot(usize, u32),
     OtherOperation(usize, u32),
+    /// A contribution with the terms of an operation: the limit.
+    Terms(usize, u32, u16),
+    /// A flush of the operation that begins with chunk 0; its limit is the largest.
+    Flush(usize, u32),
     /// The contribution of another job, to the same slot.
     OtherJob(usize, u32),
     /// The parameter host's result.
     Result(u32),
 }
-use Packet::{Again, All, Floats, From, OtherJob, OtherOperation, Overflowed, Result, WithoutSlot};
+use Packet::{
+    Again, All, Floats, Flush, From, OtherJob, OtherOperation, Overflowed, Result, Terms, WithoutSlot,
+};
 
 /// The flags of an answer, and the ranks whose values it carries.
 type Carried = Option<(u16, &'static [usize])>;
@@ -44,10 +50,11 @@ type Case = (&'static str, &'static [Packet], Reason, Carried, &'static [(u32, u
 
 const SUM: Carried = Some((0, &[0, 1, 2]));
 const OVERFLOW: Carried = Some((flag::OVERFLOW, &[0, 1, 2]));
+const PARTIAL: Carried = Some((flag::PARTIAL, &[0, 1]));
 const REFUSAL: Carried = Some((flag::MISMATCH, &[1]));
 
 /// A lane of 4 slots; chunk 3 is slot 3's first.
-const STATIC: [Case; 16] = [
+const STATIC: [Case; 21] = [
     ("first ever", &[From(0, 3)], Added, None, &[(3, 1)]),
     ("first ever, but not the slot's first", &[From(1, 7)], OutOfTurn, None, &[]),
     ("first ever, from far ahead", &[From(1, 11)], OutOfTurn, None, &[]),
@@ -87,6 +94,43 @@ const STATIC: [Case; 16] = [
         Completed,
         OVERFLOW,
         &[(3, 7)],
+    ),
+    ("a flush where nobody has stated terms", &[From(0, 3), Flush(1, 3)], Added, None, &[(3, 3)]),
+    (
+        "a flush where only its sender has stated terms",
+        &[From(0, 0), Terms(1, 0, u16::MAX), From(2, 0), From(0, 3), Flush(1, 3)],
+        Added,
+        None,
+        &[(3, 3)],
+    ),
+    (
+        "a flush within the limit of all",
+        &[Terms(0, 0, 1), Terms(1, 0, u16::MAX), Terms(2, 0, 1), From(0, 3), Flush(1, 3)],
+        Completed,
+        PARTIAL,
+        &[(3, 3)],
+    ),
+    (
+        "a flush beyond the others' limit",
+        &[
+            Terms(0, 0, 1),
+            Terms(1, 0, u16::MAX),
+            Terms(2, 0, 1),
+            From(0, 3),
+            Flush(1, 3),
+            From(0, 2),
+            Flush(1, 2),
+        ],
+        Added,
+        None,
+        &[(2, 3)],
+    ),
+    (
+        "a flush behind the operation",
+        &[Terms(0, 0, 1), Terms(1, 0, u16::MAX), Terms(2, 0, 1), All(4), From(0, 8), Flush(1, 8)],
+        Added,
+        None,
+        &[(8, 3), (4, 7)],
     ),
 ];
 
@@ -238,10 +282,17 @@ pub fn all(checksum: bool) -> Vec<(Setup, Vec<Step>)> {
     STATIC.iter().map(|case| of(&jobs[0], case)).chain(dynamic).collect()
 }
 
+/// Whether a result lacks some workers: then the case is beyond the profile of a switch.
+pub fn has_partial_sums(steps: &[Step]) -> bool {
+    let answers = steps.iter().filter_map(|step| step.answer.as_ref());
+    let headers = answers.map(|answer| Header::read(&answer.payload[..], 0, answer.payload.len()));
+    headers.flatten().any(|header| header.has(flag::PARTIAL))
+}
+
 impl Packet {
     /// Returns the frames, each with its interface.
     fn frames(self, job: &Job, other_job: &Job) -> Vec<(u32, Vec<u8>)> {
-        let of = |job: &Job, rank: usize, seq: u32, change: fn(&mut Header)| {
+        let of = |job: &Job, rank: usize, seq: u32, change: &dyn Fn(&mut Header)| {
             let from = job.workers.get(rank).unwrap_or_else(|| &job.parents[0]);
             let mut header = header(job, rank % WORKERS, seq);
             change(&mut header);
@@ -251,17 +302,24 @@ impl Packet {
             (from.interface, frame(job, from, &header, &values(rank, seq), 0, TOS))
         };
         let (rank, seq, change): (usize, u32, fn(&mut Header)) = match self {
-            All(seq) => return (0..WORKERS).map(|rank| of(job, rank, seq, |_| ())).collect(),
-            OtherJob(rank, seq) => return vec![of(other_job, rank, seq, |_| ())],
+            All(seq) => return (0..WORKERS).map(|rank| of(job, rank, seq, &|_| ())).collect(),
+            Terms(rank, seq, limit) => {
+                let terms = |header: &mut Header| (header.contributors, header.next_seq) = (limit, seq + 8);
+                return vec![of(job, rank, seq, &terms)];
+            }
+            OtherJob(rank, seq) => return vec![of(other_job, rank, seq, &|_| ())],
             From(rank, seq) => (rank, seq, |_| ()),
             Again(rank, seq) => (rank, seq, |h| h.flags |= flag::RESEND),
             Overflowed(rank, seq) => (rank, seq, |h| h.flags |= flag::RESEND | flag::OVERFLOW),
             Floats(rank, seq) => (rank, seq, |h| h.flags |= flag::RESEND | flag::RAW_FLOAT),
             WithoutSlot(rank, seq) => (rank, seq, |h| (h.flags, h.slot) = (flag::RESEND, NO_SLOT)),
             OtherOperation(rank, seq) => (rank, seq, |h| h.tensor += 1),
+            Flush(rank, seq) => {
+                (rank, seq, |h| (h.flags, h.contributors) = (h.flags | flag::PARTIAL, u16::MAX))
+            }
             Result(seq) => (HOST, seq, |_| ()),
         };
-        vec![of(job, rank, seq, change)]
+        vec![of(job, rank, seq, &change)]
     }
 }
 

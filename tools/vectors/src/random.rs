@@ -208,6 +208,10 @@ impl Draw {
                 (header.contributors, header.next_seq) = (self.one_of(&[0, 1, 4]), seq & !7);
             }
             7 => header.kind = self.one_of(&[3, 3, 4]),
+            16..22 if seq & 7 == 0 && !is_parents => {
+                (header.contributors, header.next_seq) =
+                    (self.one_of(&[1, 4]), seq.wrapping_add(self.one_of(&[0, 8, 9])));
+            }
             8 if is_parents => header.flags |= flag::MISMATCH,
             9..16 if job.whole && reference.is_round(job, slot, version) => {
                 (header.elements, header.flags) = (0, header.flags | flag::EXPONENT);

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 use sumac_wire::{
-    budget::Budget,
+    budget::{Agreement, Budget, KEPT_OPERATIONS},
     dynamic,
     slot::{SlotMeta, Version},
     tables::{JobEntry, WorkerEntry, job_flag},
@@ -238,7 +238,8 @@ pub struct Slot {
     pub versions: [SlotVersion; 2],
     /// The chunk that the lane's next completed slot takes.
     pub lane_next: u32,
-    /// Bounded loss: the operation, and by worker the chunks that it was left out of.
+    /// Bounded loss: the operations whose terms were stated, and by worker the chunks of one that it was left
+    /// out of.
     #[serde(default, skip_serializing_if = "Spent::is_none")]
     pub spent: Spent,
 }
@@ -249,6 +250,8 @@ pub struct Spent {
     pub owner: u32,
     pub operation: u32,
     pub chunks: Vec<u32>,
+    /// Operation, end, limit, and the workers that have stated them.
+    pub terms: [[u32; 4]; KEPT_OPERATIONS],
 }
 
 impl Spent {
@@ -261,11 +264,15 @@ impl Spent {
         if budget.owner == 0 {
             return Spent::default();
         }
-        Spent { owner: budget.owner, operation: budget.operation, chunks }
+        let terms = budget.agreements.map(|kept| [kept.operation, kept.end, kept.limit, kept.workers]);
+        Spent { owner: budget.owner, operation: budget.operation, chunks, terms }
     }
 
     pub fn budget(&self) -> Budget {
-        let mut budget = Budget { owner: self.owner, operation: self.operation, ..Budget::default() };
+        let of = |[operation, end, limit, workers]: [u32; 4]| Agreement { operation, end, limit, workers };
+        let agreements = self.terms.map(of);
+        let mut budget =
+            Budget { owner: self.owner, operation: self.operation, agreements, ..Budget::default() };
         for (spent, chunks) in budget.spent.iter_mut().zip(&self.chunks) {
             *spent = *chunks;
         }

@@ -35,8 +35,8 @@ pub enum FrameError {
     },
     /// The socket's permissions do not let this user in.
     #[error(
-        "user {uid} may not connect to {path:?} ({found}); join that group (`usermod -aG`, and log in again), or set \
-         `socket_group` and `socket_mode` in the daemon's configuration"
+        "user {uid} may not connect to {path:?} ({found}); join that group (`usermod -aG`, and log in \
+        again), or set `socket_group` and `socket_mode` in the daemon's configuration"
     )]
     Forbidden {
         /// The path.
@@ -174,7 +174,8 @@ impl Channel {
     /// Receives one message into `buffer`, which must hold [`MAX_MESSAGE`] bytes; blocks until it arrives.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`] and [`FrameError::TooManyFds`] concern one message only; the connection remains usable.
+    /// [`FrameError::TooLarge`] and [`FrameError::TooManyFds`] concern one message only; the connection
+    /// remains usable.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Inbound<'a>, FrameError> {
         self.receive_with(buffer, RecvFlags::empty())
     }

@@ -57,7 +57,8 @@ codes! {
     Version => "Install the same release of client and daemon.",
     /// This user may not use the daemon, open this job under the daemon's secret, or attach to it; or the
     /// named control plane is not in the daemon's configuration.
-    Denied => "Add the user or the control plane to the daemon's configuration, or give the job's own `secret`.",
+    Denied => "Add the user or the control plane to the daemon's configuration, or give the job's own \
+    `secret`.",
     /// A limit of the connection, the job, the user or the daemon is reached.
     Limit => "Release something first, or raise the limit that the message names.",
     /// `register` came without a file descriptor.
@@ -107,7 +108,8 @@ codes! {
     /// This worker cancelled the operation, and the job has ended; or it withdrew the `open`.
     Cancelled => "Open the job again, on all workers.",
     /// A value is out of the wire format's range, or not finite; `tensor` and `index` name it.
-    Saturated => "Correct the value. `scale` `\"block\"` has no range, and `not_finite` `\"carry\"` carries NaN.",
+    Saturated => "Correct the value. `scale` `\"block\"` has no range, and `not_finite` `\"carry\"` carries \
+    NaN.",
     /// A `wait` timed out; the operation continues.
     Timeout => "Wait again.",
     /// The daemon is stopping.

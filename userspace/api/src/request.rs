@@ -213,8 +213,8 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
 }
 
 /// All commands, for the hint after an unknown one.
-const COMMANDS: &str = "hello, open, withdraw, attach, register, allreduce, broadcast, reduce, reduce_scatter, allgather, \
-                        post_send, post_recv, poll_cq, wait, cancel, stats, unregister, close";
+const COMMANDS: &str = "hello, open, withdraw, attach, register, allreduce, broadcast, reduce, \
+reduce_scatter, allgather, post_send, post_recv, poll_cq, wait, cancel, stats, unregister, close";
 
 fn collective(kind: CollectiveKind, object: Map<String, Value>) -> Result<Command, Failure> {
     let operation: Collective = fields(kind.name(), object)?;

@@ -482,12 +482,9 @@ enum sumac_status sumac_allreduce_async(struct sumac_job *job,
                                         struct sumac_request **request);
 
 /// Copies `count` elements at `buffer` of the worker `root` to `buffer` of all workers, bit for bit.
-/// `options` may be NULL.
-/// Returns when the result is there.
+/// `options` may be NULL. Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
-/// in which the daemon receives them, so either one thread submits or operations have names
-/// (`SUMAC_ORDER_NAME`).
+/// Thread safety: as `sumac_allreduce`.
 enum sumac_status sumac_broadcast(struct sumac_job *job,
                                   void *buffer,
                                   size_t count,
@@ -510,9 +507,7 @@ enum sumac_status sumac_broadcast_async(struct sumac_job *job,
 /// is `send`. On other workers `recv` is ignored, and may be NULL. `options` may be NULL. Returns when the
 /// result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
-/// in which the daemon receives them, so either one thread submits or operations have names
-/// (`SUMAC_ORDER_NAME`).
+/// Thread safety: as `sumac_allreduce`.
 enum sumac_status sumac_reduce(struct sumac_job *job,
                                const void *send,
                                void *recv,
@@ -539,9 +534,7 @@ enum sumac_status sumac_reduce_async(struct sumac_job *job,
 /// receives its own block of the result, at `recv`. In place if `recv` is `send` plus the worker's rank times
 /// the block: the other blocks are unchanged. `options` may be NULL. Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
-/// in which the daemon receives them, so either one thread submits or operations have names
-/// (`SUMAC_ORDER_NAME`).
+/// Thread safety: as `sumac_allreduce`.
 enum sumac_status sumac_reduce_scatter(struct sumac_job *job,
                                        const void *send,
                                        void *recv,
@@ -566,9 +559,7 @@ enum sumac_status sumac_reduce_scatter_async(struct sumac_job *job,
 /// order of ranks, bit for bit. In place if `send` is `recv` plus the worker's rank times the block.
 /// `options` may be NULL. Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
-/// in which the daemon receives them, so either one thread submits or operations have names
-/// (`SUMAC_ORDER_NAME`).
+/// Thread safety: as `sumac_allreduce`.
 enum sumac_status sumac_allgather(struct sumac_job *job,
                                   const void *send,
                                   void *recv,

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
+use std::ptr::null_mut;
 use std::sync::{Arc, PoisonError};
 
 use ::sumac_client::{
@@ -126,6 +127,19 @@ impl Begun {
     }
 }
 
+/// Begins an operation by the form of a call that returns a request, and waits for its result.
+fn blocking(begin: impl FnOnce(*mut *mut sumac_request) -> sumac_status) -> sumac_status {
+    let mut request = null_mut();
+    match begin(&raw mut request) {
+        sumac_status::SUMAC_OK => call(|| {
+            let state = REQUESTS.remove(request)?;
+            state.operation.lock().unwrap_or_else(PoisonError::into_inner).wait(None)?;
+            Ok(())
+        }),
+        refused => refused,
+    }
+}
+
 /// Sets the options of an operation to their defaults. `size` is `sizeof(sumac_op_options)`.
 ///
 /// Thread safety: any thread; the structure is the caller's.
@@ -133,25 +147,6 @@ impl Begun {
 pub unsafe extern "C" fn sumac_op_options_init(options: *mut sumac_op_options, size: usize) -> sumac_status {
     // SAFETY: NULL or of this size, as the header asks for.
     call(|| unsafe { initialize(options, size, "options") })
-}
-
-/// # Safety
-/// As [`Options::read`].
-unsafe fn begin_allreduce(
-    job: *mut sumac_job,
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: MaybeUninit<sumac_dtype>,
-    reduction: MaybeUninit<sumac_reduction>,
-    options: *const sumac_op_options,
-) -> Result<Begun, Error> {
-    // SAFETY: as the caller warrants.
-    unsafe { Call::new(job, CollectiveKind::Allreduce, options) }?.reduction(reduction)?.same(
-        send,
-        recv,
-        Elements::new(count, dtype)?,
-    )
 }
 
 /// Reduces `count` elements at `send` over all workers into `recv`, on all of them; in place if `recv` is
@@ -173,7 +168,9 @@ pub unsafe extern "C" fn sumac_allreduce(
     options: *const sumac_op_options,
 ) -> sumac_status {
     // SAFETY: as the header asks for.
-    call(|| unsafe { begin_allreduce(job, send, recv, count, dtype, reduction, options) }?.wait())
+    blocking(|request| unsafe {
+        sumac_allreduce_async(job, send, recv, count, dtype, reduction, options, request)
+    })
 }
 
 /// As `sumac_allreduce`, but returns a request at once, for `sumac_wait` or `sumac_test`.
@@ -193,36 +190,18 @@ pub unsafe extern "C" fn sumac_allreduce_async(
     call(|| {
         let out = required(request, "request")?;
         // SAFETY: as the header asks for; the request is not NULL.
-        unsafe { begin_allreduce(job, send, recv, count, dtype, reduction, options)?.give(out) };
+        unsafe {
+            let call = Call::new(job, CollectiveKind::Allreduce, options)?.reduction(reduction)?;
+            call.same(send, recv, Elements::new(count, dtype)?)?.give(out);
+        }
         Ok(())
     })
 }
 
-/// # Safety
-/// As [`Options::read`].
-unsafe fn begin_broadcast(
-    job: *mut sumac_job,
-    buffer: *mut c_void,
-    count: usize,
-    dtype: MaybeUninit<sumac_dtype>,
-    root: u32,
-    options: *const sumac_op_options,
-) -> Result<Begun, Error> {
-    // SAFETY: as the caller warrants.
-    unsafe { Call::new(job, CollectiveKind::Broadcast, options) }?.root(root)?.same(
-        buffer,
-        buffer,
-        Elements::new(count, dtype)?,
-    )
-}
-
 /// Copies `count` elements at `buffer` of the worker `root` to `buffer` of all workers, bit for bit.
-/// `options` may be NULL.
-/// Returns when the result is there.
+/// `options` may be NULL. Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
-/// in which the daemon receives them, so either one thread submits or operations have names
-/// (`SUMAC_ORDER_NAME`).
+/// Thread safety: as `sumac_allreduce`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_broadcast(
     job: *mut sumac_job,
@@ -233,7 +212,7 @@ pub unsafe extern "C" fn sumac_broadcast(
     options: *const sumac_op_options,
 ) -> sumac_status {
     // SAFETY: as the header asks for.
-    call(|| unsafe { begin_broadcast(job, buffer, count, dtype, root, options) }?.wait())
+    blocking(|request| unsafe { sumac_broadcast_async(job, buffer, count, dtype, root, options, request) })
 }
 
 /// As `sumac_broadcast`, but returns a request at once, for `sumac_wait` or `sumac_test`.
@@ -252,38 +231,19 @@ pub unsafe extern "C" fn sumac_broadcast_async(
     call(|| {
         let out = required(request, "request")?;
         // SAFETY: as the header asks for; the request is not NULL.
-        unsafe { begin_broadcast(job, buffer, count, dtype, root, options)?.give(out) };
+        unsafe {
+            let call = Call::new(job, CollectiveKind::Broadcast, options)?.root(root)?;
+            call.same(buffer, buffer, Elements::new(count, dtype)?)?.give(out);
+        }
         Ok(())
     })
-}
-
-/// # Safety
-/// As [`Options::read`].
-#[expect(clippy::too_many_arguments, reason = "those of the function in C")]
-unsafe fn begin_reduce(
-    job: *mut sumac_job,
-    send: *const c_void,
-    recv: *mut c_void,
-    count: usize,
-    dtype: MaybeUninit<sumac_dtype>,
-    reduction: MaybeUninit<sumac_reduction>,
-    root: u32,
-    options: *const sumac_op_options,
-) -> Result<Begun, Error> {
-    // SAFETY: as the caller warrants.
-    let call =
-        unsafe { Call::new(job, CollectiveKind::Reduce, options) }?.reduction(reduction)?.root(root)?;
-    let recv = if call.rank() == root as usize { recv } else { send.cast_mut() };
-    call.same(send, recv, Elements::new(count, dtype)?)
 }
 
 /// Reduces `count` elements at `send` over all workers into `recv` of the worker `root`; in place if `recv`
 /// is `send`. On other workers `recv` is ignored, and may be NULL. `options` may be NULL. Returns when the
 /// result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
-/// in which the daemon receives them, so either one thread submits or operations have names
-/// (`SUMAC_ORDER_NAME`).
+/// Thread safety: as `sumac_allreduce`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_reduce(
     job: *mut sumac_job,
@@ -296,7 +256,9 @@ pub unsafe extern "C" fn sumac_reduce(
     options: *const sumac_op_options,
 ) -> sumac_status {
     // SAFETY: as the header asks for.
-    call(|| unsafe { begin_reduce(job, send, recv, count, dtype, reduction, root, options) }?.wait())
+    blocking(|request| unsafe {
+        sumac_reduce_async(job, send, recv, count, dtype, reduction, root, options, request)
+    })
 }
 
 /// As `sumac_reduce`, but returns a request at once, for `sumac_wait` or `sumac_test`.
@@ -317,38 +279,20 @@ pub unsafe extern "C" fn sumac_reduce_async(
     call(|| {
         let out = required(request, "request")?;
         // SAFETY: as the header asks for; the request is not NULL.
-        unsafe { begin_reduce(job, send, recv, count, dtype, reduction, root, options)?.give(out) };
+        unsafe {
+            let call = Call::new(job, CollectiveKind::Reduce, options)?.reduction(reduction)?.root(root)?;
+            let recv = if call.rank() == root as usize { recv } else { send.cast_mut() };
+            call.same(send, recv, Elements::new(count, dtype)?)?.give(out);
+        }
         Ok(())
     })
-}
-
-/// # Safety
-/// As [`Options::read`].
-unsafe fn begin_reduce_scatter(
-    job: *mut sumac_job,
-    send: *const c_void,
-    recv: *mut c_void,
-    recv_count: usize,
-    dtype: MaybeUninit<sumac_dtype>,
-    reduction: MaybeUninit<sumac_reduction>,
-    options: *const sumac_op_options,
-) -> Result<Begun, Error> {
-    // SAFETY: as the caller warrants.
-    let call = unsafe { Call::new(job, CollectiveKind::ReduceScatter, options) }?.reduction(reduction)?;
-    let each = Elements::new(recv_count, dtype)?;
-    let (elements, is_in_place) = call.blocks(send, recv, each)?;
-    let input = call.locate(send, elements.bytes, "send")?;
-    let output = (!is_in_place).then(|| call.locate(recv, each.bytes, "recv")).transpose()?;
-    call.submit(elements, input, output)
 }
 
 /// Reduces a tensor of a block of `recv_count` elements for each worker, at `send`, over all workers; each
 /// receives its own block of the result, at `recv`. In place if `recv` is `send` plus the worker's rank times
 /// the block: the other blocks are unchanged. `options` may be NULL. Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
-/// in which the daemon receives them, so either one thread submits or operations have names
-/// (`SUMAC_ORDER_NAME`).
+/// Thread safety: as `sumac_allreduce`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_reduce_scatter(
     job: *mut sumac_job,
@@ -360,7 +304,9 @@ pub unsafe extern "C" fn sumac_reduce_scatter(
     options: *const sumac_op_options,
 ) -> sumac_status {
     // SAFETY: as the header asks for.
-    call(|| unsafe { begin_reduce_scatter(job, send, recv, recv_count, dtype, reduction, options) }?.wait())
+    blocking(|request| unsafe {
+        sumac_reduce_scatter_async(job, send, recv, recv_count, dtype, reduction, options, request)
+    })
 }
 
 /// As `sumac_reduce_scatter`, but returns a request at once, for `sumac_wait` or `sumac_test`.
@@ -380,40 +326,23 @@ pub unsafe extern "C" fn sumac_reduce_scatter_async(
     call(|| {
         let out = required(request, "request")?;
         // SAFETY: as the header asks for; the request is not NULL.
-        unsafe { begin_reduce_scatter(job, send, recv, recv_count, dtype, reduction, options)?.give(out) };
+        unsafe {
+            let call = Call::new(job, CollectiveKind::ReduceScatter, options)?.reduction(reduction)?;
+            let each = Elements::new(recv_count, dtype)?;
+            let (elements, is_in_place) = call.blocks(send, recv, each)?;
+            let input = call.locate(send, elements.bytes, "send")?;
+            let output = (!is_in_place).then(|| call.locate(recv, each.bytes, "recv")).transpose()?;
+            call.submit(elements, input, output)?.give(out);
+        }
         Ok(())
     })
-}
-
-/// # Safety
-/// As [`Options::read`].
-unsafe fn begin_allgather(
-    job: *mut sumac_job,
-    send: *const c_void,
-    recv: *mut c_void,
-    send_count: usize,
-    dtype: MaybeUninit<sumac_dtype>,
-    options: *const sumac_op_options,
-) -> Result<Begun, Error> {
-    // SAFETY: as the caller warrants.
-    let call = unsafe { Call::new(job, CollectiveKind::Allgather, options) }?;
-    let each = Elements::new(send_count, dtype)?;
-    let (elements, is_in_place) = call.blocks(recv, send, each)?;
-    let all = call.locate(recv, elements.bytes, "recv")?;
-    if is_in_place {
-        return call.submit(elements, all, None);
-    }
-    let input = call.locate(send, each.bytes, "send")?;
-    call.submit(elements, input, Some(all))
 }
 
 /// Collects the blocks of all workers, `send_count` elements each at `send`, at `recv` of all of them, in the
 /// order of ranks, bit for bit. In place if `send` is `recv` plus the worker's rank times the block.
 /// `options` may be NULL. Returns when the result is there.
 ///
-/// Thread safety: any thread, at any time; operations of several threads on one job are matched in the order
-/// in which the daemon receives them, so either one thread submits or operations have names
-/// (`SUMAC_ORDER_NAME`).
+/// Thread safety: as `sumac_allreduce`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_allgather(
     job: *mut sumac_job,
@@ -424,7 +353,7 @@ pub unsafe extern "C" fn sumac_allgather(
     options: *const sumac_op_options,
 ) -> sumac_status {
     // SAFETY: as the header asks for.
-    call(|| unsafe { begin_allgather(job, send, recv, send_count, dtype, options) }?.wait())
+    blocking(|request| unsafe { sumac_allgather_async(job, send, recv, send_count, dtype, options, request) })
 }
 
 /// As `sumac_allgather`, but returns a request at once, for `sumac_wait` or `sumac_test`.
@@ -443,7 +372,17 @@ pub unsafe extern "C" fn sumac_allgather_async(
     call(|| {
         let out = required(request, "request")?;
         // SAFETY: as the header asks for; the request is not NULL.
-        unsafe { begin_allgather(job, send, recv, send_count, dtype, options)?.give(out) };
+        unsafe {
+            let call = Call::new(job, CollectiveKind::Allgather, options)?;
+            let each = Elements::new(send_count, dtype)?;
+            let (elements, is_in_place) = call.blocks(recv, send, each)?;
+            let all = call.locate(recv, elements.bytes, "recv")?;
+            let (input, output) = match is_in_place {
+                true => (all, None),
+                false => (call.locate(send, each.bytes, "send")?, Some(all)),
+            };
+            call.submit(elements, input, output)?.give(out);
+        }
         Ok(())
     })
 }

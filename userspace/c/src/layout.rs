@@ -29,7 +29,8 @@ macro_rules! implement {
     };
 }
 
-implement!(Enum for sumac_choice, sumac_dtype, sumac_importance, sumac_missing, sumac_mode, sumac_not_finite, sumac_order,
+implement!(Enum for sumac_choice, sumac_dtype, sumac_importance, sumac_missing, sumac_mode, sumac_not_finite,
+    sumac_order,
     sumac_reduction, sumac_status, sumac_topology, sumac_wire);
 implement!(Structure for sumac_completion, sumac_job_options, sumac_op_options, sumac_recv_options);
 

@@ -43,10 +43,12 @@ pub(crate) fn check(program: u32) -> Result<(), Error> {
         return Ok(());
     }
     let message = format!(
-        "the program was compiled for ABI {major}.{minor} of libsumac, and libsumac {} has ABI {SUMAC_ABI_MAJOR}.{SUMAC_ABI_MINOR}",
+        "the program was compiled for ABI {major}.{minor} of libsumac, and libsumac {} has ABI \
+        {SUMAC_ABI_MAJOR}.{SUMAC_ABI_MINOR}",
         env!("CARGO_PKG_VERSION"),
     );
-    let hint = "compile the program with the header of the installed library, or install the library that it was compiled for";
+    let hint = "compile the program with the header of the installed library, or install the library that it \
+    was compiled for";
     Err(Error::new(sumac_status::SUMAC_ERR_ABI_VERSION, message).hint(hint))
 }
 

@@ -1,6 +1,7 @@
 """Programs in C over libsumac, as installed, in a lab of real daemons on the loopback interface.
 
-``cargo test --workspace`` builds what they need: the daemons' programs, and ``libsumac`` in ``target/debug/deps``.
+``cargo test --workspace`` builds what they need: the daemons' programs, and ``libsumac`` in
+``target/debug/deps``.
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ def built() -> pathlib.Path | None:
     folder = os.environ.get("SUMAC_BIN_DIR")
     places = [pathlib.Path(folder)] if folder else [ROOT / "target" / kind for kind in ("release", "debug")]
     places += [place / "deps" for place in places]
-    found = [place for place in places if (place / "libsumac.so").exists() and (place / "libsumac.a").exists()]
+    found = [
+        place for place in places if (place / "libsumac.so").exists() and (place / "libsumac.a").exists()
+    ]
     return max(found, key=lambda place: (place / "libsumac.so").stat().st_mtime, default=None)
 
 
 def ready() -> bool:
     """Returns whether all is built; where the programs' folder is named, as `make test` does, it must be."""
-    return "SUMAC_BIN_DIR" in os.environ or bool(built() and lab.program("sumac") and lab.program("sumac-agg"))
+    return "SUMAC_BIN_DIR" in os.environ or bool(
+        built() and lab.program("sumac") and lab.program("sumac-agg")
+    )
 
 
 @unittest.skipUnless(ready(), "libsumac, sumac and sumac-agg are not built: cargo build")
@@ -67,10 +72,13 @@ class Programs(unittest.TestCase):
         environment = {**os.environ, "PKG_CONFIG_PATH": str(self.libraries / "pkgconfig")}
         return subprocess.check_output(["pkg-config", *which, "sumac"], env=environment, text=True).split()
 
-    def build(self, source: pathlib.Path, compiler: Sequence[str] = C11, flags: Sequence[str] = ()) -> pathlib.Path:
+    def build(
+        self, source: pathlib.Path, compiler: Sequence[str] = C11, flags: Sequence[str] = ()
+    ) -> pathlib.Path:
         """Compiles a program with warnings as errors."""
         program = self.path / f"{source.stem}-{len(flags)}"
-        command = [*compiler, str(source), *flags, *self.flags("--cflags", "--libs"), "-lm", "-o", str(program)]
+        command = [*compiler, str(source), *flags, *self.flags("--cflags", "--libs"), "-lm", "-o",
+                   str(program)]
         outcome = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(outcome.returncode, 0, outcome.stdout)
         self.assertEqual(outcome.stdout, "")
@@ -85,7 +93,9 @@ class Programs(unittest.TestCase):
             "WORLD_SIZE": "2",
         }
         command = [str(program), *arguments]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def outputs(self, program: pathlib.Path, arguments: Sequence[Sequence[str]] = ((), ())) -> list[str]:
         """Runs a program as both ranks, and returns what they print."""
@@ -122,7 +132,9 @@ class Programs(unittest.TestCase):
 
     def assert_pi(self, program: pathlib.Path) -> None:
         root, other = self.outputs(program)
-        self.assertRegex(root, r"^pi is 3\.1416, the largest of 2 parts 1\.570\d\nthe token was at 2 workers\n$")
+        self.assertRegex(
+            root, r"^pi is 3\.1416, the largest of 2 parts 1\.570\d\nthe token was at 2 workers\n$"
+        )
         self.assertEqual(other, "")
 
     def test_the_header_is_good_in_cplusplus(self) -> None:
@@ -142,7 +154,10 @@ class Programs(unittest.TestCase):
         process = self.start(program, 0, "0", "2")
         _, errors = process.communicate(timeout=lab.TEST_TIMEOUT)
         self.assertEqual(process.returncode, 1)
-        self.assertIn("connect: the program was compiled for ABI 3.1 of libsumac, and libsumac 0.1.0 has ABI 0.1", errors)
+        self.assertIn(
+            "connect: the program was compiled for ABI 3.1 of libsumac, and libsumac 0.1.0 has ABI 0.1",
+            errors,
+        )
         self.assertIn("compile the program with the header of the installed library", errors)
 
     def test_the_quick_start_of_the_document(self) -> None:
@@ -151,19 +166,27 @@ class Programs(unittest.TestCase):
         self.assertEqual(set(blocks), {"console", "c", "sh"})
         (self.lab.path / "first.c").write_text(blocks["c"], encoding="utf-8")
         ran = subprocess.run(
-            ["bash", "-c", "set -euo pipefail\n" + blocks["sh"]], cwd=self.lab.path, text=True, timeout=lab.TEST_TIMEOUT,
-            env={"PATH": os.environ["PATH"], "HOME": str(self.path)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            ["bash", "-c", "set -euo pipefail\n" + blocks["sh"]], cwd=self.lab.path, text=True,
+            timeout=lab.TEST_TIMEOUT,
+            env={"PATH": os.environ["PATH"], "HOME": str(self.path)}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
-        self.assertEqual((ran.returncode, sorted(ran.stdout.split("\n"))), (0, ["", "rank 0: 3", "rank 1: 3"]))
+        self.assertEqual(
+            (ran.returncode, sorted(ran.stdout.split("\n"))), (0, ["", "rank 0: 3", "rank 1: 3"])
+        )
 
     def test_a_package_has_its_files_below_destdir(self) -> None:
         root = self.path / "package"
         self.install(DESTDIR=str(root), PREFIX="/usr", LIBDIR="/usr/lib/x86_64-linux-gnu")
         files = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
         names = ["libsumac.a", "libsumac.so", "libsumac.so.0", "libsumac.so.0.1.0", "pkgconfig/sumac.pc"]
-        self.assertEqual(files, {f"usr/lib/x86_64-linux-gnu/{name}" for name in names} | {"usr/include/sumac.h"})
+        self.assertEqual(
+            files, {f"usr/lib/x86_64-linux-gnu/{name}" for name in names} | {"usr/include/sumac.h"}
+        )
         pc = (root / "usr/lib/x86_64-linux-gnu/pkgconfig/sumac.pc").read_text(encoding="utf-8")
-        self.assertTrue(pc.startswith("prefix=/usr\nlibdir=/usr/lib/x86_64-linux-gnu\nincludedir=/usr/include\n"), pc)
+        self.assertTrue(
+            pc.startswith("prefix=/usr\nlibdir=/usr/lib/x86_64-linux-gnu\nincludedir=/usr/include\n"), pc
+        )
         self.assertIn("\nVersion: 0.1.0\n", pc)
 
     def test_the_soname_is_the_abi_and_only_the_functions_of_the_header_are_exported(self) -> None:
@@ -174,7 +197,9 @@ class Programs(unittest.TestCase):
         exported = {line.split()[2] for line in symbols if line}
         header = (HERE / "include/sumac.h").read_text(encoding="utf-8")
         self.assertEqual({name for name in exported if not name.startswith("sumac_")}, set())
-        self.assertEqual({name for name in exported if f" {name}(" not in header and f"*{name}(" not in header}, set())
+        self.assertEqual(
+            {name for name in exported if f" {name}(" not in header and f"*{name}(" not in header}, set()
+        )
         self.assertGreater(len(exported), 30)
 
 

@@ -50,7 +50,8 @@ const EXAMPLES: &str = concat!(
     "  sumac attach eth1                      in the fastest available mode\n",
     "  sumac attach eth1 --mode zerocopy      or fail\n",
     "  sumac attach --config /etc/sumac/daemon.toml\n",
-    "                                         as the daemon would; its systemd unit does so before it starts it\n",
+    "                                         as the daemon would; its systemd unit does so before it starts \
+    it\n",
     "  sumac attach eth1 --queues 0,1         sockets on two of its queues\n",
     "  sumac attach eth1 --shards 2 --steer ntuple\n",
     "                                         each shard's packets to its queue, or fail\n\n",

@@ -61,7 +61,8 @@ const EXAMPLES: &str = concat!(
     "\n",
     "A configuration (every key except `aggregator` is optional):\n",
     "  aggregator = \"10.77.0.1:48600\"           the address of `sumac-agg serve`\n",
-    "  secret_file = \"/etc/sumac/token\"         the output of `sumac-agg token`, for jobs without their own\n",
+    "  secret_file = \"/etc/sumac/token\"         the output of `sumac-agg token`, for jobs without their \
+    own\n",
     "  socket = \"/run/sumac/sumac.sock\"         the trainers' socket\n",
     "  socket_mode = \"0660\"                     its permissions\n",
     "  socket_group = \"sumac\"                   the group that these let in\n",

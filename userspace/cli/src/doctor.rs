@@ -72,7 +72,9 @@ fn daemon(args: &Args) -> Check {
         }
         Ok(stats) => {
             let found = format!("runs on {}: {}", stats.backend, stats.fallback);
-            (Severity::Warn, found, Some("correct the failed checks above, then restart it".to_owned()))
+            let remedy = "correct the failed checks above, then restart it; where it says `yet`, it chooses \
+            again itself";
+            (Severity::Warn, found, Some(remedy.to_owned()))
         }
         Err(error) => (
             Severity::Warn,

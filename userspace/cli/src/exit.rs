@@ -8,7 +8,8 @@ use std::{
 /// The table of exit codes as a literal, for `concat!` in help texts.
 macro_rules! help_text {
     () => {
-        "Exit codes:\n  0  success\n  1  failed; the reason and the remedy are on standard error\n  2  invalid command line\n  3  success, but a finding needs attention (doctor, status)"
+        "Exit codes:\n  0  success\n  1  failed; the reason and the remedy are on standard error\n  2  \
+        invalid command line\n  3  success, but a finding needs attention (doctor, status)"
     };
 }
 pub(crate) use help_text;

@@ -16,7 +16,8 @@ pub struct Args {
     socket: Socket,
 }
 
-/// Waits for the answer to `hello`. A daemon that refuses the connection, by a limit or another version, lives.
+/// Waits for the answer to `hello`. A daemon that refuses the connection, by a limit or another version,
+/// lives.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let path = &args.socket.path;
     let channel = Channel::connect(path)?;

@@ -36,7 +36,8 @@ struct Show {
     #[arg(long, default_value = "eth1")]
     interface: String,
     /// The bytes that one interface may queue, in KB of 1024 bytes.
-    #[arg(long, default_value_t = 400, value_name = "KB", value_parser = clap::value_parser!(u32).range(24..=1_000_000))]
+    #[arg(long, default_value_t = 400, value_name = "KB",
+        value_parser = clap::value_parser!(u32).range(24..=1_000_000))]
     buffer: u32,
 }
 
@@ -126,8 +127,8 @@ fn tc(queues: &[Queue], interface: &str, buffer: u32) -> Result<String, std::fmt
                 let burst = (2 * min + max) / (3 * PACKET) + 1;
                 writeln!(
                     out,
-                    "tc qdisc add {parent} red limit {buffer} min {min} max {max} avpkt {PACKET} burst {burst} \
-                     bandwidth 10gbit probability 1 ecn"
+                    "tc qdisc add {parent} red limit {buffer} min {min} max {max} avpkt {PACKET} burst \
+                    {burst} bandwidth 10gbit probability 1 ecn"
                 )?;
             }
         }
@@ -135,7 +136,8 @@ fn tc(queues: &[Queue], interface: &str, buffer: u32) -> Result<String, std::fmt
             let tos = dscp << 2;
             writeln!(
                 out,
-                "tc filter add dev {interface} parent 1: protocol ip prio 1 u32 match ip tos {tos:#04x} 0xfc flowid 1:{:x}",
+                "tc filter add dev {interface} parent 1: protocol ip prio 1 u32 match ip tos {tos:#04x} 0xfc \
+                flowid 1:{:x}",
                 band + 1
             )?;
         }

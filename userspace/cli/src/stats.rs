@@ -26,7 +26,8 @@ pub struct Args {
     #[arg(long)]
     watch: bool,
     /// Seconds between samples.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_seconds, requires = "watch")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_seconds,
+        requires = "watch")]
     interval: f64,
     /// Print JSON, one object per sample.
     #[arg(long)]
@@ -198,7 +199,8 @@ mod tests {
 
     #[test]
     fn counters_are_named_by_their_path() {
-        let stats = json!({ "backend": "xdp", "jobs": [{ "name": "digits", "engine": { "sent": 3 } }], "ports": [{ "full": 1 }] });
+        let stats = json!({ "backend": "xdp",
+            "jobs": [{ "name": "digits", "engine": { "sent": 3 } }], "ports": [{ "full": 1 }] });
         let paths: Vec<_> = leaves(&stats).into_iter().map(|(path, _)| path).collect();
         assert_eq!(paths, ["backend", "jobs.digits.engine.sent", "jobs.digits.name", "ports.0.full"]);
     }
@@ -215,7 +217,8 @@ mod tests {
 
     #[test]
     fn a_histogram_is_one_line() {
-        let stats = json!({ "lanes": [{ "lane": 0, "completions": { "buckets": [[1024, 7], [2048, 1]] } }, { "lane": 1 }] });
+        let stats = json!({ "lanes": [{ "lane": 0,
+            "completions": { "buckets": [[1024, 7], [2048, 1]] } }, { "lane": 1 }] });
         let found = leaves(&stats);
         assert_eq!(found[0], ("lanes.0.completions.buckets".to_owned(), json!([[1024, 7], [2048, 1]])));
         assert_eq!(found.len(), 3);
@@ -243,7 +246,8 @@ mod tests {
     fn a_removed_job_is_one_line() {
         let old = leaves(&json!({
             "fallback": "reason",
-            "jobs": [{ "name": "a", "sent": 1, "error": "x" }, { "name": "b", "sent": 2, "lanes": [{ "lane": 0 }] }],
+            "jobs": [{ "name": "a",
+                "sent": 1, "error": "x" }, { "name": "b", "sent": 2, "lanes": [{ "lane": 0 }] }],
         }));
         let new = leaves(&json!({ "jobs": [{ "name": "a", "sent": 1 }] }));
         let found: Vec<_> = removed(&old, &new).into_iter().collect();

@@ -189,8 +189,8 @@ fn show_hosted(out: &mut impl Write, hosted: &Value) -> io::Result<()> {
         let number = |key: &str| job[key].as_u64().unwrap_or(0);
         writeln!(
             out,
-            "  job {}: epoch {}, {} workers ({} direct), {} chunks summed, {} of them as floats, from {} contributions, \
-             {} partial and {} full sums",
+            "  job {}: epoch {}, {} workers ({} direct), {} chunks summed, {} of them as floats, from {} \
+            contributions, {} partial and {} full sums",
             number("job"),
             number("epoch"),
             number("world"),

@@ -204,14 +204,18 @@ mod tests {
     /// Statistics after `n` operations.
     fn stats(n: u64) -> Value {
         let engine = json!({
-            "bytes_sent": n * 1_000_000, "bytes_received": n * 2_000_000, "results": n * 900, "chunks_sent": n * 1000,
-            "resent": n * 10, "in_flight": 64, "cwnd": 0, "round_trips": { "buckets": [[65_536, n * 99], [2_097_152, n]] },
+            "bytes_sent": n * 1_000_000,
+                "bytes_received": n * 2_000_000, "results": n * 900, "chunks_sent": n * 1000,
+            "resent": n * 10,
+                "in_flight": 64, "cwnd": 0, "round_trips": { "buckets": [[65_536, n * 99], [2_097_152, n]] },
             "rtt": { "smoothed_ns": 80_000, "shortest_ns": 0 },
         });
         json!({
-            "backend": "xdp", "clients": 3, "fallback": "", "ports": [{ "interface": "eth1", "xdp_mode": "driver",
+            "backend": "xdp",
+                "clients": 3, "fallback": "", "ports": [{ "interface": "eth1", "xdp_mode": "driver",
                 "sockets": [{ "bound": { "zero_copy": false } }] }],
-            "jobs": [{ "name": "train", "epoch": 1, "rank": 2, "world": 4, "state": "ready", "mode": "static", "slots": 128,
+            "jobs": [{ "name": "train",
+                "epoch": 1, "rank": 2, "world": 4, "state": "ready", "mode": "static", "slots": 128,
                 "operations_submitted": n + 3, "operations_ended": n, "engine": engine,
                 "lanes": [{ "lane": 0, "state": "ready", "slots": 128, "engine": engine }] }],
         })

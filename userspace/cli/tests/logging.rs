@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by failing")]
 
+#[path = "../../../tests/src/wait.rs"]
+mod wait;
+
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, PipeReader, Read as _, Write as _, pipe},
@@ -10,7 +13,6 @@ use std::{
     path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -18,10 +20,9 @@ use rustix::{
     net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket},
     process::{Pid, Signal, kill_process},
 };
+use wait::eventually;
 
 const SUMAC: &str = env!("CARGO_BIN_EXE_sumac");
-/// Far above what anything here takes: it ends a hanging test, and is no measure of speed.
-const HANGS: Duration = Duration::from_secs(60);
 
 struct Directory(tempfile::TempDir);
 
@@ -54,7 +55,7 @@ impl Directory {
 
     fn daemon(&self, log: impl Into<Stdio>) -> Running {
         let daemon = Running(self.verb("daemon").stdout(Stdio::null()).stderr(log).spawn().unwrap());
-        eventually(|| self.stats());
+        eventually("an answer", || self.stats().then_some(()));
         daemon
     }
 
@@ -69,8 +70,7 @@ impl Directory {
                 .spawn()
                 .unwrap(),
         );
-        eventually(|| asked.0.try_wait().unwrap().is_some());
-        asked.0.wait().unwrap().success()
+        asked.ends()
     }
 }
 
@@ -79,8 +79,7 @@ struct Running(Child);
 
 impl Running {
     fn ends(&mut self) -> bool {
-        eventually(|| self.0.try_wait().unwrap().is_some());
-        self.0.wait().unwrap().success()
+        eventually("its end", || self.0.try_wait().unwrap()).success()
     }
 
     fn terminate(&self) {
@@ -92,14 +91,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-fn eventually(mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + HANGS;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "it hangs");
-        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -159,7 +150,7 @@ fn a_daemon_that_took_over_logs_where_the_former_one_did() {
         let mut text = String::new();
         stderr.read_to_string(&mut text).map(|_| text)
     });
-    eventually(|| reading.is_finished());
+    eventually("the end of the messages", || reading.is_finished().then_some(()));
     let messages = reading.join().unwrap().unwrap();
     assert!(upgrade.ends() && former.ends(), "{messages}");
     assert!(messages.contains("a new daemon has taken over"), "{messages}");
@@ -169,6 +160,7 @@ fn a_daemon_that_took_over_logs_where_the_former_one_did() {
     assert!(directory.stats(), "the new daemon answers");
     let before = fs::read_to_string(&path).unwrap().len();
     kill_process(new, Signal::TERM).unwrap();
-    eventually(|| !directory.socket().exists() || rustix::process::test_kill_process(new).is_err());
-    eventually(|| fs::read_to_string(&path).unwrap().len() > before);
+    let has_ended = || !directory.socket().exists() || rustix::process::test_kill_process(new).is_err();
+    eventually("the new daemon's end", || has_ended().then_some(()));
+    eventually("its messages", || (fs::read_to_string(&path).unwrap().len() > before).then_some(()));
 }

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by failing")]
 
+#[path = "../../../tests/src/wait.rs"]
+mod wait;
+
 use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
@@ -9,6 +12,7 @@ use std::{
 };
 
 use serde_json::Value;
+use wait::eventually;
 
 const SUMAC: &str = env!("CARGO_BIN_EXE_sumac");
 const NOBODY: u32 = 65534;
@@ -32,11 +36,8 @@ impl Daemon {
         std::fs::write(&config, format!("backend = 'udp'\nsocket = {socket:?}\n{further}")).unwrap();
         let child = Command::new(SUMAC).arg("daemon").arg("--config").arg(&config).spawn().unwrap();
         let daemon = Daemon { child, socket, _directory: directory };
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while daemon.status()["daemon"]["running"] != true {
-            assert!(std::time::Instant::now() < deadline, "the daemon does not start");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        let is_running = || daemon.status()["daemon"]["running"] == true;
+        eventually("the daemon", || is_running().then_some(()));
         daemon
     }
 

@@ -151,6 +151,8 @@ fn steering_is_reported_and_ntuple_fails_without_rules() {
     let (code, out, _) = lab.sumac("status");
     assert!(code == 0 && out.contains("  steering: no rules: the queue"), "{out}");
     assert_eq!(lab.sumac("detach h0").0, 0);
+    lab.inside("ip address add 10.0.0.2/24 dev h0");
+    lab.inside("ip link set h0 up");
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("daemon.toml");
     let text = format!(

@@ -352,8 +352,8 @@ impl<T: Element> Pending<T> {
 
     /// The contributions that are missing in the result of an operation with a [loss
     /// bound](OpOptions::loss_bound), once
-    /// [`Pending::wait_timeout`] has returned true. Its `own` ranges of this worker's values are the error to feed back: they
-    /// can be added to the next step's, if the result was not written over them.
+    /// [`Pending::wait_timeout`] has returned true. Its `own` ranges of this worker's values are the error to
+    /// feed back: they can be added to the next step's, if the result was not written over them.
     #[must_use]
     pub fn loss(&self) -> Option<&Loss> {
         self.done.as_ref().and_then(|done| done.loss.as_ref())

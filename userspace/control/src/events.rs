@@ -8,7 +8,8 @@ use sumac_job::{OperationId, ResumePoint};
 pub const OPERATION_NAME_LEN: usize = 256;
 /// Longest text of an operation or fault, in bytes; more is cut off.
 pub const TEXT_LEN: usize = 1024;
-/// Most operations of an [`OperationReport`]. Workers that differ later than these are told only that they differ.
+/// Most operations of an [`OperationReport`]. Workers that differ later than these are told only that they
+/// differ.
 pub const REPORTED_OPERATIONS: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,14 +18,16 @@ pub enum Post {
     /// It is ready for an operation, in a job that is ordered by name.
     Announce(Announcement),
     Fault(Fault),
-    /// The position at which a worker that replaces another continues the stream of operations, under this epoch.
+    /// The position at which a worker that replaces another continues the stream of operations, under this
+    /// epoch.
     ResumePoint {
         epoch: u16,
         point: ResumePoint,
     },
     /// Its oldest operation has not ended for a second.
     Stalled(ReportedOperation),
-    /// It has had no result for a second, and this is its oldest operation; `None`: a result came, or the operation has ended.
+    /// It has had no result for a second, and this is its oldest operation; `None`: a result came, or the
+    /// operation has ended.
     Idle(Option<ReportedOperation>),
     /// Its operations that have not ended, since the workers' operations differ.
     Operations(OperationReport),

@@ -121,7 +121,8 @@ impl Refusal {
     /// The job's earlier incarnation is not over.
     pub(crate) fn held(job: &str, ranks: &[u16]) -> Refusal {
         let message = format!(
-            "job `{job}` is still being run by ranks {ranks:?}; wait until they have left, or take another name"
+            "job `{job}` is still being run by ranks {ranks:?}; wait until they have left, or take another \
+            name"
         );
         Refusal::new(RefusalKind::RankTaken, ranks, message)
     }
@@ -140,8 +141,8 @@ impl Refusal {
         let taken =
             if named.is_empty() { String::new() } else { format!(" (taken by {})", named.join(", ")) };
         let message = format!(
-            "{wanted} slots are not free: {free} of {total} are, at most {largest} together{taken}; ask for fewer, wait \
-             for a job to end, or give the aggregator more --slots ({COMPILED_IN})"
+            "{wanted} slots are not free: {free} of {total} are, at most {largest} together{taken}; ask for \
+            fewer, wait for a job to end, or give the aggregator more --slots ({COMPILED_IN})"
         );
         Refusal::new(RefusalKind::PoolFull, &[], message)
     }
@@ -150,6 +151,14 @@ impl Refusal {
     pub(crate) fn too_many_jobs(max: u16, holders: &str) -> Refusal {
         let message = format!(
             "the aggregator runs {max} jobs already, which is all it can ({holders}); wait until one ends"
+        );
+        Refusal::new(RefusalKind::TooManyJobs, &[], message)
+    }
+
+    /// A host has as many workers as one may have, in jobs that run and in jobs that wait.
+    pub(crate) fn too_many_of_host(host: &str, max: usize) -> Refusal {
+        let message = format!(
+            "{host} is a worker of {max} jobs already, which is all that one host may be: wait until one ends"
         );
         Refusal::new(RefusalKind::TooManyJobs, &[], message)
     }
@@ -165,14 +174,14 @@ impl Refusal {
 
     /// All job numbers have had all epochs.
     pub(crate) fn spent() -> Refusal {
-        let what = "its slots have seen as many jobs as they can tell apart; `sumac-agg detach` and attach it anew, \
-                    or restart the switch, then start `sumac-agg serve` again";
+        let what = "its slots have seen as many jobs as they can tell apart; `sumac-agg detach` and attach \
+        it anew, or restart the switch, then start `sumac-agg serve` again";
         Refusal::plane(what)
     }
 
     pub(crate) fn no_aggregator() -> Refusal {
-        let message = "this control plane has no aggregator (`--plane none`): open the job with mode dynamic, or join \
-                       where there is one";
+        let message = "this control plane has no aggregator (`--plane none`): open the job with mode \
+        dynamic, or join where there is one";
         Refusal::new(RefusalKind::Plane, &[], message)
     }
 
@@ -182,6 +191,11 @@ impl Refusal {
 
     pub(crate) fn journal(why: &str) -> Refusal {
         Refusal::plane(why)
+    }
+
+    /// `why` names the worker's stated address, that of its connection, and the remedy.
+    pub(crate) fn foreign_address(rank: u16, why: &dyn std::fmt::Display) -> Refusal {
+        Refusal::new(RefusalKind::Invalid, &[rank], format!("rank {rank}: {why}"))
     }
 
     pub(crate) fn stopping() -> Refusal {

@@ -1,4 +1,5 @@
-//! The address of a control plane as configurations and command lines give it: a host by name or address, and a port.
+//! The address of a control plane as configurations and command lines give it: a host by name or address, and
+//! a port.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -17,16 +18,37 @@ pub enum ResolveError {
     Lookup { given: HostPort, source: std::io::Error },
     #[error("{given} has no address")]
     NoAddress { given: HostPort },
+    /// Packets have IPv4 headers, and a member's address is that of its connection.
+    #[error(
+        "{given} has IPv6 addresses only ({}); control plane and data path use IPv4: give an IPv4 address, \
+        or the name an A record",
+        .found.iter().map(|address| address.ip().to_string()).collect::<Vec<_>>().join(", ")
+    )]
+    NoIpv4 { given: HostPort, found: Vec<SocketAddr> },
 }
 
 impl HostPort {
-    /// Returns the first IPv4 address, which the data plane needs, else the first address.
+    /// Returns the first address, an IPv4 one if there is one.
     pub fn resolve(&self) -> Result<SocketAddr, ResolveError> {
-        let found = self.0.to_socket_addrs();
-        let found: Vec<_> =
-            found.map_err(|source| ResolveError::Lookup { given: self.clone(), source })?.collect();
+        let found = self.look_up()?;
         let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
         first.copied().ok_or_else(|| ResolveError::NoAddress { given: self.clone() })
+    }
+
+    /// Returns the addresses of a control plane, at least one: those of IPv4.
+    pub fn resolve_control(&self) -> Result<Vec<SocketAddr>, ResolveError> {
+        let found = self.look_up()?;
+        let ipv4: Vec<_> = found.iter().copied().filter(SocketAddr::is_ipv4).collect();
+        match (ipv4.is_empty(), found.is_empty()) {
+            (false, _) => Ok(ipv4),
+            (true, true) => Err(ResolveError::NoAddress { given: self.clone() }),
+            (true, false) => Err(ResolveError::NoIpv4 { given: self.clone(), found }),
+        }
+    }
+
+    fn look_up(&self) -> Result<Vec<SocketAddr>, ResolveError> {
+        let found = self.0.to_socket_addrs();
+        Ok(found.map_err(|source| ResolveError::Lookup { given: self.clone(), source })?.collect())
     }
 }
 
@@ -81,9 +103,18 @@ mod tests {
     fn a_name_is_resolved_to_an_ipv4_address_and_a_failure_says_why() {
         let localhost: HostPort = "localhost:48600".parse().unwrap();
         assert_eq!(localhost.resolve().unwrap(), "127.0.0.1:48600".parse().unwrap());
+        assert_eq!(localhost.resolve_control().unwrap(), ["127.0.0.1:48600".parse().unwrap()]);
         // RFC 6761: this name has no address.
         let nowhere: HostPort = "nowhere.invalid:1".parse().unwrap();
         let failed = nowhere.resolve().unwrap_err().to_string();
         assert!(failed.starts_with("cannot resolve nowhere.invalid:1: "), "{failed}");
+    }
+
+    #[test]
+    fn a_control_plane_with_ipv6_addresses_alone_is_refused_by_their_name() {
+        let given: HostPort = "[::1]:48600".parse().unwrap();
+        assert_eq!(given.resolve().unwrap(), "[::1]:48600".parse().unwrap(), "a switch may have one");
+        let refused = given.resolve_control().unwrap_err().to_string();
+        assert!(refused.contains("IPv6 addresses only (::1)") && refused.contains("IPv4"), "{refused}");
     }
 }

@@ -1,4 +1,5 @@
-//! The interface to an aggregator's data plane, be it eBPF, a host process or a P4 switch, and to a parameter host.
+//! The interface to an aggregator's data plane, be it eBPF, a host process or a P4 switch, and to a parameter
+//! host.
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -33,8 +34,8 @@ pub struct PlaneInfo {
     /// Whether it verifies UDP checksums. Jobs of one that does not have none.
     #[serde(default = "as_before_switches")]
     pub verifies_checksums: bool,
-    /// Whether it marks the sums of dynamic jobs that it clamps. To one that does not, workers send values whose sum cannot
-    /// leave 32 bits.
+    /// Whether it marks the sums of dynamic jobs that it clamps. To one that does not, workers send values
+    /// whose sum cannot leave 32 bits.
     #[serde(default = "as_before_switches")]
     pub marks_overflow: bool,
     /// Whether the sums of static jobs may leave workers out, as far as their loss bounds allow.
@@ -42,11 +43,11 @@ pub struct PlaneInfo {
     pub bounds_loss: bool,
     /// Bytes of packets that a shard's socket holds until they are read; none without sockets.
     pub socket_bytes: Option<u64>,
-    /// Parameter host: the address that workers and aggregators send to, when that is not the source of its control
-    /// connection.
+    /// Parameter host: the address that workers and aggregators send to, when that is not the source of its
+    /// control connection.
     pub address: Option<Ipv4Addr>,
-    /// Parameter host: the numbers of jobs that its control plane does not know and that still see packets. No other job
-    /// gets them meanwhile.
+    /// Parameter host: the numbers of jobs that its control plane does not know and that still see packets.
+    /// No other job gets them meanwhile.
     pub kept: Vec<u16>,
     /// The largest job number that it has.
     #[serde(default = "jobs_before")]
@@ -54,8 +55,27 @@ pub struct PlaneInfo {
 }
 
 impl PlaneInfo {
-    /// Returns the most elements in a chunk of a job of this mode. A switch adds chunks of dynamic jobs in one pass, and what its
-    /// program cannot do it does not do to the packets of direct ones, which it only forwards.
+    /// No aggregator: the limits are those of packets.
+    pub const NONE: PlaneInfo = PlaneInfo {
+        kind: PlaneKind::None,
+        slots: 0,
+        max_elements: PAGE_ELEMENTS as u16,
+        narrowest: None,
+        base_port: DEFAULT_BASE_PORT,
+        shards: MAX_LANES as u16 / CLASSES,
+        dynamic_slots: 0,
+        verifies_checksums: true,
+        marks_overflow: true,
+        bounds_loss: true,
+        socket_bytes: None,
+        address: None,
+        kept: Vec::new(),
+        jobs: MAX_JOBS as u16 - 1,
+    };
+
+    /// Returns the most elements in a chunk of a job of this mode. A switch adds chunks of dynamic jobs in
+    /// one pass, and what its program cannot do it does not do to the packets of direct ones, which it only
+    /// forwards.
     #[must_use]
     pub fn most_elements(&self, mode: Mode) -> u16 {
         let most = match (self.kind, mode) {
@@ -92,7 +112,8 @@ pub struct WorkerInstall {
 /// A job that is to be installed on one data plane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobInstall {
-    /// The job. Its number is 1 to `MAX_JOBS - 1`; its epoch was never used before with this number on this plane.
+    /// The job. Its number is 1 to `MAX_JOBS - 1`; its epoch was never used before with this number on this
+    /// plane.
     pub terms: JobTerms,
     /// Static mode: its first slot in the pool; else 0.
     pub first_slot: u32,
@@ -103,8 +124,8 @@ pub struct JobInstall {
     pub workers: Vec<WorkerInstall>,
     /// Parameter host: the workers' bits, by rank. Empty for aggregators.
     pub contributors: Vec<ContributorBits>,
-    /// Parameter host: the aggregators that send to it, with their ports for shard 0; none where workers send to it.
-    /// Empty for aggregators.
+    /// Parameter host: the aggregators that send to it, with their ports for shard 0; none where workers send
+    /// to it. Empty for aggregators.
     pub upstream: Vec<SocketAddrV4>,
 }
 
@@ -123,7 +144,8 @@ impl JobInstall {
 /// A worker's bits in contributions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContributorBits {
-    /// Its bit at the second level: its rack's, or its own when it is beside the racks; 0 where there is one level.
+    /// Its bit at the second level: its rack's, or its own when it is beside the racks; 0 where there is one
+    /// level.
     pub rack: u8,
     /// Its bit at the first level.
     pub bit: u8,
@@ -156,7 +178,8 @@ pub struct Installed {
     /// The multicast group that results are sent to, if not to each worker.
     pub result_group: Option<Ipv4Addr>,
     /// The plane's source address towards each parameter host, in the order of
-    /// [`JobTerms::parameter_hosts`]. Empty at a rack's plane, which sends to the root, and at a parameter host itself.
+    /// [`JobTerms::parameter_hosts`]. Empty at a rack's plane, which sends to the root, and at a parameter
+    /// host itself.
     pub host_sides: Vec<Ipv4Addr>,
 }
 
@@ -204,20 +227,22 @@ pub enum PlaneError {
     Failed { doing: &'static str, what: String },
 }
 
-/// An aggregator's data plane. Calls may block: the server makes them off its asynchronous threads, those that change
-/// something one at a time, and asks for [`DataPlane::info`] and [`DataPlane::instance`] beside them.
+/// An aggregator's data plane. Calls may block: the server makes them off its asynchronous threads, those
+/// that change something one at a time, and asks for [`DataPlane::info`] and [`DataPlane::instance`] beside
+/// them.
 pub trait DataPlane: Send + Sync + 'static {
     fn info(&self) -> Result<PlaneInfo, PlaneError>;
-    /// Removes all jobs of earlier control planes but those that are `known`. A parameter host keeps those that still see
-    /// packets as well, and lists them in [`PlaneInfo::kept`].
+    /// Removes all jobs of earlier control planes but those that are `known`. A parameter host keeps those
+    /// that still see packets as well, and lists them in [`PlaneInfo::kept`].
     fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError>;
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError>;
-    /// Leaves an installed static job only so many slots in each lane (or all that it has), before any of its workers has
-    /// sent a contribution. `reason` explains the number to people.
+    /// Leaves an installed static job only so many slots in each lane (or all that it has), before any of its
+    /// workers has sent a contribution. `reason` explains the number to people.
     fn resize(&self, job: u16, slots: u32, reason: &str) -> Result<(), PlaneError>;
-    /// Continues an installed dynamic job under another epoch, since one of its workers was replaced (ATP appendix A.3).
-    /// A parameter host keeps complete sums, drops partial ones, and returns for each lane (those of others' shards
-    /// do not count) the first chunk that is not summed; its upstream stays. An aggregator has nothing to keep.
+    /// Continues an installed dynamic job under another epoch, since one of its workers was replaced (ATP
+    /// appendix A.3). A parameter host keeps complete sums, drops partial ones, and returns for each lane
+    /// (those of others' shards do not count) the first chunk that is not summed; its upstream stays. An
+    /// aggregator has nothing to keep.
     fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
         self.remove(job.terms.job)?;
         self.install(job).map(|_| Vec::new())
@@ -232,28 +257,14 @@ pub trait DataPlane: Send + Sync + 'static {
     }
 }
 
-/// A control plane without an aggregator: workers of dynamic jobs send to their parameter hosts. Limits nothing.
+/// A control plane without an aggregator: workers of dynamic jobs send to their parameter hosts. Limits
+/// nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoDataPlane;
 
 impl DataPlane for NoDataPlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
-        Ok(PlaneInfo {
-            kind: PlaneKind::None,
-            slots: 0,
-            max_elements: PAGE_ELEMENTS as u16,
-            narrowest: None,
-            base_port: DEFAULT_BASE_PORT,
-            shards: MAX_LANES as u16 / CLASSES,
-            dynamic_slots: 0,
-            verifies_checksums: true,
-            marks_overflow: true,
-            bounds_loss: true,
-            socket_bytes: None,
-            address: None,
-            kept: Vec::new(),
-            jobs: MAX_JOBS as u16 - 1,
-        })
+        Ok(PlaneInfo::NONE)
     }
 
     fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {

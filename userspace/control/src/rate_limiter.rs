@@ -24,7 +24,8 @@ impl RateLimiter {
         RateLimiter(Mutex::new(Window { began: now, allowed: 0, suppressed: 0 }))
     }
 
-    /// Returns how many messages were suppressed since the last one that was not; `None`: suppress this one too.
+    /// Returns how many messages were suppressed since the last one that was not; `None`: suppress this one
+    /// too.
     pub fn allow(&self, now: Instant) -> Option<u64> {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if now.saturating_duration_since(window.began) >= WINDOW {

@@ -1,4 +1,5 @@
-//! The versions that programs of a release must have in common with their peers, as `--version -v` prints them.
+//! The versions that programs of a release must have in common with their peers, as `--version -v` prints
+//! them.
 
 use serde::Serialize;
 
@@ -15,8 +16,8 @@ pub const COMMON: [FormatVersion; 2] = [
     FormatVersion { of: "control protocol", version: crate::message::PROTOCOL_VERSION },
 ];
 
-/// Returns the table that a command line asks for by `--version` with `-v`, and in JSON with `--json`; `None` for any other
-/// command line. `arguments` are those after the program's name.
+/// Returns the table that a command line asks for by `--version` with `-v`, and in JSON with `--json`; `None`
+/// for any other command line. `arguments` are those after the program's name.
 #[must_use]
 pub fn requested(
     arguments: &[String],

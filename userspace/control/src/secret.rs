@@ -22,12 +22,13 @@ pub enum SecretError {
     #[error("cannot read the shared secret from {path}: {source}; give the file to the user that runs this")]
     Unreadable { path: String, source: io::Error },
     #[error(
-        "others than its owner can open {path} (mode {mode:04o}), which has a secret in it; run `chmod 600 {path}`"
+        "others than its owner can open {path} (mode {mode:04o}), which has a secret in it; run `chmod 600 \
+        {path}`"
     )]
     Exposed { path: String, mode: u32 },
     #[error(
-        "{path}, which has a secret in it, belongs to user {owner}, who can replace it; run `chown {own} {path}` and \
-         `chmod 600 {path}`"
+        "{path}, which has a secret in it, belongs to user {owner}, who can replace it; run `chown {own} \
+        {path}` and `chmod 600 {path}`"
     )]
     Foreign { path: String, owner: u32, own: u32 },
 }

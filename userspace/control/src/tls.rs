@@ -176,17 +176,24 @@ pub(crate) fn explain(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
         Some(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)) => {
-            "the token is of another aggregator: run `sumac-agg token` on this one and give the workers its output".into()
+            "the token is of another aggregator: run `sumac-agg token` on this one and give the workers its \
+            output"
+                .into()
         }
         Some(rustls::Error::InvalidCertificate(why)) => {
-            format!("its certificate is not accepted ({why:?}): does tls_ca name the authority that signed it?")
+            format!(
+                "its certificate is not accepted ({why:?}): does tls_ca name the authority that signed it?"
+            )
         }
         Some(rustls::Error::InvalidMessage(_)) => {
             "it does not answer in TLS: is it a control plane of this release?".into()
         }
         Some(rustls::Error::PeerIncompatible(why)) => format!("it does not speak TLS 1.3 ({why:?})"),
         Some(rustls::Error::AlertReceived(alert)) => {
-            format!("it refuses this client's certificate or TLS version ({alert:?}): are tls_cert and tls_key given?")
+            format!(
+                "it refuses this client's certificate or TLS version ({alert:?}): are tls_cert and \
+            tls_key given?"
+            )
         }
         _ => error.to_string(),
     }

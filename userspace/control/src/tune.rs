@@ -1,22 +1,23 @@
-//! The number of slots of a job: from the bandwidth-delay product of its workers' paths (SwitchML, appendix C).
+//! The number of slots of a job: from the bandwidth-delay product of its workers' paths (SwitchML, appendix
+//! C).
 
 use sumac_job::PathMeasure;
 use sumac_wire::admit::payload_len;
 
-/// Fewer are not given, whatever the product says: packets are received and sent by the batch of up to 32, and a window
-/// of two batches keeps the pipe busy while one batch is worked on.
+/// Fewer are not given, whatever the product says: packets are received and sent by the batch of up to 32,
+/// and a window of two batches keeps the pipe busy while one batch is worked on.
 pub const FEWEST: u32 = 64;
 
-/// The slots of which the packets of so many workers fit a socket that holds these bytes: workers send a slot's packets at any time,
-/// while the aggregator may wait for its CPU.
+/// The slots of which the packets of so many workers fit a socket that holds these bytes: workers send a
+/// slot's packets at any time, while the aggregator may wait for its CPU.
 pub fn unread(bytes: u64, workers: usize, elements: u16) -> u32 {
     let packets = bytes / payload_len(elements) as u64 / workers.max(1) as u64;
     let slots = u32::try_from(packets).unwrap_or(u32::MAX).max(1);
     1 << slots.ilog2()
 }
 
-/// The slots of one lane for workers that measured this, of which no more than `most` are to be had, and `unread` if the aggregator has
-/// sockets; and why.
+/// The slots of one lane for workers that measured this, of which no more than `most` are to be had, and
+/// `unread` if the aggregator has sockets; and why.
 ///
 /// `shards` lanes share the path.
 //= switchml#C slots for the bandwidth-delay product
@@ -64,9 +65,10 @@ fn product((rtt_ns, rate): &(u64, u64)) -> u128 {
 
 /// The round trip and the rate that the slots are to fill.
 ///
-/// A worker's product is that of the round trip and the rate with which it filled its path. Of all workers' the (upper) median counts: on
-/// a busy machine some measure several times theirs, and more slots than needed cost its CPUs. A chunk is done when the slowest
-/// worker's contribution is there, so that a distant one needs its shortest round trip filled at the common rate too.
+/// A worker's product is that of the round trip and the rate with which it filled its path. Of all workers'
+/// the (upper) median counts: on a busy machine some measure several times theirs, and more slots than needed
+/// cost its CPUs. A chunk is done when the slowest worker's contribution is there, so that a distant one
+/// needs its shortest round trip filled at the common rate too.
 fn path(measures: &[PathMeasure]) -> (u64, u64) {
     let mut paths: Vec<_> = measures.iter().map(|measure| (measure.rtt_ns, measure.bytes_per_s)).collect();
     paths.sort_by_key(product);
@@ -141,29 +143,32 @@ mod tests {
                 1,
                 512,
                 64,
-                "0.10 ms x 950 Mbit/s = 11.8 KB = 9 packets of 1.4 KB, next power of two 16; 64, so that batches overlap",
+                "0.10 ms x 950 Mbit/s = 11.8 KB = 9 packets of 1.4 KB, next power of two 16; 64, so that \
+                batches overlap",
             ),
             (
                 vec![path(5000, 10_000)],
                 1,
                 512,
                 512,
-                "5.0 ms x 10000 Mbit/s = 6250 KB = 4246 packets of 1.4 KB, next power of two 8192; 512, the most that the \
-                 aggregator had free",
+                "5.0 ms x 10000 Mbit/s = 6250 KB = 4246 packets of 1.4 KB, next power of two 8192; 512, the \
+                most that the aggregator had free",
             ),
             (
                 vec![path(5000, 1000)],
                 4,
                 512,
                 128,
-                "5.0 ms x 1000 Mbit/s = 625 KB = 425 packets of 1.4 KB, 107 for each of 4 shards, next power of two 128",
+                "5.0 ms x 1000 Mbit/s = 625 KB = 425 packets of 1.4 KB, 107 for each of 4 shards, next power \
+                of two 128",
             ),
             (
                 vec![path(0, 0)],
                 1,
                 16,
                 16,
-                "0.00 ms x 0 Mbit/s = 0 B = 0 packets of 1.4 KB, next power of two 1; 16, so that batches overlap",
+                "0.00 ms x 0 Mbit/s = 0 B = 0 packets of 1.4 KB, next power of two 1; 16, so that batches \
+                overlap",
             ),
         ];
         for (measures, shards, most, slots, reason) in table {

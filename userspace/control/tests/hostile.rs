@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use plane::FakePlane;
 use server::{HANGS, SECRET, Server, StateDir, refusal, request, with};
-use sumac_control::{DenialKind, JoinError, MemberState, join};
+use sumac_control::{DenialKind, JoinError, MemberState, RefusalKind, join};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -54,7 +54,19 @@ async fn a_job_counts_for_the_host_of_its_connection_and_the_user_of_its_trainer
     server::until(|| server.missing().len() == 64).await;
     let refused = refusal(&server.endpoint(), of_user("one more".into())).await.message;
     assert!(refused.contains("user 7 of host 127.0.0.1 is a worker of 64 jobs"), "{refused}");
-    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    // Root is no user, and is refused beyond what a host may have: by name, not by the end of its connection.
+    let of_root = |index: usize| with(request(0, 2), |spec| spec.job = format!("root's {index}"));
+    let more: Vec<_> = (0..64)
+        .map(|index| {
+            let endpoint = server.endpoint();
+            tokio::spawn(async move { join(&endpoint, of_root(index)).await })
+        })
+        .collect();
+    server::until(|| server.missing().len() == 128).await;
+    let refused = refusal(&server.endpoint(), of_root(64)).await;
+    assert_eq!(refused.kind, RefusalKind::TooManyJobs);
+    assert!(refused.message.contains("host 127.0.0.1 is a worker of 128 jobs already"), "{refused}");
+    waiting.iter().chain(&more).for_each(tokio::task::JoinHandle::abort);
     server.stop().await;
 }
 

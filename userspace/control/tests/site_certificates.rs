@@ -64,7 +64,8 @@ async fn join_with(identity: Identity, trust: Trust) -> Result<(), JoinError> {
     let options = ServerOptions { identity, ..options(&state_dir, Duration::ZERO) };
     let plane = Arc::new(FakePlane::new(1024));
     let listening = Listening::open("127.0.0.1:0".parse().unwrap(), plane, options).await.unwrap();
-    let endpoint = Endpoint { address: listening.address(), trust, secret: Secret::new(SECRET).unwrap() };
+    let (address, others) = (listening.address(), Vec::new());
+    let endpoint = Endpoint { address, others, trust, secret: Secret::new(SECRET).unwrap() };
     let serving = tokio::spawn(listening.serve(pending()));
     let joined = timeout(HANGS, join(&endpoint, request(0, 1))).await.expect("an answer");
     serving.abort();

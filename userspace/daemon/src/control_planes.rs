@@ -26,7 +26,8 @@ pub enum ControlPlaneError {
 struct ControlPlane {
     name: String,
     given: HostPort,
-    address: SocketAddr,
+    /// The addresses of its name.
+    addresses: Vec<SocketAddr>,
     /// `None`: that of the key `aggregator`.
     config: Option<ControlPlaneConfig>,
 }
@@ -38,8 +39,9 @@ impl ControlPlane {
         config: Option<ControlPlaneConfig>,
     ) -> Result<ControlPlane, ControlPlaneError> {
         let key = || if config.is_some() { format!("control_planes.{name}") } else { name.to_owned() };
-        let address = given.resolve().map_err(|source| ControlPlaneError::Resolve { key: key(), source })?;
-        Ok(ControlPlane { name: name.to_owned(), given: given.clone(), address, config })
+        let addresses =
+            given.resolve_control().map_err(|source| ControlPlaneError::Resolve { key: key(), source })?;
+        Ok(ControlPlane { name: name.to_owned(), given: given.clone(), addresses, config })
     }
 
     fn key(&self) -> String {
@@ -53,7 +55,7 @@ impl ControlPlane {
     }
 
     fn is(&self, asked: &str) -> bool {
-        let is_address = || asked.parse::<SocketAddr>().is_ok_and(|asked| asked == self.address);
+        let is_address = || asked.parse().is_ok_and(|asked| self.addresses.contains(&asked));
         asked == self.name || asked == self.given.to_string() || is_address()
     }
 }
@@ -77,7 +79,7 @@ impl ControlPlanes {
         for plane in &planes.planes {
             let failed = |source| ControlPlaneError::Secret { key: plane.key(), source };
             let Some(credential) = plane.credential(config).map_err(failed)? else { continue };
-            match config.endpoint(plane.address, credential) {
+            match config.endpoint(&plane.addresses, credential) {
                 // A job may bring the fingerprint.
                 Ok(_) | Err(EndpointError::NoFingerprint) => {}
                 Err(source) => return Err(ControlPlaneError::Endpoint { key: plane.key(), source }),
@@ -86,9 +88,9 @@ impl ControlPlanes {
         Ok(planes)
     }
 
-    /// Returns the address of the control plane of jobs whose trainers name none.
-    pub(crate) fn default_address(&self) -> Option<SocketAddr> {
-        self.planes.iter().find(|plane| plane.config.is_none()).map(|plane| plane.address)
+    /// Returns the addresses of the control plane of jobs whose trainers name none.
+    pub(crate) fn default_addresses(&self) -> Option<&[SocketAddr]> {
+        self.planes.iter().find(|plane| plane.config.is_none()).map(|plane| &*plane.addresses)
     }
 
     /// Returns the control plane of a job with the secret for it: the trainer's, or the daemon's own where a
@@ -113,12 +115,13 @@ impl ControlPlanes {
             (None, None) => {
                 let key = plane.key();
                 return Err(bad(format!("neither the job nor the daemon has a secret for {key}")).hint(
-                    "give `secret`, or secret_file in the daemon's configuration: what `sumac-agg token` prints",
+                    "give `secret`, or secret_file in the daemon's configuration: what `sumac-agg token` \
+                    prints",
                 ));
             }
         };
         credential.fingerprint = credential.fingerprint.or(fingerprint);
-        let endpoint = config.endpoint(plane.address, credential);
+        let endpoint = config.endpoint(&plane.addresses, credential);
         endpoint.map_err(|error| bad(error).hint("see `secret` in docs/api.md"))
     }
 
@@ -163,8 +166,8 @@ mod tests {
 
     fn planes(allow: &str) -> (Config, ControlPlanes) {
         let text = format!(
-            "aggregator = \"127.0.0.1:1\"\nsecret = {:?}\n{allow}\n[control_planes.east]\naddress = \"localhost:2\"\n\
-             secret = {:?}\n[control_planes.bare]\naddress = \"127.0.0.1:3\"\n",
+            "aggregator = \"127.0.0.1:1\"\nsecret = {:?}\n{allow}\n[control_planes.east]\naddress = \
+            \"localhost:2\"\nsecret = {:?}\n[control_planes.bare]\naddress = \"127.0.0.1:3\"\n",
             token(1),
             token(2)
         );

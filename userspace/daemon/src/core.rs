@@ -97,7 +97,7 @@ impl Core {
                 }
                 if let Some(backend) = self.backend.get().and_then(Weak::upgrade) {
                     // Fails when a thread of the data path has ended, which ends the daemon.
-                    let _ = backend.datapath.submit(job, lane, key, *operation);
+                    let _ = backend.datapath().submit(job, lane, key, *operation);
                 }
             }
             // Fails when the daemon stops.

@@ -96,10 +96,12 @@ impl Resolved {
         })
     }
 
-    /// Returns the control plane whose route the data plane takes unless the configuration states more.
-    fn default_control(&self) -> Option<SocketAddr> {
-        let control = self.control_planes.default_address();
-        control.or(self.role.as_ref().map(|(endpoint, _)| endpoint.address))
+    /// Returns the addresses of the control plane whose route the data plane takes unless the configuration
+    /// states more.
+    fn default_control(&self) -> Vec<SocketAddr> {
+        let role = || self.role.as_ref().map(|(endpoint, _)| endpoint);
+        let of_role = || role().into_iter().flat_map(|it| [&[it.address], &*it.others].concat()).collect();
+        self.control_planes.default_addresses().map_or_else(of_role, <[_]>::to_vec)
     }
 }
 
@@ -116,7 +118,7 @@ pub fn attach(config: &Config) -> Result<Option<Attached>, DaemonError> {
         return Ok(None);
     }
     let control = Resolved::new(config)?.default_control();
-    Ok(Some(attach_program(config, control)?))
+    Ok(Some(attach_program(config, &control)?))
 }
 
 /// A daemon whose sockets and maps are open, without threads: privileges are a thread's, and those that start
@@ -137,7 +139,7 @@ impl PreparedDaemon {
     /// Drops the privileges that a running daemon does not need, in this thread.
     pub fn confine(mut self) -> Result<PreparedDaemon, DaemonError> {
         let Sandbox { capabilities, no_new_privs, seccomp } =
-            sandbox::confine(self.backend.is_xdp(), self.config.seccomp)?;
+            sandbox::confine(self.backend.may_be_xdp(), self.config.seccomp)?;
         self.sandbox = Some(SandboxReply { capabilities, no_new_privs, seccomp });
         Ok(self)
     }
@@ -185,7 +187,7 @@ impl PreparedDaemon {
         let arena = Arena::new(planner, runtime.handle().clone());
         let core = Arc::new(Core::new(Host::resume(core_config, host), arena, starts));
         let sink = core.clone();
-        let backend = Backend::start(backend, &config, Arc::new(move |event| sink.deliver(event)))?;
+        let backend = Backend::start(backend, config.clone(), Arc::new(move |event| sink.deliver(event)))?;
         let backend = Arc::new(backend);
         core.set_backend(&backend);
         let (spans, spans_task) = match collector {
@@ -223,7 +225,7 @@ impl PreparedDaemon {
         let has_taken_over = takeover.is_some();
         let server = match takeover {
             Some(takeover) => {
-                state.backend.datapath.freeze();
+                state.backend.datapath().freeze();
                 let server = Server::resume(sessions.clone(), listeners.trainers)?;
                 match takeover.resume(context, &sessions) {
                     Ok(resumed) => resumed.start(runtime.handle()),
@@ -328,7 +330,7 @@ impl Daemon {
     /// systemd, if it has started the daemon with a notification socket.
     pub fn run(self) -> Result<(), DaemonError> {
         let Some(runtime) = &self.runtime else { return Ok(()) };
-        runtime.spawn(watch::interface(self.state.clone()));
+        runtime.spawn(watch::backend(self.state.clone()));
         runtime.spawn(watch::watchdog(self.state.clone()));
         let mut is_handed_over = self.parts.is_handed_over.subscribe();
         let ended = async {
@@ -336,7 +338,7 @@ impl Daemon {
                 biased;
                 _ = is_handed_over.wait_for(|is| *is) => Ok(()),
                 signal = termination() => signal.map_err(DaemonError::Runtime),
-                thread = self.state.backend.datapath.died() => Err(DaemonError::Datapath(thread)),
+                thread = self.state.backend.died() => Err(DaemonError::Datapath(thread)),
             }
         };
         self.state.service.notify(&NotifyState::Ready);

@@ -27,7 +27,8 @@ fn words(mtu: usize) -> u16 {
 pub(crate) fn words_to(control: SocketAddr) -> u16 {
     let SocketAddr::V4(control) = control else { return words(DEFAULT_MTU) };
     words(mtu(*control.ip()).unwrap_or_else(|error| {
-        log_limited!(warn, %control, %error, "the kernel has no MTU for the path to the aggregator; assuming {DEFAULT_MTU}");
+        log_limited!(warn, %control, %error,
+            "the kernel has no MTU for the path to the aggregator; assuming {DEFAULT_MTU}");
         DEFAULT_MTU
     }))
 }

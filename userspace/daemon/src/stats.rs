@@ -38,7 +38,7 @@ impl StatsSource {
         let mut page = Page::after(after);
         let mut reply = StatsReply {
             backend: self.backend.name().to_owned(),
-            fallback: self.backend.fallback.clone(),
+            fallback: self.backend.fallback(),
             backend_reason: self.backend_reason(&threads).into(),
             sandbox: self.sandbox.clone(),
             clients: u32::try_from(self.core.totals().connections).unwrap_or(u32::MAX),

@@ -70,8 +70,8 @@ impl AccessRules {
         };
         let message = format!("user {user} may not open job {job:?} under the daemon's secret: {why}");
         Err(Failure::new(Code::Denied, message).hint(
-            "give the job's own `secret`, or have `[[allow]]` with `users` or `groups`, and `jobs`, added to the daemon's \
-             configuration",
+            "give the job's own `secret`, or have `[[allow]]` with `users` or `groups`, and `jobs`, added to \
+            the daemon's configuration",
         ))
     }
 }

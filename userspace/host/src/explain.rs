@@ -130,9 +130,9 @@ pub(crate) fn fragment_end(error: &OpError, tensor: &str) -> FragmentEnd {
     let saturated = |index: u64, end| Failure::new(Code::Saturated, &*message).elements(tensor, index, end);
     let range = |first: usize, last: usize| saturated(first as u64, Some((last as u64).saturating_add(1)));
     match error {
-        OpError::Saturated { index, .. } | OpError::NotFinite { index, .. } => {
-            FragmentEnd::OwnFault(saturated(*index as u64, None))
-        }
+        OpError::Saturated { index, .. }
+        | OpError::IntegerTooLarge { index, .. }
+        | OpError::NotFinite { index, .. } => FragmentEnd::OwnFault(saturated(*index as u64, None)),
         OpError::Peer { first, last } => FragmentEnd::PeerFault(range(*first, *last)),
         OpError::SumTooLarge { first, last } => FragmentEnd::SumFault(range(*first, *last)),
         OpError::Disagrees { rank, .. } => {

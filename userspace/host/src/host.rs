@@ -80,6 +80,11 @@ impl Host {
         Host { config, state }
     }
 
+    /// Sets the backend's name in replies.
+    pub fn set_backend(&mut self, name: &str) {
+        name.clone_into(&mut self.config.backend);
+    }
+
     #[must_use]
     pub fn state(&self) -> &HostState {
         &self.state

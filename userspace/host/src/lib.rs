@@ -11,7 +11,8 @@
 //!  ticks              ---> |      | <--> Resources: leases, completion words, eventfds (handles beside the state)
 //! ```
 //!
-//! [`HostState`] is plain data keyed by ids. It is also the format in which a live upgrade hands a daemon's state over.
+//! [`HostState`] is plain data keyed by ids. It is also the format in which a live upgrade hands a daemon's
+//! state over.
 #![forbid(unsafe_code)]
 
 /// Returns from the caller with an error unless a condition holds.

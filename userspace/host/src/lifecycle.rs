@@ -227,9 +227,9 @@ impl Host {
         }
     }
 
-    /// Fails all jobs of this host.
-    pub fn fail_all(&mut self, error: &JobError, out: &mut Vec<Output>) {
-        for (id, job) in &mut self.state.jobs {
+    /// Fails all jobs of this host, except one that begins.
+    pub fn fail_all(&mut self, except: Option<JobId>, error: &JobError, out: &mut Vec<Output>) {
+        for (id, job) in self.state.jobs.iter_mut().filter(|(id, _)| Some(**id) != except) {
             job.end_with(*id, JobEnd::ours(error.clone()), out);
         }
     }

@@ -90,7 +90,8 @@ impl Quota {
             Quota::Regions => "put several tensors into one region",
             Quota::Mapped => "register less, or raise memory_mib in the daemon's configuration",
             Quota::Held => {
-                "use fewer connections and operations, larger packets, or raise buffers_mib in the daemon's configuration"
+                "use fewer connections and operations, larger packets, or raise buffers_mib in the daemon's \
+                configuration"
             }
             Quota::Descriptors => {
                 "put several tensors into a region, or allow the daemon more files (LimitNOFILE=, ulimit -n)"

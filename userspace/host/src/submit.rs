@@ -444,7 +444,8 @@ mod tests {
     fn a_static_job_of_a_switch_has_no_loss_bound() {
         let terms = JobTerms::new(1, 1, 1, 2);
         let with = |loss_bound: f32, terms: &JobTerms| {
-            let sum = json!({"job": 1, "region": 1, "dtype": "float32", "offset": 0, "count": 4, "loss_bound": loss_bound});
+            let sum = json!({"job": 1,
+                "region": 1, "dtype": "float32", "offset": 0, "count": 4, "loss_bound": loss_bound});
             check_bound(CollectiveKind::Allreduce, &serde_json::from_value(sum).unwrap(), terms)
         };
         with(0.1, &terms).unwrap();

@@ -93,7 +93,7 @@ pub fn attach(options: &AttachOptions) -> Result<Attached, AttachError> {
         sumac_loader::AttachError::Interface { interface: options.ifname.clone(), source }
     })?;
     let config = settings(options, &interface)?;
-    let pins = HostPins::here(&options.pin_root, &options.ifname).map_err(PinError::at(&options.pin_root))?;
+    let pins = HostPins::find(&options.pin_root, &options.ifname).map_err(PinError::at(&options.pin_root))?;
     let _lock = pins.directory.create_locked().map_err(PinError::at(pins.directory.path()))?;
     let attached = recover(&pins.directory).map_err(AttachError::from).and_then(|was_interrupted| {
         if was_interrupted {
@@ -178,7 +178,8 @@ fn is_compatible(pins: &HostPins) -> Result<bool, AttachError> {
         tracing::warn!(
             found,
             own = program::ABI,
-            "the maps of another ABI version are replaced: restart the daemon, which sets sockets and jobs again"
+            "the maps of another ABI version are replaced: restart the daemon, which sets sockets and jobs \
+            again"
         );
         return Ok(false);
     }

@@ -47,13 +47,13 @@ pub enum OpenError {
     Detached { ifname: String, path: PathBuf },
     /// A program is there, with other maps than the handle's.
     #[error(
-        "the host program on {ifname} was detached and attached anew since it was opened; restart the daemon, so that \
-         the new program gets its sockets and jobs"
+        "the host program on {ifname} was detached and attached anew since it was opened; restart the \
+        daemon, so that the new program gets its sockets and jobs"
     )]
     Renewed { ifname: String },
     #[error(
-        "the host program on {ifname} was attached by another release: its maps have ABI version {found}, and this one \
-         works with {own}; attach it again with this release: sumac attach {ifname}",
+        "the host program on {ifname} was attached by another release: its maps have ABI version {found}, \
+        and this one works with {own}; attach it again with this release: sumac attach {ifname}",
         own = crate::program::ABI
     )]
     OtherAbi { ifname: String, found: String },
@@ -76,12 +76,13 @@ pub enum MapError {
     #[error("job {0} is beyond the host program's table; jobs are numbered 1 to {max}", max = MAX_JOBS - 1)]
     NoSuchJob(u16),
     #[error(
-        "number {0} is that of {HOST_JOB_WAYS} jobs of this host already, of as many control planes; let one of them end, \
-         or use fewer control planes"
+        "number {0} is that of {HOST_JOB_WAYS} jobs of this host already, of as many control planes; let one \
+        of them end, or use fewer control planes"
     )]
     NumberTaken(u16),
     #[error(
-        "the kernel did not take the AF_XDP socket of queue {queue}: {source}; it must be bound and have a UMEM"
+        "the kernel did not take the AF_XDP socket of queue {queue}: {source}; it must be bound and have a \
+        UMEM"
     )]
     Socket { queue: u32, source: aya::maps::MapError },
     #[error("the host program: {0}")]
@@ -117,7 +118,7 @@ impl fmt::Debug for Attached {
 impl Attached {
     /// Opens the program on an interface of the calling thread's network namespace.
     pub fn open(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Self, OpenError> {
-        let pins = HostPins::here(pin_root.as_ref(), ifname)
+        let pins = HostPins::find(pin_root.as_ref(), ifname)
             .map_err(|source| OpenError::System { subject: "the network namespace".to_owned(), source })?;
         Self::open_settled(pins)
     }
@@ -140,7 +141,8 @@ impl Attached {
     /// # Errors
     /// [`OpenError::Owner`], which names the process that has it.
     pub fn claim(&mut self) -> Result<(), OpenError> {
-        self.owner = Some(self.pins.claim()?);
+        let HostPins { directory, interface } = &self.pins;
+        self.owner = Some(Owner::claim(directory, &format!("the host program on {interface}"))?);
         Ok(())
     }
 
@@ -148,6 +150,18 @@ impl Attached {
     /// claimed.
     pub fn release(&mut self) {
         self.owner = None;
+    }
+
+    /// Continues with the present name of the interface.
+    pub fn rename(&mut self, interface: &str) -> Result<(), OpenError> {
+        let path = self.pins.directory.path().display().to_string();
+        self.pins =
+            self.pins.renamed(interface).map_err(|source| OpenError::System { subject: path, source })?;
+        interface.clone_into(&mut self.interface.name);
+        if self.owner.is_some() {
+            self.claim()?;
+        }
+        Ok(())
     }
 
     pub(crate) fn open_pins(pins: HostPins) -> Result<Self, OpenError> {

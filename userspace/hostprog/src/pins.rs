@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! /sys/fs/bpf/sumac/host/<inode of the network namespace>-<interface>/
-//!     link  prog  config  abi                replaced together with the program (see [`sumac_loader::replace`])
-//!     xsks  jobs  counters  queues  log      kept when the program is replaced, unless `abi` is another version's
-//!     rule-1022 ...                          records of the NIC's rules (see [`sumac_netutil::steer::records`])
+//!     link  prog  config  abi                replaced together with the program (see
+//!     [`sumac_loader::replace`]) xsks  jobs  counters  queues  log      kept when the program is replaced,
+//!     unless `abi` is another version's rule-1022 ...                          records of the NIC's rules
+//!     (see [`sumac_netutil::steer::records`])
 //! ```
 
 use std::{
@@ -12,9 +13,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use sumac_loader::{
-    PinDirectory, namespace,
-    owner::{Owner, OwnerError},
+    Interface, PinDirectory, namespace,
     pins::{LINK, decode_interface, encode_interface, entries, file_name},
 };
 
@@ -43,9 +44,52 @@ impl HostPins {
         Ok(Self::new(pin_root, namespace::current()?, interface))
     }
 
+    /// Returns the pins of an interface. Those that were made under a former name of it get its present one.
+    pub fn find(pin_root: &Path, interface: &str) -> io::Result<Self> {
+        let own = Self::here(pin_root, interface)?;
+        // Whoever looks for an interface that is not there reports it.
+        let Ok(found) = Interface::by_name(interface) else { return Ok(own) };
+        if found.xdp.is_empty() || own.are_on(&found) {
+            return Ok(own);
+        }
+        let former = Self::list(pin_root)?
+            .into_iter()
+            .find(|pins| pins.directory.namespace() == own.directory.namespace() && pins.are_on(&found));
+        former.map_or(Ok(own), |former| former.renamed(interface))
+    }
+
+    /// Returns whether the pinned link's program is on an interface.
+    fn are_on(&self, interface: &Interface) -> bool {
+        let is_there = self.exist().unwrap_or(false);
+        let program = is_there.then(|| self.directory.linked_program(LINK).ok()).flatten();
+        program.is_some_and(|id| interface.xdp.iter().any(|program| program.id == id))
+    }
+
+    /// Gives the pins the present name of their interface. Pins that have it, of an interface that had it
+    /// before, get the former one.
+    pub fn renamed(&self, interface: &str) -> io::Result<Self> {
+        let path = self.directory.path();
+        let present = path.with_file_name(Self::file_name(self.directory.namespace(), interface));
+        let present = Self {
+            directory: PinDirectory::new(present, self.directory.namespace()),
+            interface: interface.to_owned(),
+        };
+        // Without one another process has renamed them.
+        let Some(_lock) = self.directory.lock()? else { return Ok(present) };
+        let to = present.directory.path();
+        let flags = if to.exists() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+        renameat_with(CWD, path, CWD, to, flags)?;
+        tracing::info!(former = self.interface, interface, "an interface has another name; its pins follow");
+        Ok(present)
+    }
+
     fn new(pin_root: &Path, namespace: u64, interface: &str) -> Self {
-        let path = host_root(pin_root).join(format!("{namespace}-{}", encode_interface(interface)));
+        let path = host_root(pin_root).join(Self::file_name(namespace, interface));
         Self { directory: PinDirectory::new(path, namespace), interface: interface.to_owned() }
+    }
+
+    fn file_name(namespace: u64, interface: &str) -> String {
+        format!("{namespace}-{}", encode_interface(interface))
     }
 
     /// Returns the pins of all interfaces, in all network namespaces, sorted.
@@ -60,14 +104,6 @@ impl HostPins {
 
     pub fn pin(&self, name: &str) -> PathBuf {
         self.directory.pin(name)
-    }
-
-    /// Takes the lock of the daemon that steers the interface's frames to its sockets.
-    pub fn claim(&self) -> Result<Owner, OwnerError> {
-        let path = self.directory.path();
-        let root = path.ancestors().nth(2).unwrap_or(path);
-        let name = format!("host-{}", file_name(path));
-        Owner::claim(root, &name, &format!("the host program on {}", self.interface))
     }
 
     pub fn exist(&self) -> io::Result<bool> {

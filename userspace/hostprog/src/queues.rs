@@ -19,7 +19,8 @@ pub enum QueuesError {
     #[error("{0:?} ends before it starts")]
     Backwards(String),
     #[error(
-        "queue {queue} is not there: {interface} receives on {count} queue(s), numbered from 0 (ethtool -l {interface})"
+        "queue {queue} is not there: {interface} receives on {count} queue(s), numbered from 0 (ethtool -l \
+        {interface})"
     )]
     NoSuchQueue { queue: u32, interface: String, count: u32 },
     #[error("queue {0} is beyond the {MAX_QUEUES} that the host program steers")]

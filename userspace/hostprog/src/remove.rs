@@ -42,7 +42,7 @@ impl RemoveError {
 /// removes its pins. Returns the paths removed.
 pub fn detach(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     let root = pin_root.as_ref();
-    let pins = HostPins::here(root, ifname).map_err(RemoveError::read(root))?;
+    let pins = HostPins::find(root, ifname).map_err(RemoveError::read(root))?;
     let path = pins.directory.path();
     remove(&pins)?
         .ok_or_else(|| RemoveError::NotAttached { ifname: ifname.to_owned(), path: path.to_owned() })

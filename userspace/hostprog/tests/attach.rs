@@ -8,6 +8,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by failing")]
 
 mod support;
+#[path = "../../../tests/src/wait.rs"]
+mod wait;
 
 use std::{
     io::{Read as _, Write as _},
@@ -18,7 +20,7 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use sumac_hostprog::{
@@ -33,6 +35,7 @@ use support::{
     net::{Namespace, needs_privileges},
     payload,
 };
+use wait::eventually;
 
 /// The two namespaces of the picture above; the calling thread is inside "host".
 struct Lab {
@@ -68,15 +71,6 @@ fn programs() -> Vec<u32> {
 
 fn count(attached: &Attached, reason: Reason) -> u64 {
     attached.counters().unwrap().iter().find(|(found, _)| *found == reason).unwrap().1
-}
-
-/// Waits for something that the kernel or another thread brings about soon.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !holds() {
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
@@ -143,7 +137,9 @@ fn replacing_under_traffic_loses_no_frame() {
                 let before = arrived.load(Ordering::Relaxed);
                 let options = AttachOptions { shards: shards as u16, ..options.clone() };
                 ids.push(attach(&options).unwrap().program_id());
-                eventually("traffic after a replacement", || arrived.load(Ordering::Relaxed) > before + 100);
+                eventually("traffic after a replacement", || {
+                    (arrived.load(Ordering::Relaxed) > before + 100).then_some(())
+                });
             }
             stop.store(true, Ordering::Relaxed);
             ids
@@ -163,7 +159,7 @@ fn replacing_under_traffic_loses_no_frame() {
         take(&mut socket);
     }
     let (sent, ids) = (sender.join().unwrap(), replacing.join().unwrap());
-    eventually("the last frames", || take(&mut socket) == sent);
+    eventually("the last frames", || (take(&mut socket) == sent).then_some(()));
 
     assert_eq!(programs(), [*ids.last().unwrap()], "the last program is the one that stays");
     assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "every attachment brought a new program: {ids:?}");
@@ -228,7 +224,7 @@ fn foreign_traffic_goes_on_through_everything() {
     };
     let flows = |after: &str| {
         let before = rounds.load(Ordering::Relaxed);
-        eventually(after, || rounds.load(Ordering::Relaxed) > before + 50);
+        eventually(after, || (rounds.load(Ordering::Relaxed) > before + 50).then_some(()));
     };
     flows("traffic without the program");
     drop(attach(&lab.options()).unwrap());
@@ -305,7 +301,7 @@ fn a_program_of_somebody_else_stays() {
     }
     assert_eq!(programs(), [id]);
     drop(foreign);
-    eventually("the foreign program leaves", || programs().is_empty());
+    eventually("the foreign program leaves", || programs().is_empty().then_some(()));
     attach(&lab.options()).unwrap();
 }
 
@@ -427,7 +423,7 @@ fn a_burst_of_bad_tokens_is_reported_once() {
         })
         .join()
         .unwrap();
-    eventually("all are counted", || count(&attached, Reason::BadToken) == 100);
+    eventually("all are counted", || (count(&attached, Reason::BadToken) == 100).then_some(()));
 
     let text = Captured::default();
     let writer = text.clone();
@@ -452,9 +448,9 @@ fn a_follower_ends_when_it_is_dropped() {
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
         names.filter(|name| name.trim() == "sumac-events").count()
     };
-    eventually("the thread starts", || threads() == 1);
+    eventually("the thread starts", || (threads() == 1).then_some(()));
     drop(follower);
-    eventually("the thread ends", || threads() == 0);
+    eventually("the thread ends", || (threads() == 0).then_some(()));
 }
 
 /// Captures log messages.

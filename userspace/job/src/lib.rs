@@ -9,9 +9,11 @@
 //! | [`limits`] | the limits of a job's parameters |
 //! | [`path_measure`] | [`PathMeasure`]: what a worker measured of its path |
 //! | [`token`] | the token in results, made from the one in contributions |
+//! | [`counters`] | the declaration of a counter, with its metric |
 //! | [`operation`] | [`OperationDescriptor`], [`OperationId`], [`DType`], [`Reduction`], [`CollectiveKind`] |
 #![forbid(unsafe_code)]
 
+pub mod counters;
 pub mod limits;
 pub mod operation;
 pub mod options;

@@ -131,7 +131,8 @@ impl fmt::Debug for JobTerms {
         let JobTerms { job, epoch, world, mode, elements, shards, slots, .. } = self;
         write!(
             f,
-            "JobTerms({job}.{epoch}: {}, {world} workers, {elements} elements, {shards} shards, {slots} slots)",
+            "JobTerms({job}.{epoch}: {}, {world} workers, {elements} elements, {shards} shards, {slots} \
+            slots)",
             mode.name()
         )
     }

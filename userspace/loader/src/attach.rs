@@ -40,7 +40,8 @@ pub enum AttachError {
     )]
     NoLink { interface: String },
     #[error(
-        "the program on {interface} is gone again, or its link at {} is: did another command detach it?", .link.display()
+        "the program on {interface} is gone again, or its link at {} is: did another command detach \
+        it?", .link.display()
     )]
     Gone { interface: String, link: PathBuf },
     #[error(transparent)]
@@ -232,8 +233,8 @@ fn advice(refusal: Option<Errno>, interface: &str) -> String {
     match refusal {
         Some(Errno::EOPNOTSUPP) => "its driver has no XDP; use --mode generic".to_owned(),
         Some(Errno::ERANGE) => format!(
-            "its MTU, or its peer's, is too large for this program: ip link set dev {interface} mtu 1500, on both ends \
-             of a veth; or more than 3506 on both, or --jumbo at an aggregator"
+            "its MTU, or its peer's, is too large for this program: ip link set dev {interface} mtu 1500, on \
+            both ends of a veth; or more than 3506 on both, or --jumbo at an aggregator"
         ),
         Some(Errno::EINVAL) => {
             "the driver refused it; often an MTU above one page, LRO or too few queues; see dmesg".to_owned()

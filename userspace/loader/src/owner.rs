@@ -7,11 +7,13 @@ use std::{
     fs::{self, File, TryLockError},
     io,
     os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use nix::sys::stat::{major, minor};
 use thiserror::Error;
+
+use crate::pins::{PinDirectory, file_name};
 
 #[derive(Debug, Error)]
 pub enum OwnerError {
@@ -37,9 +39,10 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Takes the lock `name` below a directory of pins; `subject` names in an error what the holder has.
-    pub fn claim(pin_root: &Path, name: &str, subject: &str) -> Result<Self, OwnerError> {
-        let path = pin_root.join("owners").join(name);
+    /// Takes the lock of an attachment's pins; `subject` names the attachment in an error.
+    pub fn claim(pins: &PinDirectory, subject: &str) -> Result<Self, OwnerError> {
+        let [own, kind, root] = pins.ancestors();
+        let path = root.join("owners").join(format!("{}-{}", file_name(kind), file_name(own)));
         let failed = |source| OwnerError::Lock { path: path.clone(), source };
         loop {
             match fs::create_dir_all(&path) {
@@ -99,13 +102,14 @@ mod tests {
     #[test]
     fn there_is_one_owner_and_it_is_named() {
         let root = std::env::temp_dir().join(format!("sumac-owner-{}", std::process::id()));
-        let first = Owner::claim(&root, "agg-7", "the aggregator").unwrap();
-        let refused = Owner::claim(&root, "agg-7", "the aggregator").unwrap_err().to_string();
+        let claim = |name| Owner::claim(&PinDirectory::new(root.join(name), 7), "the aggregator");
+        let first = claim("agg/7").unwrap();
+        let refused = claim("agg/7").unwrap_err().to_string();
         let named = format!("the aggregator is in use by process {}", std::process::id());
         assert!(refused.contains(&named), "{refused}");
-        let other = Owner::claim(&root, "agg-8", "the aggregator").unwrap();
+        let other = claim("agg/8").unwrap();
         drop(first);
-        drop(Owner::claim(&root, "agg-7", "the aggregator").unwrap());
+        drop(claim("agg/7").unwrap());
         drop(other);
         assert!(!root.exists(), "nothing is left");
     }

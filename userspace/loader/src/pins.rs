@@ -82,6 +82,12 @@ impl PinDirectory {
         &self.path
     }
 
+    /// Returns the directory, the one of all attachments of its kind, and the one of all pins.
+    pub(crate) fn ancestors(&self) -> [&Path; 3] {
+        let kind = self.path.parent().unwrap_or(&self.path);
+        [&self.path, kind, kind.parent().unwrap_or(kind)]
+    }
+
     pub fn namespace(&self) -> u64 {
         self.namespace
     }
@@ -93,10 +99,7 @@ impl PinDirectory {
     /// Gives the directory, its parent and its pins to the owner of the directory of all pins: root may
     /// attach for a daemon that runs as another user, as that of the Debian package.
     pub(crate) fn give_to_owner(&self) -> io::Result<()> {
-        let mut parents = self.path.ancestors();
-        let (Some(own), Some(kind), Some(root)) = (parents.next(), parents.next(), parents.next()) else {
-            return Ok(());
-        };
+        let [own, kind, root] = self.ancestors();
         let owner = fs::metadata(root)?;
         if owner.uid() == geteuid().as_raw() {
             return Ok(());
@@ -176,7 +179,7 @@ impl PinDirectory {
     /// Removes the directory and its two parents, which are shared with other attachments, as far as they are
     /// empty.
     pub fn remove_if_empty(&self) {
-        for directory in self.path.ancestors().take(3) {
+        for directory in self.ancestors() {
             match fs::remove_dir(directory) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => break,
                 _ => {}

@@ -48,19 +48,21 @@ pub const SYS_ADMIN: Capability = Capability { bit: 21, name: "CAP_SYS_ADMIN", p
 #[derive(Debug, Error)]
 pub enum PreflightError {
     #[error(
-        "not allowed to load XDP programs: {missing} missing; run as root, or give the binary what it needs: setcap cap_bpf,cap_perfmon,cap_net_admin,cap_net_raw+ep"
+        "not allowed to load XDP programs: {missing} missing; run as root, or give the binary what it needs: \
+        setcap cap_bpf,cap_perfmon,cap_net_admin,cap_net_raw+ep"
     )]
     Capabilities { missing: String },
     #[error(
-        "kernel {found} is too old: XDP links and ring buffers as Sumac uses them need 5.15 or newer; use the daemon's UDP backend here"
+        "kernel {found} is too old: XDP links and ring buffers as Sumac uses them need 5.15 or newer; use \
+        the daemon's UDP backend here"
     )]
     Kernel { found: String },
     #[error("no bpffs at {path}: {source}; mount it: mount -t bpf bpf /sys/fs/bpf")]
     BpfFs { path: PathBuf, source: io::Error },
     #[error(
-        "the bpffs at {path} {state} in a mount namespace of its own, as `ip netns exec`, a container or a unit with its \
-         own mounts has: the program would end with this command. Enter the network namespace alone: \
-         nsenter --net=/run/netns/NAME COMMAND; or give the container or unit the machine's /sys/fs/bpf"
+        "the bpffs at {path} {state} in a mount namespace of its own, as `ip netns exec`, a container or a \
+        unit with its own mounts has: the program would end with this command. Enter the network namespace \
+        alone: nsenter --net=/run/netns/NAME COMMAND; or give the container or unit the machine's /sys/fs/bpf"
     )]
     PrivateMounts { path: PathBuf, state: &'static str },
     #[error("could not read {path}: {source}")]
@@ -166,8 +168,8 @@ fn check_lifetime(pin_root: &Path) -> Result<(), PreflightError> {
         Lifetime::Machine => Ok(()),
         Lifetime::Processes { pid, name } => {
             tracing::warn!(
-                "the bpffs at {} is of this mount namespace alone: pins and programs end with its last process, such as \
-                 {pid} ({name})",
+                "the bpffs at {} is of this mount namespace alone: pins and programs end with its last \
+                process, such as {pid} ({name})",
                 pin_root.display()
             );
             Ok(())

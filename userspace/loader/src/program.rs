@@ -152,15 +152,17 @@ impl ProgramOwner {
     pub fn advice(self, interface: &str) -> String {
         match self {
             Self::Aggregator => format!(
-                "the aggregator's: {interface} is a port of it (`sumac-agg status`, with the --pin-root that it was attached \
-                 with); use another interface, or release this one: sumac-agg detach {interface}"
+                "the aggregator's: {interface} is a port of it (`sumac-agg status`, with the --pin-root that \
+                it was attached with); use another interface, or release this one: sumac-agg detach \
+                {interface}"
             ),
             Self::Host => format!(
-                "a worker's host program with other pins: see `sumac status` with the --pin-root, and in the mount \
-                 namespace, that it was attached with, and release it there: sumac detach {interface}"
+                "a worker's host program with other pins: see `sumac status` with the --pin-root, and in the \
+                mount namespace, that it was attached with, and release it there: sumac detach {interface}"
             ),
             Self::Foreign => format!(
-                "which is not Sumac's: `bpftool net show dev {interface}` shows it; its owner must release it first"
+                "which is not Sumac's: `bpftool net show dev {interface}` shows it; its owner must release \
+                it first"
             ),
         }
     }

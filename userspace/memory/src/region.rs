@@ -28,19 +28,20 @@ pub enum RegionError {
     NotMemfd,
     /// A file that can still be truncated: an access behind its end raises SIGBUS.
     #[error(
-        "the memfd lacks F_SEAL_SHRINK; create it with MFD_ALLOW_SEALING and add the seal before registering it"
+        "the memfd lacks F_SEAL_SHRINK; create it with MFD_ALLOW_SEALING and add the seal before registering \
+        it"
     )]
     NotSealed,
     /// Two mappings of one file would allow two exclusive leases on the same bytes.
     #[error(
-        "the memfd is registered, or was (it has F_SEAL_SEAL, F_SEAL_WRITE or F_SEAL_FUTURE_WRITE, which the daemon adds); \
-         register each memfd once, and create a new one for another region"
+        "the memfd is registered, or was (it has F_SEAL_SEAL, F_SEAL_WRITE or F_SEAL_FUTURE_WRITE, which the \
+        daemon adds); register each memfd once, and create a new one for another region"
     )]
     Registered,
     /// The first access would allocate the page, and charge it to the daemon.
     #[error(
-        "the memfd's page at byte {at} is not allocated; write to every page before registering it, or map it with \
-         MAP_POPULATE"
+        "the memfd's page at byte {at} is not allocated; write to every page before registering it, or map \
+        it with MAP_POPULATE"
     )]
     Hole { at: u64 },
     #[error("the memfd has {actual} bytes, {announced} were announced; call ftruncate(2) before sealing it")]

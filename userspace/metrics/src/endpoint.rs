@@ -35,7 +35,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot listen on {address} for scrapes of metrics: {source}; choose another address for `metrics` (sumac-agg: --metrics)"
+    "cannot listen on {address} for scrapes of metrics: {source}; choose another address for `metrics` \
+    (sumac-agg: --metrics)"
 )]
 pub struct MetricsError {
     address: SocketAddr,

@@ -8,6 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry;
+use sumac_job::counters::{CounterKind, DeclaredCounter};
 
 use crate::catalog::Description;
 
@@ -167,6 +168,19 @@ pub struct Group<S: 'static> {
 }
 
 impl<S> Group<S> {
+    /// Returns the metrics of declared counters, which live as long as the program: make each group once.
+    pub fn declared(labels: &'static [&'static str], counters: &[DeclaredCounter<S>]) -> Self {
+        let metric = |counter: &DeclaredCounter<S>| {
+            let DeclaredCounter { metric, kind, help, read } = *counter;
+            match kind {
+                CounterKind::Counter => Metric::counter(metric, Unit::None, help, read),
+                CounterKind::Bytes => Metric::counter(metric, Unit::Bytes, help, read),
+                CounterKind::Gauge => Metric::whole_gauge(metric, help, read),
+            }
+        };
+        Group { labels, metrics: counters.iter().map(metric).collect::<Vec<_>>().leak() }
+    }
+
     /// Returns the descriptions of the metrics.
     pub fn describe(&self) -> impl Iterator<Item = Description> {
         self.metrics.iter().map(|metric| metric.describe(self.labels))

@@ -53,7 +53,8 @@ pub enum ResolveError {
     #[error("{ip} is this host's own address: no frame leaves through an interface for it")]
     Own { ip: Ipv4Addr },
     #[error(
-        "{next_hop} on {ifname} does not answer ARP (the way to {ip}); is it up, and is the cable the right one?"
+        "{next_hop} on {ifname} does not answer ARP (the way to {ip}); is it up, and is the cable the right \
+        one?"
     )]
     NoAnswer {
         ip: Ipv4Addr,

@@ -86,7 +86,8 @@ fn resolves_by_arp_and_through_a_router() {
     }
     let refused = |target: Ipv4Addr| inside(&lab.names[0], move || neighbour::resolve(target)).unwrap_err();
     assert!(
-        matches!(refused(Ipv4Addr::new(10, 99, 1, 9)), ResolveError::NoAnswer { ifname, .. } if ifname == "near")
+        matches!(refused(Ipv4Addr::new(10, 99, 1, 9)), ResolveError::NoAnswer { ifname, .. } if ifname ==
+            "near")
     );
     assert!(matches!(refused(Ipv4Addr::new(10, 99, 3, 1)), ResolveError::NoRoute { .. }));
     assert!(matches!(refused(Ipv4Addr::new(10, 99, 1, 1)), ResolveError::Own { .. }));

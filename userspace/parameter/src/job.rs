@@ -68,7 +68,8 @@ pub enum HostError {
     )]
     Lanes { job: u16, lanes: u16, shards: u16 },
     #[error(
-        "job {job} takes up to {needed} bytes at its parameter host, which has {free} to give; choose a smaller window or smaller chunks, or end another job"
+        "job {job} takes up to {needed} bytes at its parameter host, which has {free} to give; choose a \
+        smaller window or smaller chunks, or end another job"
     )]
     Memory { job: u16, needed: u64, free: u64 },
 }

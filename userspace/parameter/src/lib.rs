@@ -6,7 +6,8 @@
 //! distributes them and frees its slot, and to every worker whose packets arrive directly. Without an
 //! aggregator, or after its death, it is the whole system.
 //!
-//! [`sumac_wire::dynamic::host`] decides the effect of a packet on a chunk; the modules here are the state around it:
+//! [`sumac_wire::dynamic::host`] decides the effect of a packet on a chunk; the modules here are the state
+//! around it:
 //!
 //! | module | content |
 //! | --- | --- |

@@ -5,7 +5,7 @@ use sumac_values as values;
 use sumac_wire::{
     Header, MAX_WORKERS, Reason, Time,
     budget::Budget,
-    dynamic::host::{Action, Bits, ChunkMeta, Job, Outcome, note_received},
+    dynamic::host::{Action, Bits, ChunkMeta, Job, Outcome, note_received, terms},
     header::flag,
     stream::is_later,
 };
@@ -60,7 +60,7 @@ pub(crate) struct Ring {
     latest: u32,
     /// The known prefix of results that each worker has received.
     received: Vec<u32>,
-    /// The chunks of the current operation that each worker was left out of.
+    /// The operations with a loss bound, and the chunks of one that each worker was left out of.
     budget: Budget,
     /// The last contribution; none once the lane is known to be stalled, or to wait for nothing.
     last: Option<Time>,
@@ -141,6 +141,11 @@ impl Ring {
         rank: Option<u16>,
     ) -> Done {
         let done = self.absorb(now, header, payload, members.all(), rank);
+        if let (Done::Taken(_), Some(terms), Some(rank)) = (done, terms(header), rank)
+            && usize::from(rank) < MAX_WORKERS
+        {
+            self.budget.agree(terms, 1 << rank);
+        }
         let is_waiting =
             matches!(done, Done::Taken(Outcome::Wait) | Done::Left(Action::Ignore(Reason::Duplicate)));
         match header.has(flag::PARTIAL) && is_waiting && self.flush(header, members) {

@@ -66,23 +66,25 @@ class Client:
 
         - ``elements``: 32-bit words per packet; default: as the MTU allows
         - ``slots``: slots of each lane of a static job; default: as the measured path needs
-        - ``mode``: ``"static"`` (default), ``"dynamic"`` for slots that all dynamic jobs share, or ``"direct"`` for tensors
-          that go from worker to worker, without an aggregator
+        - ``mode``: ``"static"`` (default), ``"dynamic"`` for slots that all dynamic jobs share, or
+          ``"direct"`` for tensors that go from worker to worker, without an aggregator
         - ``scale``: ``"block"`` (block floating point) or a factor for floats
         - ``wire``: ``"int32"`` (default) or ``"int16"``
         - ``not_finite``: ``"error"`` (default) or ``"carry"``
         - ``order``: ``"submission"`` (default) or ``"name"``
-        - ``congestion_control``: whether a static or dynamic job yields to marks and losses; default: false for static jobs,
-          which then have all slots in flight, true for dynamic ones
+        - ``congestion_control``: whether a static or dynamic job yields to marks and losses; default: false
+          for static jobs, which then have all slots in flight, true for dynamic ones
         - ``timeout``: in seconds
 
-        A dynamic job has no ``slots``, but ``window`` (packets ahead of the oldest without a result), ``dynamic_slots`` (at
-        most so many shared slots) and ``parameter_hosts`` (1 to 4). A replacement of a dead worker begins with operation ``job.opened["dynamic"]["first_operation"]``.
+        A dynamic job has no ``slots``, but ``window`` (packets ahead of the oldest without a result),
+        ``dynamic_slots`` (at most so many shared slots) and ``parameter_hosts`` (1 to 4). A replacement of a
+        dead worker begins with operation ``job.opened["dynamic"]["first_operation"]``.
 
-        An exception that interrupts the wait, such as KeyboardInterrupt, withdraws it: the rank is free again.
+        An exception that interrupts the wait, such as KeyboardInterrupt, withdraws it: the rank is free
+        again.
 
-        A direct job has ``topology`` (``"owners"``, the default, or ``"ring"``), ``owners`` (the number of workers that own
-        blocks; default: all) and ``window`` (packets in flight to one worker).
+        A direct job has ``topology`` (``"owners"``, the default, or ``"ring"``), ``owners`` (the number of
+        workers that own blocks; default: all) and ``window`` (packets in flight to one worker).
         """
         return self._open(
             job=job,
@@ -140,7 +142,8 @@ class Client:
         return self._memory.holds(start, length)
 
     def read_arrived(self) -> None:
-        """Reads the messages that have arrived, so that :meth:`sumac.Handle.done` of many operations need not. Does not wait."""
+        """Reads the messages that have arrived, so that :meth:`sumac.Handle.done` of many operations need
+        not. Does not wait."""
         self._connection.read_arrived()
 
     def fileno(self) -> int:

@@ -1,6 +1,7 @@
 """One connection to the daemon, shared by threads.
 
-There is no reader thread. Of the threads that wait, one reads messages for all until its own answer has arrived.
+There is no reader thread. Of the threads that wait, one reads messages for all until its own answer has
+arrived.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from .errors import ConnectionLost, SumacError, from_daemon
+from .errors import ConnectionLost, Forked, NotConnected, SumacError, from_daemon
 
 MAX_MESSAGE = 128 * 1024
 """The maximum length of a message in bytes, in both directions."""
@@ -29,7 +30,8 @@ _LOG = logging.getLogger("sumac")
 
 
 class Loss(NamedTuple):
-    """The contributions that are missing in the result of an operation with a loss bound, in elements of its tensor."""
+    """The contributions that are missing in the result of an operation with a loss bound, in elements of its
+    tensor."""
 
     elements: int
     """Elements of the tensor."""
@@ -50,7 +52,9 @@ class Loss(NamedTuple):
     @classmethod
     def of(cls, message: dict[str, Any]) -> Loss:
         """Reads the field of a message."""
-        own, missing = (tuple((first, end) for first, end in message.get(name, ())) for name in ("own", "missing"))
+        own, missing = (
+            tuple((first, end) for first, end in message.get(name, ())) for name in ("own", "missing")
+        )
         return cls(message["elements"], message["budget"], tuple(message["by_worker"]), own, missing)
 
 
@@ -115,7 +119,7 @@ class Completion(NamedTuple):
         return cls(message["op"], message["duration_ns"] * 1e-9, error, loss)
 
 
-def _forbidden(path: str) -> str:
+def _forbidden(path: str) -> tuple[str, str]:
     """Returns the reason that this user may not connect to a socket, with the remedy."""
     try:
         found = os.stat(path)
@@ -123,8 +127,9 @@ def _forbidden(path: str) -> str:
     except OSError:
         seen = "a directory above it is closed to this user"
     return (
-        f"user {os.geteuid()} may not connect to {path} ({seen}); join that group (usermod -aG, and log in again), "
-        "or set socket_group and socket_mode in the daemon's configuration"
+        f"user {os.geteuid()} may not connect to {path} ({seen})",
+        "join that group (usermod -aG, and log in again), or set socket_group and socket_mode in the daemon's "
+        "configuration",
     )
 
 
@@ -152,9 +157,9 @@ class Connection:
         except OSError as error:
             self._socket.close()
             if isinstance(error, PermissionError):
-                raise ConnectionLost(_forbidden(path)) from error
-            raise ConnectionLost(
-                f"cannot connect to {path}: {error.strerror}; is the daemon running (sumac daemon --config FILE)?"
+                raise NotConnected(*_forbidden(path)) from error
+            raise NotConnected(
+                f"cannot connect to {path}: {error.strerror}", "is the daemon running (sumac daemon --config FILE)?"
             ) from error
         self._pid = os.getpid()
         self._changed = threading.Condition()
@@ -172,7 +177,8 @@ class Connection:
     def call(
         self, cmd: str, fds: tuple[int, ...] = (), request: int | None = None, **fields: Any
     ) -> tuple[dict[str, Any], list[int]]:
-        """Sends a command and returns its reply: the ``ok`` object, and descriptors that the caller must close."""
+        """Sends a command and returns its reply: the ``ok`` object, and descriptors that the caller must
+        close."""
         request = request or self.next_request()
         try:
             self._send(request, cmd, fds, fields)
@@ -238,7 +244,8 @@ class Connection:
 
     @staticmethod
     def _not_sent(cmd: str, error: OSError) -> SumacError:
-        """Returns the exception for a command that was not sent. The connection remains usable unless it was closed."""
+        """Returns the exception for a command that was not sent. The connection remains usable unless it was
+        closed."""
         if error.errno in (errno.EBADF, errno.ENOTCONN):
             return ConnectionLost(error.strerror or str(error))
         hint = f"a message has at most {MAX_MESSAGE} bytes" if error.errno == errno.EMSGSIZE else ""
@@ -312,7 +319,7 @@ class Connection:
         if self._lost is not None:
             raise ConnectionLost(self._lost)
         if os.getpid() != self._pid:
-            raise ConnectionLost("it belongs to the parent process; each process needs its own Client")
+            raise Forked
 
     def _wait(self, take: Callable[[], Found | None], timeout: float | None) -> Found | None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -362,7 +369,8 @@ class Connection:
         try:
             self._inbox.extend(map(self._socket.recvmsg, *received))
         except ConnectionResetError:
-            # The kernel reports this once if the daemon closed with unread requests; its last message follows.
+            # The kernel reports this once if the daemon closed with unread requests; its last message
+            # follows.
             self._inbox.extend(map(self._socket.recvmsg, *received))
         return True
 

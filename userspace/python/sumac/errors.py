@@ -42,13 +42,29 @@ class WaitTimeout(SumacError, TimeoutError):
 
 
 class ConnectionLost(SumacError, ConnectionError):
-    """The connection to the daemon is lost; connect and open the job again."""
+    """There is no connection to the daemon, or no longer; connect and open the job again."""
 
     def __init__(self, why: str) -> None:
         super().__init__("connection_lost", f"the connection to the daemon is lost: {why}", "connect again")
 
 
-_CLASSES = {"job_failed": JobFailed, "cancelled": JobFailed, "mismatch": JobFailed, "shutting_down": JobFailed, "timeout": WaitTimeout}
+class NotConnected(ConnectionLost):
+    """There never was a connection to the daemon."""
+
+    def __init__(self, why: str, hint: str = "") -> None:
+        SumacError.__init__(self, "not_connected", why, hint)
+
+
+class Forked(ConnectionLost):
+    """The connection is the parent process's."""
+
+    def __init__(self) -> None:
+        why = "the connection to the daemon belongs to the parent process"
+        SumacError.__init__(self, "forked", why, "each process needs its own Client: connect after the fork")
+
+
+_CLASSES = {"job_failed": JobFailed, "cancelled": JobFailed, "mismatch": JobFailed,
+            "shutting_down": JobFailed, "timeout": WaitTimeout}
 
 
 def from_daemon(error: Mapping[str, Any]) -> SumacError:

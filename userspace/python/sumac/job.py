@@ -23,8 +23,8 @@ def layer_priority(layer: int, layers: int) -> int:
 class Job:
     """A job that this process is a worker of.
 
-    As a context manager it closes the job at the end. After an exception the job stays open, so that the end of the
-    connection fails it on the other workers with this rank.
+    As a context manager it closes the job at the end. After an exception the job stays open, so that the end
+    of the connection fails it on the other workers with this rank.
     """
 
     def __init__(self, connection: Connection, memory: Memory, opened: dict[str, Any], event_fd: int) -> None:
@@ -53,13 +53,14 @@ class Job:
     ) -> Handle:
         """Submits the reduction of an array over all workers, into ``out`` or in place.
 
-        ``reduction`` is ``"sum"`` (the default), ``"mean"``, ``"min"`` or ``"max"``. All operations take ``name`` (the same on
-        all workers; required in a job with ``order="name"``) and ``priority`` (0 to 7; from 4 on urgent). Sums and means of
-        floats take ``loss_bound``, the fraction of its elements that each worker may be left out with: what is missing is then
-        in :attr:`Handle.loss`. ``importance`` lets routers drop unimportant packets first: ``"magnitude"``
-        tells packets apart by their values, ``"high"`` and ``"low"`` are those of the whole tensor. With ``poll=True``
-        :meth:`Handle.wait_polled` finds the end without a system call; of the views of one buffer one operation at a time can
-        have it. With ``timing=True`` :attr:`Handle.timing` has the times of the steps.
+        ``reduction`` is ``"sum"`` (the default), ``"mean"``, ``"min"`` or ``"max"``. All operations take
+        ``name`` (the same on all workers; required in a job with ``order="name"``) and ``priority`` (0 to 7;
+        from 4 on urgent). Sums and means of floats take ``loss_bound``, the fraction of its elements that
+        each worker may be left out with: what is missing is then in :attr:`Handle.loss`. ``importance`` lets
+        routers drop unimportant packets first: ``"magnitude"`` tells packets apart by their values,
+        ``"high"`` and ``"low"`` are those of the whole tensor. With ``poll=True`` :meth:`Handle.wait_polled`
+        finds the end without a system call; of the views of one buffer one operation at a time can have it.
+        With ``timing=True`` :attr:`Handle.timing` has the times of the steps.
 
         All workers submit the same shapes and types in the same order. The arrays belong to the daemon until
         :meth:`Handle.wait` has returned.
@@ -67,7 +68,9 @@ class Job:
         self._same(array, out, 1, 1)
         return self._begin("allreduce", array, out, reduction=reduction, **options)
 
-    def broadcast(self, array: np.ndarray, root: int, timeout: float | None = None, **options: Any) -> np.ndarray:
+    def broadcast(
+        self, array: np.ndarray, root: int, timeout: float | None = None, **options: Any
+    ) -> np.ndarray:
         """Replaces the array of all workers by that of ``root`` and waits for it."""
         return self.broadcast_async(array, root, **options).wait(timeout)
 
@@ -76,7 +79,8 @@ class Job:
         return self._begin("broadcast", array, None, root=root, **options)
 
     def reduce(
-        self, array: np.ndarray, root: int, out: np.ndarray | None = None, timeout: float | None = None, **options: Any
+        self, array: np.ndarray, root: int, out: np.ndarray | None = None, timeout: float | None = None,
+        **options: Any
     ) -> np.ndarray:
         """Reduces an array over all workers for ``root`` and waits for it; see :meth:`reduce_async`."""
         return self.reduce_async(array, root, out, **options).wait(timeout)
@@ -90,20 +94,24 @@ class Job:
         reduction: str | None = None,
         **options: Any,
     ) -> Handle:
-        """Submits the reduction of an array over all workers for ``root``; other workers' arrays are not written."""
+        """Submits the reduction of an array over all workers for ``root``; other workers' arrays are not
+        written."""
         self._same(array, out, 1, 1)
         return self._begin("reduce", array, out, root=root, reduction=reduction, **options)
 
     def reduce_scatter(
         self, array: np.ndarray, out: np.ndarray | None = None, timeout: float | None = None, **options: Any
     ) -> np.ndarray:
-        """Reduces blocks over all workers, one for each, and waits for it; see :meth:`reduce_scatter_async`."""
+        """Reduces blocks over all workers, one for each, and waits for it; see
+        :meth:`reduce_scatter_async`."""
         return self.reduce_scatter_async(array, out, **options).wait(timeout)
 
     def reduce_scatter_async(
-        self, array: np.ndarray, out: np.ndarray | None = None, *, reduction: str | None = None, **options: Any
+        self, array: np.ndarray, out: np.ndarray | None = None, *, reduction: str | None = None,
+        **options: Any
     ) -> Handle:
-        """Submits the reduction of an array of ``world`` equal blocks over all workers; each receives its own block.
+        """Submits the reduction of an array of ``world`` equal blocks over all workers; each receives its own
+        block.
 
         The block is written to ``out``, or in place; the result is ``out``, or a flat view of the block.
         """
@@ -122,8 +130,8 @@ class Job:
     def allgather_async(self, array: np.ndarray, out: np.ndarray | None = None, **options: Any) -> Handle:
         """Submits the collection of all workers' blocks on all workers.
 
-        ``array`` is this worker's block and ``out`` takes all of them; without ``out``, ``array`` takes all of them, and this
-        worker's (:meth:`block`) is in its place there.
+        ``array`` is this worker's block and ``out`` takes all of them; without ``out``, ``array`` takes all
+        of them, and this worker's (:meth:`block`) is in its place there.
         """
         self._same(array, out, self.world, 1)
         return self._begin("allgather", array, out, **options)
@@ -133,9 +141,9 @@ class Job:
     ) -> Handle:
         """Sends an array to another worker of a direct job, which takes it by :meth:`post_recv`.
 
-        What one worker sends another is matched in the order of posting. ``priority`` (0 to 7) orders the transfers to one
-        worker, and is the class of their packets. The array belongs to the daemon until :meth:`Handle.wait` has returned, so
-        keep the handle.
+        What one worker sends another is matched in the order of posting. ``priority`` (0 to 7) orders the
+        transfers to one worker, and is the class of their packets. The array belongs to the daemon until
+        :meth:`Handle.wait` has returned, so keep the handle.
         """
         return self._begin(
             "post_send", array, None, destination=destination, priority=priority, importance=importance
@@ -146,15 +154,17 @@ class Job:
     ) -> Handle:
         """Receives an array that another worker of a direct job sends by :meth:`post_send`.
 
-        ``loss_bound`` is the fraction of floats that may be missing, below 1: :attr:`Handle.loss` has those that are. Their
-        values are zero, or stay as they were with ``missing="keep"``.
+        ``loss_bound`` is the fraction of floats that may be missing, below 1: :attr:`Handle.loss` has those
+        that are. Their values are zero, or stay as they were with ``missing="keep"``.
         """
         return self._begin("post_recv", array, None, source=source, loss_bound=loss_bound, missing=missing)
 
     def poll_cq(self) -> list[Completion]:
-        """Takes the transfers that have ended from the job's completion queue, in the order of their ends. Does not wait.
+        """Takes the transfers that have ended from the job's completion queue, in the order of their ends.
+        Does not wait.
 
-        :meth:`fileno` is readable when some have. :meth:`Handle.wait` of a transfer that was taken returns at once.
+        :meth:`fileno` is readable when some have. :meth:`Handle.wait` of a transfer that was taken returns at
+        once.
         """
         reply, _ = self._connection.call("poll_cq", job=self._handle)
         return [Completion.of(completion) for completion in reply["completions"]]
@@ -184,7 +194,8 @@ class Job:
         # The count of the whole tensor: the larger of the two arrays.
         count = array.size if out is None else max(array.size, out.size)
         reply, _ = self._connection.call(
-            command, job=self._handle, region=region, dtype=name_of(array.dtype), offset=offset, count=count, **fields
+            command, job=self._handle, region=region, dtype=name_of(array.dtype), offset=offset, count=count,
+            **fields
         )
         result = array if out is None else out
         return Handle(self._connection, self._handle, reply["op"], array, result, word)
@@ -194,7 +205,8 @@ class Job:
         return self._connection.failure(self._handle)
 
     def waiting(self) -> str | None:
-        """Returns the message about an operation that waits for other workers, with their ranks, if it has been read.
+        """Returns the message about an operation that waits for other workers, with their ranks, if it has
+        been read.
 
         The daemon sends it some seconds after the last result; it is also logged by the logger ``sumac``.
         """
@@ -264,8 +276,9 @@ class Handle:
     def wait_polled(self, spin: float = 0.001, timeout: float | None = None) -> np.ndarray:
         """As :meth:`wait`, and polls the completion word for ``spin`` seconds before it sleeps.
 
-        The result is returned as soon as it lies in memory, without a system call; :attr:`duration`, :attr:`loss` and the like
-        are known only after :meth:`done`. Needs ``poll=True``, and a processor of the x86-64 family; otherwise it only waits.
+        The result is returned as soon as it lies in memory, without a system call; :attr:`duration`,
+        :attr:`loss` and the like are known only after :meth:`done`. Needs ``poll=True``, and a processor of
+        the x86-64 family; otherwise it only waits.
         """
         if self._word is not None and self._outcome is None:
             end = time.monotonic() + spin
@@ -290,7 +303,8 @@ class Handle:
 
     @property
     def missed(self) -> tuple[tuple[int, int], ...]:
-        """Elements that were not written, each range from its first to one past its last; empty before the end is known.
+        """Elements that were not written, each range from its first to one past its last; empty before the
+        end is known.
 
         They were summed before this worker replaced a dead one.
         """
@@ -298,7 +312,8 @@ class Handle:
 
     @property
     def loss(self) -> Loss | None:
-        """The contributions that are missing, of an operation with a ``loss_bound``; ``None`` before the end is known.
+        """The contributions that are missing, of an operation with a ``loss_bound``; ``None`` before the end
+        is known.
 
         See also :meth:`left_out`, for error feedback.
         """
@@ -310,7 +325,8 @@ class Handle:
         return None if self._outcome is None else self._outcome.timing
 
     def left_out(self) -> np.ndarray:
-        """Returns this worker's elements that were left out, and zeros elsewhere: to be added to the next step's.
+        """Returns this worker's elements that were left out, and zeros elsewhere: to be added to the next
+        step's.
 
         Less the mean of the others, which has stood for them: see "Error feedback" in ``docs/api.md``.
 
@@ -324,7 +340,8 @@ class Handle:
         return values
 
     def cancel(self) -> bool:
-        """Cancels the operation, which fails the job on all workers. Returns false if it had ended already."""
+        """Cancels the operation, which fails the job on all workers. Returns false if it had ended
+        already."""
         return bool(self._connection.call("cancel", op=self.op)[0]["cancelled"])
 
     def _ended(self, timeout: float | None) -> bool:

@@ -81,7 +81,8 @@ class Word:
         self._view[0] = 0
 
     def load(self) -> int:
-        """Returns 0 as long as the operation has not ended; a word that was taken is not known, and 2 as that of a failure."""
+        """Returns 0 as long as the operation has not ended; a word that was taken is not known, and 2 as that
+        of a failure."""
         value = int(self._view[0])
         # After the load: it is set before the later operation is submitted.
         return 2 if self.is_taken else value
@@ -151,7 +152,8 @@ class Memory:
         return self._around(start, start + length) is not None
 
     def word(self, array: np.ndarray) -> Word | None:
-        """Takes the completion word of an array's region for the next operation; ``None`` where it cannot be polled."""
+        """Takes the completion word of an array's region for the next operation; ``None`` where it cannot be
+        polled."""
         if not _LOADS_IN_ORDER:
             return None
         region = self.region(array)
@@ -170,7 +172,9 @@ class Memory:
             raise ValueError("operations take numpy arrays")
         name_of(array.dtype)
         if not array.flags.c_contiguous or not array.flags.writeable:
-            raise ValueError("operations take contiguous, writeable arrays; slice along the first axis, or flatten")
+            raise ValueError(
+                "operations take contiguous, writeable arrays; slice along the first axis, or flatten"
+            )
         start = array.__array_interface__["data"][0]
         region = self._around(start, start + array.nbytes)
         if region is None:
@@ -197,8 +201,8 @@ class Memory:
     def _register(self, size: int) -> tuple[mmap.mmap, int]:
         file = os.memfd_create("sumac-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            # Allocated and zeroed here, so that the kernel charges the pages to this process. The file is mapped before it
-            # is registered: the daemon seals it against further writable mappings.
+            # Allocated and zeroed here, so that the kernel charges the pages to this process. The file is
+            # mapped before it is registered: the daemon seals it against further writable mappings.
             os.posix_fallocate(file, 0, size)
             memory = mmap.mmap(file, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)

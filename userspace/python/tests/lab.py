@@ -4,7 +4,8 @@
                                       +--- sumac-agg serve --plane host, 127.x.y.1
     trainers --- daemon 127.x.y.12 ---+
 
-The first daemon is a parameter host too. x and y derive from the process id, so that concurrent labs do not share addresses.
+The first daemon is a parameter host too. x and y derive from the process id, so that concurrent labs do not
+share addresses.
 """
 
 from __future__ import annotations
@@ -42,10 +43,12 @@ class Lab:
     WORLD = 2
     _made = 0
 
-    def __init__(self, world: int = WORLD, daemon_config: str = "") -> None:
-        """Starts all. ``daemon_config``: further lines of the daemons' configuration."""
+    def __init__(self, world: int = WORLD, daemon_config: str = "", share: int = 100) -> None:
+        """Starts all. ``daemon_config``: further lines of the daemons' configuration; ``share``: of
+        ``serve``."""
         self.world = world
         self._daemon_config = daemon_config
+        self._share = share
         self._folder = tempfile.TemporaryDirectory(prefix="sumac-python-")
         self.path = pathlib.Path(self._folder.name)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -67,8 +70,9 @@ class Lab:
     def _start_all(self, secret: pathlib.Path) -> None:
         state = str(self.path / "aggregator")
         self._spawn(
-            "sumac-agg", "serve", "--state-dir", state, "--plane", "host", "--slots", "1024", "--share", "100", "--elements", "352",
-            "--base-port", str(self.base_port), "--listen", f"{self._net}.1:48600", "--data-ip", f"{self._net}.1", "--secret-file", str(secret),
+            "sumac-agg", "serve", "--state-dir", state, "--plane", "host", "--slots", "1024",
+            "--share", str(self._share), "--elements", "352", "--base-port", str(self.base_port),
+            "--listen", f"{self._net}.1:48600", "--data-ip", f"{self._net}.1", "--secret-file", str(secret),
             "--dynamic-slots", "64", "--rack-secret-file", str(secret), "--metrics", self.aggregator_metrics,
         )
         self.token = self.path / "token"
@@ -142,7 +146,9 @@ class Lab:
         """Returns the path of a daemon's socket."""
         return str(self.path / f"host{rank}.sock")
 
-    def train(self, job: str, work: Callable[[sumac.Client, sumac.Job, int], Any], **options: Any) -> list[Any]:
+    def train(
+        self, job: str, work: Callable[[sumac.Client, sumac.Job, int], Any], **options: Any
+    ) -> list[Any]:
         """Runs ``work`` for each rank in its own thread, and returns the results."""
         results: list[Any] = [None] * self.world
         errors: list[BaseException] = []
@@ -177,7 +183,9 @@ class Lab:
         self._folder.cleanup()
 
 
-@unittest.skipUnless(program("sumac") and program("sumac-agg"), "sumac and sumac-agg are not built: make build")
+@unittest.skipUnless(
+    program("sumac") and program("sumac-agg"), "sumac and sumac-agg are not built: make build"
+)
 class WithLab(unittest.TestCase):
     """Tests that share a lab."""
 

@@ -21,7 +21,10 @@ class Documentation(WithLab):
         code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
         code = code.replace("/run/sumac/sumac.sock", self.lab.socket(0))
         example = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        with sumac.Client(self.lab.socket(1)) as client, client.open("worked", 1, 2, timeout=TEST_TIMEOUT) as job:
+        with (
+            sumac.Client(self.lab.socket(1)) as client,
+            client.open("worked", 1, 2, timeout=TEST_TIMEOUT) as job,
+        ):
             array = job.buffer(8)
             array[:] = 2
             job.allreduce(array)
@@ -34,7 +37,8 @@ class Shell(WithLab):
     """``sumac allreduce``."""
 
     def sum(
-        self, job: str, arrays: list[np.ndarray], version: tuple[int, int] = (1, 0), options: tuple[str, ...] = ()
+        self, job: str, arrays: list[np.ndarray], version: tuple[int, int] = (1, 0),
+        options: tuple[str, ...] = ()
     ) -> list[np.ndarray]:
         running = []
         for rank, array in enumerate(arrays):
@@ -88,7 +92,8 @@ class Shell(WithLab):
         source = self.lab.path / "unwritable.npy"
         np.save(source, np.zeros(3, np.float32))
         command = [
-            str(program("sumac")), "allreduce", "--socket", self.lab.socket(0), "--job", "unwritable", "--rank", "0",
+            str(program("sumac")), "allreduce", "--socket", self.lab.socket(0), "--job", "unwritable",
+            "--rank", "0",
             "--world", "2", "--timeout", "600", str(source), "/nonexistent/sum.npy",
         ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT)
@@ -97,7 +102,8 @@ class Shell(WithLab):
 
     def test_a_configuration_error_names_file_and_key(self) -> None:
         config = self.lab.path / "wrong.toml"
-        for text, key in (("sokcet = 'x'", "sokcet"), ("elements = 'many'", "elements"), ("slots = 3", "slots")):
+        for text, key in (("sokcet = 'x'", "sokcet"), ("elements = 'many'", "elements"),
+                          ("slots = 3", "slots")):
             config.write_text(text)
             command = [str(program("sumac")), "daemon", "--config", str(config), "--check"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT)
@@ -129,7 +135,8 @@ class Shell(WithLab):
             if name == "cut off":
                 os.truncate(source, 200)
             command = [
-                str(program("sumac")), "allreduce", "--socket", self.lab.socket(0), "--job", "bad", "--rank", "0",
+                str(program("sumac")), "allreduce", "--socket", self.lab.socket(0), "--job", "bad", "--rank",
+                "0",
                 "--world", "1", str(source), str(self.lab.path / "out.npy"),
             ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT)

@@ -15,7 +15,8 @@ from .lab import TEST_TIMEOUT, program
 @unittest.skipUnless(program("sumac"), "sumac is not built: make build")
 class Terminal(unittest.TestCase):
     def start(self) -> tuple[int, int]:
-        """Returns the process and the terminal of a view that has drawn something. No daemon is there, and it says so."""
+        """Returns the process and the terminal of a view that has drawn something. No daemon is there, and it
+        says so."""
         path = str(program("sumac"))
         child, terminal = pty.fork()
         if child == 0:

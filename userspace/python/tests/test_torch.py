@@ -44,7 +44,8 @@ def lacks_libuv() -> bool:
 def environment(lab: Lab, rank: int, **more: str) -> dict[str, str]:
     """Returns the environment of a rank."""
     return {
-        **os.environ, "PYTHONPATH": str(PYTHON), "RANK": str(rank), "WORLD_SIZE": str(lab.world), "OMP_NUM_THREADS": "1",
+        **os.environ, "PYTHONPATH": str(PYTHON), "RANK": str(rank), "WORLD_SIZE": str(lab.world),
+        "OMP_NUM_THREADS": "1",
         "SUMAC_SOCKET": str(lab.path / "host{rank}.sock"), "GLOO_SOCKET_IFNAME": "lo", **more,
     }
 
@@ -56,7 +57,8 @@ class Rank:
         self.log = lab.path / f"rank{rank}.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.torch_ranks", cases], cwd=PYTHON, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                [sys.executable, "-m", "tests.torch_ranks", cases], cwd=PYTHON, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=log,
                 env=environment(lab, rank, INIT_FILE=str(lab.path / "init")),
             )
 
@@ -120,7 +122,9 @@ class Ranks(unittest.TestCase):
         for rank in self.ranks:
             rank.start(case)
         answers = [rank.answer() for rank in self.ranks]
-        wrong = [f"rank {number}: {answer['error']}" for number, answer in enumerate(answers) if answer["error"]]
+        wrong = [
+            f"rank {number}: {answer['error']}" for number, answer in enumerate(answers) if answer["error"]
+        ]
         if wrong:
             # The ranks may be at different calls.
             for rank in self.ranks:
@@ -145,20 +149,45 @@ class Collectives(Ranks):
 
 add_cases(
     Collectives,
-    "reductions", "means", "integers_are_exact", "floats_are_close", "bits", "blocks", "transfers", "asynchronous", "groups",
+    "reductions", "means", "integers_are_exact", "floats_are_close", "bits", "blocks", "transfers",
+    "asynchronous", "groups",
     "shared_memory", "refusals", "hooks", "ddp", "sharded", "interleaved",
 )
 
 
 @unittest.skipIf(why_not(), why_not() or "")
-class Scripts(unittest.TestCase):
-    """Scripts of two ranks, each with its daemon."""
+class Groups(Ranks):
+    """The jobs of groups."""
 
+    cases = "tests.torch_group_cases"
+
+
+add_cases(Groups, "pairs", "absent_peer", "many_groups", "destroyed")
+
+
+@unittest.skipIf(why_not(), why_not() or "")
+class Reductions(Ranks):
+    """Reductions that the network does not have."""
+
+    cases = "tests.torch_reductions"
+
+
+add_cases(
+    Reductions,
+    "integers_have_means", "large_tensors", "large_blocks", "many_at_once", "premultiplied_sums",
+    "floats_of_all_magnitudes",
+)
+
+
+class OfTwoRanks(unittest.TestCase):
+    """Two ranks, each with its daemon."""
+
+    share = 100
     lab: Lab
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.lab = Lab(2)
+        cls.lab = Lab(2, share=cls.share)
         cls.addClassCleanup(cls.lab.stop)
 
     def start(self, case: str, **more: str) -> list[subprocess.Popen[str]]:
@@ -166,7 +195,8 @@ class Scripts(unittest.TestCase):
         init = str(self.lab.path / f"init of {case}")
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.torch_failures", case], cwd=PYTHON, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                [sys.executable, "-m", "tests.torch_failures", case], cwd=PYTHON, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 env=environment(self.lab, rank, INIT_FILE=init, **more), text=True,
             )
             for rank in range(2)
@@ -180,11 +210,29 @@ class Scripts(unittest.TestCase):
         outputs = [rank.communicate(timeout=TEST_TIMEOUT)[0] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], list(codes), "\n".join(outputs))
 
+
+@unittest.skipIf(why_not(), why_not() or "")
+class Scripts(OfTwoRanks):
+    """Scripts of two ranks."""
+
     def test_a_rank_that_waits_says_for_whom(self) -> None:
         self.check_codes(self.start("late_rank"), 0, 0)
 
+    def test_waits_that_end_early_name_ranks(self) -> None:
+        self.check_codes(self.start("named_waits", SUMAC_GATHER_BYTES="1000"), 0, 0)
+
+    def test_a_forked_child_is_told_to_make_its_own_group(self) -> None:
+        self.check_codes(self.start("forked"), 0, 0)
+
     def test_groups_are_made_anew_and_destroyed_groups_have_no_jobs(self) -> None:
         self.check_codes(self.start("again"), 0, 0)
+
+    def test_debugged_groups_work(self) -> None:
+        interface = {"GLOO_SOCKET_IFNAME": "lo"}  # Torch's wrapper compares calls with Gloo.
+        self.check_codes(self.start("debugged", TORCH_DISTRIBUTED_DEBUG="DETAIL", **interface), 0, 0)
+
+    def test_ranks_make_groups_in_different_orders(self) -> None:
+        self.check_codes(self.start("other_order"), 0, 0)
 
     def test_a_dead_rank_is_named_by_the_failing_call(self) -> None:
         self.check_codes(self.start("dead_rank"), 0, 7)
@@ -192,9 +240,18 @@ class Scripts(unittest.TestCase):
     def test_ranks_of_one_daemon_are_told_to_have_their_own(self) -> None:
         ranks = self.start("one_daemon", SUMAC_SOCKET=self.lab.socket(0))
         deadline = time.monotonic() + TEST_TIMEOUT
-        while (ended := [rank for rank in ranks if rank.poll() is not None]) == [] and time.monotonic() < deadline:
+        while (
+            ended := [rank for rank in ranks if rank.poll() is not None]
+        ) == [] and time.monotonic() < deadline:
             time.sleep(0.05)
         self.check_codes(ended[:1], 0)
+
+    def test_a_group_has_backends_of_devices(self) -> None:
+        from sumac.torch.base import IS_BACKEND
+
+        if not IS_BACKEND:
+            self.skipTest("this torch has no Backend that Python may subclass: make torch-stacks")
+        self.check_codes(self.start("backend_of_devices"), 0, 0)
 
     def test_a_missing_daemon_is_named(self) -> None:
         self.check_codes(self.start("no_daemon"), 0, 0)
@@ -210,18 +267,31 @@ class Scripts(unittest.TestCase):
     def loss_of(self, arguments: tuple[str, ...]) -> float:
         """Runs ``train_ddp.py`` and returns its loss."""
         # --standalone has a fixed port. Debian 12's torchrun fails without -r and -t.
-        command = [sys.executable, "-m", "torch.distributed.run", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"]
+        command = [sys.executable, "-m", "torch.distributed.run", "--rdzv_backend=c10d",
+                   "--rdzv_endpoint=localhost:0"]
         command += ["--nproc_per_node=2", "--max_restarts=1", "--monitor_interval=0.1", "-r", "1", "-t", "1"]
-        command += ["--log_dir", str(self.lab.path / "logs"), str(PYTHON / "tests" / "train_ddp.py"), *arguments]
+        command += ["--log_dir", str(self.lab.path / "logs"), str(PYTHON / "tests" / "train_ddp.py"),
+                    *arguments]
         more = {"SUMAC_SOCKET": str(self.lab.path / "host{local_rank}.sock")}
         ran = subprocess.run(
-            command, env=environment(self.lab, 0, **more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            command, env=environment(self.lab, 0, **more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True,
             timeout=TEST_TIMEOUT * 2, check=False,
         )
         self.assertEqual(ran.returncode, 0, ran.stdout)
         found = re.findall(r"loss ([\d.]+)", ran.stdout)
         self.assertEqual(len(found), 1, ran.stdout)
         return float(found[0])
+
+
+@unittest.skipIf(why_not(), why_not() or "")
+class FewJobs(OfTwoRanks):
+    """An aggregator that lets a host have five jobs."""
+
+    share = 2
+
+    def test_the_limit_of_jobs_is_named(self) -> None:
+        self.check_codes(self.start("job_limit", SUMAC_MODE="direct"), 0, 0)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ class Hooks(Ranks):
         self.run_lossy("feedback_of_bfloat16")
 
 
-add_cases(Hooks, "plain", "reductions", "bfloat16", "int16", "composed", "wrapped", "priorities", "not_finite", "errors")
+add_cases(Hooks, "plain", "reductions", "bfloat16", "int16", "composed", "wrapped", "priorities",
+          "not_finite", "errors")
 
 
 if __name__ == "__main__":

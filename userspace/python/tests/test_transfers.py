@@ -112,7 +112,8 @@ class Transfers(WithLab):
     def test_other_modes_refuse_transfers(self) -> None:
         def work(_: sumac.Client, job: sumac.Job, rank: int) -> None:
             array = job.buffer(10)
-            for post in (lambda: job.post_send(array, 1 - rank), lambda: job.post_recv(array, 1 - rank), job.poll_cq):
+            for post in (lambda: job.post_send(array, 1 - rank), lambda: job.post_recv(array, 1 - rank),
+                         job.poll_cq):
                 with self.assertRaises(sumac.SumacError) as caught:
                     post()
                 self.assertEqual(caught.exception.code, "unsupported")

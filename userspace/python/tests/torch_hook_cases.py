@@ -21,7 +21,8 @@ WIDTH = 512
 
 
 class Backwards(nn.Module):
-    """Three layers, registered in another order than they are used: DDP then forms its buckets anew after the first step."""
+    """Three layers, registered in another order than they are used: DDP then forms its buckets anew after the
+    first step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +51,8 @@ def error(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     return max(float((one - other).abs().max() / other.abs().max()) for one, other in zip(found, expected))
 
 
-def compare(ranks: Ranks, largest: float, least: float = 0.0, register: Callable[..., Any] = hooks.register, **options: Any) -> None:
+def compare(ranks: Ranks, largest: float, least: float = 0.0, register: Callable[..., Any] = hooks.register,
+            **options: Any) -> None:
     """Compares three steps with those of DDP over Gloo, which has no hook."""
     plain, hooked = model(ranks.gloo), model()
     register(hooked, **options)
@@ -77,7 +79,8 @@ def bfloat16(ranks: Ranks) -> None:
 
 
 def _int16_error(ranks: Ranks) -> float:
-    """The largest value of a rank in a packet, at most world times the mean's, is at least 32767 / world / 2 steps; errors are half a step."""
+    """The largest value of a rank in a packet, at most world times the mean's, is at least 32767 / world / 2
+    steps; errors are half a step."""
     return ranks.world * ranks.world / 32767
 
 
@@ -87,7 +90,9 @@ def int16(ranks: Ranks) -> None:
 
 def wrapped(ranks: Ranks) -> None:
     def register(trained: DistributedDataParallel, **options: Any) -> None:
-        trained.register_comm_hook(hooks.State(**options), default_hooks.fp16_compress_wrapper(hooks.allreduce))
+        trained.register_comm_hook(
+            hooks.State(**options), default_hooks.fp16_compress_wrapper(hooks.allreduce)
+        )
 
     compare(ranks, 2 * 2**-11, 1e-6, register, priority=True)
 
@@ -114,7 +119,8 @@ def priorities(ranks: Ranks) -> None:
 
 
 def _total_error(ranks: Ranks, **options: Any) -> tuple[float, int]:
-    """Returns how far the sums of six steps' gradients are from those of Gloo, and the number of elements left out."""
+    """Returns how far the sums of six steps' gradients are from those of Gloo, and the number of elements
+    left out."""
     plain, lossy = model(ranks.gloo), model()
     state = hooks.register(lossy, **{"loss_bound": 0.2, **options})
     totals = [torch.zeros(WIDTH, WIDTH) for _ in lossy.parameters()]
@@ -134,7 +140,8 @@ def _total_error(ranks: Ranks, **options: Any) -> tuple[float, int]:
 
 
 def feedback(ranks: Ranks) -> None:
-    """With packets lost on the way: what the bound leaves out follows in later steps, and without feedback is lost."""
+    """With packets lost on the way: what the bound leaves out follows in later steps, and without feedback is
+    lost."""
     error, left_out = _total_error(ranks)
     check(left_out > 0 and error < 1e-5, error, left_out)
     error, left_out = _total_error(ranks, error_feedback=False)
@@ -148,7 +155,8 @@ def feedback_of_bfloat16(ranks: Ranks) -> None:
 
 
 def not_finite(ranks: Ranks) -> None:
-    """A step with infinite gradients, as of a loss that is scaled too much, does not spoil the next one by feedback."""
+    """A step with infinite gradients, as of a loss that is scaled too much, does not spoil the next one by
+    feedback."""
     for wire, largest in ((None, 2e-6), ("bfloat16", 4 * 2**-8)):
         plain, hooked = model(ranks.gloo), model()
         hooks.register(hooked, wire=wire, error_feedback=True)
@@ -162,7 +170,9 @@ def composed(ranks: Ranks) -> None:
     """All options at once. A rank that is late may be left out, too, so only the totals are known."""
     error, _ = _total_error(ranks, priority=True, loss_bound=0.01, wire="int16")
     check(error < 6 * _int16_error(ranks), error)
-    error, _ = _total_error(ranks, priority=True, loss_bound=lambda bucket: 0.01 * bucket.index(), wire="bfloat16")
+    error, _ = _total_error(
+        ranks, priority=True, loss_bound=lambda bucket: 0.01 * bucket.index(), wire="bfloat16"
+    )
     check(error < 6 * 2**-8, error)
 
 
@@ -180,7 +190,8 @@ def errors(ranks: Ranks) -> None:
             check(expected in str(found) and "Unable to cast" not in str(found), str(found))
         else:
             check(False, "no error", expected)
-    for options in ({"wire": "int8"}, {"loss_bound": 1.0}, {"loss_bound": -0.1}, {"reduction": "max"}, {"process_group": ranks.gloo}):
+    for options in ({"wire": "int8"}, {"loss_bound": 1.0}, {"loss_bound": -0.1}, {"reduction": "max"},
+                    {"process_group": ranks.gloo}):
         try:
             hooks.State(**options)
         except ValueError:

@@ -1,4 +1,5 @@
-"""A case of the tests of ``sumac.torch``: calls of several groups, which each rank interleaves in an order of its own."""
+"""A case of the tests of ``sumac.torch``: calls of several groups, which each rank interleaves in an order of
+its own."""
 
 from __future__ import annotations
 
@@ -40,8 +41,11 @@ class Round:
 
     def all_gather(self, group: dist.ProcessGroup, size: int) -> None:
         tensors = [torch.zeros(size, dtype=torch.uint8) for _ in range(self.world)]
-        work = dist.all_gather(tensors, torch.full((size,), self.rank, dtype=torch.uint8), group=group, async_op=True)
-        self.expect(work, lambda: torch.cat(tensors), torch.arange(self.world, dtype=torch.uint8).repeat_interleave(size))
+        work = dist.all_gather(
+            tensors, torch.full((size,), self.rank, dtype=torch.uint8), group=group, async_op=True
+        )
+        self.expect(work, lambda: torch.cat(tensors),
+                    torch.arange(self.world, dtype=torch.uint8).repeat_interleave(size))
 
     def all_to_all(self, group: dist.ProcessGroup, size: int) -> None:
         tensor = torch.zeros(self.world * size)
@@ -58,15 +62,23 @@ class Round:
         self.works.append(dist.barrier(group=group, async_op=True))
 
 
-KINDS = (Round.all_reduce, Round.all_reduce_of_int64, Round.all_gather, Round.all_to_all, Round.transfer, Round.barrier)
+KINDS = (Round.all_reduce, Round.all_reduce_of_int64, Round.all_gather, Round.all_to_all, Round.transfer,
+         Round.barrier)
 
 
 def interleaved(ranks: Ranks) -> None:
-    """Each group's calls have one order, all groups' together another on each rank; works end in any order."""
+    """Each group's calls have one order, all groups' together another on each rank; works end in any
+    order."""
     agreed, own = random.Random(5), random.Random(ranks.rank)
     groups = [dist.new_group() for _ in range(GROUPS)]
     for _ in range(ROUNDS):
-        calls = [[(agreed.choice(KINDS), agreed.choice((1, 100, 5000, 40_000))) for _ in range(agreed.randrange(1, 6))] for _ in groups]
+        calls = [
+            [
+                (agreed.choice(KINDS), agreed.choice((1, 100, 5000, 40_000)))
+                for _ in range(agreed.randrange(1, 6))
+            ]
+            for _ in groups
+        ]
         round_ = Round(ranks)
         while any(calls):
             group = own.choice([number for number, left in enumerate(calls) if left])

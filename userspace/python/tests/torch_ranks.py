@@ -1,4 +1,5 @@
-"""A rank of the tests of ``sumac.torch``: runs the cases that it reads from its input, and writes a line for each.
+"""A rank of the tests of ``sumac.torch``: runs the cases that it reads from its input, and writes a line for
+each.
 
     python3 -m tests.torch_ranks MODULE < CASES, with RANK, WORLD_SIZE, SUMAC_SOCKET and INIT_FILE
 """
@@ -32,7 +33,9 @@ def main() -> None:
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     init = f"file://{os.environ['INIT_FILE']}"
-    dist.init_process_group("sumac", init_method=init, rank=rank, world_size=world, timeout=datetime.timedelta(seconds=30))
+    dist.init_process_group(
+        "sumac", init_method=init, rank=rank, world_size=world, timeout=datetime.timedelta(seconds=30)
+    )
     ranks = Ranks(rank, world, dist.new_group(backend="gloo"))
     cases = importlib.import_module(sys.argv[1])
     print(json.dumps({"case": "init", "error": None}), flush=True)

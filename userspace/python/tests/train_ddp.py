@@ -19,7 +19,9 @@ def main() -> None:
     """Prints the mean loss of the last step."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", default="gloo")
-    parser.add_argument("--plugin", help="a module to import; torch 2.5 and later import installed ones themselves")
+    parser.add_argument(
+        "--plugin", help="a module to import; torch 2.5 and later import installed ones themselves"
+    )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--fail-once", action="store_true", help="the last rank exits in the first attempt")
     arguments = parser.parse_args()
@@ -35,7 +37,12 @@ def main() -> None:
     generator = torch.Generator().manual_seed(2 + rank)
     mean = torch.zeros(1)
     for step in range(arguments.steps):
-        if arguments.fail_once and step == 5 and rank == world - 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if (
+            arguments.fail_once
+            and step == 5
+            and rank == world - 1
+            and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        ):
             os._exit(1)
         data = torch.randn(16, 32, generator=generator)
         loss = torch.nn.functional.cross_entropy(model(data), data[:, :10].argmax(1))

@@ -54,7 +54,8 @@ pub enum SandboxError {
     #[error("cannot set no_new_privs: {0}; please report it")]
     NoNewPrivs(std::io::Error),
     #[error(
-        "cannot restrict system calls: {0}; without seccomp in this kernel set `seccomp` to false (sumac-agg: --no-seccomp)"
+        "cannot restrict system calls: {0}; without seccomp in this kernel set `seccomp` to false \
+        (sumac-agg: --no-seccomp)"
     )]
     Filter(#[from] seccompiler::Error),
     #[error("cannot build the filter of system calls: {0}; set `seccomp` to false (sumac-agg: --no-seccomp)")]

@@ -93,7 +93,8 @@ mod tests {
         let before = json!([{ "name": "a", "sent": 100, "lost": 5, "times": { "buckets": [[1024, 9]] } }]);
         let now = json!([
             { "name": "b", "sent": 7 },
-            { "name": "a", "sent": 300, "lost": 15, "times": { "buckets": [[1024, 9], [2048, 3], [4096, 1]] } },
+            { "name": "a",
+                "sent": 300, "lost": 15, "times": { "buckets": [[1024, 9], [2048, 3], [4096, 1]] } },
         ]);
         let all = Pair { now: &now, before: Some(&before), elapsed: Duration::from_secs(2) };
         let pairs: Vec<_> = all.items(&["name"]).collect();

@@ -42,7 +42,8 @@ pub struct Options {
 #[macro_export]
 macro_rules! keys {
     () => {
-        "Keys:\n  q, Esc, Ctrl-C   quit\n  Up, Down         select a job, whose parts are shown below\n  s                sort by the next column\n  r                reverse the order\n"
+        "Keys:\n  q, Esc, Ctrl-C   quit\n  Up, Down         select a job, whose parts are shown below\n  \
+        s                sort by the next column\n  r                reverse the order\n"
     };
 }
 

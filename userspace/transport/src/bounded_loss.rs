@@ -1,8 +1,8 @@
 //! Bounded loss: the chunks of an operation that workers may be left out of, and those that they were left
 //! out of.
 //!
-//! The aggregator decides, within the budget that flushes carry. Each worker counts the same from the
-//! results' bitmaps.
+//! The aggregator decides, within the budget that all workers state with the operation's first chunk. Each
+//! worker counts the same from the results' bitmaps.
 
 use std::ops::Range;
 
@@ -31,12 +31,28 @@ impl Flush {
     }
 }
 
+/// The terms of an operation with a loss bound, as the contribution to its first chunk states them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Chunks of the operation that each worker may be left out of.
+    pub limit: u16,
+    /// The first chunk behind the operation.
+    pub end: u64,
+}
+
+impl Terms {
+    /// Adds them to a contribution.
+    pub fn state(self, header: &mut Header) {
+        (header.contributors, header.next_seq) = (self.limit, self.end as u32);
+    }
+}
+
 /// The loss of an operation in progress.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Ledger {
     rank: u16,
     base: usize,
-    /// Chunks that each worker may be left out of, as flushes carry it.
+    /// Chunks that each worker may be left out of.
     limit: u16,
     /// By rank, the chunks that the worker was left out of.
     chunks: Vec<u16>,
@@ -55,6 +71,11 @@ impl Ledger {
         let (world, budget) = (usize::from(world), u64::from(limit) * chunk as u64);
         let loss = Loss { budget, by_worker: vec![0; world], own: Vec::new(), missing: Vec::new() };
         Some(Ledger { rank, base: operation.base as usize, limit, chunks: vec![0; world], loss })
+    }
+
+    /// The limit that this worker states; `None` where whole chunks leave nobody out.
+    pub fn stated_limit(&self) -> Option<u16> {
+        Some(self.limit).filter(|limit| *limit > 0)
     }
 
     /// The limit that a flush carries; `None` when no other worker can be left out any more.

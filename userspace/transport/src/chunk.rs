@@ -240,12 +240,14 @@ impl ChunkCodec {
     }
 
     fn saturated(&self, operation: &Operation, index: usize, value: f64) -> OpError {
-        let scale = match self.scaling {
-            Scale::Fixed(scale) if operation.dtype != DType::Int32 => scale,
-            _ => 1.0,
-        };
         let limit = self.codec.limit(operation.dtype, operation.arithmetic);
-        OpError::Saturated { index, value, scale, limit }
+        match self.scaling {
+            _ if operation.dtype == DType::Int32 => {
+                OpError::IntegerTooLarge { index, value: value as i32, limit }
+            }
+            Scale::Fixed(scale) => OpError::Saturated { index, value, scale, limit },
+            Scale::Block => OpError::Saturated { index, value, scale: 1.0, limit },
+        }
     }
 
     /// Converts a chunk's result into the tensor, in one pass over the values that this worker takes. With

@@ -19,7 +19,8 @@ pub enum ParamError {
     #[error("rank {rank} in a job of {world} workers; ranks count from 0")]
     Rank { rank: u16, world: u16 },
     #[error(
-        "{rack_world} workers below one aggregator in a job of {world}; 1 to {MAX_WORKERS} have their bits there"
+        "{rack_world} workers below one aggregator in a job of {world}; 1 to {MAX_WORKERS} have their bits \
+        there"
     )]
     Rack { rack_world: u16, world: u16 },
     #[error("{slots} slots; a power of two up to {MAX_SLOTS} is needed")]
@@ -35,7 +36,8 @@ pub enum ParamError {
     #[error("the slots of a job cannot change after its first chunk was sent")]
     Started,
     #[error(
-        "timeouts must be above zero, min_rto_confirmed <= min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout, 1 to {MAX_PATHS} paths"
+        "timeouts must be above zero, min_rto_confirmed <= min_rto <= initial_rto <= max_rto, probe_interval \
+        < probe_timeout, 1 to {MAX_PATHS} paths"
     )]
     Tuning,
     #[error("a dynamic job of 16-bit sums; parameter hosts add 32-bit ones, choose the wire format int32")]
@@ -47,7 +49,8 @@ pub enum ParamError {
     #[error("a window of {window} chunks; a power of two from {MIN_WINDOW} to {MAX_WINDOW} is needed")]
     Window { window: u32 },
     #[error(
-        "a window of {window} packets to a peer of a direct job; {ACKNOWLEDGED_EVERY} to {MAX_WINDOW} may be in flight"
+        "a window of {window} packets to a peer of a direct job; {ACKNOWLEDGED_EVERY} to {MAX_WINDOW} may be \
+        in flight"
     )]
     DirectWindow { window: u32 },
     #[error(
@@ -57,7 +60,8 @@ pub enum ParamError {
     #[error("a congestion window of {initial} chunks at first; 1 to the window, {window}, can be in flight")]
     InitialWindow { initial: u32, window: u32 },
     #[error(
-        "{racks} racks below the second aggregator, this one with bits {bitmap:#x}; one of at most 32 bits is needed, or none of none"
+        "{racks} racks below the second aggregator, this one with bits {bitmap:#x}; one of at most 32 bits \
+        is needed, or none of none"
     )]
     Racks { racks: u8, bitmap: u32 },
     #[error("a dynamic job has a window instead of slots of its own, and does not measure its path for them")]
@@ -68,24 +72,27 @@ pub enum ParamError {
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum SubmitError {
     #[error(
-        "operation {signature:08x}: {count} values from {base} on; packets address at most 2^32, split the tensor"
+        "operation {signature:08x}: {count} values from {base} on; packets address at most 2^32, split the \
+        tensor"
     )]
     TooLong { signature: u32, count: usize, base: u32 },
     #[error("operation {signature:08x}: values {range:?} of {count}")]
     Range { signature: u32, range: Range<usize>, count: usize },
     #[error(
-        "operation {signature:08x}: gives {gives:?} of {count}; a minimum or maximum needs every worker's values"
+        "operation {signature:08x}: gives {gives:?} of {count}; a minimum or maximum needs every worker's \
+        values"
     )]
     Gives { signature: u32, gives: Range<usize>, count: usize },
     #[error(
-        "operation {signature:08x}: {skip} chunks to skip; only the first operation of a worker that replaces another \
-         one may have summed chunks, and not more than it has"
+        "operation {signature:08x}: {skip} chunks to skip; only the first operation of a worker that \
+        replaces another one may have summed chunks, and not more than it has"
     )]
     Skip { signature: u32, skip: u64 },
     #[error("operation {signature:08x}: loss bound {bound}; {problem}")]
     LossBound { signature: u32, bound: f32, problem: &'static str },
     #[error(
-        "operation {signature:08x}: only jobs in direct mode have transfers between workers, and all of theirs are such"
+        "operation {signature:08x}: only jobs in direct mode have transfers between workers, and all of \
+        theirs are such"
     )]
     Exchange { signature: u32 },
 }
@@ -103,6 +110,13 @@ pub enum OpError {
          lower the job's scale or clip the values"
     )]
     Saturated { index: usize, value: f64, scale: f32, limit: i32 },
+    /// An integer of this worker was too large for the sum of all workers' integers; all workers' operations
+    /// fail.
+    #[error(
+        "element {index}: {value} exceeds {limit}, the largest integer per worker whose sum has 32 bits; \
+         split the values or sum them as floats"
+    )]
+    IntegerTooLarge { index: usize, value: i32, limit: i32 },
     /// A value of this worker was NaN or infinite; all workers' operations fail.
     #[error("element {index} is {value}; only finite values can be reduced")]
     NotFinite { index: usize, value: f32 },
@@ -115,8 +129,8 @@ pub enum OpError {
     /// The sum of the workers' integers left 32 bits somewhere in this range; all workers' operations fail
     /// (dynamic jobs, where each value may use all of them).
     #[error(
-        "a sum of integers among elements {first} to {last} exceeds 2147483647, or a value of another worker does; \
-         split the values or sum them as floats"
+        "a sum of integers among elements {first} to {last} exceeds 2147483647, or a value of another worker \
+        does; split the values or sum them as floats"
     )]
     SumTooLarge { first: usize, last: usize },
     /// The two ends of a transfer do not mean the same; nothing was transferred.
@@ -135,8 +149,8 @@ pub enum OpError {
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum JobError {
     #[error(
-        "no answer from the aggregator to {probes} probes in {waited_ms} ms; is its program attached, does it \
-         know the job, and do UDP packets reach it?"
+        "no answer from the aggregator to {probes} probes in {waited_ms} ms; is its program attached, does \
+        it know the job, and do UDP packets reach it?"
     )]
     NoReply { probes: u64, waited_ms: u64 },
     #[error(
@@ -145,15 +159,15 @@ pub enum JobError {
     )]
     MtuTooSmall { elements: u16, bytes: usize },
     #[error(
-        "no answer from the parameter host to {probes} probes in {waited_ms} ms; is its daemon up, does it know the \
-         job, and do UDP packets reach it?"
+        "no answer from the parameter host to {probes} probes in {waited_ms} ms; is its daemon up, does it \
+        know the job, and do UDP packets reach it?"
     )]
     HostSilent { probes: u64, waited_ms: u64 },
     #[error("the path of the running job is lost: {reason}")]
     PathLost { reason: String },
     #[error(
-        "the aggregator no longer has job {job} (epoch {epoch}): its control plane was stopped, or another one has taken \
-         its place; open the job again on all workers"
+        "the aggregator no longer has job {job} (epoch {epoch}): its control plane was stopped, or another \
+        one has taken its place; open the job again on all workers"
     )]
     UnknownJob { job: u16, epoch: u16 },
     #[error("the aggregator has {field} {theirs} where this worker has {ours}; restart the job")]

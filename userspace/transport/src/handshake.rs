@@ -5,6 +5,8 @@
 //! answered, later ones go in pairs with a probe without elements. So a path that only drops large packets is
 //! distinguished from one that drops all.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use sumac_wire::{
     Header, Kind,
@@ -31,8 +33,10 @@ pub(crate) struct Handshake {
     longest_interval: u64,
     timeout: u64,
     started: Option<Time>,
-    /// The time and number of the last round of probes.
-    round: Option<(Time, u32)>,
+    /// The number of the last round of probes, or of the first.
+    number: u32,
+    /// The time of the last round.
+    round: Option<Time>,
     due: Time,
     small_due: bool,
     large_due: bool,
@@ -42,10 +46,20 @@ pub(crate) struct Handshake {
 
 impl Handshake {
     pub fn new(tuning: &Tuning) -> Handshake {
+        Handshake::with_timeout(0, tuning, tuning.probe_timeout)
+    }
+
+    /// The check of a running job's path, whose first probe has this number.
+    pub fn of_running_job(number: u32, tuning: &Tuning) -> Handshake {
+        Handshake::with_timeout(number, tuning, tuning.path_timeout)
+    }
+
+    fn with_timeout(number: u32, tuning: &Tuning, timeout: Duration) -> Handshake {
         Handshake {
+            number,
             interval: nanos(tuning.probe_interval),
             longest_interval: nanos(tuning.max_rto).max(nanos(tuning.probe_interval)),
-            timeout: nanos(tuning.probe_timeout),
+            timeout: nanos(timeout),
             started: None,
             round: None,
             due: Time(0),
@@ -65,18 +79,21 @@ impl Handshake {
         }
         self.sent += 1;
         self.started.get_or_insert(now);
-        let number = match self.round {
-            Some((_, number)) => number,
-            None => self.begin_round(now, 0),
-        };
-        Some((elements, number))
+        if self.round.is_none() {
+            self.begin_round(now);
+        }
+        Some((elements, self.number))
     }
 
-    fn begin_round(&mut self, now: Time, number: u32) -> u32 {
-        self.round = Some((now, number));
+    fn begin_round(&mut self, now: Time) {
+        self.round = Some(now);
         self.due = now.plus(self.interval);
         self.interval = (self.interval * 2).min(self.longest_interval);
-        number
+    }
+
+    /// The number of the last round.
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
     /// The next deadline, once the first probe was sent.
@@ -91,8 +108,8 @@ impl Handshake {
             return Some(Outcome::Failed(self.failure(now.since(started), params)));
         }
         if now >= self.due {
-            let number = self.round.map_or(0, |(_, number)| number.wrapping_add(1));
-            self.begin_round(now, number);
+            self.number = self.number.wrapping_add(1);
+            self.begin_round(now);
             self.large_due = true;
             self.small_due = !self.small_answered;
         }
@@ -121,7 +138,7 @@ impl Handshake {
         if let Some((field, ours, theirs)) = checks.into_iter().find(|(_, ours, theirs)| ours != theirs) {
             return Some(Outcome::Failed(JobError::Disagrees { field: field.to_owned(), ours, theirs }));
         }
-        let rtt = self.round.filter(|(_, number)| *number == report.seq).map(|(sent, _)| now.since(sent));
+        let rtt = self.round.filter(|_| self.number == report.seq).map(|sent| now.since(sent));
         Some(Outcome::Ready(rtt))
     }
 }

@@ -38,6 +38,10 @@ pub(crate) trait ModeProtocol: Send {
                     self.on_unknown_job(core);
                     return Ok(());
                 }
+                if let Some(path) = core.path_check.on_survey_report(report) {
+                    core.paths.on_answer(path, false, &mut core.stats.paths);
+                    return Ok(());
+                }
                 let Core { path_check, now, params, .. } = core;
                 if let Some(why) = path_check.on_report(*now, report, params) {
                     core.fail(why);

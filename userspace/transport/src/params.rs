@@ -155,6 +155,9 @@ pub struct Tuning {
     pub probe_interval: Duration,
     /// The time without an answer to the handshake after which the job fails.
     pub probe_timeout: Duration,
+    /// The time without an answer to the probes of a running job after which it fails. A link that a NIC
+    /// negotiates anew, and a data plane that is attached again, are back by then.
+    pub path_timeout: Duration,
     /// Only timers detect losses, as in SwitchML: the baseline of ATP's figure 10.
     pub timers_only: bool,
     /// The number of paths (UDP source ports) that packets are spread over, 1 to 256.
@@ -176,6 +179,7 @@ impl Default for Tuning {
             max_rto: Duration::from_millis(200),
             probe_interval: Duration::from_millis(20),
             probe_timeout: Duration::from_secs(3),
+            path_timeout: Duration::from_secs(10),
             timers_only: false,
             paths: DEFAULT_PATHS,
             initial_window: None,
@@ -192,6 +196,7 @@ impl Tuning {
             && self.initial_rto <= self.max_rto
             && !self.probe_interval.is_zero()
             && self.probe_interval < self.probe_timeout
+            && self.probe_interval < self.path_timeout
             && (1..=MAX_PATHS).contains(&self.paths);
         if ordered { Ok(()) } else { Err(ParamError::Tuning) }
     }

@@ -1,6 +1,10 @@
 //! Checks the path of a running job when no result has come for long, with the probes of the handshake. So a
 //! path that no longer carries the job's packets ends the job with the same named errors, and a path that
 //! does not answer is distinguished from workers that are late.
+//!
+//! A check of a static job whose first probe is not answered sends a survey: a probe without elements on each
+//! path. If most paths are dead, a query and the elements after it mostly go by dead ones, and no result
+//! comes for seconds.
 
 use serde::{Deserialize, Serialize};
 use sumac_wire::Header;
@@ -17,6 +21,21 @@ const IDLE: u64 = 1_000_000_000;
 /// Nanoseconds for which the aggregator may say that it does not have the job. Mostly the job has ended, and
 /// the control plane is about to say why.
 const UNKNOWN_TIMEOUT: u64 = 2_000_000_000;
+/// Nanoseconds in which the probes of a survey are answered.
+const SURVEY_TIMEOUT: u64 = 200_000_000;
+/// Marks the numbers of a survey's probes; the rest is the path.
+const SURVEY: u32 = 1 << 30;
+/// The numbers with which checks begin.
+const FIRST: u32 = 0xffff;
+
+/// Probes without elements on all paths.
+#[derive(Debug, Serialize, Deserialize)]
+struct Survey {
+    answered: Box<[bool]>,
+    /// Paths that were probed.
+    sent: usize,
+    until: Time,
+}
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PathCheck {
@@ -24,13 +43,17 @@ pub(crate) struct PathCheck {
     /// flight.
     since: Time,
     handshake: Option<Handshake>,
+    /// The number of the latest check's first probe.
+    first: u32,
+    survey: Option<Survey>,
     unknown_since: Option<Time>,
 }
 
 impl PathCheck {
     /// Begins a wait for results.
     pub fn restart(&mut self, now: Time) {
-        *self = PathCheck { since: now, ..PathCheck::default() };
+        let PathCheck { first, .. } = *self;
+        *self = PathCheck { since: now, first, survey: self.survey.take(), ..PathCheck::default() };
     }
 
     /// The time at which [`PathCheck::on_timeout`] is to be called, as long as chunks are in flight.
@@ -40,7 +63,8 @@ impl PathCheck {
             None => Some(self.since.plus(IDLE)),
         };
         let unknown = self.unknown_since.map(|since| since.plus(UNKNOWN_TIMEOUT));
-        check.into_iter().chain(unknown).min()
+        let survey = self.survey.as_ref().map(|survey| survey.until);
+        check.into_iter().chain(unknown).chain(survey).min()
     }
 
     /// Begins or continues a check that is due. Returns the reason for which the path is lost.
@@ -49,13 +73,23 @@ impl PathCheck {
             return Some(JobError::UnknownJob { job: params.job, epoch: params.epoch });
         }
         match &mut self.handshake {
-            Some(handshake) => match handshake.on_timeout(now, params) {
-                Some(Outcome::Failed(why)) => Some(why),
-                Some(Outcome::Ready(_)) | None => None,
-            },
+            Some(handshake) => {
+                let outcome = handshake.on_timeout(now, params);
+                let is_static = params.dynamic.is_none() && params.direct.is_none();
+                if handshake.number() > self.first && is_static && tuning.paths > 1 && self.survey.is_none() {
+                    let answered = vec![false; usize::from(tuning.paths)].into();
+                    self.survey = Some(Survey { answered, sent: 0, until: now.plus(SURVEY_TIMEOUT) });
+                }
+                match outcome {
+                    Some(Outcome::Failed(why)) => Some(why),
+                    Some(Outcome::Ready(_)) | None => None,
+                }
+            }
             None => {
                 if now.since(self.since) >= IDLE {
-                    self.handshake = Some(Handshake::new(tuning));
+                    // Each check begins on another path.
+                    self.first = self.first.wrapping_add(1) & FIRST;
+                    self.handshake = Some(Handshake::of_running_job(self.first, tuning));
                 }
                 None
             }
@@ -64,6 +98,10 @@ impl PathCheck {
 
     /// The next probe to send: its elements and its number.
     pub fn poll(&mut self, now: Time, chunk: u16) -> Option<(u16, u32)> {
+        if let Some(survey) = self.survey.as_mut().filter(|survey| survey.sent < survey.answered.len()) {
+            survey.sent += 1;
+            return Some((0, SURVEY | (survey.sent - 1) as u32));
+        }
         self.handshake.as_mut()?.poll(now, chunk)
     }
 
@@ -77,6 +115,19 @@ impl PathCheck {
             }
             Outcome::Failed(why) => Some(why),
         }
+    }
+
+    /// The path of a survey's probe that a report answers.
+    pub fn on_survey_report(&mut self, report: &Header) -> Option<u16> {
+        let path = (report.seq & SURVEY != 0 && report.elements == 0).then_some(report.seq as u16)?;
+        let answered = self.survey.as_mut().and_then(|survey| survey.answered.get_mut(usize::from(path)));
+        answered.into_iter().for_each(|answered| *answered = true);
+        Some(path)
+    }
+
+    /// The outcome of a survey that is over: whether each path has answered.
+    pub fn surveyed(&mut self, now: Time) -> Option<Box<[bool]>> {
+        self.survey.take_if(|survey| now >= survey.until).map(|survey| survey.answered)
     }
 
     /// Records that the aggregator does not have the job.
@@ -96,6 +147,11 @@ mod tests {
         JobParams::new(1, 2, 8, 256)
     }
 
+    /// No survey: it is the engine that concludes one.
+    fn one_path() -> Tuning {
+        Tuning { paths: 1, ..Tuning::default() }
+    }
+
     /// Lets time pass from deadline to deadline until `end`. `answers` says which probes are answered, by
     /// their elements.
     fn run(
@@ -106,7 +162,7 @@ mod tests {
         let mut sent = Vec::new();
         loop {
             let Some(now) = check.deadline().filter(|at| at.0 <= end * MS) else { return Ok(sent) };
-            if let Some(error) = check.on_timeout(now, &Tuning::default(), &params()) {
+            if let Some(error) = check.on_timeout(now, &one_path(), &params()) {
                 return Err((now.0 / MS, error));
             }
             while let Some((elements, number)) = check.poll(now, 256) {
@@ -132,9 +188,9 @@ mod tests {
     #[test]
     fn a_path_that_is_lost_is_named() {
         let error = run(&mut PathCheck::default(), 60_000, |_| false).unwrap_err();
-        assert!(matches!(error, (4_000, JobError::NoReply { waited_ms: 3_000, .. })), "{error:?}");
+        assert!(matches!(error, (11_000, JobError::NoReply { waited_ms: 10_000, .. })), "{error:?}");
         let error = run(&mut PathCheck::default(), 60_000, |elements| elements == 0).unwrap_err();
-        assert!(matches!(error, (4_000, JobError::MtuTooSmall { elements: 256, .. })), "{error:?}");
+        assert!(matches!(error, (11_000, JobError::MtuTooSmall { elements: 256, .. })), "{error:?}");
     }
 
     #[test]

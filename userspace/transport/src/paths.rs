@@ -91,6 +91,14 @@ impl Paths {
         path as u16
     }
 
+    /// The path of a numbered probe. Probes take all paths in turn, whatever their weights: a job's path is
+    /// lost when none of them works.
+    pub fn of_probe(&self, number: u32, stats: &mut PathStats) -> u16 {
+        let path = usize::from(number as u16) % self.paths.len();
+        stats.sent[path] += 1;
+        path as u16
+    }
+
     pub fn weights(&self) -> impl Iterator<Item = u64> {
         self.paths.iter().map(|path| path.weight.into())
     }
@@ -158,6 +166,22 @@ impl Paths {
         stats.late[number] += u64::from(is_late);
         stats.weight[number] = path.weight.into();
         path.weight != before
+    }
+
+    /// Suspends the paths that have not answered a survey, if any path has.
+    pub fn on_survey(&mut self, now: Time, answered: &[bool], stats: &mut PathStats) {
+        if !answered.contains(&true) {
+            return;
+        }
+        for (number, path) in self.paths.iter_mut().enumerate() {
+            if answered.get(number) != Some(&false) {
+                continue;
+            }
+            path.suspend(now);
+            stats.lost[number] += 1;
+            stats.weight[number] = 0;
+        }
+        self.schedule();
     }
 
     /// Records that a packet on this path was lost. Returns whether the weight has changed.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    bounded_loss::Ledger,
+    bounded_loss::{Ledger, Terms},
     chunk::Span,
     error::{JobError, OpError},
     importance::ImportanceRule,
@@ -63,6 +63,12 @@ impl Pending {
         self.first_seq + self.chunks
     }
 
+    /// The terms that go with the contribution to chunk `seq`: to the first one, if it has a loss bound.
+    pub fn terms(&self, seq: u64) -> Option<Terms> {
+        let limit = self.ledger.as_ref().filter(|_| seq == self.start())?.stated_limit()?;
+        Some(Terms { limit, end: self.end() })
+    }
+
     /// Whether chunk `seq` is one of this operation's.
     pub fn holds(&self, seq: u64) -> bool {
         (self.start()..self.end()).contains(&seq)
@@ -120,6 +126,7 @@ impl Pending {
 fn own_index(fault: &OpError) -> Option<usize> {
     match fault {
         OpError::Saturated { index, .. }
+        | OpError::IntegerTooLarge { index, .. }
         | OpError::NotFinite { index, .. }
         | OpError::ShortBuffer { index, .. } => Some(*index),
         OpError::Peer { .. } | OpError::Disagrees { .. } | OpError::SumTooLarge { .. } | OpError::Job(_) => {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     params::Tuning,
+    stats::RttStats,
     time::{Time, nanos},
 };
 
@@ -95,12 +96,12 @@ impl RttEstimator {
 
     /// The timeout of an unconfirmed chunk after `level` back-offs.
     pub fn timeout(&self, level: usize) -> u64 {
-        (self.timeout << level.min(32)).min(self.bounds.longest)
+        self.timeout.saturating_mul(1 << level.min(32)).min(self.bounds.longest)
     }
 
     /// The timeout of a confirmed chunk after `level` back-offs.
     pub fn timeout_confirmed(&self, level: usize) -> u64 {
-        (self.timeout_confirmed << level.min(32)).min(self.bounds.longest)
+        self.timeout_confirmed.saturating_mul(1 << level.min(32)).min(self.bounds.longest)
     }
 
     /// Whether an answer this long after a packet is likely to be to that packet: not faster than all
@@ -112,6 +113,18 @@ impl RttEstimator {
     /// Whether a round trip is not slower than nearly all samples; before the first, any is.
     pub fn is_usual(&self, rtt: u64) -> bool {
         self.smoothed.is_none_or(|smoothed| rtt <= smoothed + 4 * self.variation)
+    }
+
+    /// The statistics, with timeouts after `level` back-offs; the reordering window is not the estimator's.
+    pub fn stats(&self, level: usize) -> RttStats {
+        RttStats {
+            smoothed_ns: self.smoothed(),
+            variation_ns: self.variation,
+            shortest_ns: self.shortest(),
+            timeout_ns: self.timeout(level),
+            timeout_begun_ns: self.timeout_confirmed(level),
+            reordering_ns: 0,
+        }
     }
 
     pub fn smoothed(&self) -> u64 {

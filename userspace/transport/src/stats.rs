@@ -104,77 +104,19 @@ impl PathStats {
     }
 }
 
-/// The kind of a statistic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatKind {
-    /// It only grows.
-    Counter,
-    /// It only grows, and counts bytes.
-    Bytes,
-    /// It has a present value.
-    Gauge,
-}
-
-/// The declaration of one statistic of an engine.
-#[derive(Clone, Copy, Debug)]
-pub struct EngineStat {
-    /// The name for Prometheus, without the suffixes of unit and kind.
-    pub metric: &'static str,
-    pub kind: StatKind,
-    /// Its text, without a full stop.
-    pub help: &'static str,
-    pub read: fn(&EngineStats) -> u64,
-}
-
-/// Returns a doc comment without the space before it and the full stop behind.
-const fn help(doc: &'static str) -> &'static str {
-    let doc = doc.trim_ascii();
-    doc.split_at(doc.len() - 1).0
-}
-
-/// Defines the statistics that add up over lanes, each with its kind and its name for Prometheus, and the
-/// other fields.
-macro_rules! engine_stats {
-    ($($(#[doc = $doc:literal])+ $stat:ident: $kind:ident $metric:literal,)*) => {
-        /// Counters since the engine was made.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-        pub struct EngineStats {
-            $($(#[doc = $doc])+ pub $stat: u64,)*
-            pub rtt: RttStats,
-            pub paths: PathStats,
-            /// From a packet to its answer, of chunks that were sent once: the path and the slowest worker.
-            pub round_trips: Histogram,
-            /// From a chunk's first packet to its result.
-            pub completions: Histogram,
-            /// Received packets by reason; `steered` counts those that were processed.
-            pub frames: Reasons,
-        }
-
-        impl EngineStats {
-            /// The declarations of the statistics that add up over lanes.
-            pub const DECLARED: &[EngineStat] = &[$(EngineStat {
-                metric: $metric,
-                kind: StatKind::$kind,
-                help: help(concat!($($doc),+)),
-                read: |stats| stats.$stat,
-            },)*];
-
-            /// Adds another lane's statistics. Of the two estimates of the round trip the slower one stays.
-            pub fn merge(&mut self, other: &EngineStats) {
-                $(self.$stat += other.$stat;)*
-                if other.rtt.smoothed_ns > self.rtt.smoothed_ns {
-                    self.rtt = other.rtt;
-                }
-                self.paths.merge(&other.paths);
-                self.round_trips.merge(&other.round_trips);
-                self.completions.merge(&other.completions);
-                self.frames.merge(&other.frames);
-            }
-        }
-    };
-}
-
-engine_stats! {
+sumac_job::statistics! {
+    /// Counters since the engine was made.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct EngineStats {
+        pub rtt: RttStats,
+        pub paths: PathStats,
+        /// From a packet to its answer, of chunks that were sent once: the path and the slowest worker.
+        pub round_trips: Histogram,
+        /// From a chunk's first packet to its result.
+        pub completions: Histogram,
+        /// Received packets by reason; `steered` counts those that were processed.
+        pub frames: Reasons,
+    }
     /// Parts of operations, one for each lane, that were submitted.
     operations_submitted: Counter "sumac_job_fragments_submitted",
     /// Parts of operations, one for each lane, that completed.
@@ -215,7 +157,8 @@ engine_stats! {
     mismatches: Counter "sumac_job_mismatches",
     /// Reports of the aggregator that it does not have the job.
     unknown_job: Counter "sumac_job_unknown",
-    /// The congestion window of all lanes, in chunks; 0 without one.
+    /// The congestion window of all lanes, in chunks, of a direct job towards all peers together; 0 without
+    /// one.
     cwnd: Gauge "sumac_job_window_chunks",
     /// Halvings of the congestion window, for marks or losses.
     halvings: Counter "sumac_job_window_halvings",
@@ -253,8 +196,22 @@ engine_stats! {
     probes_sent: Counter "sumac_job_probes_sent",
     /// Answers without a sum: to probes, and acknowledgements of a direct job.
     reports: Counter "sumac_job_reports",
-    /// Chunks in flight.
+    /// Chunks in flight; of a direct job those that its peers have not acknowledged.
     in_flight: Gauge "sumac_job_chunks_in_flight",
+}
+
+impl EngineStats {
+    /// Adds another lane's statistics. Of the two estimates of the round trip the slower one stays.
+    pub fn merge(&mut self, other: &EngineStats) {
+        self.add(other);
+        if other.rtt.smoothed_ns > self.rtt.smoothed_ns {
+            self.rtt = other.rtt;
+        }
+        self.paths.merge(&other.paths);
+        self.round_trips.merge(&other.round_trips);
+        self.completions.merge(&other.completions);
+        self.frames.merge(&other.frames);
+    }
 }
 
 #[cfg(test)]
@@ -277,7 +234,8 @@ mod tests {
     fn every_statistic_is_declared_once() {
         let names: BTreeSet<_> = EngineStats::DECLARED.iter().map(|declared| declared.metric).collect();
         assert_eq!(names.len(), EngineStats::DECLARED.len());
-        for EngineStat { metric, help, .. } in EngineStats::DECLARED {
+        for declared in EngineStats::DECLARED {
+            let (metric, help) = (declared.metric, declared.help);
             assert!(metric.starts_with("sumac_job_"), "{metric}");
             assert!(!help.starts_with(' ') && !help.ends_with('.') && help.len() > 10, "{metric}: {help:?}");
         }

@@ -156,7 +156,8 @@ impl DatagramSocket {
             Err(error @ (Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP))
                 if slices.len() > 1 =>
             {
-                tracing::warn!(to = %first.to, error = error.desc(), "the kernel takes no runs of datagrams; sending one by one");
+                tracing::warn!(to = %first.to, error = error.desc(),
+                    "the kernel takes no runs of datagrams; sending one by one");
                 self.has_segmentation = false;
                 self.send([first], flags)
             }

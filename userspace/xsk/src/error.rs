@@ -33,7 +33,8 @@ pub enum OpenError {
     NoInterface { interface: String, source: io::Error },
     #[error("this kernel has no AF_XDP sockets; it needs CONFIG_XDP_SOCKETS")]
     Unsupported,
-    #[error("may not {}; AF_XDP needs CAP_NET_RAW (as root, or by AmbientCapabilities= in the systemd unit)", step.name())]
+    #[error("may not {}; AF_XDP needs CAP_NET_RAW (as root, or by AmbientCapabilities= in the systemd \
+    unit)", step.name())]
     NotPermitted { step: Step },
     #[error(
         "the kernel would not lock {bytes} bytes of frames; raise the memlock limit (`ulimit -l`, \
@@ -41,17 +42,18 @@ pub enum OpenError {
     )]
     MemLock { bytes: u64 },
     #[error(
-        "queue {queue} of {interface} has an AF_XDP socket already; stop its owner (see `ss --xdp -e`) or choose \
-         another queue"
+        "queue {queue} of {interface} has an AF_XDP socket already; stop its owner (see `ss --xdp -e`) or \
+        choose another queue"
     )]
     QueueInUse { interface: String, queue: u32 },
     #[error(
-        "the driver of {interface} cannot do zero-copy on queue {queue} ({source}); use mode auto or copy, or \
-         a NIC whose driver supports it"
+        "the driver of {interface} cannot do zero-copy on queue {queue} ({source}); use mode auto or copy, \
+        or a NIC whose driver supports it"
     )]
     NoZeroCopy { interface: String, queue: u32, source: io::Error },
     #[error(
-        "{interface} has no queue {queue} ({source}); see `ethtool -l {interface}` and /sys/class/net/{interface}/queues"
+        "{interface} has no queue {queue} ({source}); see `ethtool -l {interface}` and \
+        /sys/class/net/{interface}/queues"
     )]
     NoQueue { interface: String, queue: u32, source: io::Error },
     #[error("{interface} is down; `ip link set {interface} up` first")]

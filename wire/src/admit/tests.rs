@@ -99,10 +99,22 @@ fn aggregator_refuses() {
         assert_eq!(got.map(|c| c.map(|c| (c.worker, c.lane, c.slot))), expected, "{what}");
     }
     let flush = Header { flags: flag::PARTIAL, contributors: 9, next_seq: 4, ..good() };
-    for (what, flags, limit) in [("alone", 0, 9), ("a child's", job_flag::CHILD, 0)] {
+    let terms = Header { flags: flag::MAXIMUM, contributors: 9, next_seq: 44, ..good() };
+    let round = Header { flags: flag::EXPONENT, elements: 0, ..terms };
+    for (what, header, flags, is) in [
+        ("a flush", flush, 0, [true, false]),
+        ("a child's", flush, job_flag::CHILD, [false, false]),
+        ("a switch's", flush, job_flag::WHOLE, [false, false]),
+        ("without a limit", Header { contributors: 0, ..flush }, 0, [false, false]),
+        ("terms", terms, 0, [false, true]),
+        ("terms of a child's", terms, job_flag::CHILD, [false, false]),
+        ("terms without a limit", Header { contributors: 0, ..terms }, 0, [false, false]),
+        ("terms with a round", round, 0, [false, false]),
+    ] {
         let job = JobEntry { flags: JOB.flags | flags, ..JOB };
-        let got = request(&flush, &job, 1).map(|c| c.map(|c| (c.limit, c.operation)));
-        assert_eq!(got, Ok(Some((limit, 4))), "{what}");
+        let c = request(&header, &job, 1).expect(what).expect(what);
+        assert_eq!([c.is_flush(), c.has_terms()], is, "{what}");
+        assert_eq!((c.limit > 0, c.bound), (is != [false, false], header.next_seq), "{what}");
     }
     assert_eq!(sender(&good(), &JobEntry { flags: 0, ..JOB }), Err(Reason::UnknownJob));
     let former = JobEntry { flags: 0, ..JOB };

@@ -10,7 +10,7 @@
 use super::rehash;
 use crate::{
     Kind, MAX_WORKERS, Reason,
-    budget::{Budget, Flush, is_quorum},
+    budget::{Budget, Flush, Terms, is_quorum},
     header::{Header, exponent, flag},
     stream::is_later,
     workers::all_workers,
@@ -55,6 +55,18 @@ pub fn note_received(known: &mut [u32], bits: &Bits, received: u32) {
             }
         }
     }
+}
+
+/// The owner of a lane's budget: a new incarnation of the job continues its operations, and what they have
+/// spent.
+const OWNER: u32 = 1;
+
+/// The terms of an operation with a loss bound, which a worker states with the operation's first chunk. The
+/// packet has to hold that worker's values alone: a slot's sum has the terms of the packet that completed it.
+pub fn terms(header: &Header) -> Option<Terms> {
+    let (operation, end, limit) = (header.seq, header.next_seq, header.contributors.into());
+    let is_one = limit != 0 && !header.has(flag::PARTIAL);
+    is_one.then_some(Terms { owner: OWNER, operation, end, limit })
 }
 
 /// Returns whether all workers are known to have the result of chunk `seq`.
@@ -263,12 +275,11 @@ impl ChunkMeta {
         let fits = self.raw || self.flags & flag::OVERFLOW == 0;
         let workers = all.iter().map(|bits| bits.count_ones()).sum();
         let contributors = self.seen.iter().map(|bits| bits.count_ones()).sum();
-        // A new incarnation of the job continues its operations, and what they have spent.
-        let flush = Flush { owner: 1, operation: header.next_seq, limit: header.contributors.into() };
+        let flush = Flush { owner: OWNER, operation: header.next_seq, seq: header.seq };
         if !is_this || !is_waiting || !fits || !is_quorum(contributors, workers) {
             return false;
         }
-        if flush.limit == 0 || !budget.spend(flush, left_out) {
+        if !budget.spend(flush, all_workers(workers as u16), left_out) {
             return false;
         }
         self.complete = true;

@@ -51,7 +51,8 @@ pub struct SlotMeta {
     pub reserved: u16,
     /// The prefix of the lane that all contributors of the sum have received, at least.
     pub received: u32,
-    /// [`owner`] of the lane whose chunk the slot refused last; zero: none. It stays when the slot becomes free.
+    /// [`owner`] of the lane whose chunk the slot refused last; zero: none. It stays when the slot becomes
+    /// free.
     pub refused_owner: u32,
     /// The latest chunk of that lane that it refused.
     pub refused_seq: u32,

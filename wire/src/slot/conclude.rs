@@ -32,9 +32,9 @@ pub struct Conclusion {
 /// Decides what the parent's result does to a slot, and returns the slot's metadata afterwards.
 ///
 /// [`Action::Store`] and [`Action::Ask`], both with [`Then::Complete`], or [`Action::Ignore`]; and
-/// [`Action::Refuse`] when the parent refused this aggregator's part as another operation's: all workers shall hear it;
-/// and [`Action::Want`] when the parent wants the part: the worker whose question went up shall send its
-/// contribution, which takes the part with it.
+/// [`Action::Refuse`] when the parent refused this aggregator's part as another operation's: all workers
+/// shall hear it; and [`Action::Want`] when the parent wants the part: the worker whose question went up
+/// shall send its contribution, which takes the part with it.
 #[inline(always)]
 pub fn conclude(before: &SlotMeta, conclusion: &Conclusion) -> (SlotMeta, Action) {
     let c = conclusion;

@@ -1,14 +1,35 @@
 //! Completion of a chunk with the contributions that its slot has (bounded loss).
 //!
-//! A *flush* is a contribution marked [`flag::PARTIAL`](crate::header::flag::PARTIAL). It is taken in like
-//! any other, and then completes its slot if at least half of the workers are in it and every worker that is
-//! left out still has [`Budget`].
+//! The contributions to an operation's first chunk state its [`Terms`]. A *flush* is a contribution marked
+//! [`flag::PARTIAL`](crate::header::flag::PARTIAL). It is taken in like any other, and then completes its
+//! slot if at least half of the workers are in it, all have stated terms, and every worker that is left out
+//! still has [`Budget`].
 
 use super::{Action, Contribution, SlotMeta, Then, Version, state};
 use crate::{
-    budget::{Budget, Flush, is_quorum},
-    header::exponent,
+    budget::{Budget, Flush, Terms, is_quorum},
+    header::{exponent, flag},
 };
+
+impl Contribution {
+    /// Whether it is a flush.
+    #[inline(always)]
+    pub const fn is_flush(&self) -> bool {
+        self.limit != 0 && self.flags & flag::PARTIAL != 0
+    }
+
+    /// Whether it states the terms of an operation with a loss bound.
+    #[inline(always)]
+    pub const fn has_terms(&self) -> bool {
+        self.limit != 0 && self.flags & flag::PARTIAL == 0
+    }
+
+    /// The terms, where it has some: its chunk is the operation's first.
+    #[inline(always)]
+    pub const fn terms(&self) -> Terms {
+        Terms { owner: self.owner, operation: self.seq, end: self.bound, limit: self.limit }
+    }
+}
 
 impl Version {
     /// Completes the version with the contributions that it has, which `flush` is one of, or returns `false`.
@@ -16,9 +37,8 @@ impl Version {
     pub fn flush(&mut self, flush: &Contribution, budget: &mut Budget) -> bool {
         let has_quorum = is_quorum(self.seen.count_ones(), flush.all.count_ones());
         let is_waiting = !self.is(state::FINAL | state::ROUND) && self.seen != flush.all;
-        let Contribution { owner, operation, limit, .. } = *flush;
-        let flush_of = Flush { owner, operation, limit };
-        if !is_waiting || !has_quorum || !budget.spend(flush_of, flush.all & !self.seen) {
+        let flush_of = Flush { owner: flush.owner, operation: flush.bound, seq: flush.seq };
+        if !is_waiting || !has_quorum || !budget.spend(flush_of, flush.all, flush.all & !self.seen) {
             return false;
         }
         self.state |= state::FINAL;
@@ -29,17 +49,20 @@ impl Version {
 }
 
 impl SlotMeta {
-    /// Applies a flush to the slot as [`super::decide`] left it with this action. Returns the action that
-    /// counts: with
-    /// [`Then::Complete`] if the slot is completed.
-    pub fn flush(&mut self, action: Action, flush: &Contribution, budget: &mut Budget) -> Action {
+    /// Takes in the terms that a contribution states, or applies a flush to the slot, as [`super::decide`]
+    /// left it with this action. Returns the action that counts: with [`Then::Complete`] if the flush
+    /// completed the slot.
+    pub fn bounded(&mut self, action: Action, c: &Contribution, budget: &mut Budget) -> Action {
+        if c.has_terms() && matches!(action, Action::Store(_) | Action::Add(_)) {
+            budget.agree(c.terms(), c.worker);
+        }
         let completed = match action {
             Action::Store(Then::Wait) => Action::Store(Then::Complete),
             Action::Add(Then::Wait) => Action::Add(Then::Complete),
             Action::Held(Then::Wait) => Action::Held(Then::Complete),
             _ => return action,
         };
-        let version = &mut self.versions[usize::from(flush.version & 1)];
-        if flush.limit != 0 && version.flush(flush, budget) { completed } else { action }
+        let version = &mut self.versions[usize::from(c.version & 1)];
+        if c.is_flush() && version.flush(c, budget) { completed } else { action }
     }
 }

@@ -62,8 +62,8 @@ pub struct Version {
     pub tensor: u32,
     /// Elements in the chunk; zero while only its exponent is asked for.
     pub elements: u16,
-    /// [`flag::MERGED`] flags of all contributions, and [`flag::MAXIMUM`] of the first one; under [`state::ROUND`] and after it
-    /// [`flag::ECN_ECHO`] of the round's packets, until the first contribution.
+    /// [`flag::MERGED`] flags of all contributions, and [`flag::MAXIMUM`] of the first one; under
+    /// [`state::ROUND`] and after it [`flag::ECN_ECHO`] of the round's packets, until the first contribution.
     pub flags: u16,
     /// The largest exponent of this chunk, from its exponent round.
     pub exponent: i8,
@@ -149,11 +149,11 @@ pub struct Contribution {
     pub next_exponent: i8,
     /// Whether a complete version is only a part, to be sent up to a parent.
     pub child: bool,
-    /// Of a flush: the chunks of its operation, on this lane, that each worker may be left out of. Zero: it
-    /// is no flush.
+    /// Of a flush, and of a contribution that states the terms of an operation with a loss bound: the chunks
+    /// of the operation, on this lane, that each worker may be left out of. Zero: it is neither.
     pub limit: u32,
-    /// Of a flush: the operation's first chunk.
-    pub operation: u32,
+    /// Of a flush, the operation's first chunk; of terms, the first chunk behind the operation.
+    pub bound: u32,
 }
 
 /// The next step after a change of a version.
@@ -326,7 +326,7 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
     if active.seen & c.worker != 0 {
         let action = match () {
             () if active.seen == c.all => Action::Forward,
-            () if c.limit != 0 => Action::Held(Then::Wait),
+            () if c.is_flush() => Action::Held(Then::Wait),
             () => Action::Ignore(Reason::Duplicate),
         };
         return (active, action);

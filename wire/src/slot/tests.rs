@@ -1,9 +1,10 @@
 //! The tables of `docs/protocol.md`, row by row.
 
+mod flushes;
+
 use super::*;
 use crate::{
     Header,
-    budget::Budget,
     tables::{JobEntry, job_flag},
 };
 
@@ -34,7 +35,7 @@ fn contribution(seq: u32, v: u8, worker: u32) -> Contribution {
         next_exponent: 0,
         child: false,
         limit: 0,
-        operation: 0,
+        bound: 0,
     }
 }
 
@@ -412,63 +413,4 @@ fn a_child_asks_its_parent_for_the_exponent() {
     assert_eq!(conclude(&agreed, &answer).1, Action::Ignore(Reason::Duplicate));
     assert_eq!(decide(&agreed, &child(round(3, 0, 2, 2))).1, Action::ReplyExponent);
     assert_eq!(decide(&agreed, &child(contribution(3, 0, 2))).1, Action::Store(Then::Wait));
-}
-
-/// Decides about a flush, and applies it.
-fn flush(before: &SlotMeta, c: Contribution, budget: &mut Budget) -> (SlotMeta, Action) {
-    let c = Contribution { limit: 1, ..c };
-    let (mut after, action) = decide(before, &c);
-    let action = after.flush(action, &c, budget);
-    (after, action)
-}
-
-#[test]
-fn a_flush_completes_a_slot_with_what_it_has() {
-    let mut budget = Budget::default();
-    let (first, action) = flush(&SlotMeta::default(), contribution(3, 0, 1), &mut budget);
-    assert_eq!(
-        (action, first.versions[0].state),
-        (Action::Store(Then::Wait), 0),
-        "one of three is no quorum"
-    );
-    assert_eq!(flush(&first, contribution(3, 0, 1), &mut budget), (first, Action::Held(Then::Wait)));
-    let plain = decide(&first, &contribution(3, 0, 1)).1;
-    assert_eq!(plain, Action::Ignore(Reason::Duplicate), "no flush");
-
-    let (second, _) = step(&first, &contribution(3, 0, 2));
-    let mut other = budget;
-    let (held, action) = flush(&second, contribution(3, 0, 1), &mut other);
-    let version = held.versions[0];
-    assert_eq!((action, version.state), (Action::Held(Then::Complete), state::FINAL), "by one that is in");
-    assert_eq!((version.seen, version.next_exponent), (3, exponent::UNKNOWN));
-
-    let (done, action) = flush(&first, contribution(3, 0, 4), &mut budget);
-    assert_eq!((action, done.versions[0].seen), (Action::Add(Then::Complete), 5), "by the second to come");
-    assert_eq!(step(&done, &contribution(3, 0, 2)).1, Action::Reply, "whoever is left out gets the result");
-    assert_eq!(budget.spent[..3], [0, 1, 0]);
-    let job = JobEntry { world: 3, contributors: 3, ..JobEntry::default() };
-    let result = answer::result(&Header::default(), &done.versions[0], &job);
-    assert_eq!((result.flags, result.bitmap_0, result.contributors), (flag::PARTIAL, 5, 2));
-
-    // The slot's next chunk: a worker that has used its budget is waited for, and moving on needs all to have
-    // the result.
-    let (next, _) = step(&done, &contribution(11, 1, 1));
-    let (next, action) = flush(&next, contribution(11, 1, 4), &mut budget);
-    assert_eq!((action, next.versions[1].seen), (Action::Add(Then::Wait), 5));
-    let (next, action) = step(&next, &contribution(11, 1, 2));
-    assert_eq!((action, next.versions[1].state), (Action::Add(Then::Complete), state::FINAL));
-}
-
-#[test]
-fn a_flush_changes_no_round_and_no_result() {
-    let mut budget = Budget::default();
-    let round = decide(&SlotMeta::default(), &round(3, 0, 1, 4)).0;
-    let (after, action) = flush(&round, contribution(3, 0, 2), &mut budget);
-    assert_eq!((after, action), (round, Action::Ignore(Reason::OutOfTurn)));
-    let whole = SlotMeta { owner: OWNER, versions: [version(3, ALL), Version::default()] };
-    assert_eq!(flush(&whole, contribution(3, 0, 2), &mut budget).1, Action::Reply);
-    let other = Contribution { tensor: 5, ..contribution(3, 0, 2) };
-    let waiting = SlotMeta { owner: OWNER, versions: [version(3, 1), Version::default()] };
-    assert_eq!(flush(&waiting, other, &mut budget).1, Action::Refuse);
-    assert_eq!(budget, Budget::default());
 }

@@ -37,6 +37,8 @@ const ONE_LEVEL: System = System {
     renews: false,
     shared: true,
     limit: 0,
+    stated: false,
+    hostile: false,
     infers: false,
 };
 
@@ -174,6 +176,12 @@ fn two_workers_with_partial_sums() {
     hold("2 workers, 4 chunks, window 1, flushes", FLUSHES);
 }
 
+/// Whatever limits one worker sends, no worker is left out of more chunks than all have agreed on.
+#[test]
+fn a_worker_does_not_choose_the_limit() {
+    hold("2 workers, 4 chunks, hostile flushes", System { hostile: true, limit: 1, ..FLUSHES });
+}
+
 #[test]
 fn two_workers_with_partial_sums_and_a_window() {
     hold("2 workers, 5 chunks, window 2, flushes", System { chunks: 5, window: 2, ..FLUSHES });
@@ -186,7 +194,7 @@ fn three_workers_with_partial_sums() {
 
 #[test]
 fn flushes_take_what_slots_have() {
-    let system = System { racks: &[2], chunks: 1, limit: 1, ..ONE_LEVEL };
+    let system = System { racks: &[2], chunks: 1, limit: 1, stated: true, ..ONE_LEVEL };
     hold("2 workers, 1 chunk, flushes", system);
     hold("2 racks of 1 worker, flushes", System { racks: &[1, 1], two_levels: true, ..system });
 }
@@ -196,7 +204,7 @@ fn flushes_of_sums_that_overflow() {
     for overflow in [Overflow::Value, Overflow::Sum] {
         hold(
             "2 workers, flushes, overflow",
-            System { racks: &[2], direct: 0, chunks: 1, limit: 1, overflow, ..ONE_LEVEL },
+            System { racks: &[2], direct: 0, chunks: 1, limit: 1, stated: true, overflow, ..ONE_LEVEL },
         );
     }
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use stateright::{Model, Property};
 use sumac_wire::{
     Header,
-    budget::Budget,
+    budget::{Budget, Terms},
     dynamic::{self, SlotMeta, host::ChunkMeta, owner},
     header::flag,
 };
 
-use crate::system::{Aggregator, Form, Overflow, Packet, System, job_owner};
+use crate::system::{Aggregator, Form, OPERATION, Overflow, Packet, System, job_owner};
 
 /// The property that the header's `received` field brings about.
 pub const KEPT: &str = "a result is kept until all workers have it";
@@ -174,6 +174,14 @@ impl System {
         steps.extend(asked.map(|seq| Step::Ask(worker, seq)));
     }
 
+    /// The budget where the workers have stated the first operation's terms before.
+    fn stated_terms(&self) -> Budget {
+        let (limit, mut budget) = (u32::from(self.limit), Budget::default());
+        let terms = Terms { owner: 1, operation: 0, end: OPERATION, limit };
+        (0..self.workers()).filter(|_| self.stated).for_each(|worker| budget.agree(terms, 1 << worker));
+        budget
+    }
+
     fn renewals(&self, state: &State, steps: &mut Vec<Step>) {
         if !self.renews {
             return;
@@ -210,7 +218,7 @@ impl Model for System {
             have: vec![0; self.workers()],
             floats: vec![0; self.workers()],
             renewed: 0,
-            budget: Budget::default(),
+            budget: self.stated_terms(),
             left_out: vec![0; self.workers()],
             is_wrong: false,
             is_early: false,

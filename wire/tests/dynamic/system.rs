@@ -50,6 +50,10 @@ pub struct System {
     /// The chunks of an operation that each worker may be left out of; any worker may flush at any time. 0:
     /// no bounded loss.
     pub limit: u16,
+    /// Whether all workers have stated the terms of the first operation before its first chunk.
+    pub stated: bool,
+    /// Whether worker 0 sends flushes and terms of the largest limit.
+    pub hostile: bool,
     /// Whether the host ignores `received` and infers from a complete chunk that all have those a window
     /// older.
     pub infers: bool,
@@ -79,9 +83,12 @@ impl Form {
     }
 }
 
+/// Chunks of an operation.
+pub const OPERATION: u32 = 4;
+
 /// The first chunk of a chunk's operation.
 fn operation(seq: u32) -> u32 {
-    seq & !3
+    seq / OPERATION * OPERATION
 }
 
 /// A contribution, or what a level made of some, with a sum in the elements' stead.
@@ -202,13 +209,26 @@ impl System {
             bitmap_0: 1 << rank,
             bitmap_1: 1 << rack,
             received,
-            contributors: if form.is_flush() { self.limit } else { 0 },
-            next_seq: if form.is_flush() { operation(seq) } else { 0 },
             ..Header::default()
         };
+        let header = self.bounded(header, worker, form);
         let is_other = form.is_raw() || is_renewed && worker == 0;
         let term = if is_other { OTHER } else { 1 };
         Packet { header, sum: term << field(worker, seq) }
+    }
+
+    /// Adds limit and operation of a flush, and the terms of an operation to its first chunk. Worker 0 may be
+    /// hostile: it sends the largest limit with every chunk.
+    fn bounded(&self, header: Header, worker: usize, form: Form) -> Header {
+        let Header { seq, .. } = header;
+        let is_hostile = self.hostile && worker == 0;
+        let (limit, first) = if is_hostile { (u16::MAX, seq) } else { (self.limit, operation(seq)) };
+        let end = if is_hostile { self.chunks } else { first + OPERATION };
+        match form.is_flush() {
+            true => Header { contributors: limit, next_seq: operation(seq), ..header },
+            false if seq == first => Header { contributors: limit, next_seq: end, ..header },
+            false => header,
+        }
     }
 
     /// Takes a packet at an aggregator; what it sends on. Packets of another incarnation than its own are
@@ -273,6 +293,11 @@ impl System {
             host::Action::Ignore(Reason::Duplicate) => return self.flush(state, header, &all),
             _ => return,
         };
+        let worker =
+            (0..self.workers()).find(|worker| packet.sum == packet.sum & 0xf << field(*worker, header.seq));
+        if let (Some(terms), Some(worker)) = (host::terms(header), worker) {
+            state.budget.agree(terms, 1 << worker);
+        }
         if let Some(given_up) = before.filter(|seq| *seq != header.seq) {
             state.is_early |= state.have.iter().any(|have| have >> given_up & 1 == 0);
         }

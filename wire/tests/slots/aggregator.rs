@@ -79,7 +79,7 @@ impl Aggregator {
             held.received = job.all();
         }
         let (mut after, action) = decide(meta, &contribution);
-        let action = after.flush(action, &contribution, &mut self.budget);
+        let action = after.bounded(action, &contribution, &mut self.budget);
         let values = &mut values[usize::from(version)];
         match action {
             Action::Store(_) => *values = sum,

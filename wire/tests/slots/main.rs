@@ -39,6 +39,7 @@ const PLAIN: System = System {
     rounds: false,
     questions: false,
     limit: 0,
+    hostile: false,
     infers: false,
     whole: false,
 };
@@ -112,6 +113,17 @@ fn questions_over_two_levels() {
 fn two_workers_with_partial_sums() {
     hold("2 workers, 1 slot, flushes", FLUSHES);
     hold("2 workers, 1 slot, flushes of all chunks", System { limit: 2, chunks: 3, ..FLUSHES });
+}
+
+/// Whatever limits and operations one worker sends, no worker is left out of more chunks than all have agreed
+/// on: of none in a job without a bound.
+#[test]
+fn a_worker_does_not_choose_the_limit() {
+    for limit in [0, 1] {
+        hold("2 workers, 1 slot, hostile flushes", System { hostile: true, limit, ..PLAIN });
+        let system = System { workers: 3, chunks: 3, hostile: true, limit, ..PLAIN };
+        search("3 workers, 1 slot, hostile flushes", system);
+    }
 }
 
 #[test]

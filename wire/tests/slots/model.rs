@@ -39,6 +39,8 @@ pub struct System {
     /// Bounded loss: the chunks of an operation, two long, that each worker may be left out of. Not zero:
     /// every contribution may come as a flush.
     pub limit: u16,
+    /// Whether worker 0 also sends flushes and terms of the largest limit, of any operation.
+    pub hostile: bool,
     /// Whether aggregators ignore `received`.
     pub infers: bool,
     /// Whether the job is one whose sums hold all workers, which flushes do not change.
@@ -191,13 +193,23 @@ impl System {
             false => vec![packet(header)],
             true => vec![with(System::exponent(worker, place.next)), with(exponent::UNKNOWN)],
         };
-        let flush = |Packet { header, sum }: Packet| {
-            let (flags, next_seq) = (header.flags | flag::PARTIAL, System::operation(place.seq));
-            Packet { header: Header { flags, contributors: self.limit, next_seq, ..header }, sum }
+        let first = System::operation(place.seq);
+        let limited = |limit, flags, next_seq, Packet { header, sum }: Packet| {
+            let flags = header.flags | flags;
+            Packet { header: Header { flags, contributors: limit, next_seq, ..header }, sum }
         };
-        let flushes: Vec<_> =
-            contributions.iter().filter(|_| self.limit != 0).map(|packet| flush(*packet)).collect();
-        asks.into_iter().chain(contributions).chain(flushes).collect()
+        let is_first = self.limit != 0 && place.seq == first;
+        let stated = |packet| if is_first { limited(self.limit, 0, first + 2, packet) } else { packet };
+        let contributions: Vec<_> = contributions.into_iter().map(stated).collect();
+        let flush = |packet: &Packet| limited(self.limit, flag::PARTIAL, first, *packet);
+        let flushes: Vec<_> = contributions.iter().filter(|_| self.limit != 0).map(flush).collect();
+        let hostile = |packet: &Packet| {
+            [(flag::PARTIAL, place.seq), (flag::PARTIAL, first), (0, self.chunks)]
+                .map(|(flags, next_seq)| limited(u16::MAX, flags, next_seq, *packet))
+        };
+        let is_hostile = self.hostile && worker == 0;
+        let hostile: Vec<_> = contributions.iter().filter(|_| is_hostile).flat_map(hostile).collect();
+        asks.into_iter().chain(contributions).chain(flushes).chain(hostile).collect()
     }
 
     /// Algorithm 4: a result of what the slot waits for moves it on.

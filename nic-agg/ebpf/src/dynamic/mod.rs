@@ -1,7 +1,8 @@
-//! The dynamic mode (ATP): the ways of its packets through the aggregator, in a program of its own behind the first.
+//! The dynamic mode (ATP): the ways of its packets through the aggregator, in a program of its own behind the
+//! first.
 //!
-//! One program for both modes would be beyond what the verifier looks at, and static jobs would pay for the other's
-//! registers.
+//! One program for both modes would be beyond what the verifier looks at, and static jobs would pay for the
+//! other's registers.
 
 mod slot;
 
@@ -28,10 +29,12 @@ use crate::{
     work::{Work, stage_ends},
 };
 
-/// Hands a frame of a dynamic job on to [`run`]. Comes back, with the reason, only if that program is not there.
+/// Hands a frame of a dynamic job on to [`run`]. Comes back, with the reason, only if that program is not
+/// there.
 #[inline(always)]
 pub fn enter(ctx: &XdpContext) -> Reason {
-    // SAFETY: the entry is the loader's, of the same build and for the same kind of frame; nothing here is dropped.
+    // SAFETY: the entry is the loader's, of the same build and for the same kind of frame; nothing here is
+    // dropped.
     unsafe { MODES.tail_call(ctx, DYNAMIC_ENTRY) };
     Reason::Internal
 }
@@ -91,8 +94,8 @@ fn ours<const JUMBO: bool>(
     take(payload, state, work)
 }
 
-/// Whether a frame from a worker, or from a parent, is for this aggregator. What workers and parameter hosts send to each other
-/// may cross its ports as well, and is the kernel's.
+/// Whether a frame from a worker, or from a parent, is for this aggregator. What workers and parameter hosts
+/// send to each other may cross its ports as well, and is the kernel's.
 #[inline(always)]
 fn is_for_us(frame: &Frame, sender: &WorkerEntry) -> bool {
     frame.dst_ip == sender.aggregator_ip
@@ -160,8 +163,8 @@ fn from_above(header: &Header, frame: &Frame, job: &JobEntry, work: &mut Work) -
     Ok(())
 }
 
-/// Hands the answer to a probe down to the worker that asked. Drops on purpose are drawn for when it arrives, not again as it
-/// leaves, as with a static job's: of one more draw the verifier sees many times the ways.
+/// Hands the answer to a probe down to the worker that asked. Drops on purpose are drawn for when it arrives,
+/// not again as it leaves, as with a static job's: of one more draw the verifier sees many times the ways.
 #[inline(always)]
 fn report(payload: Payload, work: &mut Work) -> Result<Outcome, Reason> {
     let headers = payload.headers;

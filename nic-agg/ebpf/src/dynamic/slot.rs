@@ -1,5 +1,5 @@
-//! The effect of a packet on a slot of the shared pool: the shared decision, and the passes over the payload that it asks
-//! for, all under the slot's lock, as [`crate::slot`] does it for static jobs.
+//! The effect of a packet on a slot of the shared pool: the shared decision, and the passes over the payload
+//! that it asks for, all under the slot's lock, as [`crate::slot`] does it for static jobs.
 
 use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
 use sumac_agg_layout::DynamicSlot;
@@ -18,12 +18,12 @@ use crate::{
     work::{Work, stage_ends},
 };
 
-/// Nanoseconds of one tick of the slots' clock, as a power of two: about a millisecond. A division costs more than the
-/// whole reading of the clock, which is that of the kernel's own last tick.
+/// Nanoseconds of one tick of the slots' clock, as a power of two: about a millisecond. A division costs more
+/// than the whole reading of the clock, which is that of the kernel's own last tick.
 const TICK: u32 = 20;
 
-/// Notes the time, with the slot's lock held: a time that another CPU has written into the slot meanwhile would be later, and the
-/// slot's age beyond all timeout.
+/// Notes the time, with the slot's lock held: a time that another CPU has written into the slot meanwhile
+/// would be later, and the slot's age beyond all timeout.
 #[inline(always)]
 fn read_clock(work: &mut Work, timeout: u32) {
     // SAFETY: the helper takes nothing and reads the clock.
@@ -31,7 +31,8 @@ fn read_clock(work: &mut Work, timeout: u32) {
     work.chunk.timeout = ((u64::from(timeout) * 1_000_000) >> TICK) as u32;
 }
 
-/// Does to `slot` what the work wants, and notes in it what follows. `timeout`: the milliseconds of silence that free it.
+/// Does to `slot` what the work wants, and notes in it what follows. `timeout`: the milliseconds of silence
+/// that free it.
 ///
 /// A payload that fails its checksum leaves the slot's metadata and sums as they were.
 #[inline(always)]

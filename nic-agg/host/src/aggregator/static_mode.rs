@@ -19,7 +19,8 @@ use super::{Answer, HostAggregator};
 use crate::watch::Chunk;
 
 impl HostAggregator {
-    /// Checks whether [`HostAggregator::resize`] would leave a job so many slots in each lane; returns its new entry.
+    /// Checks whether [`HostAggregator::resize`] would leave a job so many slots in each lane; returns its
+    /// new entry.
     pub fn check_resize(&self, number: u16, lane_slots: u32) -> Result<JobEntry, JobError> {
         let job = self.job(number).copied().unwrap_or_default();
         let resized = resized(number, &job, lane_slots)?;
@@ -41,8 +42,8 @@ impl HostAggregator {
         Ok(())
     }
 
-    /// Sets the chunk that each lane's next completed slot takes. A lane's slots take their first two chunks by their
-    /// number; what is drawn comes after those.
+    /// Sets the chunk that each lane's next completed slot takes. A lane's slots take their first two chunks
+    /// by their number; what is drawn comes after those.
     pub(super) fn reset_lanes(&mut self, number: u16, next: u32) {
         let first = lane_index(number, 0) as usize;
         if let Some(lanes) = self.lanes.get_mut(first..first + MAX_LANES) {
@@ -50,8 +51,8 @@ impl HostAggregator {
         }
     }
 
-    /// Lets the streams of a static job begin with chunk `first`, as if all chunks before it were summed. Simulations
-    /// start there to have chunk numbers wrap.
+    /// Lets the streams of a static job begin with chunk `first`, as if all chunks before it were summed.
+    /// Simulations start there to have chunk numbers wrap.
     pub fn start_streams_at(&mut self, number: u16, first: u32) {
         let Some(job) = self.job(number).copied().filter(|_| first != 0) else { return };
         let (lane_slots, owner) = (job.lane_slots(), owner(number, job.epoch));
@@ -132,7 +133,7 @@ impl HostAggregator {
             action
         } else {
             let budget = self.budgets.get_mut(lane).ok_or(Reason::Internal)?;
-            after.flush(action, contribution, budget)
+            after.bounded(action, contribution, budget)
         };
         let (_, payload) = packet.split_at_mut(HEADER_LEN);
         match action {
@@ -165,8 +166,8 @@ impl HostAggregator {
         Ok(applied)
     }
 
-    /// Takes a packet of a job's parent: a result ends the chunk for all workers, the answer to a question is for the
-    /// one that asked.
+    /// Takes a packet of a job's parent: a result ends the chunk for all workers, the answer to a question is
+    /// for the one that asked.
     pub(super) fn take_result(
         &mut self,
         job: &JobEntry,

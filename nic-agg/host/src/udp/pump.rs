@@ -115,8 +115,8 @@ impl Pump {
         }
     }
 
-    /// Sends the answers, and marks those that left. A datagram that the kernel refuses is skipped: its worker asks
-    /// again.
+    /// Sends the answers, and marks those that left. A datagram that the kernel refuses is skipped: its
+    /// worker asks again.
     fn send(&mut self, buffer: &[u8], arrivals: &[Arrival], outgoing: &mut [Outgoing]) {
         // The results for each worker follow one another, and leave as runs.
         outgoing.sort_by_key(|outgoing| outgoing.to);

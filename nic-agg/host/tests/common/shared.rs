@@ -45,15 +45,6 @@ pub fn empty() -> HostAggregator {
     HostAggregator::new(16, 360).unwrap().with_dynamic(SLOTS).unwrap()
 }
 
-/// One of several shards, with a job of two workers.
-pub fn of_shard(shard: u16, shards: u16, hosts: &[SocketAddrV4]) -> HostAggregator {
-    let mut aggregator =
-        HostAggregator::of_shard(shard, shards, 16, 360).unwrap().with_dynamic(SLOTS).unwrap();
-    let new = job(2, hosts);
-    aggregator.install(&NewJob { entry: JobEntry { shards, ..new.entry }, ..new }).unwrap();
-    aggregator
-}
-
 /// A contribution's header, for chunk `seq` in lane 0, in the slot that comes by its number.
 pub fn header(world: u16, rank: u16, seq: u32, elements: u16) -> Header {
     Header {

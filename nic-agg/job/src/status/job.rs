@@ -47,12 +47,14 @@ pub struct JobStatus {
     pub checksum: bool,
     /// The multicast group of results for workers that share an interface.
     pub group: Option<Ipv4Addr>,
-    /// Whether each worker, or each group behind an interface, gets a copy of its own; else all get one together.
+    /// Whether each worker, or each group behind an interface, gets a copy of its own; else all get one
+    /// together.
     pub is_copied: bool,
     /// Frames by reason, without those never counted.
     pub counters: BTreeMap<&'static str, u64>,
     pub drops: Option<DropStatus>,
-    /// Times from a chunk's first contribution to its last, of one chunk in 16; a switch does not measure them.
+    /// Times from a chunk's first contribution to its last, of one chunk in 16; a switch does not measure
+    /// them.
     pub aggregation: Option<Histogram>,
     pub straggler: Option<Straggler>,
     /// The workers by rank; at a root the racks.
@@ -126,25 +128,29 @@ pub struct LateStatus {
     pub late_chunks: u64,
 }
 
-#[derive(Clone, Debug, Serialize)]
-pub struct WorkerStatus {
-    pub rank: u16,
-    pub ip: Ipv4Addr,
-    pub port: u16,
-    /// The MAC address of the worker or of its router; unknown to a host aggregator.
-    pub mac: Option<String>,
-    /// The interface towards the worker; unknown to a host aggregator.
-    pub ifindex: Option<u32>,
-    pub added: u64,
-    /// Of these, the last of their slot.
-    pub last: u64,
+sumac_job::statistics! {
+    /// A worker, or a rack at a root.
+    #[derive(Clone, Debug, Serialize)]
+    pub struct WorkerStatus {
+        pub rank: u16,
+        pub ip: Ipv4Addr,
+        pub port: u16,
+        /// The MAC address of the worker or of its router; unknown to a host aggregator.
+        pub mac: Option<String>,
+        /// The interface towards the worker; unknown to a host aggregator.
+        pub ifindex: Option<u32>,
+        /// None at a switch, which does not measure it.
+        #[serde(flatten)]
+        pub late: Option<LateStatus>,
+    }
+    /// Contributions that were added.
+    added: Counter "sumac_aggregator_worker_contributions",
+    /// Contributions that were the last of their chunk: the others waited for this worker.
+    last: Counter "sumac_aggregator_worker_contributions_last",
     /// Contributions that had been added before.
-    pub duplicates: u64,
+    duplicates: Counter "sumac_aggregator_worker_duplicates",
     /// Results sent again.
-    pub replies: u64,
-    /// None at a switch, which does not measure it.
-    #[serde(flatten)]
-    pub late: Option<LateStatus>,
+    replies: Counter "sumac_aggregator_worker_replies",
 }
 
 /// Times in buckets that double.

@@ -98,7 +98,8 @@ pub struct InterfaceStatus {
 }
 
 impl Status {
-    /// Sets what the control plane knows of the jobs: their names, and the reasons for their numbers of slots.
+    /// Sets what the control plane knows of the jobs: their names, and the reasons for their numbers of
+    /// slots.
     pub fn set_notes(&mut self, mut names: BTreeMap<u16, String>, mut slots_reasons: BTreeMap<u16, String>) {
         for job in &mut self.jobs {
             job.name = names.remove(&job.job);
@@ -106,7 +107,8 @@ impl Status {
         }
     }
 
-    /// Returns whether packets can come in: through an interface, a host aggregator's sockets, or a switch's ports.
+    /// Returns whether packets can come in: through an interface, a host aggregator's sockets, or a switch's
+    /// ports.
     pub fn is_attached(&self) -> bool {
         self.plane != PlaneKind::Ebpf || self.ports.iter().any(|port| port.mode.is_some())
     }

@@ -17,7 +17,8 @@ use super::{
 
 const INDEX: &str = "$COUNTER_INDEX";
 const PACKETS: &str = "$COUNTER_SPEC_PKTS";
-/// The operation that copies a table's counters from the chip to the server, which answers reads from its copy.
+/// The operation that copies a table's counters from the chip to the server, which answers reads from its
+/// copy.
 const SYNC: &str = "Sync";
 
 /// Returns cells of a counter.

@@ -1,7 +1,7 @@
 //! Multicast groups: `$pre.mgid` lists the nodes of a group, and `$pre.node` the ports of a node.
 //!
-//! A node is the replicas of a group that have the same replication id. Its number is made of the group's and of that id, so
-//! that groups have no node in common.
+//! A node is the replicas of a group that have the same replication id. Its number is made of the group's and
+//! of that id, so that groups have no node in common.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! The number of the switch's memory: BFRuntime has none, so an entry of a table holds it.
 //!
-//! The entry has the key of a job that there cannot be, so that no packet meets it. A switch that has lost its tables has lost
-//! the entry as well, and gets another number. The table has place for it: job 0 is none.
+//! The entry has the key of a job that there cannot be, so that no packet meets it. A switch that has lost
+//! its tables has lost the entry as well, and gets another number. The table has place for it: job 0 is none.
 
 use crate::{
     proto::bfrt_proto::{TableEntry, update::Type},

@@ -11,8 +11,8 @@
 //! | [`mark`] | the number of the switch's memory |
 //! | [`status`] | the errors of calls |
 //!
-//! Ports, their speeds and the recirculation are the operator's business, and the program mirrors nothing: no table of ports
-//! or mirror sessions is written.
+//! Ports, their speeds and the recirculation are the operator's business, and the program mirrors nothing: no
+//! table of ports or mirror sessions is written.
 
 mod counters;
 mod entry;
@@ -51,7 +51,8 @@ use crate::{
 /// The TCP port on which bf_switchd serves BFRuntime by default.
 pub const DEFAULT_PORT: u16 = 50052;
 
-/// A Tofino switch whose program this process is bound to. It connects when it is used, and again after the switch was gone.
+/// A Tofino switch whose program this process is bound to. It connects when it is used, and again after the
+/// switch was gone.
 pub struct BfRuntime {
     options: Options,
     session: Mutex<Option<Session>>,

@@ -105,8 +105,8 @@ impl Session {
             (session, config) = Session::subscribed(options).await?;
             if !pipeline.is_on(&config) {
                 return Err(session.away(
-                    "it lists other files of the program than those that it has just loaded; start its bf_switchd \
-                     with the program, and leave --pipeline out"
+                    "it lists other files of the program than those that it has just loaded; start its \
+                    bf_switchd with the program, and leave --pipeline out"
                         .into(),
                 ));
             }
@@ -284,7 +284,8 @@ impl Session {
         Ok(schema)
     }
 
-    /// Applies updates in their order, and reports the first that the switch refuses; those behind it may be applied.
+    /// Applies updates in their order, and reports the first that the switch refuses; those behind it may be
+    /// applied.
     pub async fn write(&mut self, updates: Vec<Update>) -> Result<(), WriteError> {
         let mut done = 0;
         let mut updates = updates.into_iter();
@@ -344,7 +345,8 @@ impl Session {
         }
     }
 
-    /// The error of a call that failed as a whole. The next call is made on another connection if this one is broken.
+    /// The error of a call that failed as a whole. The next call is made on another connection if this one is
+    /// broken.
     fn failed(&self, doing: &str, status: &Status) -> SwitchError {
         let what = status::text(status);
         match status.code() {
@@ -367,8 +369,8 @@ impl Session {
     }
 }
 
-/// Reads the subscription until the server ends it, or sends that a program is loaded: tables are then empty, and have other
-/// numbers.
+/// Reads the subscription until the server ends it, or sends that a program is loaded: tables are then empty,
+/// and have other numbers.
 async fn watch(mut messages: Streaming<StreamMessageResponse>, ended: Arc<AtomicBool>) {
     while let Ok(Some(message)) = messages.message().await {
         if let Some(stream_message_response::Update::SetForwardingPipelineConfigResponse(_)) = message.update

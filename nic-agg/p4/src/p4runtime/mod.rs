@@ -1,4 +1,5 @@
-//! A switch behind a P4Runtime server (p4lang/p4runtime), as `simple_switch_grpc` of the behavioural model has one.
+//! A switch behind a P4Runtime server (p4lang/p4runtime), as `simple_switch_grpc` of the behavioural model
+//! has one.
 
 mod message;
 mod program;
@@ -41,11 +42,12 @@ pub struct P4Runtime {
 }
 
 impl P4Runtime {
-    /// Becomes the primary of a switch, and loads the program unless it runs already. It is done again whenever the server
-    /// comes back. Not to be called by a task of `runtime`.
+    /// Becomes the primary of a switch, and loads the program unless it runs already. It is done again
+    /// whenever the server comes back. Not to be called by a task of `runtime`.
     ///
     /// # Errors
-    /// When none of that is done within `timeout`, where the time for loading does not count: that has a limit of its own.
+    /// When none of that is done within `timeout`, where the time for loading does not count: that has a
+    /// limit of its own.
     pub fn start(
         runtime: &Handle,
         server: Server,

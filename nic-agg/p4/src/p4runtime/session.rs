@@ -1,4 +1,5 @@
-//! The session with a P4Runtime server: connection, arbitration, the program; again whenever the server comes back.
+//! The session with a P4Runtime server: connection, arbitration, the program; again whenever the server comes
+//! back.
 
 use std::{error::Error, time::Duration};
 
@@ -33,8 +34,8 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// A load of the program may take long: it is compiled on the way to some targets.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
-/// Between two calls that find out whether the server still answers. HTTP/2 pings would not do: gRPC's C++ servers end
-/// connections on which they come often.
+/// Between two calls that find out whether the server still answers. HTTP/2 pings would not do: gRPC's C++
+/// servers end connections on which they come often.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// The largest answer: all entries of a table.
 const LONGEST_ANSWER: usize = 64 << 20;
@@ -106,7 +107,8 @@ pub async fn keep(server: Server, program: Program, state: watch::Sender<State>)
 
 enum Never {}
 
-/// Runs a session until it ends, which is an error. Increases `session` when this control plane becomes the primary.
+/// Runs a session until it ends, which is an error. Increases `session` when this control plane becomes the
+/// primary.
 async fn run(
     server: &Server,
     program: &Program,

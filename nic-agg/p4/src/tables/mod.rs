@@ -1,4 +1,5 @@
-//! The entries of a job, by the control blocks of the program (p4/common), and a job reconstructed from its entries.
+//! The entries of a job, by the control blocks of the program (p4/common), and a job reconstructed from its
+//! entries.
 //!
 //! | module | control block |
 //! | --- | --- |

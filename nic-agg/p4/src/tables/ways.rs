@@ -1,4 +1,5 @@
-//! `ways.p4` and `egress.p4`: the port towards each worker and parent of a job, and the addresses of packets to it.
+//! `ways.p4` and `egress.p4`: the port towards each worker and parent of a job, and the addresses of packets
+//! to it.
 
 use sumac_agg_job::NewJob;
 use sumac_wire::tables::WorkerEntry;

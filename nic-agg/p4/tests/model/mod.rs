@@ -30,8 +30,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const THRIFT_PORT: u16 = 9090;
 const P4RUNTIME_PORT: u16 = 9559;
 
-/// Runs `test` with the compiled program in a thread with a network namespace, which ends with it. Says why the test is skipped where the
-/// model, the program or the privilege is missing.
+/// Runs `test` with the compiled program in a thread with a network namespace, which ends with it. Says why
+/// the test is skipped where the model, the program or the privilege is missing.
 pub fn with_program(name: &'static str, test: fn(&Program)) {
     static PROGRAM: OnceLock<Result<Program, String>> = OnceLock::new();
     let program = match PROGRAM.get_or_init(Program::compiled) {

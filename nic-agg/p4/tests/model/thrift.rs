@@ -1,4 +1,5 @@
-//! Reads registers and counters of the behavioural model over its Thrift port: the binary protocol, as far as these calls need it.
+//! Reads registers and counters of the behavioural model over its Thrift port: the binary protocol, as far as
+//! these calls need it.
 
 use std::{
     collections::BTreeMap,
@@ -76,7 +77,8 @@ impl Thrift {
         self.request(method, name, words, None)
     }
 
-    /// Calls a method: with the context, of which the model has one, the name, and words of 32 and of 64 bits.
+    /// Calls a method: with the context, of which the model has one, the name, and words of 32 and of 64
+    /// bits.
     fn request(&mut self, method: &str, name: &str, words: &[u32], long: Option<[u32; 2]>) -> Value {
         let method = format!("standard:{method}");
         let mut bytes = (VERSION | CALL).to_be_bytes().to_vec();

@@ -23,7 +23,8 @@ fn row(entry: &Entry) -> Row {
     }
 }
 
-/// Returns the entries of a played switch, without fields that match anything, priorities, and the number of its memory.
+/// Returns the entries of a played switch, without fields that match anything, priorities, and the number of
+/// its memory.
 fn rows(played: &PlayedSwitch) -> BTreeMap<&'static str, Vec<Row>> {
     let of = |table: &'static str| {
         let mut rows = played.rows(table);
@@ -46,8 +47,8 @@ pub fn control(address: SocketAddr) -> SwitchPlane<BfRuntime> {
     SwitchPlane::start(BfRuntime::connect(options).unwrap(), wiring()).unwrap()
 }
 
-/// On a played server of BFRuntime, which is no switch: the entries are those of the switch in memory, after restarts of both sides
-/// as well.
+/// On a played server of BFRuntime, which is no switch: the entries are those of the switch in memory, after
+/// restarts of both sides as well.
 #[test]
 fn jobs_on_a_played_server_of_bfruntime() {
     let played = PlayedSwitch::with_program("sumac", PROGRAM).unwrap();

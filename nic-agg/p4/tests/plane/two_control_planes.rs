@@ -6,7 +6,8 @@ use sumac_played_switch::{PROGRAM, PlayedServer, PlayedSwitch};
 
 use super::*;
 
-/// The first control plane is primary, then the second, and then the first again: its jobs are gone, and have no slots any more.
+/// The first control plane is primary, then the second, and then the first again: its jobs are gone, and have
+/// no slots any more.
 #[test]
 fn jobs_that_another_control_plane_has_removed_are_lost() {
     let (memory, first) = plane();

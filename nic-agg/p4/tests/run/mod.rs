@@ -82,7 +82,8 @@ impl<'a> Run<'a> {
         self.model.thrift.fill_register(self.program.name("stamps"), slots, unused);
     }
 
-    /// Makes it so that not all blocks of this worker's contributions are written yet, once all packets sent have ended.
+    /// Makes it so that not all blocks of this worker's contributions are written yet, once all packets sent
+    /// have ended.
     pub fn leave_unwritten(&mut self, rank: u32) {
         let name = self.program.name("unwritten_senders");
         let deadline = Instant::now() + LIMIT;
@@ -108,7 +109,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Sends a frame, and a marker behind it, which shows that all before it has gone through the ingress. Returns the difference.
+    /// Sends a frame, and a marker behind it, which shows that all before it has gone through the ingress.
+    /// Returns the difference.
     fn step(&mut self, step: &Step) -> Result<(), String> {
         let job = self.job_of(step).cloned();
         let mut awaited = expected(step, job.as_ref());
@@ -147,7 +149,8 @@ impl<'a> Run<'a> {
         self.compare_slot(step, job.as_ref())
     }
 
-    /// Compares the registers of the slot that a packet names. Passes that let nothing leave may still be on their way.
+    /// Compares the registers of the slot that a packet names. Passes that let nothing leave may still be on
+    /// their way.
     fn compare_slot(&mut self, step: &Step, job: Option<&Job>) -> Result<(), String> {
         let mut registers = Registers { thrift: &mut self.model.thrift, program: self.program };
         let deadline = Instant::now() + LIMIT / 10;
@@ -225,7 +228,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Returns what writes the jobs of a setup into the switch's tables, as `serve` does it, and the way of markers.
+/// Returns what writes the jobs of a setup into the switch's tables, as `serve` does it, and the way of
+/// markers.
 fn updates(setup: &Setup) -> Vec<Update> {
     let hosts = |hosts: &[Host]| hosts.iter().map(|host| host.entry(0)).collect();
     let installed = |job: &Job| NewJob {
@@ -251,7 +255,8 @@ fn different<T: PartialEq + Debug>(slot: T, expected: &T) -> Option<String> {
 /// Returns the command that shows a difference again.
 fn replay(seed: u64, steps: usize) -> String {
     format!(
-        "again: SUMAC_VECTORS_SEED={seed} SUMAC_VECTORS_STEPS={steps} cargo test -p sumac-agg-p4 --test vectors random_packets"
+        "again: SUMAC_VECTORS_SEED={seed} SUMAC_VECTORS_STEPS={steps} cargo test -p sumac-agg-p4 --test \
+        vectors random_packets"
     )
 }
 
@@ -276,6 +281,7 @@ fn described(step: &Step) -> String {
     };
     let Step { interface, frame, reason, slot, shared, .. } = step;
     format!(
-        "{reason}, packet on interface {interface}: {header}\nslot: {slot:?}\nshared: {shared:?}\nframe: {frame:02x?}"
+        "{reason}, packet on interface {interface}: {header}\nslot: {slot:?}\nshared: {shared:?}\nframe: \
+        {frame:02x?}"
     )
 }

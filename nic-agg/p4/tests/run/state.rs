@@ -21,7 +21,8 @@ pub struct Registers<'a> {
 }
 
 impl Registers<'_> {
-    /// Returns a static job's slot after a packet. What the program does not keep, or keeps nothing of yet, is as expected.
+    /// Returns a static job's slot after a packet. What the program does not keep, or keeps nothing of yet,
+    /// is as expected.
     pub fn slot(&mut self, job: &Job, expected: &Transition) -> Slot {
         let Transition { index, before, after } = expected;
         let versions = [0, 1].map(|number| {
@@ -69,7 +70,8 @@ impl Registers<'_> {
         }
     }
 
-    /// Returns the chunk that the lane's next completed slot takes; the program keeps the one that was drawn last.
+    /// Returns the chunk that the lane's next completed slot takes; the program keeps the one that was drawn
+    /// last.
     fn lane_next(&mut self, job: &Job, index: u32) -> u32 {
         let lane = (index - job.slot_base) >> job.lane_slots_log2;
         match self.pair("lanes_next", u32::from(job.job) * LANES + lane) {
@@ -110,7 +112,8 @@ impl Registers<'_> {
         }
     }
 
-    /// Returns the values of a static version: blocks of [`BLOCK_ELEMENTS`] in cells of their own, and the rest of the chunk.
+    /// Returns the values of a static version: blocks of [`BLOCK_ELEMENTS`] in cells of their own, and the
+    /// rest of the chunk.
     fn chunk(&mut self, place: u32, elements: u32, expected: &[i32]) -> Vec<i32> {
         let (sizes, block) = (Sizes::default(), BLOCK_ELEMENTS as u32);
         let firsts = (0..elements).step_by(BLOCK_ELEMENTS);
@@ -121,11 +124,12 @@ impl Registers<'_> {
         blocks.collect::<Vec<_>>().concat()
     }
 
-    /// Returns the values of a block. They are where the headers of their number's binary digits are summed: 32 elements in 16 pairs,
-    /// 16 in 8, and so on, the first half of each header in the first words; the last pair has two headers.
+    /// Returns the values of a block. They are where the headers of their number's binary digits are summed:
+    /// 32 elements in 16 pairs, 16 in 8, and so on, the first half of each header in the first words; the
+    /// last pair has two headers.
     ///
-    /// Thrift has signed numbers of 64 bits: of a pair with a negative first word it shows the largest number, and the two words are
-    /// taken for those expected.
+    /// Thrift has signed numbers of 64 bits: of a pair with a negative first word it shows the largest
+    /// number, and the two words are taken for those expected.
     fn block(&mut self, cell: u32, elements: u32, expected: &[i32]) -> Vec<i32> {
         let mut values: Vec<Option<i32>> = Vec::new();
         let mut first = 0;

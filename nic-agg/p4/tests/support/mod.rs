@@ -1,4 +1,5 @@
-//! The behavioural model as a switch: `simple_switch_grpc` with the program that `tools/p4/build.py --model` has compiled.
+//! The behavioural model as a switch: `simple_switch_grpc` with the program that `tools/p4/build.py --model`
+//! has compiled.
 
 pub mod memory;
 

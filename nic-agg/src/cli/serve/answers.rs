@@ -53,18 +53,22 @@ pub fn about_plane<P: AggregatorPlane>(
         }
         Question::SlotsReasons => json(&plane.slots_reasons().all()),
         Question::JobNames => json(&names(&deciding)),
+        Question::Ping => Ok(String::new()),
         Question::Control { .. } => Err("its control plane tells that, by its TCP port".into()),
     }
 }
 
-/// Returns the function that answers about a control plane.
-pub fn about_control(monitor: Monitor) -> impl Fn(Question) -> Answer + Send {
-    move |question| {
-        let Question::Control { json: is_json } = question else {
-            return Err("the aggregator tells that, and not its control plane".into());
-        };
-        let overview = monitor.overview().ok_or("it is being started; ask again")?;
-        if is_json { Ok(json(&overview)? + "\n") } else { Ok(control_status::text(&overview)) }
+/// Returns the function that answers about a control plane. `monitor`: none of a rack's.
+pub fn about_control(monitor: Option<Monitor>) -> impl Fn(Question) -> Answer + Send {
+    move |question| match question {
+        Question::Ping => Ok(String::new()),
+        Question::Control { json: is_json } => {
+            let monitor =
+                monitor.as_ref().ok_or("a rack's control plane decides nothing: ask at its root")?;
+            let overview = monitor.overview().ok_or("it is being started; ask again")?;
+            if is_json { Ok(json(&overview)? + "\n") } else { Ok(control_status::text(&overview)) }
+        }
+        _ => Err("the aggregator tells that, and not its control plane".into()),
     }
 }
 

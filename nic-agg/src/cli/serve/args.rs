@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use sumac_control::HostPort;
+use sumac_control::{HostPort, server::DataNetwork};
 use sumac_loader::DEFAULT_PIN_ROOT;
 
 use super::switch::SwitchArgs;
@@ -34,13 +34,14 @@ Examples:
   sumac-agg serve --metrics 127.0.0.1:9403
         answers Prometheus at http://127.0.0.1:9403/metrics; `sumac-agg metrics` lists the metrics
 
-SIGTERM and SIGINT end it: its static jobs fail on all workers by name, and nothing of them stays. Dynamic ones go on by
-their parameter hosts; started again at the same address, it takes them up. After kill -9 it takes up all jobs.";
+SIGTERM and SIGINT end it: its static jobs fail on all workers by name, and nothing of them stays. Dynamic
+ones go on by their parameter hosts; started again at the same address, it takes them up. After kill -9 it
+takes up all jobs.";
 
 /// Let remote daemons open jobs on this aggregator
 ///
-/// Workers join a job by name, inside TLS 1.3, with the join token that `sumac-agg token` prints. A job starts when all of
-/// its workers have joined, and fails on all of them when one stops answering.
+/// Workers join a job by name, inside TLS 1.3, with the join token that `sumac-agg token` prints. A job
+/// starts when all of its workers have joined, and fails on all of them when one stops answering.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -74,22 +75,27 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "parent")]
     pub(super) rack_name: Option<String>,
 
-    /// The secret of the aggregators of racks, and of parameter hosts; without it the one that `sumac-agg token --racks`
-    /// made, and without that there are none. With --parent: the token that it printed at the aggregator above
+    /// The secret of the aggregators of racks, and of parameter hosts; without it the one that `sumac-agg
+    /// token --racks` made, and without that there are none. With --parent: the token that it printed at the
+    /// aggregator above
     ///
-    /// Let it be another than the jobs': a rack is given the tokens of its jobs, and no worker shall pass for one.
+    /// Let it be another than the jobs': a rack is given the tokens of its jobs, and no worker shall pass for
+    /// one.
     #[arg(long, value_name = "FILE")]
     pub(super) rack_secret_file: Option<PathBuf>,
 
-    /// The authorities that sign the certificate of the aggregator above, PEM, in place of its token's fingerprint
+    /// The authorities that sign the certificate of the aggregator above, PEM, in place of its token's
+    /// fingerprint
     #[arg(long, value_name = "FILE", requires = "parent")]
     pub(super) tls_ca: Option<PathBuf>,
 
-    /// Let each slot take the chunks that its number says, even when it is late; a rack does as the one above does
+    /// Let each slot take the chunks that its number says, even when it is late; a rack does as the one above
+    /// does
     #[arg(long)]
     pub(super) no_reassignment: bool,
 
-    /// Seconds in which a dead worker of a dynamic job may be replaced, by one that joins with its rank, before the job fails
+    /// Seconds in which a dead worker of a dynamic job may be replaced, by one that joins with its rank,
+    /// before the job fails
     #[arg(long, value_name = "SECONDS", default_value_t = 0, conflicts_with = "parent")]
     pub(super) rejoin_grace: u64,
 
@@ -101,6 +107,13 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT", default_value_t = 50, conflicts_with = "parent")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(super) share: u64,
+
+    /// Network of hosts whose packets have another address than their control connection, such as
+    /// 10.1.0.0/16, because that comes from a management network; may be given several times
+    ///
+    /// Else packets for a worker or parameter host are sent to the source of its control connection alone.
+    #[arg(long, value_name = "NETWORK", conflicts_with = "parent")]
+    pub(super) data_network: Vec<DataNetwork>,
 
     /// Address at which Prometheus scrapes metrics; without it there are none
     #[arg(long, value_name = "IP:PORT")]
@@ -118,13 +131,13 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub(super) slots: Option<u32>,
 
-    /// Slots of each shard that dynamic jobs share by hashing, 0 for none (--plane host; else `sumac-agg attach
-    /// --dynamic-slots`)
+    /// Slots of each shard that dynamic jobs share by hashing, 0 for none (--plane host; else `sumac-agg
+    /// attach --dynamic-slots`)
     #[arg(long, value_name = "N")]
     pub(super) dynamic_slots: Option<u32>,
 
-    /// Milliseconds after which a dynamic job that sends nothing loses its slots (--plane host; else `sumac-agg attach
-    /// --slot-timeout`)
+    /// Milliseconds after which a dynamic job that sends nothing loses its slots (--plane host; else
+    /// `sumac-agg attach --slot-timeout`)
     #[arg(long, value_name = "MS")]
     pub(super) slot_timeout: Option<u32>,
 
@@ -136,7 +149,8 @@ pub struct Args {
     #[arg(long, value_name = "PORT")]
     pub(super) base_port: Option<u16>,
 
-    /// Shards, each a thread with a pool and a port of its own (--plane host; else `sumac-agg attach --shards`)
+    /// Shards, each a thread with a pool and a port of its own (--plane host; else `sumac-agg attach
+    /// --shards`)
     #[arg(long, value_name = "N")]
     pub(super) shards: Option<u16>,
 

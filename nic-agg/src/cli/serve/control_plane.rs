@@ -54,13 +54,14 @@ pub async fn serve_on<P: DataPlane>(
             announce(listening.address(), &info, plane);
             let monitor = listening.monitor();
             let monitor = deciding.get_or_init(|| monitor).clone();
-            answer_questions(&local::control_name(listening.address().port()), about_control(monitor));
+            answer_questions(&local::control_name(listening.address().port()), about_control(Some(monitor)));
             listening.serve(stop).await?;
         }
         Role::Rack { parent, name, identity } => {
             tracing::info!(parent = %parent.address, name, "a rack's aggregator, below another");
             let server = RackServer::on(listener, plane.clone(), identity, parent, name);
             announce(server.address(), &info, plane);
+            answer_questions(&local::control_name(server.address().port()), about_control(None));
             server.serve(stop).await?;
         }
     }

@@ -23,8 +23,8 @@ impl Args {
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => {
                 bail!(
-                    "{option} is for --plane host; the eBPF aggregator is made by `sumac-agg attach`, and a switch's program is \
-                     described in [program] of --switch"
+                    "{option} is for --plane host; the eBPF aggregator is made by `sumac-agg attach`, and a \
+                    switch's program is described in [program] of --switch"
                 )
             }
             None => Ok(()),

@@ -88,12 +88,14 @@ impl Args {
     ) -> anyhow::Result<()> {
         self.refuse_host_options()?;
         let runtime = self.confined_runtime(&[])?;
-        // Before the switch, which this process takes from another control plane: a second one started by mistake ends here.
+        // Before the switch, which this process takes from another control plane: a second one started by
+        // mistake ends here.
         let listener = runtime.block_on(Listener::bind(self.listen))?;
         let port = switch.base_port();
         let questions = local::bind(&local::switch_name(port)).with_context(|| {
             format!(
-                "another `sumac-agg serve` in this network namespace has a switch whose base_port is {port}: stop that one first"
+                "another `sumac-agg serve` in this network namespace has a switch whose base_port is {port}: \
+                stop that one first"
             )
         })?;
         notify(NotifyState::ExtendTimeoutUsec(SWITCH_START.as_micros() as u32));
@@ -104,7 +106,8 @@ impl Args {
         runtime.block_on(async { serve_on(listener, stop_signal()?, plane, role, deciding).await })
     }
 
-    /// Drops privileges except these capabilities, and starts the control plane's threads, which have no more.
+    /// Drops privileges except these capabilities, and starts the control plane's threads, which have no
+    /// more.
     fn confined_runtime(&self, keep: &[Capability]) -> anyhow::Result<tokio::runtime::Runtime> {
         // The port of `--listen` may be below 1024.
         let keep = [keep, &[Capability::CAP_NET_BIND_SERVICE]].concat();

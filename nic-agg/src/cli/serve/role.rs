@@ -26,10 +26,11 @@ impl Args {
     pub(super) fn role(&self) -> anyhow::Result<Role> {
         let racks = self.rack_secret_file.as_deref().map(Credential::from_file).transpose()?;
         if let Some(parent) = &self.parent {
-            let address = parent.resolve()?;
+            let addresses = parent.resolve_control()?;
+            let (&address, others) = addresses.split_first().context("--parent has no address")?;
             let credential = racks.context(
-                "the aggregator above lets no stranger in: give --rack-secret-file FILE with what `sumac-agg token --racks` \
-                 prints there",
+                "the aggregator above lets no stranger in: give --rack-secret-file FILE with what `sumac-agg \
+                token --racks` prints there",
             )?;
             if self.plane == Plane::None {
                 bail!("a rack without an aggregator adds nothing: let its workers join at the one above");
@@ -40,13 +41,13 @@ impl Args {
                 (Some(authorities), _) => Trust::from_file(authorities, own)?,
                 (None, Some(fingerprint)) => Trust::Pinned(fingerprint),
                 (None, None) => bail!(
-                    "--rack-secret-file holds a secret without a fingerprint: give what `sumac-agg token --racks` prints at \
-                     the aggregator above, or --tls-ca FILE"
+                    "--rack-secret-file holds a secret without a fingerprint: give what `sumac-agg token \
+                    --racks` prints at the aggregator above, or --tls-ca FILE"
                 ),
             };
             let name = self.name_towards(address)?;
             return Ok(Role::Rack {
-                parent: Endpoint { address, trust, secret: credential.secret },
+                parent: Endpoint { address, others: others.to_vec(), trust, secret: credential.secret },
                 name,
                 identity,
             });
@@ -57,8 +58,8 @@ impl Args {
         };
         if self.plane == Plane::None && racks.is_none() {
             tracing::warn!(
-                "only direct jobs will run: there is no aggregator, and no parameter host can enter without the racks' secret; \
-                 `sumac-agg token --racks` makes it"
+                "only direct jobs will run: there is no aggregator, and no parameter host can enter without \
+                the racks' secret; `sumac-agg token --racks` makes it"
             );
         }
         Ok(Role::Root(ServerOptions {
@@ -71,6 +72,7 @@ impl Args {
                 longest_wait: Duration::from_secs(self.longest_wait),
                 share_percent: self.share,
             },
+            data_networks: self.data_network.clone(),
         }))
     }
 
@@ -162,9 +164,13 @@ mod tests {
             &["--rack-name", "a"][..],
             &["--parent", "127.0.0.1:1", "--job-secret", "a=b"],
             &["--parent", "127.0.0.1:1", "--secret-file", "a"],
+            &["--parent", "127.0.0.1:1", "--data-network", "10.1.0.0/16"],
+            &["--data-network", "10.1.0.1/16"],
         ] {
             assert!(Line::try_parse_from([&["serve"], line].concat()).is_err(), "{line:?}");
         }
+        let networks = args(&["--data-network", "10.1.0.0/16", "--data-network", "10.2.0.0/16"]).data_network;
+        assert_eq!(networks.len(), 2);
         for option in
             ["--slots", "--dynamic-slots", "--slot-timeout", "--elements", "--base-port", "--shards"]
         {

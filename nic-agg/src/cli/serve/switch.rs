@@ -32,7 +32,8 @@ pub struct SwitchArgs {
     #[arg(long, value_name = "FILE")]
     switch: Option<PathBuf>,
 
-    /// The compiled program: the JSON of p4c-bm2-ss, or bf_switchd's configuration, whose program may be loaded already
+    /// The compiled program: the JSON of p4c-bm2-ss, or bf_switchd's configuration, whose program may be
+    /// loaded already
     #[arg(long, value_name = "FILE")]
     pipeline: Option<PathBuf>,
 
@@ -44,12 +45,13 @@ pub struct SwitchArgs {
     #[arg(long, value_name = "N")]
     device_id: Option<u32>,
 
-    /// The largest number is the primary control plane of a switch [default: the time, so that the latest is] (--plane
-    /// p4runtime)
+    /// The largest number is the primary control plane of a switch [default: the time, so that the latest is]
+    /// (--plane p4runtime)
     #[arg(long, value_name = "N")]
     election_id: Option<u64>,
 
-    /// The name under which the switch runs the program [default: that of --pipeline, or the only one there] (--plane bfrt)
+    /// The name under which the switch runs the program [default: that of --pipeline, or the only one there]
+    /// (--plane bfrt)
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
 }
@@ -95,7 +97,8 @@ impl SwitchArgs {
         refuse(&[("--program", self.program.is_some())], "--plane bfrt")?;
         let (Some(pipeline), Some(p4info)) = (&self.pipeline, &self.p4info) else {
             bail!(
-                "--plane p4runtime needs --pipeline FILE and --p4info FILE: what p4c-bm2-ss has made of p4/bmv2/sumac.p4 (make p4)"
+                "--plane p4runtime needs --pipeline FILE and --p4info FILE: what p4c-bm2-ss has made of \
+                p4/bmv2/sumac.p4 (make p4)"
             );
         };
         let (mut wiring, program) = (self.wiring()?, Program::read(pipeline, p4info)?);

@@ -82,9 +82,12 @@ class Libraries(unittest.TestCase):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [sys.executable, HERE / "gloo.py", "--world", "2", "--master", "127.0.0.1", "--port", str(port)]
+        command = [sys.executable, HERE / "gloo.py", "--world", "2", "--master", "127.0.0.1", "--port",
+                   str(port)]
         command += ["--interface", "lo", "--elements", "5000", "--iterations", "2", "--rank"]
-        ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
+        ranks = [
+            subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)
+        ]
         for rank, process in enumerate(ranks):
             output, _ = process.communicate(timeout=120)
             self.assertEqual(process.returncode, 0)
@@ -96,9 +99,13 @@ class Libraries(unittest.TestCase):
         "no Open MPI; apt-get install openmpi-bin python3-mpi4py",
     )
     def test_open_mpi(self) -> None:
-        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--np", "2", sys.executable, HERE / "mpi.py"]
+        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--np", "2", sys.executable,
+                   HERE / "mpi.py"]
         done = subprocess.run(
-            [*command, "--elements", "5000", "--iterations", "2"], stdout=subprocess.PIPE, text=True, timeout=120
+            [*command, "--elements", "5000", "--iterations", "2"],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=120,
         )
         self.assertEqual(done.returncode, 0)
         results = [json.loads(line) for line in done.stdout.splitlines()]

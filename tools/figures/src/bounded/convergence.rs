@@ -21,8 +21,9 @@ Examples:
   sumac-figures convergence --data digits
   sumac-figures convergence --data breast-cancer --epochs 10 --bounds 0,0.1
 
-For each bound p two trainings: cables that lose the part p of all data packets, and cables that lose 4 p, at most half, of those
-without the mark of importance. Chunks have it from the median magnitude of their tensor on, most of them here.
+For each bound p two trainings: cables that lose the part p of all data packets, and cables that lose 4 p,
+at most half, of those without the mark of importance. Chunks have it from the median magnitude of their
+tensor on, most of them here.
 Exit codes: 0 trained, 1 failed, 2 wrong usage, 130 interrupted.";
 
 /// Words of a packet: a hundredth of a block of the small networks is a packet at least.

@@ -251,7 +251,8 @@ impl fmt::Display for Report {
             let straggler = format!("{straggler:?}").to_lowercase();
             writeln!(
                 f,
-                "| {loss} | {straggler} | {contender} | {median:.1} ms | {p99:.1} ms | {max:.1} ms | {ratios} | {:.2} % |",
+                "| {loss} | {straggler} | {contender} | {median:.1} ms | {p99:.1} ms | {max:.1} ms | \
+                {ratios} | {:.2} % |",
                 spent * 100.0
             )?;
         }

@@ -18,8 +18,8 @@ Examples:
   sumac-figures compare --workers 4 --elements 2500000 --rate 100mbit --loss 0.1% --json
   sumac-figures compare --workers 4 --tcp-offloads all
 
-Gloo needs Debian's python3-torch, Open MPI openmpi-bin and python3-mpi4py; `tools/setup.sh --compare` installs them.
-A library that is not installed is named and left out.
+Gloo needs Debian's python3-torch, Open MPI openmpi-bin and python3-mpi4py; `tools/setup.sh --compare`
+installs them. A library that is not installed is named and left out.
 Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 130 interrupted.";
 
 #[derive(Debug, Args)]

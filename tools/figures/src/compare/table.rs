@@ -18,9 +18,10 @@ const HEAD: [&str; 11] = [
     "path",
 ];
 
-const LEGEND: &str = "from the first worker's start to the last one's sum. CPU seconds are of one allreduce: user and
-system of the other libraries' ranks and of Sumac's daemons and aggregator; machine of all CPUs, whose interrupts run
-XDP programs, veths and cables.";
+const LEGEND: &str =
+    "from the first worker's start to the last one's sum. CPU seconds are of one allreduce: user and
+system of the other libraries' ranks and of Sumac's daemons and aggregator; machine of all CPUs, whose
+interrupts run XDP programs, veths and cables.";
 
 /// Columns from here to before the last one are numbers.
 const FIRST_NUMBER: usize = 1;

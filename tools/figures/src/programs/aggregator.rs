@@ -1,8 +1,9 @@
 //! Nanoseconds per frame of the aggregator's program, by the kernel's test run on replayed jobs.
 //!
-//! A test run repeats one frame, and a slot accepts each contribution once. So a second program, built from the same
-//! source, rewrites each repetition into the next contribution of a job before it aggregates; the cost of that is measured
-//! by itself and subtracted. A dynamic job's replay includes the parameter host's results, one for each chunk.
+//! A test run repeats one frame, and a slot accepts each contribution once. So a second program, built from
+//! the same source, rewrites each repetition into the next contribution of a job before it aggregates; the
+//! cost of that is measured by itself and subtracted. A dynamic job's replay includes the parameter host's
+//! results, one for each chunk.
 
 use std::{net::Ipv4Addr, process::ExitCode};
 

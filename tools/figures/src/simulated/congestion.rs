@@ -57,8 +57,9 @@ pub fn figure15(effort: Effort) -> Result<Figure, SetupError> {
         figure: "fig15",
         title: "a job with half of its slots, with and without congestion control",
         lab: format!(
-            "One job of {WORKERS} workers and a parameter host, 10 Gbit/s, queues of 256 frames that mark above 64, {} of {NEED} slots; a step \
-             is {} chunks and a pause of half the time that these take alone. Without congestion control the window is always 256.",
+            "One job of {WORKERS} workers and a parameter host, 10 Gbit/s, queues of 256 frames that mark \
+            above 64, {} of {NEED} slots; a step is {} chunks and a pause of half the time that these take \
+            alone. Without congestion control the window is always 256.",
             NEED / 2,
             TENSORS * CHUNKS
         ),

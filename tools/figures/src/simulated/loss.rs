@@ -61,9 +61,11 @@ pub fn figure10(effort: Effort) -> Result<Figure, SetupError> {
         figure: "fig10",
         title: "throughput against the loss of one worker's packets",
         lab: format!(
-            "One job of {WORKERS} workers, tensors of 4 MB without a pause, 10 Gbit/s; one worker loses a part of its packets in \
-             each direction; no congestion control (as in the paper). A \
-             round trip to the aggregator takes 23 us. Dynamic: 64 chunks in flight, slots enough. Static: 32 slots, and beside it SwitchML's: a timer of 1 ms and no other sign of loss, and slots that keep to their own chunks."
+            "One job of {WORKERS} workers, tensors of 4 MB without a pause, 10 Gbit/s; one worker loses a \
+            part of its packets in each direction; no congestion control (as in the paper). A round trip to \
+            the aggregator takes 23 us. Dynamic: 64 chunks in flight, slots enough. Static: 32 slots, and \
+            beside it SwitchML's: a timer of 1 ms and no other sign of loss, and slots that keep to their \
+            own chunks."
         ),
         columns: vec![
             "loss_percent",

@@ -81,10 +81,11 @@ pub fn figure14(effort: Effort) -> Result<Figure, SetupError> {
         figure: "fig14",
         title: "throughput of each of many jobs that always send",
         lab: format!(
-            "Jobs of {WORKERS} workers and a parameter host each, one aggregator with {NEED} static slots for each job (what the static mode needs for \
-             its peak, 100 %), or {SLOTS} dynamic ones in the same memory, 10 Gbit/s; tensors without a pause. Collisions: of all \
-             contributions, in a warm-up and in the time after it, which is as long and is measured. The last columns are the hashed mode with {NEED} slots for \
-             each job, in half the memory, and places for {POSITIONS} chunks."
+            "Jobs of {WORKERS} workers and a parameter host each, one aggregator with {NEED} static slots \
+            for each job (what the static mode needs for its peak, 100 %), or {SLOTS} dynamic ones in the \
+            same memory, 10 Gbit/s; tensors without a pause. Collisions: of all contributions, in a warm-up \
+            and in the time after it, which is as long and is measured. The last columns are the hashed mode \
+            with {NEED} slots for each job, in half the memory, and places for {POSITIONS} chunks."
         ),
         columns: vec![
             "jobs",

@@ -113,9 +113,10 @@ pub fn figure16(effort: Effort) -> Result<Figure, SetupError> {
         figure: "fig16",
         title: "a job beside a TCP-like flow, and beside another job, on one worker's cable",
         lab: format!(
-            "One job of {WORKERS} workers and a parameter host, slots enough, 10 Gbit/s; one worker's cable to the aggregator, with a queue of \
-             256 frames that marks above 64, carries a greedy flow as well (a model of NewReno with ECN, one segment a packet, no SACK). The \
-             flow begins at 0, the job {} ms later.",
+            "One job of {WORKERS} workers and a parameter host, slots enough, 10 Gbit/s; one worker's cable \
+            to the aggregator, with a queue of 256 frames that marks above 64, carries a greedy flow as well \
+            (a model of NewReno with ECN, one segment a packet, no SACK). The flow begins at 0, the job {} \
+            ms later.",
             BEGIN / MILLI
         ),
         columns: vec!["case", "job_gbps", "neighbour_gbps", "of_the_cable_percent", "job_share_percent"],

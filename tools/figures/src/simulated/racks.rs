@@ -63,9 +63,9 @@ pub fn traffic(effort: Effort) -> Result<Figure, SetupError> {
         figure: "traffic",
         title: "packets into the parameter host, six workers in three racks",
         lab: format!(
-            "The topology of the paper's figure 9: w0 and w1 below SW0, w2 and w3 below SW1, w4, w5 and the parameter host below SW2, \
-             10 Gbit/s; a tensor of {chunks} chunks, slots enough, after another one in which the job has learnt which slots \
-             to take."
+            "The topology of the paper's figure 9: w0 and w1 below SW0, w2 and w3 below SW1, w4, w5 and the \
+            parameter host below SW2, 10 Gbit/s; a tensor of {chunks} chunks, slots enough, after another \
+            one in which the job has learnt which slots to take."
         ),
         columns: vec!["sums_are_made", "packets_per_chunk", "against_two_levels", "million_chunks_per_s"],
         rows: rows.collect(),

@@ -91,10 +91,12 @@ pub fn figure13a(effort: Effort) -> Result<Figure, SetupError> {
         figure: "fig13a",
         title: "training throughput of three jobs against the slots that there are",
         lab: format!(
-            "Three equal jobs of {WORKERS} workers and a parameter host each, one aggregator, 10 Gbit/s; a step alone is a \
-             third sending ({} chunks), the rest computing. Steps per second, against a job with all the slots it can use. 100 % are the {NEED} slots of each \
-             job that the static mode needs for its peak. A static slot has room for two chunks, a dynamic one for one: there are twice as many in \
-             the same memory. The last column is the dynamic mode with as many slots, and so half the memory.",
+            "Three equal jobs of {WORKERS} workers and a parameter host each, one aggregator, 10 Gbit/s; a \
+            step alone is a third sending ({} chunks), the rest computing. Steps per second, against a job \
+            with all the slots it can use. 100 % are the {NEED} slots of each job that the static mode needs \
+            for its peak. A static slot has room for two chunks, a dynamic one for one: there are twice as \
+            many in the same memory. The last column is the dynamic mode with as many slots, and so half the \
+            memory.",
             TENSORS * CHUNKS
         ),
         columns: vec![

@@ -43,8 +43,8 @@ pub fn figure7(effort: Effort) -> Result<Figure, SetupError> {
         figure: "tail",
         title: "the tail of an allreduce under loss, with work stealing and without",
         lab: format!(
-            "One static job of {WORKERS} workers, {SLOTS} slots, 1 Gbit/s, {} % loss on every cable, {chunks} chunks. The series \
-             are the chunks that worker 0 receives in each millisecond.",
+            "One static job of {WORKERS} workers, {SLOTS} slots, 1 Gbit/s, {} % loss on every cable, \
+            {chunks} chunks. The series are the chunks that worker 0 receives in each millisecond.",
             LOSS * 100.0
         ),
         columns: vec!["slots", "end_ms"],

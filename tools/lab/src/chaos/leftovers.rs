@@ -99,7 +99,10 @@ mod tests {
 
     #[test]
     fn frames_add_up() {
-        let frames = |free: u64, misplaced: u64| json!({"frames": {"frames": 10, "free": free, "held": 1, "sent": 2, "filled": 3, "reading": 0, "misplaced": misplaced}});
+        let frames = |free: u64, misplaced: u64| {
+            json!({"frames": {"frames": 10,
+            "free": free, "held": 1, "sent": 2, "filled": 3, "reading": 0, "misplaced": misplaced}})
+        };
         assert_eq!(unaccounted(&frames(4, 0)), None);
         assert!(unaccounted(&frames(3, 0)).is_some() && unaccounted(&frames(4, 1)).is_some());
         assert!(unaccounted(&json!({})).is_some());

@@ -177,7 +177,8 @@ impl fmt::Display for Report {
             let kind = row.kind.name();
             writeln!(
                 f,
-                "{kind:24} {kills:>5} {passed_over:>11} {count:>5} {unnamed:>7} {hung:>4}  {named:>18} {gap:>18}"
+                "{kind:24} {kills:>5} {passed_over:>11} {count:>5} {unnamed:>7} {hung:>4}  {named:>18} \
+                {gap:>18}"
             )?;
         }
         writeln!(f, "{sums} sums, {wrong} wrong")?;

@@ -23,10 +23,11 @@ const SAME_ACCURACY: f64 = 5.5 / 360.0;
 pub(super) fn opening(options: &DemoOptions) {
     let DemoOptions { workers, epochs, .. } = options;
     println!(
-        "{workers} trainers on {workers} hosts learn to read scikit-learn's digits, {epochs} epochs, each with its part of\n\
-         every batch. An aggregator on the path, an XDP program, adds up their gradients. Beside each epoch stands the\n\
-         accuracy of the same training in one process on the same batches. PyTorch then trains a larger network over the\n\
-         same hosts, once with Sumac's backend of torch.distributed and once with Gloo."
+        "{workers} trainers on {workers} hosts learn to read scikit-learn's digits, {epochs} epochs, each \
+        with its part of\nevery batch. An aggregator on the path, an XDP program, adds up their gradients. \
+        Beside each epoch stands the\naccuracy of the same training in one process on the same batches. \
+        PyTorch then trains a larger network over the\nsame hosts, once with Sumac's backend of \
+        torch.distributed and once with Gloo."
     );
 }
 
@@ -34,9 +35,10 @@ pub(super) fn opening(options: &DemoOptions) {
 pub(super) fn opening_p4(options: &DemoOptions) {
     let DemoOptions { workers, epochs, loss, .. } = options;
     println!(
-        "{workers} trainers on {workers} hosts learn to read scikit-learn's digits, {epochs} epochs, in packets of 256 elements. Their gradients\n\
-         are summed by the XDP programs, then by the P4 program on the behavioural model of a switch, then there with {loss} of\n\
-         the frames lost. Beside each epoch stands the accuracy of the same training in one process."
+        "{workers} trainers on {workers} hosts learn to read scikit-learn's digits, {epochs} epochs, in \
+        packets of 256 elements. Their gradients\nare summed by the XDP programs, then by the P4 program on \
+        the behavioural model of a switch, then there with {loss} of\nthe frames lost. Beside each epoch \
+        stands the accuracy of the same training in one process."
     );
 }
 
@@ -75,8 +77,8 @@ pub(super) fn torch(deployment: &Deployment<'_>, trained: &[TorchTrained]) -> Re
             None => "the kernel's TCP".to_owned(),
         };
         println!(
-            "    {backend:<6} accuracy {:.2} %   step {:.2} ms median, {:.2} ms most, of {steps}; {parameters} gradients\n           \
-             PyTorch {torch} over {path}",
+            "    {backend:<6} accuracy {:.2} %   step {:.2} ms median, {:.2} ms most, of {steps}; \
+            {parameters} gradients\n           PyTorch {torch} over {path}",
             accuracy * 100.0,
             step_s.median * 1e3,
             step_s.max * 1e3,

@@ -30,7 +30,8 @@ pub fn check_python() -> Result<()> {
         let text = error.to_string();
         let why = text.lines().last().unwrap_or_default();
         anyhow!(
-            "the trainers need numpy and scikit-learn's digits in {PYTHON}: {why}; apt-get install python3-numpy python3-sklearn"
+            "the trainers need numpy and scikit-learn's digits in {PYTHON}: {why}; apt-get install \
+            python3-numpy python3-sklearn"
         )
     })
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use sumac_client::{Client, JobOptions, Mode};
+use sumac_wire::{DEFAULT_BASE_PORT, DEFAULT_CONTROL_PORT};
 
 use crate::command;
 use crate::lab::Lab;
@@ -29,10 +30,6 @@ pub use options::{
     Aggregator, Backend, DirectCollective, DirectOptions, DynamicOptions, FIRST_VLAN, SumacOptions,
 };
 pub use switch::{MODEL_SHARED_SLOTS, Pipeline};
-
-/// TCP port of a control plane that has its host for itself, and the first UDP port of its aggregator.
-const CONTROL_PORT: u16 = 48600;
-const BASE_PORT: u16 = 48700;
 
 /// The time until a program listens. It is long: sixteen daemons may start at once on one CPU.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -60,7 +57,8 @@ impl<'lab> Deployment<'lab> {
     pub fn start(lab: &'lab Lab, options: &SumacOptions) -> Result<Deployment<'lab>> {
         let is_own = lab.spec().topology == LabTopology::Loopback;
         ensure!(!is_own || options.backend == Backend::Udp, "over loopback there is UDP only: --backend udp");
-        let (control_port, base_port) = if is_own { free_ports()? } else { (CONTROL_PORT, BASE_PORT) };
+        let (control_port, base_port) =
+            if is_own { free_ports()? } else { (DEFAULT_CONTROL_PORT, DEFAULT_BASE_PORT) };
         let mut deployment = Deployment {
             lab,
             options: options.clone(),

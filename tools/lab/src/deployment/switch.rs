@@ -11,9 +11,10 @@ use std::process::Command;
 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
+use sumac_wire::DEFAULT_BASE_PORT;
 
 use super::aggregators::listens;
-use super::{Aggregator, BASE_PORT, Deployment, START_LIMIT, write};
+use super::{Aggregator, Deployment, START_LIMIT, write};
 use crate::checkout;
 use crate::command;
 use crate::namespace::Namespace;
@@ -101,12 +102,12 @@ impl Deployment<'_> {
 /// The kernel sees the frames of the packet sockets too. It has no socket for the aggregator's packets, and
 /// would answer them with ICMP port unreachable.
 fn keep_packets_from_the_kernel(host: &Namespace, shards: u16) -> Result<()> {
-    let last = BASE_PORT + shards.max(1) - 1;
+    let last = DEFAULT_BASE_PORT + shards.max(1) - 1;
     host.nft(&format!(
         "table inet sumac {{
             chain input {{
                 type filter hook input priority filter
-                udp dport {BASE_PORT}-{last} drop
+                udp dport {DEFAULT_BASE_PORT}-{last} drop
             }}
         }}
 "
@@ -128,7 +129,8 @@ fn deepen_queues(host: &Namespace) -> Result<()> {
     let bytes: String = call.iter().map(|byte| format!("\\x{byte:02x}")).collect();
     // The reply begins with version, kind (2: of a call that succeeded), and the method's name.
     let talk = format!(
-        "exec 3<>/dev/tcp/127.0.0.1/{THRIFT_PORT} && printf '{bytes}' >&3 && timeout 30 head -c 4 <&3 | od -A n -t x1"
+        "exec 3<>/dev/tcp/127.0.0.1/{THRIFT_PORT} && printf '{bytes}' >&3 && timeout 30 head -c 4 <&3 | od \
+        -A n -t x1"
     );
     let reply = command::output(host.command("bash").args(["-c", &talk]))?;
     ensure!(

@@ -234,8 +234,10 @@ mod tests {
     fn frames_and_drops_come_from_all_workers() {
         let worker = |chunks: u64| {
             json!({
-                "jobs": [{"engine": {"chunks_sent": chunks, "resent": 2, "questions": 3, "suspects_spared": 1, "frames": {"steered": 5, "duplicate": 2}}}],
-                "ports": [{"backend": "xdp", "xdp_mode": "driver", "sockets": [{"bound": {"zero_copy": false}}]}],
+                "jobs": [{"engine": {"chunks_sent": chunks, "resent": 2,
+                    "questions": 3, "suspects_spared": 1, "frames": {"steered": 5, "duplicate": 2}}}],
+                "ports": [{"backend": "xdp",
+                    "xdp_mode": "driver", "sockets": [{"bound": {"zero_copy": false}}]}],
                 "host_program": {"foreign": 9, "bad_token": 3},
             })
         };

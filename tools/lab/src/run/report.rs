@@ -200,7 +200,8 @@ impl fmt::Display for Report {
             let JobReport { name, tat_s: Times { median, .. }, share, resent, collisions, .. } = job;
             writeln!(
                 f,
-                "  {name:<13} {median:.4} s median, {:.1} % of all; {resent} chunks sent again, {collisions} collisions",
+                "  {name:<13} {median:.4} s median, {:.1} % of all; {resent} chunks sent again, {collisions} \
+                collisions",
                 share * 100.0
             )?;
         }
@@ -245,11 +246,13 @@ fn write_dynamic(f: &mut fmt::Formatter<'_>, dynamic: &Dynamic, shards: u16) -> 
     let Dynamic { halvings, marked, cwnd, .. } = *dynamic;
     writeln!(
         f,
-        "  slots         {shared_slots} of each of {shards} shards, shared; {collisions} collisions, {remapped} moved"
+        "  slots         {shared_slots} of each of {shards} shards, shared; {collisions} collisions, \
+        {remapped} moved"
     )?;
     writeln!(
         f,
-        "  window        {window}; {cwnd} allowed at the end, halved {halvings} times, {marked} results marked"
+        "  window        {window}; {cwnd} allowed at the end, halved {halvings} times, {marked} results \
+        marked"
     )?;
     writeln!(
         f,
@@ -259,8 +262,8 @@ fn write_dynamic(f: &mut fmt::Formatter<'_>, dynamic: &Dynamic, shards: u16) -> 
         let HostReport { contributions, partial_sums, full_sums, completed, bytes_in, .. } = *host;
         writeln!(
             f,
-            "  host {number}        {completed} chunks of {full_sums} full sums, {partial_sums} partial sums, \
-             {contributions} contributions; {:.1} MB in",
+            "  host {number}        {completed} chunks of {full_sums} full sums, {partial_sums} partial \
+            sums, {contributions} contributions; {:.1} MB in",
             bytes_in as f64 / 1e6
         )?;
     }

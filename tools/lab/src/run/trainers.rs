@@ -195,7 +195,8 @@ impl<T: Element> Trainer<T> {
             interrupt::check()?;
             if Instant::now() > deadline {
                 bail!(
-                    "worker {rank} waited {seconds} s for its result; `sumac stats` and the logs in the lab's folder tell more"
+                    "worker {rank} waited {seconds} s for its result; `sumac stats` and the logs in the \
+                    lab's folder tell more"
                 );
             }
         }

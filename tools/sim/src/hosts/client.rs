@@ -188,7 +188,8 @@ impl Client {
                 self.handle = reply["region"].as_u64().expect("a handle");
                 let Work { job, world, shards, slots, is_by_name, .. } = &self.work;
                 let order = if *is_by_name { "name" } else { "submission" };
-                let open = json!({"cmd": "open", "job": job, "rank": self.rank, "world": world, "shards": shards,
+                let open = json!({"cmd": "open",
+                    "job": job, "rank": self.rank, "world": world, "shards": shards,
                     "slots": slots, "order": order, "timeout_s": 5.0});
                 self.ask(now, host, Asked::Open, open);
             }
@@ -310,18 +311,25 @@ impl Client {
     fn lie(&mut self) -> Value {
         let (job, region) = (self.job, self.handle);
         let lies = [
-            json!({"cmd": "allreduce", "job": 99, "region": region, "dtype": "int32", "offset": 0, "count": 1}),
-            json!({"cmd": "allreduce", "job": job, "region": 99, "dtype": "int32", "offset": 0, "count": 1, "name": "x"}),
-            json!({"cmd": "allreduce", "job": job, "region": region, "dtype": "int32", "offset": 1, "count": 1, "name": "x"}),
-            json!({"cmd": "allreduce", "job": job, "region": region, "dtype": "int32", "offset": 0, "count": 1_u64 << 40, "name": "x"}),
-            json!({"cmd": "allreduce", "job": job, "region": region, "dtype": "int32", "offset": 0, "count": 60000, "name": "x"}),
-            json!({"cmd": "broadcast", "job": job, "region": region, "dtype": "int32", "offset": 0, "count": 1, "root": 77, "name": "x"}),
+            json!({"cmd": "allreduce",
+                "job": 99, "region": region, "dtype": "int32", "offset": 0, "count": 1}),
+            json!({"cmd": "allreduce",
+                "job": job, "region": 99, "dtype": "int32", "offset": 0, "count": 1, "name": "x"}),
+            json!({"cmd": "allreduce",
+                "job": job, "region": region, "dtype": "int32", "offset": 1, "count": 1, "name": "x"}),
+            json!({"cmd": "allreduce", "job": job,
+                "region": region, "dtype": "int32", "offset": 0, "count": 1_u64 << 40, "name": "x"}),
+            json!({"cmd": "allreduce",
+                "job": job, "region": region, "dtype": "int32", "offset": 0, "count": 60000, "name": "x"}),
+            json!({"cmd": "broadcast", "job": job,
+                "region": region, "dtype": "int32", "offset": 0, "count": 1, "root": 77, "name": "x"}),
             json!({"cmd": "wait", "op": 12345}),
             json!({"cmd": "cancel", "op": 12345}),
             json!({"cmd": "unregister", "region": 77}),
             json!({"cmd": "close", "job": 77}),
             json!({"cmd": "attach", "job": self.work.job, "secret": "wrong"}),
-            json!({"cmd": "post_send", "job": job, "region": region, "dtype": "int32", "offset": 0, "count": 1, "destination": 0}),
+            json!({"cmd": "post_send",
+                "job": job, "region": region, "dtype": "int32", "offset": 0, "count": 1, "destination": 0}),
             json!({"cmd": "open", "job": "", "rank": 0, "world": 1}),
             json!({"cmd": "hello", "version": 1}),
         ];

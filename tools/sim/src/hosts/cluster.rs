@@ -9,9 +9,11 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use sumac_agg_host::{Answer, HostAggregator};
 use sumac_agg_job::NewJob;
+use sumac_api::Outbound;
 use sumac_control::PlaneKind;
 use sumac_control::coordinator::{Action, Coordinator, InstalledJob, JobOrder, Record, Restart};
 use sumac_control::plane::{JobInstall, Level, PlaneInfo, TakenOver};
+use sumac_host::ConnectionId;
 use sumac_job::Placement;
 
 use super::client::{Behaviour, Client, Ending, Work};
@@ -73,6 +75,8 @@ pub struct Cluster {
     faults: Vec<(Nanos, Fault)>,
     /// The probability of a live upgrade of each host in each step.
     pub upgrades: f64,
+    /// Messages to connections of no client, by host and connection: those of a test's own.
+    pub mail: Vec<(usize, ConnectionId, Outbound)>,
     /// Packets by fate: sent, delivered, lost, addressed to a dead host.
     pub packets: [u64; 4],
 }
@@ -82,17 +86,9 @@ fn info(shards: u16) -> PlaneInfo {
         kind: PlaneKind::Host,
         slots: SLOTS,
         max_elements: ELEMENTS,
-        narrowest: None,
         base_port: AGGREGATOR.port(),
         shards,
-        dynamic_slots: 0,
-        verifies_checksums: true,
-        marks_overflow: true,
-        bounds_loss: true,
-        socket_bytes: None,
-        address: None,
-        kept: Vec::new(),
-        jobs: sumac_wire::MAX_JOBS as u16 - 1,
+        ..PlaneInfo::NONE
     }
 }
 
@@ -142,6 +138,7 @@ impl Cluster {
             instance: 1,
             faults,
             upgrades: 0.0,
+            mail: Vec::new(),
             packets: [0; 4],
         };
         cluster.schedule(0, Event::Step);
@@ -296,8 +293,9 @@ impl Cluster {
             found.collect(now);
             while let Some((connection, message)) = found.outbox.pop_front() {
                 let mut clients = self.clients.iter_mut();
-                if let Some(client) = clients.find(|client| client.is_of(host, connection)) {
-                    client.receive(now, found, message);
+                match clients.find(|client| client.is_of(host, connection)) {
+                    Some(client) => client.receive(now, found, message),
+                    None => self.mail.push((host, connection, message.outbound)),
                 }
             }
             let changed = found.synchronize(now, &mut self.coordinator, is_connected);

@@ -356,7 +356,8 @@ fn a_straggler_does_not_set_the_pace_within_the_bound() {
         let pause = Some((3, from, until));
         let ((reliable, _), (bounded, late)) = (end(0.0, pause), end(bound, pause));
         println!(
-            "{mode}: {whole} ns without a pause; others end after {reliable} ns, with a bound after {bounded} ns, the late one after {late} ns"
+            "{mode}: {whole} ns without a pause; others end after {reliable} ns, with a bound after \
+            {bounded} ns, the late one after {late} ns"
         );
         assert!(reliable >= until && bounded < until - 10 * MILLI, "{mode}: {reliable} {bounded}");
         assert!(late >= until, "{mode}: it gets its results when it is back");
@@ -427,7 +428,8 @@ fn the_tail_under_loss_is_short_within_the_bound() {
         };
         let ((median, p99), reliable) = (quantiles(0.1), quantiles(0.0));
         println!(
-            "{mode}: without loss {without} ns; with 1 % the median is {median} ns, the 99th percentile {p99} ns; without a bound {reliable:?}"
+            "{mode}: without loss {without} ns; with 1 % the median is {median} ns, the 99th percentile \
+            {p99} ns; without a bound {reliable:?}"
         );
         // Without a bound the same tail loss probe repairs the tail, in pauses that double.
         assert!(reliable.1 < without / 100 * 200, "{mode}: without a bound {reliable:?} of {without}");

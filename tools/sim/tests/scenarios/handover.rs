@@ -79,7 +79,8 @@ fn another_field_of_the_state_is_another_version_of_the_handover() {
     if std::env::var("SUMAC_WRITE_FIELDS").is_ok() {
         std::fs::write(FILE, &fields).unwrap();
     } else {
-        let hint = "raise FORMAT in userspace/daemon/src/handover/versions.rs, and run this test with SUMAC_WRITE_FIELDS=1";
+        let hint = "raise FORMAT in userspace/daemon/src/handover/versions.rs, and run this test with \
+        SUMAC_WRITE_FIELDS=1";
         assert!(fields == FIELDS, "{hint}");
     }
 }

@@ -123,7 +123,8 @@ fn number(variable: &str) -> Option<u64> {
 fn run_one(name: &str, draw: Draw, seed: u64) -> Totals {
     catch_unwind(AssertUnwindSafe(|| run::run(&draw(seed)))).unwrap_or_else(|cause| {
         panic!(
-            "seed {seed} failed: {}\nreplay: SUMAC_SIM_SEED={seed} cargo test -p sumac-sim --test scenarios {name}",
+            "seed {seed} failed: {}\nreplay: SUMAC_SIM_SEED={seed} cargo test -p sumac-sim --test scenarios \
+            {name}",
             message(cause.as_ref())
         )
     })

@@ -324,7 +324,8 @@ impl<'a> Simulation<'a> {
                 for (lane, engine) in self.world.workers[*id].engines.iter().enumerate() {
                     let stats = engine.stats();
                     println!(
-                        "job {}, rank {rank}, lane {lane}: {:?}, {} results of {} sent, {} in flight, direct {}, frames {}",
+                        "job {}, rank {rank}, lane {lane}: {:?}, {} results of {} sent, {} in flight, direct \
+                        {}, frames {}",
                         plan.params.job,
                         engine.state(),
                         stats.results,

@@ -128,7 +128,8 @@ fn a_loss_near_the_end_costs_little_time() {
         (0..10).for_each(|seed| totals.add(&run(&sums_of_256_kb(seed, 0.01, spacing))));
         let (lost, asked, again) = (totals.links.lost, totals.fixed.questions, totals.fixed.resent);
         println!(
-            "without loss {without} ns; median {} ns, 99th percentile {} ns; {lost} lost, {asked} asked, {again} sent again",
+            "without loss {without} ns; median {} ns, 99th percentile {} ns; {lost} lost, {asked} asked, \
+            {again} sent again",
             all[100], all[198]
         );
         assert!(all[198] * 100 <= without * most, "{spacing} ns a frame");

@@ -202,9 +202,11 @@ impl Truth {
         let Some((culprit, at)) = tensor.poison else { return };
         let at = BASE + at;
         let is_named = match result {
-            Err(OpError::Saturated { index, .. } | OpError::NotFinite { index, .. }) => {
-                rank == culprit && *index == at
-            }
+            Err(
+                OpError::Saturated { index, .. }
+                | OpError::IntegerTooLarge { index, .. }
+                | OpError::NotFinite { index, .. },
+            ) => rank == culprit && *index == at,
             Err(OpError::Peer { first, last }) => rank != culprit && (*first..=*last).contains(&at),
             _ => false,
         };

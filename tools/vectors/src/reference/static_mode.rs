@@ -45,7 +45,7 @@ impl Reference {
         }
         let action = match contribution.limit {
             0 => action,
-            _ => after.flush(action, contribution, self.budgets.entry(lane).or_default()),
+            _ => after.bounded(action, contribution, self.budgets.entry(lane).or_default()),
         };
         take_in(action, &mut values[usize::from(contribution.version)], sent);
         if let Action::Store(Then::Complete) | Action::Add(Then::Complete) | Action::Held(Then::Complete) =

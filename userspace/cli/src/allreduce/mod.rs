@@ -57,7 +57,8 @@ pub struct Args {
 const EXAMPLES: &str = concat!(
     "Examples:\n",
     "  sumac allreduce --job demo --rank 0 --world 2 mine.npy sum.npy\n",
-    "  sumac allreduce --job demo --rank 1 --world 2 --secret-file demo.token --timeout 10 mine.npy sum.npy\n",
+    "  sumac allreduce --job demo --rank 1 --world 2 --secret-file demo.token --timeout 10 mine.npy \
+    sum.npy\n",
     "  sumac allreduce --job demo --rank 0 --world 2 --op mean --wire int16 mine.npy mean.npy\n",
     "  sumac allreduce --job demo --rank 0 --world 2 --mode dynamic --parameter-hosts 2 mine.npy sum.npy\n\n",
     exit::help_text!(),
@@ -87,8 +88,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match array.try_data::<u16>() {
         Ok(values) => sum::<bf16>(args, &form()?, values),
         Err(array) => bail!(
-            "{path} has type {}; expected an array of float32, float16, int32, or uint16 for bfloat16, for example \
-             numpy.save(.., a.astype(\"f4\"))",
+            "{path} has type {}; expected an array of float32, float16, int32, or uint16 for bfloat16, for \
+            example numpy.save(.., a.astype(\"f4\"))",
             array.dtype().descr()
         ),
     }
@@ -122,7 +123,8 @@ fn sum<T: Stored>(
     // The sum is complete: save it even if closing the job fails.
     output.save(form, &tensor).map_err(write)?;
     job.close()?;
-    tracing::info!(elements = form.count, workers = args.spec.world, ?duration, output = %args.output.display(), "summed");
+    tracing::info!(elements = form.count, workers = args.spec.world, ?duration,
+        output = %args.output.display(), "summed");
     Ok(ExitCode::SUCCESS)
 }
 

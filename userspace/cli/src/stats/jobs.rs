@@ -186,7 +186,8 @@ mod tests {
         let job = |direct: u64| {
             let dynamic = json!({ "hosts": ["10.0.0.9:48700"], "window": 256, "congestion_control": true });
             let engine = json!({ "direct": direct, "cwnd": 40, "halvings": 2, "collisions": 7 });
-            json!({ "jobs": [{ "name": "a", "mode": "dynamic", "dynamic": dynamic, "engine": engine, "lanes": [{}, {}] }] })
+            json!({ "jobs": [{ "name": "a",
+                "mode": "dynamic", "dynamic": dynamic, "engine": engine, "lanes": [{}, {}] }] })
         };
         let text = shown(&job(0));
         assert!(text.contains("all lanes through the aggregator; parameter hosts: 10.0.0.9:48700"), "{text}");

@@ -8,7 +8,7 @@ use tokio::{
     net::TcpStream,
     sync::mpsc,
     task::JoinSet,
-    time::{interval, timeout},
+    time::{interval, sleep, timeout},
 };
 use tokio_rustls::TlsConnector;
 
@@ -22,6 +22,8 @@ use crate::{
 
 /// Time between a connection that failed and the next.
 pub const RETRY: Duration = Duration::from_millis(200);
+/// The time between an attempt to connect to one address and that to the next.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Interval of a side's keepalives.
 pub const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -29,6 +31,8 @@ pub const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     pub address: SocketAddr,
+    /// Further addresses of its name, which are tried where the first does not answer soon.
+    pub others: Vec<SocketAddr>,
     pub trust: Trust,
     pub secret: Secret,
 }
@@ -74,7 +78,7 @@ impl Connection {
         endpoint: &Endpoint,
         first: Vec<ClientMessage>,
     ) -> Result<Connection, ConnectError> {
-        let stream = connect(endpoint.address, &endpoint.trust).await?;
+        let stream = connect(endpoint).await?;
         let mut tasks = JoinSet::new();
         let (mut inbound, outbound) = frames::open(stream, &mut tasks);
         // A server refuses a client's certificate after the client's side of the handshake (TLS 1.3). It
@@ -123,10 +127,9 @@ async fn keep_alive(outbound: mpsc::Sender<ClientMessage>) {
 }
 
 async fn connect(
-    address: SocketAddr,
-    trust: &Trust,
+    Endpoint { address, others, trust, .. }: &Endpoint,
 ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, ConnectError> {
-    let tcp = TcpStream::connect(address).await.map_err(|error| unreachable(&error))?;
+    let (address, tcp) = connect_to_any(*address, others).await?;
     tcp.set_nodelay(true).map_err(|error| unreachable(&error))?;
     let config = trust.client().map_err(|error: TlsError| ConnectError::NotTrusted(error.to_string()))?;
     let name = ServerName::IpAddress(address.ip().into());
@@ -136,6 +139,33 @@ async fn connect(
         Some(ALPN) => Ok(stream),
         _ => Err(no_control_plane()),
     }
+}
+
+/// Connects to the first address that answers. Each is tried a little after the one before (RFC 8305).
+async fn connect_to_any(
+    first: SocketAddr,
+    others: &[SocketAddr],
+) -> Result<(SocketAddr, TcpStream), ConnectError> {
+    if others.is_empty() {
+        let tcp = TcpStream::connect(first).await;
+        return tcp.map(|tcp| (first, tcp)).map_err(|error| unreachable(&error));
+    }
+    let mut attempts = JoinSet::new();
+    for (number, address) in (0..).zip([first].into_iter().chain(others.iter().copied())) {
+        attempts.spawn(async move {
+            sleep(ATTEMPT_DELAY * number).await;
+            (address, TcpStream::connect(address).await)
+        });
+    }
+    let mut refusals = Vec::new();
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt {
+            Ok((address, Ok(tcp))) => return Ok((address, tcp)),
+            Ok((address, Err(error))) => refusals.push(format!("{address}: {error}")),
+            Err(error) => refusals.push(error.to_string()),
+        }
+    }
+    Err(ConnectError::Unreachable(refusals.join("; ")))
 }
 
 fn handshake_failed(error: &io::Error) -> ConnectError {
@@ -160,4 +190,31 @@ pub fn no_answer() -> ConnectError {
 
 fn unreachable(error: &io::Error) -> ConnectError {
     ConnectError::Unreachable(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::{TcpListener, TcpSocket};
+
+    #[tokio::test]
+    async fn the_second_address_is_tried_where_the_first_refuses_or_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let good = listener.local_addr().unwrap();
+        let unused = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let refusing = unused.local_addr().unwrap();
+        drop(unused);
+        // The kernel drops further SYNs while the one connection fills the queue.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let full = socket.listen(0).unwrap();
+        let silent = full.local_addr().unwrap();
+        let _queued = TcpStream::connect(silent).await.unwrap();
+        for bad in [refusing, silent] {
+            let (address, _) = connect_to_any(bad, &[good]).await.unwrap();
+            assert_eq!(address, good);
+        }
+        let refused = connect_to_any(refusing, &[refusing]).await.unwrap_err().to_string();
+        assert!(refused.contains(&format!("{refusing}: ")), "{refused}");
+    }
 }

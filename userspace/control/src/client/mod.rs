@@ -29,7 +29,8 @@ const TAKEN_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, Error)]
 pub enum JoinError {
     #[error(
-        "cannot reach the aggregator at {endpoint} within {waited:.1?}: {why}; is `sumac-agg serve` running there?"
+        "cannot reach the aggregator at {endpoint} within {waited:.1?}: {why}; is `sumac-agg serve` running \
+        there?"
     )]
     Unreachable { endpoint: SocketAddr, waited: Duration, why: String },
     /// The server's certificate is not the one of the token, or not signed by the site's authorities.

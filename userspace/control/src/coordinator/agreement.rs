@@ -12,8 +12,8 @@ use crate::{
 
 /// Chunks of a lane that may be ahead of the first without a result, unless workers ask for another number.
 pub const DEFAULT_WINDOW: u32 = 256;
-/// Packets of a direct job in flight to one worker, unless workers ask for another number: what all workers send at once to one
-/// must fit its receive queue.
+/// Packets of a direct job in flight to one worker, unless workers ask for another number: what all workers
+/// send at once to one must fit its receive queue.
 const DIRECT_WINDOW: u32 = 64;
 /// The factor for floats in a dynamic job unless workers give one (ATP section 3.8).
 pub const DYNAMIC_SCALE: f32 = 1e8;
@@ -51,7 +51,8 @@ impl JoinRequest {
         self.spec.slots.filter(|_| self.mode() == Mode::Static)
     }
 
-    /// Returns the first parameter in which two ranks differ, with both values. An absent value differs from none.
+    /// Returns the first parameter in which two ranks differ, with both values. An absent value differs from
+    /// none.
     pub(super) fn difference(&self, other: &JoinRequest) -> Option<(&'static str, [String; 2])> {
         let of = |asked: &JoinRequest| {
             let spec = &asked.spec;
@@ -103,7 +104,8 @@ impl JoinRequest {
         }
         if let Some(shards) = spec.shards.filter(|shards| *shards > limits.shards) {
             return invalid(format!(
-                "{shards} shards: the aggregator has {}; ask for fewer, or give it more --shards ({COMPILED_IN})",
+                "{shards} shards: the aggregator has {}; ask for fewer, or give it more --shards \
+                ({COMPILED_IN})",
                 limits.shards
             ));
         }
@@ -178,7 +180,8 @@ impl PlaneInfo {
         Limits { max_elements, shards, dynamic_slots, verifies_checksums, ..self.clone() }
     }
 
-    /// The limits of a static job at two levels. A rack repeats its part, also one of which a switch lost a block.
+    /// The limits of a static job at two levels. A rack repeats its part, also one of which a switch lost a
+    /// block.
     pub(super) fn at_two_levels(self) -> Limits {
         let max_elements = match self.kind {
             PlaneKind::P4 => self.max_elements.min(BLOCK_ELEMENTS as u16),
@@ -224,7 +227,8 @@ impl PlaneInfo {
     }
 }
 
-/// Combines the requests of all ranks, which do not differ. Numbers of the job, its slots and its peers are open yet.
+/// Combines the requests of all ranks, which do not differ. Numbers of the job, its slots and its peers are
+/// open yet.
 pub(super) fn agree<'a>(
     ranks: impl Iterator<Item = (u16, &'a JoinRequest)> + Clone,
     limits: &Limits,

@@ -21,8 +21,8 @@ const REPORT_TIMEOUT: Time = Time::from_secs(1);
 /// Time from a report until ranks are named: the others' reports are on their way.
 pub(super) const NAMING_DELAY: Time = Time::from_secs(1);
 /// Time from the last report until a job ends in which all ranks wait. A rank reports after one to two
-/// seconds without a result; a lost path is found by its engine earlier.
-const NO_PROGRESS_TIMEOUT: Time = Time::from_secs(5);
+/// seconds without a result; a lost path is found by its engine earlier, 11 s after the last one.
+const NO_PROGRESS_TIMEOUT: Time = Time::from_secs(12);
 
 impl Run {
     /// The oldest operation of a rank does not end: another rank may have another under its number, in lanes
@@ -113,8 +113,8 @@ impl Run {
         // Numbers wrap; those of one job are close together.
         let earliest = operations().min_by_key(|operation| operation.operation.since(base) as i32)?;
         let message = format!(
-            "no result for {NO_PROGRESS_TIMEOUT:?}, though all ranks have submitted {}; `sumac-agg status` counts what the \
-             aggregator refuses",
+            "no result for {NO_PROGRESS_TIMEOUT:?}, though all ranks have submitted {}; `sumac-agg status` \
+            counts what the aggregator refuses",
             printable(&earliest.text, TEXT_LEN)
         );
         Some(JobFailure::new(FailureKind::NoProgress, &[], message))

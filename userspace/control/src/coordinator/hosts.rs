@@ -37,8 +37,9 @@ impl Coordinator {
     pub(super) fn no_hosts(&self, run: &Run) -> Refusal {
         let (wanted, registered) = (run.asked_hosts().unwrap_or(1), self.free_hosts(run).len());
         let message = format!(
-            "a dynamic job needs {wanted} parameter hosts, and {registered} that can sum for it are registered here: \
-             start `sumac daemon --parameter-host` on a host for it (not on its workers below racks), or ask for fewer"
+            "a dynamic job needs {wanted} parameter hosts, and {registered} that can sum for it are \
+            registered here: start `sumac daemon --parameter-host` on a host for it (not on its workers \
+            below racks), or ask for fewer"
         );
         Refusal::new(RefusalKind::Hosts, &[], message)
     }
@@ -77,7 +78,8 @@ impl Coordinator {
         match run.asked_hosts() {
             Some(asked) if asked > terms.shards => {
                 return invalid(format!(
-                    "{asked} parameter hosts for {} shards: each sums for whole shards; ask for fewer, or for more shards",
+                    "{asked} parameter hosts for {} shards: each sums for whole shards; ask for fewer, or \
+                    for more shards",
                     terms.shards
                 ));
             }
@@ -97,7 +99,8 @@ impl Coordinator {
         };
         if terms.slots == 0 && has_aggregator {
             return invalid(format!(
-                "an aggregator of this job has no slots for dynamic jobs: give it --dynamic-slots N ({COMPILED_IN})"
+                "an aggregator of this job has no slots for dynamic jobs: give it --dynamic-slots N \
+                ({COMPILED_IN})"
             ));
         }
         terms.slots_reason = match terms.slots {
@@ -143,7 +146,8 @@ impl Coordinator {
         let terms = run.terms.iter().flat_map(|terms| &terms.parameter_hosts);
         let hosts: Vec<_> = terms.map(ToString::to_string).collect();
         let message = format!(
-            "the control plane was started anew, and the parameter hosts at {} did not come back with the job's sums",
+            "the control plane was started anew, and the parameter hosts at {} did not come back with the \
+            job's sums",
             hosts.join(", ")
         );
         JobFailure::new(FailureKind::ParameterHost, &[], message)

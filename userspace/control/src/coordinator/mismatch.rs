@@ -29,8 +29,8 @@ impl Mismatch {
             Some((rank, operation)) => {
                 let text = printable(&operation.text, TEXT_LEN);
                 let message = format!(
-                    "the workers do not do the same: rank {rank} has {text}, and another worker something else, which it \
-                     has not reported{place}"
+                    "the workers do not do the same: rank {rank} has {text}, and another worker something \
+                    else, which it has not reported{place}"
                 );
                 JobFailure::mismatch(&[rank], message)
             }

@@ -219,8 +219,8 @@ impl Coordinator {
         match run.members.get(&rank) {
             Some(member) if !member.departed => {
                 let message = format!(
-                    "job `{job}`: rank {rank} has joined already, from {}; give every worker a rank of its own (a dead \
-                     worker's rank is free 5 s after its last message)",
+                    "job `{job}`: rank {rank} has joined already, from {}; give every worker a rank of its \
+                    own (a dead worker's rank is free 5 s after its last message)",
                     member.worker.ip
                 );
                 Err(Refusal::new(RefusalKind::RankTaken, &[rank], message))

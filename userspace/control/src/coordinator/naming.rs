@@ -49,7 +49,8 @@ impl Naming {
         let Announcement { name, signature, description, priority } = announced;
         if name.is_empty() || name.len() > OPERATION_NAME_LEN {
             return refuse(format!(
-                "rank {rank} announced an operation whose name has {} bytes; it must have 1 to {OPERATION_NAME_LEN}",
+                "rank {rank} announced an operation whose name has {} bytes; it must have 1 to \
+                {OPERATION_NAME_LEN}",
                 name.len()
             ));
         }
@@ -59,8 +60,8 @@ impl Naming {
             let bytes = self.bytes + size(&name, &description, world);
             if bytes > MOST_BYTES {
                 return refuse(format!(
-                    "rank {rank} announced `{}` while {} operations, which is all that the aggregator keeps, wait for \
-                     other workers",
+                    "rank {rank} announced `{}` while {} operations, which is all that the aggregator keeps, \
+                    wait for other workers",
                     shown(),
                     self.waiting.len()
                 ));

@@ -222,14 +222,14 @@ impl Coordinator {
         if let (Some((here, _)), Some((rack, there)), false) = (below.get(&None), in_rack, is_dynamic) {
             let name = self.racks.get(&rack).map_or("", |rack| &rack.name);
             return invalid(format!(
-                "rank {here} joined at the root itself and rank {there} at rack `{name}`: let all workers of a job \
-                 join at racks, or all at the root"
+                "rank {here} joined at the root itself and rank {there} at rack `{name}`: let all workers of \
+                a job join at racks, or all at the root"
             ));
         }
         if let Some((_, rank)) = in_rack.filter(|_| is_bare) {
             return invalid(format!(
-                "rank {rank} joined at a rack, but the root has no aggregator to add up racks' sums (--plane none): let all \
-                 workers join at the root, or give it one"
+                "rank {rank} joined at a rack, but the root has no aggregator to add up racks' sums (--plane \
+                none): let all workers join at the root, or give it one"
             ));
         }
         let beside = below.get(&None).map_or(0, |(_, workers)| *workers);

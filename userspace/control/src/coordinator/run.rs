@@ -291,7 +291,8 @@ impl Run {
         let (other, (what, values)) = self.members.iter().find_map(differs)?;
         let (job, [value, others]) = (&self.name, values);
         let message = format!(
-            "job `{job}`: rank {other} wants {what} {value}, rank {rank} wants {others}; give all workers the same"
+            "job `{job}`: rank {other} wants {what} {value}, rank {rank} wants {others}; give all workers \
+            the same"
         );
         Some(Refusal::new(RefusalKind::Mismatch, &[other, rank], message))
     }

@@ -69,13 +69,20 @@ impl Coordinator {
         named.join(", ")
     }
 
-    /// Refuses a worker whose user has as many workers on its host as one user may have: others of the host
-    /// have the connections that are left.
+    /// Refuses a worker whose host has as many workers as one host may have, or whose user has as many on
+    /// its host as one user may have: others of the host have the connections that are left.
     pub(super) fn check_places(&self, request: &Join) -> Result<(), Refusal> {
-        let is_user = |holder: &&Holder| matches!(holder, Holder::UserOf(..));
-        let Some(user) = request.holders.iter().find(is_user) else { return Ok(()) };
-        let members = self.runs.values().flat_map(|run| run.members.values());
-        let held = members.filter(|member| member.holders.contains(user)).count() as u64;
+        let members = || self.runs.values().flat_map(|run| run.members.values());
+        let find = |is_it: fn(&&Holder) -> bool| request.holders.iter().find(is_it);
+        if let Some(host) = find(|holder| matches!(holder, Holder::Host(_)))
+            // Connections of the same rack, or of none.
+            && members().filter(|it| it.rack == request.rack && it.holders.contains(host)).count()
+                >= MAX_OF_ONE_ADDRESS
+        {
+            return Err(Refusal::too_many_of_host(&host.to_string(), MAX_OF_ONE_ADDRESS));
+        }
+        let Some(user) = find(|holder| matches!(holder, Holder::UserOf(..))) else { return Ok(()) };
+        let held = members().filter(|member| member.holders.contains(user)).count() as u64;
         let most = self.most_of(MAX_OF_ONE_ADDRESS as u64);
         if held < most {
             return Ok(());

@@ -35,6 +35,9 @@ use crate::{
 const MAX_CONNECTIONS: usize = 1024;
 /// The files that are left for what this process opens itself: the journal, sockets, maps.
 const RESERVED_FILES: u64 = 32;
+/// Connections of one address beyond those of its workers: of racks and parameter hosts, and of workers
+/// that are refused by name.
+const BESIDE_WORKERS: usize = 8;
 /// Connections that are not authenticated yet: at most this share of all.
 const STRANGERS_SHARE: usize = 4;
 /// Connections of a rack for its workers, besides those.
@@ -99,7 +102,8 @@ pub async fn serve<H: SessionHandler>(
             Ok(accepted) => accepted,
             Err(error) => {
                 if let Some(suppressed) = failed.allow(Instant::now()) {
-                    tracing::warn!(%error, suppressed, "cannot accept a connection; allow more open files (`ulimit -n`)?");
+                    tracing::warn!(%error, suppressed,
+                        "cannot accept a connection; allow more open files (`ulimit -n`)?");
                 }
                 sleep(ACCEPT_PAUSE).await;
                 continue;
@@ -294,7 +298,8 @@ impl Table {
 
     fn try_admit(self: &Arc<Table>, peer: IpAddr) -> Option<(Ticket, oneshot::Receiver<()>)> {
         let mut open = self.lock();
-        if open.by_address.get(&peer).is_some_and(|own| *own >= MAX_OF_ONE_ADDRESS) && !open.evict(peer) {
+        let own = open.by_address.get(&peer).copied().unwrap_or(0);
+        if own >= MAX_OF_ONE_ADDRESS + BESIDE_WORKERS && !open.evict(peer) {
             return None;
         }
         if open.total >= open.most || open.strangers.len() >= open.most / STRANGERS_SHARE {
@@ -380,8 +385,9 @@ mod tests {
     #[tokio::test]
     async fn a_new_connection_replaces_the_oldest_stranger_and_no_member() {
         let table = Arc::new(Table::default());
-        let mut all: Vec<_> = (0..MAX_OF_ONE_ADDRESS).map(|_| table.admit(PEER).unwrap()).collect();
-        all.iter().take(MAX_OF_ONE_ADDRESS - 1).for_each(|(ticket, _)| ticket.authenticate());
+        let most = MAX_OF_ONE_ADDRESS + BESIDE_WORKERS;
+        let mut all: Vec<_> = (0..most).map(|_| table.admit(PEER).unwrap()).collect();
+        all.iter().take(most - 1).for_each(|(ticket, _)| ticket.authenticate());
         let (next, _end) = table.admit(PEER).expect("the stranger makes room");
         let (_ticket, evicted) = all.pop().unwrap();
         assert_eq!(overdue(evicted).await, "a newer connection takes its place");
@@ -412,7 +418,8 @@ mod tests {
         let workers: Vec<_> = (0..MAX_RELAYED).map(|_| admit()).inspect(|it| assert!(it.relay(a))).collect();
         assert!(!admit().relay(a), "one more");
         assert!(admit().relay(b), "another rack's");
-        let others: Vec<_> = (0..MAX_OF_ONE_ADDRESS).map(|_| admit()).collect();
+        let most = MAX_OF_ONE_ADDRESS + BESIDE_WORKERS;
+        let others: Vec<_> = (0..most).map(|_| admit()).collect();
         others.iter().for_each(Ticket::authenticate);
         assert!(table.admit(PEER).is_none(), "what is no rack's counts as before");
         let counted = |table: &Table| {
@@ -420,7 +427,7 @@ mod tests {
             table.fill(&mut stats);
             stats.connections
         };
-        assert_eq!(counted(&table), (MAX_RELAYED + MAX_OF_ONE_ADDRESS) as u64);
+        assert_eq!(counted(&table), (MAX_RELAYED + most) as u64);
         drop((workers, others));
         assert_eq!(counted(&table), 0);
         assert!(table.lock().relayed.is_empty() && table.lock().by_address.is_empty());

@@ -2,6 +2,7 @@
 //! the one task that talks to the data planes.
 
 pub(crate) mod connections;
+mod data_networks;
 mod outdated;
 mod planes;
 pub(crate) mod recorder;
@@ -21,13 +22,16 @@ use rand::{SeedableRng, rngs::OsRng, rngs::StdRng};
 use thiserror::Error;
 use tokio::{net::TcpListener, task::JoinSet, time::MissedTickBehavior};
 
-pub use self::shared::Secrets;
 use self::{
     connections::STOP_TIMEOUT,
     planes::Planes,
     recorder::Recorder,
     session::Sessions,
     shared::{Shared, State},
+};
+pub use self::{
+    data_networks::{DataNetwork, DataNetworkError},
+    shared::Secrets,
 };
 use crate::{
     DataPlane, Identity, TlsError,
@@ -68,6 +72,8 @@ pub struct ServerOptions {
     /// Time in which a dead worker of a dynamic job may be replaced (ATP appendix A.3); zero: the job fails.
     pub rejoin_grace: Duration,
     pub join_limits: JoinLimits,
+    /// Networks of hosts whose control connection comes from another network than their packets.
+    pub data_networks: Vec<DataNetwork>,
 }
 
 /// Shows the state of a control plane that is served.
@@ -150,7 +156,8 @@ impl<P: DataPlane> Listening<P> {
 }
 
 fn start<P: DataPlane>(plane: &P, options: ServerOptions) -> Result<Arc<Shared>, ServeError> {
-    let ServerOptions { secrets, state_dir, stealing, rejoin_grace, join_limits, .. } = options;
+    let ServerOptions { secrets, state_dir, stealing, rejoin_grace, join_limits, data_networks, .. } =
+        options;
     let (journal, records) = Journal::open(&state_dir)?;
     let restart = Restart::new(records);
     let taken = plane.take_over(&restart.known_jobs())?;
@@ -161,7 +168,7 @@ fn start<P: DataPlane>(plane: &P, options: ServerOptions) -> Result<Arc<Shared>,
     coordinator.join_limits = join_limits;
     let recorder = Recorder::new(journal, Time::ZERO, &mut coordinator);
     let state = State { coordinator, recorder };
-    Ok(Arc::new(Shared::new(Instant::now(), state, secrets)))
+    Ok(Arc::new(Shared::new(Instant::now(), state, secrets, data_networks)))
 }
 
 /// Lets time pass for the coordinator and executes its commands on the data planes.

@@ -26,8 +26,8 @@ const RESPONSE: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 pub fn denial() -> Denial {
     let Hello { protocol, build } = Hello::own();
     let message = format!(
-        "the client is of an earlier release (control protocol 12 or below), the aggregator of {build} ({protocol}): \
-         install the same release on both"
+        "the client is of an earlier release (control protocol 12 or below), the aggregator of {build} \
+        ({protocol}): install the same release on both"
     );
     Denial::new(DenialKind::Version, message)
 }

@@ -7,6 +7,7 @@ use tokio::time::{interval, timeout};
 
 use super::{
     connections::{Inbound, Peer, Queue, SessionHandler},
+    data_networks::{ForeignAddress, data_address},
     shared::{Secrets, Shared},
 };
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
         ClientMessage, Denial, DenialKind, End, Enter, Hello, JoinRequest, PROTOCOL_VERSION, Reconnect,
         ServerMessage, Status,
     },
-    plane::{PlaneKind, PlaneReport, TakenOver, WorkerInstall},
+    plane::{PlaneInfo, PlaneKind, PlaneReport, TakenOver, WorkerInstall},
 };
 
 /// Time that a connection may be open before its first messages have come.
@@ -88,8 +89,8 @@ pub async fn first_messages(inbound: &mut Inbound) -> Result<ClientMessage, Deni
         ClientMessage::Hello(hello) if hello.protocol == PROTOCOL_VERSION => {}
         ClientMessage::Hello(Hello { protocol, build }) => {
             let message = format!(
-                "the client is of release {} (control protocol {protocol}), the aggregator of {} ({}): install the same \
-                 release on both",
+                "the client is of release {} (control protocol {protocol}), the aggregator of {} ({}): \
+                install the same release on both",
                 printable(&build, 64),
                 own.build,
                 own.protocol
@@ -221,7 +222,8 @@ async fn exchange(
 impl Shared {
     fn check_racks_secret(&self, given: &Secret) -> Result<(), Denial> {
         let Some(secret) = &self.secrets.racks else {
-            let message = "this aggregator takes no racks and no parameter hosts: start it with --rack-secret-file FILE";
+            let message = "this aggregator takes no racks and no parameter hosts: start it with \
+            --rack-secret-file FILE";
             return Err(Denial::new(DenialKind::Request, message));
         };
         if secret == given {
@@ -249,23 +251,10 @@ impl Shared {
     }
 
     fn join(&self, caller: Caller, asked: JoinRequest) -> Result<MemberId, Status> {
-        let host = &asked.host;
-        let ip = if host.data_ip.is_unspecified() { caller.peer } else { host.data_ip };
-        let worker = WorkerInstall { ip, port: host.data_port, mac: host.mac, local_ip: caller.local };
-        let holders = self.holders(caller.peer, &asked);
-        let request = Join { asked, worker, rack: caller.rack, holders };
-        let joined = self.repair_journal().map_err(|why| Refusal::journal(&why)).and_then(|()| {
-            let id = self.update(|coordinator, now| coordinator.join(now, &request))?;
-            // A worker that was to replace another is no member if that is not on the disk.
-            if self.lock().coordinator.status(id).is_some() {
-                return Ok(id);
-            }
-            let why = self.repair_journal().err();
-            Err(Refusal::journal(&why.unwrap_or_else(|| "it could not be written down; join again".into())))
-        });
+        let (name, rank, peer) =
+            (printable(&asked.spec.job, crate::JOB_NAME_LEN), asked.spec.rank, caller.peer);
+        let joined = self.admit(caller, asked);
         self.counters.joined(&joined);
-        let (spec, peer) = (&request.asked.spec, caller.peer);
-        let (name, rank) = (printable(&spec.job, crate::JOB_NAME_LEN), spec.rank);
         match joined {
             Ok(id) => {
                 tracing::info!(name, rank, %peer, "worker joined");
@@ -278,6 +267,29 @@ impl Shared {
                 Err(Status::Over(End::Refused(refusal)))
             }
         }
+    }
+
+    fn admit(&self, caller: Caller, asked: JoinRequest) -> Result<MemberId, Refusal> {
+        let host = &asked.host;
+        let ip = data_address(Some(host.data_ip), caller.peer, &self.data_networks)
+            .map_err(|foreign| Refusal::foreign_address(asked.spec.rank, &foreign))?;
+        let worker = WorkerInstall { ip, port: host.data_port, mac: host.mac, local_ip: caller.local };
+        let holders = self.holders(caller.peer, &asked);
+        let request = Join { asked, worker, rack: caller.rack, holders };
+        self.repair_journal().map_err(|why| Refusal::journal(&why))?;
+        let id = self.update(|coordinator, now| coordinator.join(now, &request))?;
+        // A worker that was to replace another is no member if that is not on the disk.
+        if self.lock().coordinator.status(id).is_some() {
+            return Ok(id);
+        }
+        let why = self.repair_journal().err();
+        Err(Refusal::journal(&why.unwrap_or_else(|| "it could not be written down; join again".into())))
+    }
+
+    /// Denies a rack or parameter host whose packets would go to another host.
+    fn check_address(&self, plane: &PlaneInfo, connection: Ipv4Addr) -> Result<(), Denial> {
+        let denied = |foreign: ForeignAddress| Denial::new(DenialKind::Request, foreign.to_string());
+        data_address(plane.address, connection, &self.data_networks).map(drop).map_err(denied)
     }
 
     /// Whoever a worker's part of a job counts for. Root is no user but its host's administrator.
@@ -357,6 +369,7 @@ async fn serve_rack(
     if (plane.kind == PlaneKind::Parameter) != is_parameter_host {
         return Err(refuse("a parameter host is no rack"));
     }
+    shared.check_address(&plane, ip)?;
     let role = if is_parameter_host { "parameter host" } else { "rack" };
     // Before the coordinator sends it commands.
     let entered = shared.update(|coordinator, now| {
@@ -374,10 +387,11 @@ async fn serve_rack(
     tokio::select! {
         biased;
         _ = closed => {}
-        () = exchange_with_rack(shared, id, inbound, outbound) => {
+        ended = exchange_with_rack(shared, (id, ip), inbound, outbound) => {
             if inbound.silence() <= IDLE_TIMEOUT {
                 shared.touch(|coordinator, _| coordinator.rack_connected(id, false));
             }
+            return ended;
         }
     }
     Ok(())
@@ -396,26 +410,35 @@ async fn taken_over(inbound: &mut Inbound) -> Option<(PlaneReport, TakenOver)> {
     timeout(TAKE_OVER_TIMEOUT, answer).await.ok().flatten()
 }
 
-async fn exchange_with_rack(shared: &Shared, id: RackId, inbound: &mut Inbound, outbound: &Queue) {
+/// Serves a rack until one side ends the connection. A denial states what is wrong with a message.
+async fn exchange_with_rack(
+    shared: &Shared,
+    (id, ip): (RackId, Ipv4Addr),
+    inbound: &mut Inbound,
+    outbound: &Queue,
+) -> Result<(), Denial> {
     let mut alive = interval(ALIVE_INTERVAL);
     loop {
         let message = tokio::select! {
             message = inbound.next() => message,
             _ = alive.tick() => {
                 if inbound.silence() > IDLE_TIMEOUT {
-                    return;
+                    return Ok(());
                 }
                 let _ = outbound.try_send(ServerMessage::Alive { received: 0 });
                 continue;
             }
         };
-        let Some(Ok(message)) = message else { return };
+        let Some(Ok(message)) = message else { return Ok(()) };
         shared.touch(|coordinator, now| coordinator.rack_heartbeat(now, id));
         match message {
             ClientMessage::Report(report) => {
+                if let Ok((_, plane)) = &report {
+                    shared.check_address(plane, ip)?;
+                }
                 let report = report.map_err(|why| printable(&why, REASON_LEN));
                 if !shared.update(|coordinator, now| coordinator.rack_reports(now, id, report)) {
-                    return;
+                    return Ok(());
                 }
             }
             ClientMessage::Completed(result) => {

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use super::{
     connections::Table,
+    data_networks::DataNetwork,
     planes::Links,
     recorder::Recorder,
     stats::{ServerStats, StreamCounters},
@@ -45,6 +46,7 @@ pub struct Shared {
     start: Instant,
     state: Mutex<State>,
     pub secrets: Secrets,
+    pub data_networks: Vec<DataNetwork>,
     /// Counts the moments at which something may have changed for somebody.
     pub changed: watch::Sender<u64>,
     pub links: Links,
@@ -54,11 +56,12 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(now: Instant, state: State, secrets: Secrets) -> Shared {
+    pub fn new(now: Instant, state: State, secrets: Secrets, data_networks: Vec<DataNetwork>) -> Shared {
         Shared {
             start: now,
             state: Mutex::new(state),
             secrets,
+            data_networks,
             changed: watch::Sender::new(0),
             links: Links::default(),
             refused: RateLimiter::new(now),

@@ -29,7 +29,10 @@ struct Inner {
     jobs: Vec<JobInstall>,
     instance: Option<u64>,
     refusal: Option<&'static str>,
-    /// Installs wait while this is set, as for a worker that does not answer ARP; and so does who asks how it is.
+    /// The address that it states for its packets.
+    address: Option<Ipv4Addr>,
+    /// Installs wait while this is set, as for a worker that does not answer ARP; and so does who asks how it
+    /// is.
     is_held: bool,
     /// Installs that wait.
     waiting: usize,
@@ -48,6 +51,7 @@ impl FakePlane {
             jobs: Vec::new(),
             instance: Some(1),
             refusal: None,
+            address: None,
             is_held: false,
             waiting: 0,
             calls: Vec::new(),
@@ -60,6 +64,10 @@ impl FakePlane {
 
     pub fn refuse_installs(&self, why: &'static str) {
         self.0.lock().unwrap().refusal = Some(why);
+    }
+
+    pub fn set_address(&self, address: Ipv4Addr) {
+        self.0.lock().unwrap().address = Some(address);
     }
 
     pub fn hold_installs(&self, is_held: bool) {
@@ -91,17 +99,10 @@ impl DataPlane for FakePlane {
             kind: inner.kind,
             slots: inner.slots,
             max_elements: 360,
-            narrowest: None,
-            base_port: 48700,
             shards: 2,
             dynamic_slots: if inner.kind == PlaneKind::Host { 64 } else { 0 },
-            verifies_checksums: true,
-            marks_overflow: true,
-            bounds_loss: true,
-            socket_bytes: None,
-            address: None,
-            kept: Vec::new(),
-            jobs: sumac_wire::MAX_JOBS as u16 - 1,
+            address: inner.address,
+            ..PlaneInfo::NONE
         })
     }
 

@@ -14,6 +14,7 @@ use std::{
 use sumac_control::{
     Endpoint, Identity, JoinError, JoinLimits, JoinRequest, Member, Refusal, Secret, Secrets, Trust,
     WorkerHost,
+    coordinator::overview::Overview,
     events::{Event, Fault, Post},
     join,
     rack::RackServer,
@@ -51,7 +52,7 @@ impl StateDir {
 
     pub fn endpoint(&self, address: SocketAddr, secret: &str) -> Endpoint {
         let trust = Trust::Pinned(self.identity().fingerprint());
-        Endpoint { address, trust, secret: Secret::new(secret).unwrap() }
+        Endpoint { address, others: Vec::new(), trust, secret: Secret::new(secret).unwrap() }
     }
 }
 
@@ -61,7 +62,8 @@ impl Drop for StateDir {
     }
 }
 
-/// A root's control plane, or a rack's. It has a runtime of its own, so that its connections end with it when it is killed.
+/// A root's control plane, or a rack's. It has a runtime of its own, so that its connections end with it when
+/// it is killed.
 pub struct Server {
     pub address: SocketAddr,
     pub plane: FakePlane,
@@ -147,17 +149,20 @@ impl Server {
 
     /// Returns the ranks that the jobs of a root wait for, by job.
     pub fn missing(&self) -> Vec<(String, Vec<u16>)> {
-        let overview = self.monitor.as_ref().and_then(Monitor::overview).unwrap_or_default();
-        overview.jobs.into_iter().map(|job| (job.name, job.missing)).collect()
+        self.overview().jobs.into_iter().map(|job| (job.name, job.missing)).collect()
+    }
+
+    /// Whether a root has a job of this name.
+    pub fn has(&self, job: &str) -> bool {
+        self.overview().jobs.iter().any(|known| known.name == job)
+    }
+
+    /// The state of a root.
+    pub fn overview(&self) -> Overview {
+        self.monitor.as_ref().and_then(Monitor::overview).unwrap_or_default()
     }
 
     /// Returns the endpoint to join.
-    /// Whether a root has a job of this name.
-    pub fn has(&self, job: &str) -> bool {
-        let overview = self.monitor.as_ref().and_then(Monitor::overview).unwrap_or_default();
-        overview.jobs.iter().any(|known| known.name == job)
-    }
-
     pub fn endpoint(&self) -> Endpoint {
         self.state_dir.endpoint(self.address, SECRET)
     }
@@ -180,7 +185,9 @@ pub fn options(state_dir: &StateDir, rejoin_grace: Duration) -> ServerOptions {
     };
     let (identity, state_dir) = (state_dir.identity(), state_dir.0.clone());
     let join_limits = JoinLimits::default();
-    ServerOptions { identity, secrets, state_dir, stealing: true, rejoin_grace, join_limits }
+    // Workers connect over loopback, and state the addresses of a lab.
+    let data_networks = vec!["10.77.0.0/16".parse().unwrap()];
+    ServerOptions { identity, secrets, state_dir, stealing: true, rejoin_grace, join_limits, data_networks }
 }
 
 /// Each rank joins at its endpoint.

@@ -100,7 +100,8 @@ impl AdmittedJobs {
         self.messages = self.log.take().and_then(|log| match log.follow() {
             Ok(messages) => Some(messages),
             Err(error) => {
-                tracing::warn!(%error, "the host program's messages will be missing here; see `sumac events`");
+                tracing::warn!(%error,
+                    "the host program's messages will be missing here; see `sumac events`");
                 None
             }
         });

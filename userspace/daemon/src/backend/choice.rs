@@ -52,12 +52,12 @@ impl FramePath {
         match self {
             FramePath::ZeroCopy => "the driver passes AF_XDP's frames without a copy (zero-copy)",
             FramePath::Copy => {
-                "the driver has no zero-copy for AF_XDP; with copies it took 0.7 of the time of UDP sockets, and less CPU \
-                 (measured on veth, beside an aggregator's XDP program)"
+                "the driver has no zero-copy for AF_XDP; with copies it took 0.7 of the time of UDP sockets, \
+                and less CPU (measured on veth, beside an aggregator's XDP program)"
             }
             FramePath::Generic => {
-                "XDP runs in generic mode, after the driver; with copies it took the time of UDP sockets, and less CPU \
-                 (measured on veth, beside an aggregator's XDP program)"
+                "XDP runs in generic mode, after the driver; with copies it took the time of UDP sockets, \
+                and less CPU (measured on veth, beside an aggregator's XDP program)"
             }
         }
     }

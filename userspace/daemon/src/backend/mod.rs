@@ -2,14 +2,18 @@
 
 mod admission;
 mod choice;
+mod follow;
+mod hosted;
 mod local;
+mod rechoice;
 mod routes;
 mod setup;
 mod terms;
+mod users;
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
@@ -18,32 +22,40 @@ use sumac_control::{Grant, PlaneKind};
 use sumac_host::JobId;
 use sumac_host::terms::lane_params;
 use sumac_netutil::neighbour::{self, ResolveError};
-use sumac_parameter::HostJob;
 use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
+use tokio::sync::SetOnce;
 
 use self::admission::{AdmittedJobs, Role};
 pub(crate) use self::local::Local;
 use self::routes::Outlet;
-use self::setup::{FormerJobs, Setup, udp, udp_of, xdp};
-use crate::config::{BackendChoice, Config, RouteConfig};
-use crate::datapath::{Datapath, DatapathStats, EventSink, ParameterJob, Peer, ResumedLane, WorkerJob};
+use self::setup::{FormerJobs, Setup, udp, udp_instead, udp_of, xdp};
+use self::users::Users;
+pub(crate) use self::users::{Fallback, InUse};
+use crate::config::{BackendChoice, Config};
+use crate::datapath::{Datapath, DatapathStats, EventSink, FrameIo, Peer, ResumedLane, WorkerJob};
 
 pub(crate) use self::choice::FramePath;
+pub(crate) use self::follow::Followed;
 pub use self::setup::BackendError;
 pub(crate) use self::setup::attach_program;
 pub(crate) use self::terms::host_job;
 
 pub(crate) struct Backend {
     local: Mutex<Local>,
-    /// `None` over UDP.
-    admitted: Option<Mutex<AdmittedJobs>>,
-    pub(crate) datapath: Datapath,
-    /// The reason of a fallback; empty without one.
-    pub(crate) fallback: String,
-    /// The control plane whose route has the interface, where the configuration does not name it.
-    control: Option<SocketAddr>,
-    routes: Vec<RouteConfig>,
+    /// Empty over UDP.
+    admitted: OnceLock<Mutex<AdmittedJobs>>,
+    /// The data path of the start.
+    first: Datapath,
+    /// The data path of AF_XDP, where `auto` has chosen it later.
+    later: SetOnce<Datapath>,
+    fallback: Mutex<Option<Fallback>>,
+    users: Users,
+    /// The addresses of the control plane whose route has the interface, where the configuration does not
+    /// name it.
+    control: Vec<SocketAddr>,
+    config: Arc<Config>,
+    sink: EventSink,
 }
 
 /// The longest wait for queues of AF_XDP that another daemon has just left.
@@ -54,20 +66,25 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct HandedBackend {
     /// The UDP sockets of each shard.
     pub(crate) sockets: Vec<Vec<OwnedFd>>,
-    pub(crate) fallback: String,
+    pub(crate) fallback: Option<Fallback>,
     pub(crate) is_xdp: bool,
 }
 
 /// A backend whose sockets and maps are open, and whose threads are not started.
 pub(crate) struct PreparedBackend {
     setup: Setup,
-    fallback: String,
-    control: Option<SocketAddr>,
+    fallback: Option<Fallback>,
+    control: Vec<SocketAddr>,
 }
 
 impl PreparedBackend {
     pub(crate) fn is_xdp(&self) -> bool {
         self.setup.1.is_some()
+    }
+
+    /// Returns whether the running daemon may still use XDP.
+    pub(crate) fn may_be_xdp(&self) -> bool {
+        self.is_xdp() || self.fallback.as_ref().is_some_and(|fallback| fallback.may_end)
     }
 }
 
@@ -80,15 +97,12 @@ impl std::fmt::Debug for Backend {
 impl Backend {
     /// Sets up the configured backend, without threads. `auto` logs its choice; UDP is a warning, since it is
     /// slower.
-    pub(crate) fn set_up(
-        config: &Config,
-        control: Option<SocketAddr>,
-    ) -> Result<PreparedBackend, BackendError> {
-        let mut fallback = String::new();
+    pub(crate) fn set_up(config: &Config, control: Vec<SocketAddr>) -> Result<PreparedBackend, BackendError> {
+        let mut fallback = None;
         let setup = match config.backend {
             BackendChoice::Udp => udp(config)?,
-            BackendChoice::Xdp => xdp(config, control, FormerJobs::Removed)?,
-            BackendChoice::Auto => match xdp(config, control, FormerJobs::Removed) {
+            BackendChoice::Xdp => xdp(config, &control, FormerJobs::Removed)?,
+            BackendChoice::Auto => match xdp(config, &control, FormerJobs::Removed) {
                 Ok(setup) => {
                     let reports: Vec<_> = setup.2.iter().map(|io| io.report()).collect();
                     let reason = FramePath::of(reports.iter()).reason();
@@ -96,9 +110,10 @@ impl Backend {
                     setup
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "backend auto: falling back to UDP; `sumac doctor` says what is missing");
-                    fallback = error.to_string();
-                    udp(config)?
+                    tracing::warn!(%error,
+                        "backend auto: falling back to UDP; `sumac doctor` says what is missing");
+                    fallback = Some(Fallback::because(&error));
+                    udp_instead(config)?
                 }
             },
         };
@@ -109,7 +124,7 @@ impl Backend {
     /// its own where the other one has closed those of AF_XDP.
     pub(crate) fn take_over(
         config: &Config,
-        control: Option<SocketAddr>,
+        control: Vec<SocketAddr>,
         handed: HandedBackend,
     ) -> Result<PreparedBackend, BackendError> {
         let HandedBackend { sockets, fallback, is_xdp } = handed;
@@ -118,7 +133,7 @@ impl Backend {
             udp_of(config, sockets)?
         } else {
             loop {
-                match xdp(config, control, FormerJobs::Kept) {
+                match xdp(config, &control, FormerJobs::Kept) {
                     // The kernel releases a queue some time after its socket was closed.
                     Err(error) if Instant::now() < deadline => {
                         tracing::debug!(%error, "the queues are not free yet");
@@ -134,7 +149,7 @@ impl Backend {
     /// Closes the sockets of AF_XDP, and lets another daemon claim the program. Returns whether every frame
     /// is accounted for.
     pub(crate) fn close_interface(&self) -> bool {
-        let is_conserved = self.datapath.close_io();
+        let is_conserved = self.datapath().close_io();
         if let Some(mut admitted) = self.admitted() {
             admitted.program.release();
         }
@@ -142,10 +157,10 @@ impl Backend {
     }
 
     /// Opens the sockets of AF_XDP again, after another daemon has not taken over.
-    pub(crate) fn open_interface(&self, config: &Config) -> Result<(), BackendError> {
+    pub(crate) fn open_interface(&self) -> Result<(), BackendError> {
         let deadline = Instant::now() + REOPEN_TIMEOUT;
         loop {
-            match self.reopen(config) {
+            match self.reopen() {
                 Err(error) if Instant::now() < deadline => {
                     tracing::debug!(%error, "the queues are not free yet");
                 }
@@ -157,16 +172,29 @@ impl Backend {
 
     pub(crate) fn start(
         PreparedBackend { setup: (local, mut admitted, ios), fallback, control }: PreparedBackend,
-        config: &Config,
+        config: Arc<Config>,
         sink: EventSink,
     ) -> Result<Backend, BackendError> {
         if let Some(admitted) = &mut admitted {
             admitted.follow_log();
         }
-        let datapath =
-            Datapath::start("sumac-datapath", ios, &config.cpus, sink).map_err(BackendError::Thread)?;
-        let (local, admitted) = (Mutex::new(local), admitted.map(Mutex::new));
-        Ok(Backend { local, admitted, datapath, fallback, control, routes: config.routes.clone() })
+        let first = start_datapath(ios, &config, &sink)?;
+        let admitted = admitted.map(|admitted| OnceLock::from(Mutex::new(admitted))).unwrap_or_default();
+        let (local, fallback, later) = (Mutex::new(local), Mutex::new(fallback), SetOnce::new());
+        let users = Users::default();
+        Ok(Backend { local, admitted, first, later, fallback, users, control, config, sink })
+    }
+
+    pub(crate) fn datapath(&self) -> &Datapath {
+        self.later.get().unwrap_or(&self.first)
+    }
+
+    /// Waits until a thread of the data path has panicked. Returns which, with its message.
+    pub(crate) async fn died(&self) -> String {
+        tokio::select! {
+            why = self.first.died() => why,
+            why = async { self.later.wait().await.died().await } => why,
+        }
     }
 
     pub(crate) fn local(&self) -> Local {
@@ -182,42 +210,36 @@ impl Backend {
 
     /// Opens the interface of the XDP backend again, after it was made anew: attaches the program, and passes
     /// the threads their sockets. It may wait for ARP.
-    pub(crate) fn reopen(&self, config: &Config) -> Result<(), BackendError> {
+    pub(crate) fn reopen(&self) -> Result<(), BackendError> {
         if let Some(mut admitted) = self.admitted() {
             admitted.program.release();
         }
-        let (local, admitted, ios) = xdp(config, self.control, FormerJobs::Removed)?;
+        let (local, admitted, ios) = xdp(&self.config, &self.control, FormerJobs::Removed)?;
         let (Some(mut before), Some(admitted)) = (self.admitted(), admitted) else { return Ok(()) };
         before.replace(admitted).map_err(|error| BackendError::Xdp(error.to_string()))?;
         drop(before);
         *self.local.lock().unwrap_or_else(PoisonError::into_inner) = local;
-        if self.datapath.replace_io(ios) {
+        if self.datapath().replace_io(ios) {
             return Ok(());
         }
         let changed = "the interface has another number of queues than before; restart the daemon";
         Err(BackendError::Xdp(changed.into()))
     }
 
-    /// Continues with another MAC address of the interface.
-    pub(crate) fn set_mac(&self, mac: [u8; 6]) {
-        self.local.lock().unwrap_or_else(PoisonError::into_inner).mac = mac;
-        self.datapath.set_mac(mac);
-    }
-
     /// Returns `xdp` or `udp`.
     pub(crate) fn name(&self) -> &'static str {
-        if self.admitted.is_some() { "xdp" } else { "udp" }
+        if self.admitted.get().is_some() { "xdp" } else { "udp" }
     }
 
     fn admitted(&self) -> Option<MutexGuard<'_, AdmittedJobs>> {
         // After a panic the next change of a job writes its entry again.
-        self.admitted.as_ref().map(|admitted| admitted.lock().unwrap_or_else(PoisonError::into_inner))
+        self.admitted.get().map(|admitted| admitted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Resolves the addresses of a peer. It may wait for ARP.
     fn peer(&self, to: SocketAddrV4, checksum: bool) -> Result<Peer, ResolveError> {
         let (ip, base_port) = (*to.ip(), to.port());
-        let mac = match self.admitted {
+        let mac = match self.admitted.get() {
             // Packets to this host itself are not sent.
             Some(_) if ip != self.local().ip => neighbour::resolve(ip)?.mac,
             _ => self.local().mac,
@@ -227,19 +249,19 @@ impl Backend {
 
     /// Resolves the explicit paths anew, for the next packets of all jobs. It may wait for ARP.
     fn set_routes(&self) -> Result<(), Failure> {
-        let Some((name, index)) = self.interface().filter(|_| !self.routes.is_empty()) else {
+        let Some((name, index)) = self.interface().filter(|_| !self.config.routes.is_empty()) else {
             return Ok(());
         };
-        let routes = routes::resolve(&self.routes, &Outlet { name, index }, neighbour::resolve)
+        let routes = routes::resolve(&self.config.routes, &Outlet { name, index }, neighbour::resolve)
             .map_err(|error| Failure::new(Code::Unreachable, error.to_string()))?;
-        self.datapath.set_routes(&routes);
+        self.datapath().set_routes(&routes);
         Ok(())
     }
 
     /// Admits a job's results, and starts its handshake. It may wait for ARP.
     pub(crate) fn add_job(&self, id: JobId, grant: &Grant) -> Result<(), Failure> {
         let plan = self.admit(id, grant)?;
-        self.datapath.add_job(plan).map_err(datapath)
+        self.datapath().add_job(plan).map_err(datapath)
     }
 
     /// Continues a job of another daemon. It may wait for ARP.
@@ -250,7 +272,7 @@ impl Backend {
         lanes: Vec<ResumedLane>,
     ) -> Result<(), Failure> {
         let plan = self.admit(id, grant)?;
-        self.datapath.resume_job(plan, lanes).map_err(datapath)
+        self.datapath().resume_job(plan, lanes).map_err(datapath)
     }
 
     /// Admits a job's results. Returns the job as the data path installs it.
@@ -318,7 +340,8 @@ impl Backend {
         match self.peer(address, terms.checksum) {
             Ok(peer) => Ok(Some(peer)),
             Err(error) if terms.is_dynamic() => {
-                log_limited!(warn, job = terms.job, %error, "no path to the aggregator; sending straight to the parameter hosts");
+                log_limited!(warn, job = terms.job, %error,
+                    "no path to the aggregator; sending straight to the parameter hosts");
                 Ok(None)
             }
             Err(error) => Err(Failure::new(Code::Unreachable, format!("the data plane: {error}"))),
@@ -338,61 +361,13 @@ impl Backend {
         let path = |to: SocketAddrV4| match (self.peer(to, checksum), aggregator) {
             (Ok(peer), _) => Ok(peer),
             (Err(error), Some(aggregator)) => {
-                log_limited!(warn, job, %error, "no path of its own to a {role}; sending to it by the aggregator");
+                log_limited!(warn, job, %error,
+                    "no path of its own to a {role}; sending to it by the aggregator");
                 Ok(Peer { ip: *to.ip(), base_port: to.port(), ..*aggregator })
             }
             (Err(error), None) => Err(Failure::new(Code::Unreachable, format!("the {role}: {error}"))),
         };
         to.map(path).collect()
-    }
-
-    /// Installs a job that this host is a parameter host of. It may wait for ARP.
-    pub(crate) fn host_job(&self, job: &HostJob) -> Result<(), Failure> {
-        self.set_routes()?;
-        let upstream = job.upstream.iter().map(|to| self.peer(*to, job.checksum));
-        let upstream = upstream.collect::<Result<_, _>>();
-        let unreachable = |error: ResolveError| Failure::new(Code::Unreachable, error.to_string());
-        let peers = self.hosted_peers(job, upstream.map_err(unreachable)?)?;
-        if let Some(mut admitted) = self.admitted() {
-            admitted.program.check_current().map_err(datapath)?;
-            admitted
-                .admit(job.job, Role::ParameterHost(job.job), terms::host_entry(job, self.local().ip))
-                .map_err(datapath)?;
-        }
-        let hosted = self.datapath.add_parameter_job(ParameterJob { job: job.clone(), peers });
-        if hosted.is_err() {
-            // The first error is returned.
-            let _ = self.unhost_job(job.job);
-        }
-        hosted.map_err(datapath)
-    }
-
-    /// As [`Datapath::renew_parameter_job`]. It may wait for ARP.
-    pub(crate) fn renew_host(&self, job: &HostJob) -> Result<Vec<u32>, Failure> {
-        // The aggregators' addresses do not change; the job continues without one that has died.
-        let upstream = job.upstream.iter().filter_map(|to| self.peer(*to, job.checksum).ok());
-        let peers = self.hosted_peers(job, upstream.collect())?;
-        let workers = job.workers.clone();
-        let firsts =
-            self.datapath.renew_parameter_job(job.job, job.epoch, workers, peers).map_err(datapath)?;
-        if let Some(mut admitted) = self.admitted() {
-            admitted
-                .admit(job.job, Role::ParameterHost(job.job), terms::host_entry(job, self.local().ip))
-                .map_err(datapath)?;
-        }
-        Ok(firsts)
-    }
-
-    /// Returns the paths to a hosted job's aggregators, which are given, and to its workers.
-    fn hosted_peers(&self, job: &HostJob, mut peers: Vec<Peer>) -> Result<Vec<Peer>, Failure> {
-        let workers = job.workers.iter().map(|worker| worker.address);
-        peers.extend(self.paths(job.job, "worker", workers, job.checksum, peers.first())?);
-        Ok(peers)
-    }
-
-    pub(crate) fn unhost_job(&self, job: u16) -> Result<(), Failure> {
-        self.datapath.remove_parameter_job(job);
-        self.dismiss(Role::ParameterHost(job))
     }
 
     pub(crate) fn renew_job(&self, id: JobId, grant: &Grant) -> Result<(), Failure> {
@@ -402,22 +377,22 @@ impl Backend {
                 .admit(terms.job, Role::Worker(id), terms::worker_entry(grant, self.local().ip))
                 .map_err(datapath)?;
         }
-        self.datapath.renew_job(id, terms.epoch, terms.resume.clone()).map_err(datapath)
+        self.datapath().renew_job(id, terms.epoch, terms.resume.clone()).map_err(datapath)
     }
 
     pub(crate) fn start_job(&self, job: JobId, slots: u32) -> Result<(), Failure> {
-        self.datapath.start_job(job, slots).map_err(datapath)
+        self.datapath().start_job(job, slots).map_err(datapath)
     }
 
     /// Returns the 32-bit words of the longest packet.
     pub(crate) fn most_words(&self) -> u16 {
-        let words = self.datapath.capacity().saturating_sub(HEADER_LEN) / ELEMENT_LEN;
+        let words = self.datapath().capacity().saturating_sub(HEADER_LEN) / ELEMENT_LEN;
         u16::try_from(words.min(MAX_ELEMENTS)).unwrap_or(u16::MAX)
     }
 
     /// Removes a job. All its events have been delivered when this returns.
     pub(crate) fn remove_job(&self, job: JobId) -> Result<(), Failure> {
-        self.datapath.remove_job(job);
+        self.datapath().remove_job(job);
         if let Some(mut admitted) = self.admitted() {
             admitted.groups.leave(job);
         }
@@ -430,28 +405,34 @@ impl Backend {
     }
 
     pub(crate) fn stats(&self) -> Result<Vec<DatapathStats>, Failure> {
-        self.datapath.stats().ok_or_else(|| Failure::new(Code::ShuttingDown, "the data path has stopped"))
+        self.thread_stats().ok_or_else(|| Failure::new(Code::ShuttingDown, "the data path has stopped"))
+    }
+
+    /// `None`: the data path has stopped.
+    fn thread_stats(&self) -> Option<Vec<DatapathStats>> {
+        // The change from UDP to AF_XDP may stop the first data path between the look-up and the question.
+        self.datapath().stats().or_else(|| self.datapath().stats())
     }
 
     pub(crate) fn hosted_packets(&self) -> Vec<(u16, u64)> {
-        let threads = self.datapath.stats().unwrap_or_default();
+        let threads = self.thread_stats().unwrap_or_default();
         let jobs = DatapathStats::merge_hosted(&threads).jobs.into_iter();
         jobs.map(|job| (job.job, job.contributions + job.partial_sums + job.full_sums + job.probes)).collect()
     }
 
     pub(crate) fn results(&self, job: JobId) -> Option<u64> {
-        let stats = self.datapath.stats()?;
+        let stats = self.datapath().stats()?;
         let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.id == job);
         lanes.map(|lane| lane.engine.results).reduce(|sum, more| sum + more)
     }
 
     pub(crate) fn peer_left(&self, job: JobId, rank: u16) {
-        self.datapath.peer_left(job, rank);
+        self.datapath().peer_left(job, rank);
     }
 
     /// Returns the transfers of a job whose other end was not posted.
     pub(crate) fn unposted(&self, job: JobId) -> Option<Vec<sumac_host::OperationKey>> {
-        let stats = self.datapath.stats()?;
+        let stats = self.datapath().stats()?;
         let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.id == job);
         Some(lanes.flat_map(|lane| lane.unposted.iter().copied()).collect())
     }
@@ -464,16 +445,30 @@ impl Backend {
 
     /// Stops the data path's threads, and checks that every frame is accounted for.
     pub(crate) fn stop(&self) {
-        for thread in self.datapath.shutdown().unwrap_or_default() {
-            let (name, sent, received) =
-                (thread.name.as_str(), thread.port.counts.sent, thread.port.counts.received);
-            if thread.frames_are_conserved() {
-                tracing::info!(backend = self.name(), name, sent, received, "data path stopped");
-            } else {
-                tracing::error!(name, frames = ?thread.port.frames, sent, received, "frames are missing; please report it");
-            }
+        stop(self.datapath(), self.name());
+    }
+}
+
+/// Stops threads, and checks that every frame is accounted for.
+fn stop(datapath: &Datapath, backend: &'static str) {
+    for thread in datapath.shutdown().unwrap_or_default() {
+        let (name, sent, received) =
+            (thread.name.as_str(), thread.port.counts.sent, thread.port.counts.received);
+        if thread.frames_are_conserved() {
+            tracing::info!(backend, name, sent, received, "data path stopped");
+        } else {
+            tracing::error!(name, frames = ?thread.port.frames, sent, received,
+                "frames are missing; please report it");
         }
     }
+}
+
+fn start_datapath(
+    ios: Vec<Box<dyn FrameIo>>,
+    config: &Config,
+    sink: &EventSink,
+) -> Result<Datapath, BackendError> {
+    Datapath::start("sumac-datapath", ios, &config.cpus, sink.clone()).map_err(BackendError::Thread)
 }
 
 fn datapath(error: impl std::fmt::Display) -> Failure {

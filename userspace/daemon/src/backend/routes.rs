@@ -13,11 +13,13 @@ pub(super) enum RouteError {
     #[error("routes: {0}")]
     Resolve(#[from] ResolveError),
     #[error(
-        "routes: {via} is no neighbour: the kernel reaches it by {next_hop}. Name the first router of each path"
+        "routes: {via} is no neighbour: the kernel reaches it by {next_hop}. Name the first router of each \
+        path"
     )]
     NotNeighbour { via: Ipv4Addr, next_hop: Ipv4Addr },
     #[error(
-        "routes: {via} is a neighbour on {ifname}, and packets leave through {interface}; see `ip route get {via}`"
+        "routes: {via} is a neighbour on {ifname}, and packets leave through {interface}; see `ip route get \
+        {via}`"
     )]
     Elsewhere { via: Ipv4Addr, ifname: String, interface: String },
 }

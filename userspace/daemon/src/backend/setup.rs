@@ -3,14 +3,17 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
+use nix::errno::Errno;
 use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
-use sumac_netutil::neighbour;
+use sumac_loader::Interface;
+use sumac_netutil::neighbour::{self, Neighbour, ResolveError};
 use sumac_wire::DEFAULT_PATHS;
 
 use super::admission::AdmittedJobs;
 use super::local::Local;
 use crate::config::Config;
 use crate::datapath::{FrameIo, Route, UdpFrameIo, XdpConfig, XdpFrameIo};
+use crate::path;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
@@ -18,6 +21,10 @@ pub enum BackendError {
     Udp { address: Ipv4Addr, source: std::io::Error },
     #[error("cannot use XDP: {0}")]
     Xdp(String),
+    /// It may come while the daemon runs: an interface, an address, a route, a neighbour, the end of another
+    /// daemon.
+    #[error("cannot use XDP yet: {0}")]
+    NotYet(String),
     #[error("cannot start the data path's thread: {0}")]
     Thread(std::io::Error),
 }
@@ -35,7 +42,16 @@ pub(super) enum FormerJobs {
 pub(crate) type Setup = (Local, Option<AdmittedJobs>, Vec<Box<dyn FrameIo>>);
 
 pub(super) fn udp(config: &Config) -> Result<Setup, BackendError> {
-    let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    udp_at(config, config.address.unwrap_or(Ipv4Addr::UNSPECIFIED))
+}
+
+/// As [`udp`] where XDP is missing. An address that this host does not have yet is none.
+pub(super) fn udp_instead(config: &Config) -> Result<Setup, BackendError> {
+    let address = config.address.filter(|ip| path::interface_of(*ip).is_some());
+    udp_at(config, address.unwrap_or(Ipv4Addr::UNSPECIFIED))
+}
+
+fn udp_at(config: &Config, ip: Ipv4Addr) -> Result<Setup, BackendError> {
     let with_paths = |io: UdpFrameIo| io.with_paths(config.paths.unwrap_or(1));
     let ios = UdpFrameIo::bind_shards(ip, config.shards)
         .and_then(|ios| ios.into_iter().map(with_paths).collect::<std::io::Result<Vec<_>>>());
@@ -60,37 +76,62 @@ fn over_udp(
     Ok((Local { ip, port, mac: [0; 6] }, None, ios))
 }
 
-/// Returns the interface and the address of the data plane. `control`: the control plane, whose route they
-/// are of unless the configuration states more.
-fn data_path(config: &Config, control: Option<SocketAddr>) -> Result<(String, Ipv4Addr), BackendError> {
-    if let (Some(ifname), Some(ip)) = (&config.interface, config.address) {
-        return Ok((ifname.clone(), ip));
-    }
-    let route = match control {
-        Some(SocketAddr::V4(endpoint)) => {
-            neighbour::resolve(*endpoint.ip()).map_err(|error| BackendError::Xdp(error.to_string()))?
-        }
-        _ => {
-            return Err(BackendError::Xdp(
-                "the configuration names no control plane (`aggregator`) with an IPv4 address".into(),
-            ));
+/// Returns the interface and the address of the data plane, which the host has. `control`: the control plane,
+/// whose route they are of unless the configuration states more. It may wait for ARP.
+pub(super) fn data_path(config: &Config, control: &[SocketAddr]) -> Result<(String, Ipv4Addr), BackendError> {
+    let (ifname, ip) = match (&config.interface, config.address) {
+        (Some(ifname), Some(ip)) => (ifname.clone(), ip),
+        (ifname, ip) => {
+            let route = route_to(control)?;
+            (ifname.clone().unwrap_or(route.ifname), ip.unwrap_or(route.src_ip))
         }
     };
-    let ifname = config.interface.clone().unwrap_or(route.ifname);
-    Ok((ifname, config.address.unwrap_or(route.src_ip)))
+    match Interface::by_name(&ifname) {
+        Ok(interface) if !interface.up => {
+            return Err(BackendError::NotYet(format!(
+                "interface {ifname} is down; `ip link set {ifname} up`"
+            )));
+        }
+        Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => {
+            return Err(BackendError::NotYet(format!("this host has no interface {ifname}")));
+        }
+        // Whoever opens the interface reports another error.
+        Ok(_) | Err(_) => {}
+    }
+    if path::interface_of(ip).is_none() {
+        return Err(BackendError::NotYet(format!("{ip} is no address of this host; see `ip address`")));
+    }
+    Ok((ifname, ip))
+}
+
+/// Returns the way to the first address that has one.
+fn route_to(control: &[SocketAddr]) -> Result<Neighbour, BackendError> {
+    let mut first = None;
+    for address in control {
+        let SocketAddr::V4(address) = address else { continue };
+        match neighbour::resolve(*address.ip()) {
+            Ok(route) => return Ok(route),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    Err(match first {
+        Some(error @ ResolveError::Own { .. }) => BackendError::Xdp(error.to_string()),
+        Some(error) => BackendError::NotYet(error.to_string()),
+        None => BackendError::Xdp("the configuration names no control plane (`aggregator`)".into()),
+    })
 }
 
 /// `control`: as for [`data_path`].
 pub(super) fn xdp(
     config: &Config,
-    control: Option<SocketAddr>,
+    control: &[SocketAddr],
     former: FormerJobs,
 ) -> Result<Setup, BackendError> {
     let failed = |error: &dyn std::fmt::Display| BackendError::Xdp(error.to_string());
     let (ifname, ip) = data_path(config, control)?;
     let queues = queues(config);
     let mut program = open_or_attach(config, queues.as_deref(), &ifname)?;
-    program.claim().map_err(|error| failed(&error))?;
+    program.claim().map_err(|error| BackendError::NotYet(error.to_string()))?;
     let paths = config.paths.unwrap_or(DEFAULT_PATHS);
     // Next hops are resolved at the beginning of each job.
     let routes = config.routes.iter().map(|route| Route { mac: None, vlan: route.vlan }).collect();
@@ -130,8 +171,8 @@ fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Resu
                     format!("{:?}", queues.unwrap_or(&program.queues())),
                 ),
                 (
-                    "for other ports (the first, and shards), which are kept: for those of the configuration stop the \
-                     daemon and run `sumac detach` on the interface",
+                    "for other ports (the first, and shards), which are kept: for those of the configuration \
+                    stop the daemon and run `sumac detach` on the interface",
                     format!("{:?}", program.ports()),
                     format!("{:?}", (config.base_port, config.shards)),
                 ),
@@ -151,7 +192,7 @@ fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Resu
 
 /// Attaches the program to the interface of the data plane, in place of a former one. `control`: as for
 /// [`data_path`].
-pub(crate) fn attach_program(config: &Config, control: Option<SocketAddr>) -> Result<Attached, BackendError> {
+pub(crate) fn attach_program(config: &Config, control: &[SocketAddr]) -> Result<Attached, BackendError> {
     attach_configured(config, &data_path(config, control)?.0)
 }
 

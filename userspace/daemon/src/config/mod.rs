@@ -43,7 +43,7 @@ pub enum BackendChoice {
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The control plane, as `host:port`, of jobs whose trainers name none. A host name is resolved when the
-    /// daemon starts, to IPv4 if possible.
+    /// daemon starts; all its IPv4 addresses are tried.
     #[schemars(with = "Option<String>")]
     pub aggregator: Option<HostPort>,
     /// The join token (`sumac-agg token`) of `aggregator`, for jobs without one of their own, and for no
@@ -223,10 +223,12 @@ pub enum ConfigError {
 pub enum EndpointError {
     /// A secret alone.
     #[error(
-        "the secret has no fingerprint of the aggregator: give the join token that `sumac-agg token` prints there, or set \
-         tls_ca in the daemon's configuration"
+        "the secret has no fingerprint of the aggregator: give the join token that `sumac-agg token` prints \
+        there, or set tls_ca in the daemon's configuration"
     )]
     NoFingerprint,
+    #[error("the control plane has no address")]
+    NoAddress,
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -296,7 +298,12 @@ impl Config {
     }
 
     /// A control plane with what it takes to be let in.
-    pub fn endpoint(&self, address: SocketAddr, credential: Credential) -> Result<Endpoint, EndpointError> {
+    /// `addresses`: all that it has, at least one.
+    pub fn endpoint(
+        &self,
+        addresses: &[SocketAddr],
+        credential: Credential,
+    ) -> Result<Endpoint, EndpointError> {
         let identity = match (&self.tls_cert, &self.tls_key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             _ => None,
@@ -307,7 +314,8 @@ impl Config {
             (None, Some(fingerprint)) => Trust::Pinned(fingerprint),
             (None, None) => return Err(EndpointError::NoFingerprint),
         };
-        Ok(Endpoint { address, trust, secret: credential.secret })
+        let (&address, others) = addresses.split_first().ok_or(EndpointError::NoAddress)?;
+        Ok(Endpoint { address, others: others.to_vec(), trust, secret: credential.secret })
     }
 
     /// Returns the control plane of jobs without one of their own, or of the parameter host.
@@ -370,7 +378,9 @@ impl Config {
         }
         ensure!(
             self.backend == BackendChoice::Xdp,
-            "are for backend = \"xdp\" alone: over UDP the kernel chooses next hop and VLAN. Set the backend, or leave them out".into()
+            "are for backend = \"xdp\" alone: over UDP the kernel chooses next hop and VLAN. Set the \
+            backend, or leave them out"
+                .into()
         );
         ensure!(
             count <= paths.into(),

@@ -31,7 +31,8 @@ impl TracingConfig {
         ensure!(
             is_http,
             format!(
-                "`otlp` {:?} is no address such as \"http://127.0.0.1:4318\"; for TLS run a collector on this host",
+                "`otlp` {:?} is no address such as \"http://127.0.0.1:4318\"; for TLS run a collector on \
+                this host",
                 self.otlp
             )
         );

@@ -73,6 +73,15 @@ pub struct Outgoing {
     pub checksum: bool,
 }
 
+/// The name and addresses of an interface, which may change while it stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub name: String,
+    pub mac: [u8; 6],
+    /// The address that packets come from.
+    pub ip: Ipv4Addr,
+}
+
 /// Writes one payload into the frame's bytes, if there is one to send.
 pub type Build<'a> = &'a mut dyn FnMut(&mut [u8]) -> Option<Outgoing>;
 
@@ -102,8 +111,8 @@ pub trait FrameIo: Send {
     /// Waits until sent frames have completed, at most until `deadline`.
     fn quiesce(&mut self, deadline: Instant);
 
-    /// Sets the address that frames come from, after that of the interface has changed.
-    fn set_mac(&mut self, _mac: [u8; 6]) {}
+    /// Sets the name and the addresses that the interface has by now.
+    fn set_identity(&mut self, _identity: &Identity) {}
 
     /// Sets the explicit paths, of which packets take the one of their path's number, modulo how many there
     /// are.

@@ -18,7 +18,7 @@ use sumac_transport::{JobError, Operation};
 use tokio::sync::watch;
 
 use super::engines::Engines;
-use super::frame_io::{FrameIo, Peer, Route};
+use super::frame_io::{FrameIo, Identity, Peer, Route};
 use super::handoff::{HandoffQueue, thread_of};
 use super::job::{EventSink, InstallError, ParameterJob, WorkerJob};
 use super::lane::Lane;
@@ -121,10 +121,11 @@ impl Datapath {
         self.links.iter().zip(ios).all(|(link, io)| link.send(move |thread| thread.io = io))
     }
 
-    /// Sets the address that frames come from, after that of the interface has changed.
-    pub(crate) fn set_mac(&self, mac: [u8; 6]) {
+    /// Sets the name and the addresses that the interface has by now.
+    pub(crate) fn set_identity(&self, identity: &Identity) {
         for link in &self.links {
-            link.send(move |thread| thread.io.set_mac(mac));
+            let identity = identity.clone();
+            link.send(move |thread| thread.io.set_identity(&identity));
         }
     }
 

@@ -160,7 +160,8 @@ impl DatapathThread {
         let stats = self.stats();
         let is_conserved = stats.frames_are_conserved();
         if !is_conserved {
-            tracing::error!(datapath = stats.name, frames = ?stats.port.frames, "frames are missing; please report it");
+            tracing::error!(datapath = stats.name, frames = ?stats.port.frames,
+                "frames are missing; please report it");
         }
         self.io =
             Box::new(ClosedIo { capacity: self.io.capacity(), report: stats.port, paths: self.io.paths() });

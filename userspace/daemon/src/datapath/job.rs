@@ -109,11 +109,13 @@ pub enum InstallError {
     )]
     InUse { job: JobId },
     #[error(
-        "packets of {needed} bytes exceed this host's {capacity}; choose chunks of at most {elements} elements"
+        "packets of {needed} bytes exceed this host's {capacity}; choose chunks of at most {elements} \
+        elements"
     )]
     PacketTooLong { needed: usize, capacity: usize, elements: usize },
     #[error(
-        "the job's packets come in {asked} shards, this host listens to {given}; set `shards = {asked}` in its daemon's configuration"
+        "the job's packets come in {asked} shards, this host listens to {given}; set `shards = {asked}` in \
+        its daemon's configuration"
     )]
     Shards { asked: u16, given: u16 },
     #[error("the data path has stopped; restart the daemon and see its log")]

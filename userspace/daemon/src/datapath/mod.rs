@@ -24,7 +24,7 @@ mod thread;
 pub mod udp;
 pub mod xdp;
 
-pub use frame_io::{FrameIo, IoReport, Outgoing, Peer, Route, SocketReport, Transmitted};
+pub use frame_io::{FrameIo, Identity, IoReport, Outgoing, Peer, Route, SocketReport, Transmitted};
 pub use handle::Datapath;
 pub(crate) use handover::{LaneSnapshot, ResumedLane};
 pub use job::{Event, EventSink, InstallError, ParameterJob, Rejection, WorkerJob};

@@ -195,7 +195,8 @@ impl DatapathThread {
         self.io.quiesce(Instant::now() + QUIESCE_TIMEOUT);
         let stats = DatapathStats { jobs, ..self.stats() };
         if !stats.frames_are_conserved() {
-            tracing::error!(datapath = self.stats.name, frames = ?stats.port.frames, "frames are missing; please report it");
+            tracing::error!(datapath = self.stats.name, frames = ?stats.port.frames,
+                "frames are missing; please report it");
         }
         stats
     }

@@ -12,7 +12,9 @@ use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports, VLAN_LEN};
 use sumac_wire::{DEFAULT_PATHS, MAX_PATHS};
 use sumac_xsk::{BindMode, LINK_HEADER, OpenError, QueueConfig, XskQueue};
 
-use super::frame_io::{Build, FrameIo, IoReport, Outgoing, Received, Route, SocketReport, Transmitted, wait};
+use super::frame_io::{
+    Build, FrameIo, Identity, IoReport, Outgoing, Received, Route, SocketReport, Transmitted, wait,
+};
 
 const BUDGET: usize = 64;
 /// The capacity of the queue of packets to this host itself. Packets beyond it are dropped, as in any queue.
@@ -255,8 +257,10 @@ impl FrameIo for XdpFrameIo {
         }
     }
 
-    fn set_mac(&mut self, mac: [u8; 6]) {
-        self.mac = mac;
+    fn set_identity(&mut self, Identity { name, mac, ip }: &Identity) {
+        (self.mac, self.local_ip) = (*mac, *ip);
+        self.counters.interface = Some(name.clone());
+        self.counters.local = Some(SocketAddrV4::new(*ip, self.ports.base));
     }
 
     fn set_routes(&mut self, routes: &[Route]) {

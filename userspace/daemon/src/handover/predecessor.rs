@@ -25,6 +25,7 @@ use super::channel::{HandoverChannel, MAX_DESCRIPTORS};
 use super::state::{Answer, HandoverState, Mapping, Offer, Request};
 use super::versions::{Versions, different_setting, settings};
 use crate::arena::{Arena, TaskHandle};
+use crate::backend::InUse;
 use crate::core::Core;
 use crate::job_events::{Freeze, HandedOver, TaskEvent};
 use crate::outbox::Notification;
@@ -172,7 +173,8 @@ fn hand_over(parts: &Parts, socket: OwnedFd) -> Result<HeldRegions, String> {
     channel.set_timeout(FROZEN_TIMEOUT).map_err(failed)?;
     tracing::info!(peer = peer.pid(), "standing still for a new daemon");
     let started = Instant::now();
-    let mut frozen = Frozen { parts, tasks: Vec::new(), is_closed: false, is_handed_over: false };
+    let mut frozen =
+        Frozen { parts, tasks: Vec::new(), is_closed: false, is_handed_over: false, in_use: None };
     let state = frozen.freeze();
     let (held, state, descriptors) = match state {
         Ok(state) => state,
@@ -223,8 +225,8 @@ fn settle(parts: &Parts) -> Result<(), String> {
         let hosted = state.parameter_jobs.numbers();
         if !hosted.is_empty() {
             return Err(format!(
-                "it is the parameter host of jobs number {hosted:?}, whose sums cannot be handed over; wait until these \
-                 jobs have ended"
+                "it is the parameter host of jobs number {hosted:?}, whose sums cannot be handed over; wait \
+                until these jobs have ended"
             ));
         }
         let unsettled = state.core.call(|host, _, _| host.unsettled());
@@ -258,6 +260,8 @@ struct Frozen<'a> {
     /// Whether the sockets of AF_XDP are closed.
     is_closed: bool,
     is_handed_over: bool,
+    /// The backend does not change meanwhile.
+    in_use: Option<InUse>,
 }
 
 impl Frozen<'_> {
@@ -274,8 +278,10 @@ impl Frozen<'_> {
             }
             None => return Err("this daemon is stopping".into()),
         };
+        self.in_use = state.backend.try_in_use();
+        ensure!(self.in_use.is_some(), "the backend is changing to AF_XDP; try again".to_owned());
         freeze_sessions(&state.core)?;
-        if !state.backend.datapath.freeze() {
+        if !state.backend.datapath().freeze() {
             return Err("a thread of the data path has ended".into());
         }
         let members = self.freeze_tasks()?;
@@ -283,8 +289,8 @@ impl Frozen<'_> {
         if !hosted.is_empty() {
             return Err(format!("it has become the parameter host of jobs number {hosted:?}"));
         }
-        let lanes = state.backend.datapath.snapshot()?;
-        let sockets = state.backend.datapath.sockets()?;
+        let lanes = state.backend.datapath().snapshot()?;
+        let sockets = state.backend.datapath().sockets()?;
         // The messages of operations that have ended meanwhile are written.
         freeze_sessions(&state.core)?;
         let mut descriptors = vec![listener, duplicate(&self.parts.successors)?];
@@ -305,7 +311,7 @@ impl Frozen<'_> {
         })?;
         let handed = HandoverState {
             is_xdp: state.backend.interface().is_some(),
-            fallback: state.backend.fallback.clone(),
+            fallback: state.backend.fallback_state().clone(),
             has_metrics: metrics.is_some(),
             service: state.service.clone(),
             sockets: counts,
@@ -366,7 +372,7 @@ impl Frozen<'_> {
             let _ = release.send(HandedOver);
         }
         state.core.notify_sessions(|| Notification::HandedOver);
-        state.backend.datapath.hand_over();
+        state.backend.datapath().hand_over();
         if let Some(server) = self.parts.server().take() {
             server.hand_over();
         }
@@ -382,12 +388,12 @@ impl Drop for Frozen<'_> {
         }
         let state = &self.parts.state;
         if self.is_closed
-            && let Err(error) = state.backend.open_interface(&state.config)
+            && let Err(error) = state.backend.open_interface()
         {
             tracing::error!(%error, "cannot open the interface again; its jobs end");
         }
         self.tasks.clear();
-        state.backend.datapath.thaw();
+        state.backend.datapath().thaw();
         state.core.notify_sessions(|| Notification::Thaw);
         if let Some(server) = self.parts.server().as_ref() {
             server.thaw();

@@ -12,6 +12,7 @@ use sumac_control::SuspendedMember;
 use sumac_host::{HostState, JobId};
 
 use super::versions::{Settings, Versions};
+use crate::backend::Fallback;
 use crate::datapath::LaneSnapshot;
 use crate::service::Service;
 
@@ -61,7 +62,7 @@ pub(super) struct Mapping {
 pub(super) struct HandoverState {
     pub(super) is_xdp: bool,
     /// The reason for UDP in place of AF_XDP.
-    pub(super) fallback: String,
+    pub(super) fallback: Option<Fallback>,
     pub(super) has_metrics: bool,
     pub(super) service: Service,
     /// The number of UDP sockets of each shard.

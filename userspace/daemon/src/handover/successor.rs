@@ -249,7 +249,7 @@ impl Resumed {
             runtime.spawn(task.resume(events, member));
         }
         sessions.into_iter().for_each(Session::start);
-        self.context.backend.datapath.thaw();
+        self.context.backend.datapath().thaw();
         self.context.core.call(|host, _, out| host.restart_opens(out));
     }
 }
@@ -259,7 +259,7 @@ impl Drop for Resumed {
         if !self.is_started {
             // The other daemon goes on with the operations: nothing ends here.
             self.context.core.call(|_, arena, _| drop(arena.hand_over()));
-            self.context.backend.datapath.hand_over();
+            self.context.backend.datapath().hand_over();
         }
     }
 }

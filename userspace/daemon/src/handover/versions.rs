@@ -6,7 +6,7 @@ use crate::config::Config;
 
 /// The version of the state that daemons hand over: that of the types in it. It grows with every change of
 /// one of them.
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 
 /// The versions of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +48,8 @@ impl Versions {
         let (what, own, other) = pairs.into_iter().find(|(_, own, other)| own != other)?;
         let (release, new) = (&self.release, &successor.release);
         Some(format!(
-            "version {own} of {what} here (release {release}), version {other} in the new daemon (release {new}); \
-             let the jobs end, stop this daemon, and start the new one"
+            "version {own} of {what} here (release {release}), version {other} in the new daemon (release \
+            {new}); let the jobs end, stop this daemon, and start the new one"
         ))
     }
 }

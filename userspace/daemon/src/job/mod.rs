@@ -11,8 +11,7 @@ use sumac_host::{JobEnd, JobId};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use self::start::Channels;
-use self::task::blocking;
-pub(crate) use self::task::{JobContext, JobTask};
+pub(crate) use self::task::{JobContext, JobTask, blocking};
 use crate::job_events::{Freeze, HandedOver, TaskEvent};
 use crate::spans::JobSpans;
 use crate::sync::monotonic_ns;
@@ -56,7 +55,8 @@ impl JobTask {
                 }
             }
         };
-        let mut member = match opened {
+        // Until the end: the backend stays.
+        let (mut member, _in_use) = match opened {
             Ok(joined) => joined,
             Err(failure) => return self.not_opened(failure),
         };
@@ -78,7 +78,7 @@ impl JobTask {
         self.trace(&grant);
         if let Err(failure) = self.begin(&member, grant, &mut events).await {
             self.clear(job).await;
-            return self.abort(member, failure).await;
+            return self.abort(member, self.context.backend.explain(failure)).await;
         }
         if let Err(failure) = core.call(|host, _, out| host.opened(id, out)) {
             self.clear(job).await;
@@ -102,6 +102,7 @@ impl JobTask {
     /// Continues a job that another daemon has handed over.
     pub(crate) async fn resume(self, events: UnboundedReceiver<TaskEvent>, member: SuspendedMember) {
         let job = member.grant().terms.job;
+        let _in_use = self.context.backend.in_use().await;
         let mut member = Member::resume(self.plan.endpoint.clone(), &self.plan.spec, member);
         let channels = Channels { events: member.events(), renewed: member.renewed() };
         self.live(job, member, events, channels).await;
@@ -165,7 +166,7 @@ impl JobTask {
             JobEnd::Failed { error, failure, outcome } => {
                 let by = if outcome.is_some() { "by this host" } else { "for all workers" };
                 log_limited!(warn, job = name, wire_job = job, %failure, "ended {by}");
-                self.context.backend.datapath.fail_job(id, error);
+                self.context.backend.datapath().fail_job(id, error);
                 self.clear(job).await;
                 if let Some(outcome) = outcome {
                     leave(member, outcome.clone()).await;

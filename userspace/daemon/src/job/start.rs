@@ -11,10 +11,12 @@ use sumac_wire::PAGE_ELEMENTS;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::task::{JobTask, blocking};
+use super::task::{JobContext, JobTask, blocking};
+use crate::backend::{Followed, InUse};
 use crate::job_events::TaskEvent;
 use crate::path;
 use crate::sync::monotonic_ns;
+use crate::watch;
 
 /// The time that an open waits for the end of a job of the same name, which may be leaving its coordinator.
 const NAME_TIMEOUT: Duration = Duration::from_secs(3);
@@ -61,9 +63,10 @@ impl Channels {
 }
 
 impl JobTask {
-    /// Takes the job's name, and joins the other workers.
-    pub(super) async fn join(&self) -> Result<Member, Failure> {
+    /// Takes the job's name, and joins the other workers, with the backend that is to be had now.
+    pub(super) async fn join(&self) -> Result<(Member, InUse), Failure> {
         self.take_name().await?;
+        let in_use = self.take_backend().await?;
         let (mut spec, endpoint) = (self.plan.spec.clone(), &self.plan.endpoint);
         // It may have waited in another daemon.
         let waited = self.context.core.call(|host, _, _| host.waited(monotonic_ns(), self.id));
@@ -80,13 +83,25 @@ impl JobTask {
             data_port: local.port,
             mac: local.mac,
             max_elements,
-            max_shards: backend.datapath.shards,
+            max_shards: backend.datapath().shards,
             checksum: self.plan.checksum,
             user: self.plan.user,
         };
-        sumac_control::join(endpoint, JoinRequest { spec, host })
-            .await
-            .map_err(|error| explain::join_error(&error, self.plan.order()))
+        let joined = sumac_control::join(endpoint, JoinRequest { spec, host }).await;
+        let joined = joined.map_err(|error| explain::join_error(&error, self.plan.order()));
+        joined.map(|member| (member, in_use)).map_err(|failure| backend.explain(failure))
+    }
+
+    /// Makes the choice of `auto` again, keeps the backend, and has it use the interface's present address.
+    async fn take_backend(&self) -> Result<InUse, Failure> {
+        let JobContext { core, backend, .. } = &self.context;
+        watch::choose_again(core, backend).await?;
+        let in_use = backend.in_use().await;
+        match watch::follow(core, backend, Some(self.id)).await? {
+            Ok(Followed::NoAddress(reason)) => Err(Failure::new(Code::Unreachable, reason)
+                .hint("see `ip address`; the daemon takes the interface's next address by itself")),
+            Ok(_) | Err(_) => Ok(in_use),
+        }
     }
 
     /// Takes the job's name. Waits for the end of a job that has it: a restarted trainer may meet its former

@@ -30,7 +30,7 @@ pub(crate) struct JobTask {
 }
 
 /// Runs a call that waits for the kernel or the data path outside the asynchronous threads.
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work)

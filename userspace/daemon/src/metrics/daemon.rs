@@ -22,7 +22,7 @@ const DAEMON: Group<DaemonState> = Group {
             it.core.totals().connections as f64
         }),
         Metric::gauge("sumac_fallback", Unit::None, "1: the backend is not the requested one", |it| {
-            f64::from(u8::from(!it.backend.fallback.is_empty()))
+            f64::from(u8::from(!it.backend.fallback().is_empty()))
         }),
         Metric::counter("sumac_opens", Unit::None, "Jobs that were opened", |it| it.opens.opened()),
     ],
@@ -43,7 +43,8 @@ const SPANS: Group<u64> = Group {
     metrics: &[Metric::counter(
         "sumac_traced_operations",
         Unit::None,
-        "Operations with spans: `exported`, `refused` by the collector, or dropped as the queue was full (`overflowed`)",
+        "Operations with spans: `exported`, `refused` by the collector, or dropped as the queue was full \
+        (`overflowed`)",
         |it| *it,
     )],
 };

@@ -1,12 +1,12 @@
 //! The metrics of jobs, and of those that this host is a parameter host of.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use sumac_host::JobSummary;
 use sumac_metrics::{Description, Encoder, Group, Histogram, Metric, Unit};
 use sumac_parameter::JobStats as HostedStats;
 use sumac_transport::EngineStats;
-use sumac_transport::stats::{EngineStat, StatKind};
 
 use crate::core::Core;
 use crate::datapath::{DatapathStats, JobStats};
@@ -67,27 +67,9 @@ const JOBS: Group<JobSample> = Group {
     ],
 };
 
-/// The statistics that an engine declares.
-const ENGINE: Group<EngineStats> = Group { labels: JOBS.labels, metrics: &DECLARED };
-
-const DECLARED: [Metric<EngineStats>; EngineStats::DECLARED.len()] = {
-    let mut metrics = [const { metric(&EngineStats::DECLARED[0]) }; EngineStats::DECLARED.len()];
-    let mut index = 0;
-    while index < metrics.len() {
-        metrics[index] = metric(&EngineStats::DECLARED[index]);
-        index += 1;
-    }
-    metrics
-};
-
-const fn metric(declared: &EngineStat) -> Metric<EngineStats> {
-    let EngineStat { metric, kind, help, read } = *declared;
-    match kind {
-        StatKind::Counter => Metric::counter(metric, Unit::None, help, read),
-        StatKind::Bytes => Metric::counter(metric, Unit::Bytes, help, read),
-        StatKind::Gauge => Metric::whole_gauge(metric, help, read),
-    }
-}
+/// The counters that an engine declares.
+static ENGINE: LazyLock<Group<EngineStats>> =
+    LazyLock::new(|| Group::declared(JOBS.labels, EngineStats::DECLARED));
 
 const HOSTED: Group<HostedStats> = Group {
     labels: &["job_number"],
@@ -104,38 +86,15 @@ const HOSTED: Group<HostedStats> = Group {
             "Workers that the oldest chunk of a stalled lane waits for",
             |it| it.waiting_for.len() as f64,
         ),
-        Metric::counter(
-            "sumac_hosted_job_contributions",
-            Unit::None,
-            "Contributions of single workers",
-            |it| it.contributions,
-        ),
-        Metric::counter(
-            "sumac_hosted_job_partial_sums",
-            Unit::None,
-            "Sums of some workers that came from an aggregator",
-            |it| it.partial_sums,
-        ),
-        Metric::counter(
-            "sumac_hosted_job_full_sums",
-            Unit::None,
-            "Sums of all workers that came from an aggregator",
-            |it| it.full_sums,
-        ),
-        Metric::counter("sumac_hosted_job_completed", Unit::None, "Chunks that were completed", |it| {
-            it.completed
-        }),
-        Metric::counter("sumac_hosted_job_replies", Unit::None, "Results that were sent again", |it| {
-            it.replies
-        }),
-        Metric::counter("sumac_hosted_job_stalls", Unit::None, "Times that a lane stalled", |it| it.stalls),
-        Metric::counter("sumac_hosted_job_received", Unit::Bytes, "UDP payload received", |it| it.bytes_in),
-        Metric::counter("sumac_hosted_job_sent", Unit::Bytes, "UDP payload sent", |it| it.bytes_out),
     ],
 };
 
+/// The counters that a parameter host declares.
+static HOSTED_COUNTERS: LazyLock<Group<HostedStats>> =
+    LazyLock::new(|| Group::declared(HOSTED.labels, HostedStats::DECLARED));
+
 pub(super) fn describe() -> impl Iterator<Item = Description> {
-    JOBS.describe().chain(ENGINE.describe()).chain(HOSTED.describe())
+    JOBS.describe().chain(ENGINE.describe()).chain(HOSTED.describe()).chain(HOSTED_COUNTERS.describe())
 }
 
 pub(super) fn samples(core: &Core, threads: &[DatapathStats]) -> Vec<(Vec<String>, JobSample)> {
@@ -155,7 +114,9 @@ pub(super) fn encode(encoder: &mut Encoder<'_>, jobs: Vec<(Vec<String>, JobSampl
 
 pub(super) fn encode_hosted(encoder: &mut Encoder<'_>, jobs: Vec<HostedStats>) -> fmt::Result {
     let numbered = jobs.into_iter().map(|job| (vec![job.job.to_string()], job));
-    HOSTED.encode(encoder, &numbered.collect::<Vec<_>>())
+    let numbered: Vec<_> = numbered.collect();
+    HOSTED.encode(encoder, &numbered)?;
+    HOSTED_COUNTERS.encode(encoder, &numbered)
 }
 
 fn histogram(durations: &sumac_transport::Histogram) -> Histogram {

@@ -44,9 +44,9 @@ pub enum ParameterHostError {
 pub(crate) fn registration(config: &Config) -> Result<Option<(Endpoint, String)>, ParameterHostError> {
     let Some(host) = &config.parameter_host else { return Ok(None) };
     let control = host.control.as_ref().or(config.aggregator.as_ref());
-    let control = control.ok_or(ParameterHostError::Incomplete)?.resolve()?;
+    let control = control.ok_or(ParameterHostError::Incomplete)?.resolve_control()?;
     let credential = host.credential()?.ok_or(ParameterHostError::Incomplete)?;
-    let control = config.endpoint(control, credential)?;
+    let control = config.endpoint(&control, credential)?;
     Ok(Some((control, host.name.clone().unwrap_or_else(host_name))))
 }
 
@@ -65,8 +65,16 @@ impl ParameterHostTask {
         (control, name): (Endpoint, String),
     ) -> ParameterHostTask {
         tracing::info!(control = %control.address, name, "a parameter host of dynamic jobs");
-        let plane = ParameterHostDataPlane::new(daemon.clone(), control.address);
-        let agent = runtime.spawn(offer_parameter_host(plane, control, name));
+        let own = daemon.clone();
+        let agent = runtime.spawn(async move {
+            let plane = || ParameterHostDataPlane::new(own.clone(), control.address);
+            tokio::select! {
+                () = own.backend.chosen_later() => {}
+                () = offer_parameter_host(plane(), control.clone(), name.clone()) => {}
+            }
+            // With the address and the port of AF_XDP.
+            offer_parameter_host(plane(), control, name).await;
+        });
         ParameterHostTask { daemon, agent }
     }
 }
@@ -130,7 +138,7 @@ impl DataPlane for ParameterHostDataPlane {
                 .min(PAGE_ELEMENTS as u16),
             narrowest: None,
             base_port: local.port,
-            shards: self.daemon.backend.datapath.shards,
+            shards: self.daemon.backend.datapath().shards,
             dynamic_slots: 0,
             verifies_checksums: true,
             marks_overflow: true,

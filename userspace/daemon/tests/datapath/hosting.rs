@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -15,6 +15,7 @@ use sumac_wire::{
 };
 
 use crate::job::{Worker, expected, ios, params, peer, values};
+use crate::wait::eventually;
 
 const SHARDS: u16 = 2;
 const ELEMENTS: u16 = 4;
@@ -105,14 +106,6 @@ fn hosted(host: &Worker) -> HostStats {
     DatapathStats::merge_hosted(&host.path.stats().unwrap())
 }
 
-/// Waits until a state is reached, at most for the timeout.
-fn until(is_reached: impl Fn() -> bool) {
-    let deadline = Instant::now() + RECEIVE_TIMEOUT;
-    while !is_reached() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn each_shard_is_summed_on_its_thread() {
     let (host, base, trainers) = start();
@@ -147,7 +140,7 @@ fn a_packet_at_another_shards_port_is_refused() {
     let mut packet = header(0, 0).to_bytes().to_vec();
     packet.extend([0; 16]);
     trainers[0].0[0].send_to(&packet, (Ipv4Addr::LOCALHOST, base + 1)).unwrap();
-    until(|| hosted(&host).job(5).unwrap().refused > 0);
+    eventually("a refusal", || (hosted(&host).job(5).unwrap().refused > 0).then_some(()));
     assert_eq!(hosted(&host).job(5).unwrap().refused, 1);
 }
 
@@ -175,7 +168,7 @@ fn a_job_that_stalls_says_which_workers_it_waits_for() {
     let (host, base, trainers) = start();
     host.path.add_parameter_job(plan(&trainers)).unwrap();
     trainers[0].send(base, &header(0, 0), &[1; 4]);
-    until(|| !hosted(&host).job(5).unwrap().waiting_for.is_empty());
+    eventually("a stall", || (!hosted(&host).job(5).unwrap().waiting_for.is_empty()).then_some(()));
     assert_eq!(hosted(&host).job(5).unwrap().waiting_for, [1]);
     trainers[1].send(base, &header(1, 0), &[1; 4]);
     assert_eq!(trainers[1].receive(0).1, [2; 4]);
@@ -240,80 +233,6 @@ fn invalid_jobs_are_refused_by_name() {
     assert!(host.path.remove_parameter_job(5), "it is still there");
     host.path.shutdown().unwrap();
     assert_eq!(add(good.job.clone()), Err(InstallError::Stopped));
-}
-
-/// Starts a data path of one thread. Returns its port.
-fn lone() -> (Worker, u16) {
-    let worker = Worker::start("lone", ios(1));
-    let port = worker.local().port();
-    (worker, port)
-}
-
-/// A worker dies in the middle of a tensor; another replaces it, from the first chunk that is not summed.
-#[test]
-fn a_replacement_resumes_at_the_first_unsummed_chunk() {
-    const COUNT: usize = 51_200;
-    let [(host, host_port), (survivor, survivor_port), (dying, dying_port), (replacement, replacement_port)] =
-        std::array::from_fn(|_| lone());
-    let members = |second| {
-        let member =
-            |(bit, port)| Member { address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port), rack: 0, bit };
-        [(0, survivor_port), (1, second)].map(member).to_vec()
-    };
-    let first = JobParams {
-        scaling: Scale::Fixed(1e6),
-        dynamic: Some(DynamicParams::new(0).with_window(16)),
-        ..params(0, 2)
-    };
-    let job = HostJob {
-        job: first.job,
-        epoch: first.epoch,
-        token: first.token,
-        elements: first.elements,
-        window: 16,
-        lanes: 1,
-        shards: 1,
-        workers: members(dying_port),
-        ..plan(&[]).job
-    };
-    host.path.add_parameter_job(ParameterJob { job, peers: vec![peer(0)] }).unwrap();
-    let join = |worker: &Worker, params: JobParams, resume: Vec<u32>| {
-        let plan = WorkerJob {
-            id: 7,
-            lanes: vec![params],
-            peer: None,
-            hosts: vec![peer(host_port)],
-            workers: Vec::new(),
-            resume,
-        };
-        worker.path.add_job(plan).unwrap();
-        worker.ready();
-    };
-    let second = JobParams { rank: 1, rack_rank: 1, ..first.clone() };
-    join(&survivor, first.clone(), Vec::new());
-    join(&dying, second.clone(), Vec::new());
-    // It has half of the tensor only, so that it is in the middle however fast the machine is.
-    survivor.submit(1, &values(0, COUNT));
-    dying.submit(1, &values(1, COUNT / 2));
-    let half = (COUNT / 2 / 64) as u64;
-    until(|| hosted(&host).job(7).unwrap().completed >= half);
-    dying.path.shutdown().unwrap();
-
-    let epoch = first.epoch + 1;
-    let resume = host.path.renew_parameter_job(7, epoch, members(replacement_port), vec![peer(0)]).unwrap();
-    assert_eq!(resume.len(), 1);
-    assert!((half as u32..COUNT.div_ceil(64) as u32).contains(&resume[0]), "{resume:?}");
-    survivor.path.renew_job(7, epoch, resume.clone()).unwrap();
-    join(&replacement, JobParams { epoch, ..second }, resume.clone());
-    replacement.submit_skipping(u64::from(resume[0]), 1, &values(1, COUNT));
-    assert_eq!(survivor.sum(), (1, expected(2, COUNT)));
-    let (tag, sum) = replacement.sum();
-    let from = resume[0] as usize * 64;
-    assert_eq!((tag, &sum[from..]), (1, &expected(2, COUNT)[from..]));
-    assert_eq!(sum[..from], values(1, COUNT)[..from], "elements summed before are not written");
-    assert_eq!(survivor.path.stats().unwrap()[0].jobs[0].epoch, epoch);
-    let unknown = survivor.path.renew_job(8, epoch, Vec::new());
-    assert_eq!(unknown, Err(InstallError::UnknownJob { job: 8 }));
 }
 
 /// Three workers of which two are parameter hosts as well, each of one shard: where there is no aggregator,

@@ -90,22 +90,12 @@ impl Worker {
         self.submit_to(0, tag, values)
     }
 
-    /// Submits a tensor whose first `skip` chunks were summed before.
-    pub fn submit_skipping(&self, skip: u64, tag: u64, values: &[f32]) -> Counters {
-        self.submit_part(0, skip, tag, values)
-    }
-
     pub fn submit_to(&self, lane: u16, tag: u64, values: &[f32]) -> Counters {
-        self.submit_part(lane, 0, tag, values)
-    }
-
-    fn submit_part(&self, lane: u16, skip: u64, tag: u64, values: &[f32]) -> Counters {
         let counters = Counters::default();
         let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let buffer = Box::new(Counted { bytes, counters: counters.clone() });
         let operation =
             Operation::allreduce(tag as u32, DType::Float32, Arithmetic::Sum, values.len(), buffer);
-        let operation = Operation { skip, ..operation };
         assert!(self.path.submit(7, lane, key(tag), operation));
         counters
     }

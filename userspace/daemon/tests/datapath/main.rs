@@ -8,4 +8,6 @@ mod job;
 mod namespace;
 mod second_daemon;
 mod udp;
+#[path = "../../../../tests/src/wait.rs"]
+mod wait;
 mod xdp;

@@ -12,8 +12,8 @@ use crate::namespace::{in_namespace, run};
 fn config(name: &str, queues: &str, pins: &Path) -> Config {
     let socket = std::env::temp_dir().join(format!("sumac-{name}-{}.sock", std::process::id()));
     let text = format!(
-        "socket = {socket:?}\nbackend = \"xdp\"\ninterface = \"w1\"\naddress = \"10.0.1.2\"\npin_root = {pins:?}\n\
-         queues = {queues}\naggregator = \"127.0.0.1:48600\""
+        "socket = {socket:?}\nbackend = \"xdp\"\ninterface = \"w1\"\naddress = \"10.0.1.2\"\npin_root = \
+        {pins:?}\nqueues = {queues}\naggregator = \"127.0.0.1:48600\""
     );
     Config::parse(&text, "test.toml".as_ref()).unwrap()
 }
@@ -38,7 +38,7 @@ fn the_living_daemons_jobs_stay() {
         Attached::open("w1", pins).unwrap().add_job(5, HostJobEntry::default()).unwrap();
         for other in [second, beside] {
             let refused = Daemon::start(other).unwrap_err();
-            assert!(matches!(&refused, DaemonError::Backend(BackendError::Xdp(_))), "{refused}");
+            assert!(matches!(&refused, DaemonError::Backend(BackendError::NotYet(_))), "{refused}");
             let holder = format!("in use by process {}", std::process::id());
             assert!(refused.to_string().contains(&holder), "{refused}");
             assert_eq!(jobs(pins), [5], "of the daemon that lives");

@@ -9,7 +9,7 @@ use sumac_agg_host::HostDataPlane;
 use sumac_daemon::datapath::{DatapathStats, Event, InstallError, Peer, Rejection, WorkerJob};
 use sumac_host::{FragmentKey, OperationKey};
 use sumac_transport::{Arithmetic, DType, JobError, JobParams, OpError, Operation};
-use sumac_wire::{Header, Kind};
+use sumac_wire::{Header, Kind, Reason};
 
 use crate::{
     aggregator,
@@ -103,7 +103,8 @@ fn jobs_of_one_number_on_two_aggregators_share_a_thread() {
     sum_in_both(&worker, [1, 2]);
     let stats = DatapathStats::merge_jobs(&worker.path.stats().unwrap());
     assert_eq!(stats.iter().map(|(job, _)| (job.id, job.job)).collect::<Vec<_>>(), [(1, 7), (2, 7)]);
-    assert!(stats.iter().all(|(job, _)| job.engine.frames.dropped() == 0), "{stats:?}");
+    // A busy machine may ask twice for a chunk, whose second result is dropped.
+    assert!(stats.iter().all(|(job, _)| job.engine.frames.get(Reason::BadToken) == 0), "{stats:?}");
     worker.path.remove_job(1);
     assert!(matches!(worker.event(), Event::JobFailed { job: 1, .. }));
     sum_in_both(&worker, [2, 2]);

@@ -60,7 +60,8 @@ fn host_with(rank: u16, pins: &Path, queues: usize, routes: &[Route]) -> Host {
     run("ip link set lo up");
     let many = format!("numrxqueues {queues} numtxqueues {queues}");
     run(&format!(
-        "ip link add {ifname} address 02:00:00:00:0{n}:02 {many} type veth peer name a{n} address 02:00:00:00:0{n}:01 {many}"
+        "ip link add {ifname} address 02:00:00:00:0{n}:02 {many} type veth peer name a{n} address \
+        02:00:00:00:0{n}:01 {many}"
     ));
     run(&format!("ip address add {theirs}/24 dev a{n}"));
     // The program verifies checksums, which a veth leaves to hardware that it does not have.
@@ -223,7 +224,8 @@ fn sums_over(pins: &Path, sum: Sum, queues: usize, routes: &[Route]) {
         let steered = attached.counters().unwrap().into_iter().find(|(reason, _)| *reason == Reason::Steered);
         assert_eq!(steered.unwrap().1, received, "all that was steered was received");
         println!(
-            "{ifname}: {} sent in {} batches, {} received in {}, {} sent again, {} rounds, {} sleeps, {crossed} crossed",
+            "{ifname}: {} sent in {} batches, {} received in {}, {} sent again, {} rounds, {} sleeps, \
+            {crossed} crossed",
             stats.port.counts.sent,
             stats.port.counts.batches_sent,
             stats.port.counts.received,

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Raw, memfd};
-use crate::kinds::{failure, sum, tensor};
+use crate::kinds::{sum, tensor};
 use crate::lab::Lab;
 use serde_json::json;
-use sumac_client::{Code, Job, OpOptions};
+use sumac_client::Job;
 
 const DOCUMENT: &str = include_str!("../../../../docs/api.md");
 
@@ -29,72 +29,6 @@ fn sums_of_floats_are_exact_on_all_workers() {
     for (rank, sum) in sums.iter().enumerate() {
         assert_eq!(*sum, expected, "rank {rank}");
     }
-}
-
-#[test]
-fn integers_keep_their_bits() {
-    let lab = Lab::new(2);
-    let sums = lab.train(
-        "integers",
-        |o| o.elements(352),
-        |client, job, rank| sum(client, job, 1000, |i| (i as i32 - 500) * 1_000_003 * (i32::from(rank) + 1)),
-    );
-    let expected: Vec<i32> = (0..1000).map(|i| (i - 500) * 1_000_003 * 3).collect();
-    assert_eq!(sums, [expected.clone(), expected]);
-}
-
-#[test]
-fn many_operations_of_many_lengths_are_outstanding_at_once() {
-    let lab = Lab::new(2);
-    let counts: Vec<usize> = (0..100).map(|i| [0, 1, 255, 256, 257, 4000][i % 6]).collect();
-    let lengths = counts.clone();
-    let sums = lab.train(
-        "many",
-        |o| o,
-        move |client, job, rank| {
-            let mut tensors = client.tensors::<f32>(&lengths).unwrap();
-            for (number, tensor) in tensors.iter_mut().enumerate() {
-                tensor.fill((number as f32) * f32::from(rank + 1));
-            }
-            let pending: Vec<_> = tensors.into_iter().map(|tensor| job.allreduce(tensor).unwrap()).collect();
-            // In the opposite order.
-            let mut sums: Vec<Vec<f32>> =
-                pending.into_iter().rev().map(|pending| pending.wait().unwrap().to_vec()).collect();
-            sums.reverse();
-            sums
-        },
-    );
-    for sum in sums {
-        for (number, (sum, count)) in sum.iter().zip(&counts).enumerate() {
-            assert_eq!(*sum, vec![(number * 3) as f32; *count], "operation {number}");
-        }
-    }
-}
-
-#[test]
-fn several_trainers_of_a_host_are_independent() {
-    let lab = Lab::new(2);
-    std::thread::scope(|scope| {
-        for number in 0..4u16 {
-            let lab = &lab;
-            scope.spawn(move || {
-                let sums = lab.train(
-                    &format!("job{number}"),
-                    |o| o.slots(64),
-                    move |client, job, rank| {
-                        let mut tensor = client.tensor::<f32>(2000).unwrap();
-                        for _ in 0..20 {
-                            tensor.fill(f32::from(rank + number));
-                            tensor = job.allreduce(tensor).unwrap().wait().unwrap();
-                        }
-                        tensor.to_vec()
-                    },
-                );
-                let expected = vec![f32::from(2 * number + 1); 2000];
-                assert_eq!(sums, [expected.clone(), expected], "job {number}");
-            });
-        }
-    });
 }
 
 #[test]
@@ -159,32 +93,6 @@ fn counters_match_the_operations() {
         for counter in job.engine.as_object().unwrap().keys() {
             assert!(DOCUMENT.contains(&format!("`{counter}`")), "{counter} is not in docs/api.md");
         }
-    }
-}
-
-#[test]
-fn a_value_that_does_not_fit_is_named_on_all_workers() {
-    let lab = Lab::new(2);
-    let failures = lab.train(
-        "saturated",
-        |o| o.scale(1_048_576.0),
-        |client, job, rank| {
-            let tensor = tensor(client, 1000, |i| if rank == 1 && i == 700 { 1e9f32 } else { 0.0 });
-            let failure = failure(job.allreduce_with(tensor, OpOptions::named("layer 5")));
-            // The job continues with values that fit.
-            sum(client, job, 10, |_| 0.0f32);
-            failure
-        },
-    );
-    // The other worker learns the element from this one.
-    for failure in &failures {
-        assert_eq!(
-            (failure.code, failure.tensor.as_deref()),
-            (Code::Saturated, Some("layer 5")),
-            "{failure}"
-        );
-        assert_eq!((failure.index, failure.index_end), (Some(700), None), "{failure}");
-        assert_eq!(failure.ranks, [1], "{failure}");
     }
 }
 

@@ -1,9 +1,9 @@
 //! Every kind of operation with every type through daemons, the UDP backend and a host aggregator. See
 //! `lab.rs` for the topology.
 
-use crate::kinds::{WORLD, ended, every_kind, every_type, sum, tensor};
+use crate::kinds::{WORLD, every_kind, every_type, sum};
 use crate::lab::Lab;
-use sumac_client::{Client, Job, JobOptions, NonFinitePolicy, OpOptions, Reduction, WireFormat, f16};
+use sumac_client::{Client, Job, JobOptions, OpOptions, f16};
 
 fn all(options: impl Fn(JobOptions) -> JobOptions, work: fn(&Client, &Job, u16)) {
     Lab::new(usize::from(WORLD)).train("kinds", options, work);
@@ -35,79 +35,15 @@ fn results_do_not_depend_on_shards_and_packet_size() {
 
 #[test]
 fn slots_depend_on_the_path_and_packets_on_the_mtu() {
-    all(
-        |o| o,
-        |client, job, _| {
-            let opened = job.opened();
-            // The aggregator's limit; the loopback's is higher.
-            assert_eq!(opened.elements, 352);
-            assert!(opened.slots.is_power_of_two() && opened.slots_reason.contains("ms x"), "{opened:?}");
-            let stats = client.stats().unwrap();
-            assert_eq!(
-                (stats.jobs[0].slots, &stats.jobs[0].slots_reason),
-                (opened.slots, &opened.slots_reason)
-            );
-        },
-    );
-}
-
-#[test]
-fn means_are_sums_divided() {
-    all(
-        |o| o.scale(65536.0),
-        |client, job, rank| {
-            let mean = OpOptions { reduction: Reduction::Mean, ..OpOptions::default() };
-            let floats = tensor(client, 100, |_| f32::from(rank) * 3.0);
-            assert_eq!(ended(job.allreduce_with(floats, mean)), [3.0; 100]);
-            let integers = tensor(client, 1, |_| i32::from(rank) * 5);
-            assert_eq!(ended(job.allreduce_with(integers, mean)), [5]);
-        },
-    );
-}
-
-/// Checks the error bound of block floating point with large and small values in one chunk.
-fn stays_within_its_bound(client: &Client, job: &Job, rank: u16, levels: f64) {
-    for magnitude in [1e-30, 1.0, 1e30] {
-        let mine =
-            |rank: u16, i: usize| (((i * 7919 + usize::from(rank) * 31) % 2001) as f32 - 1000.0) * magnitude;
-        let sums = sum(client, job, 5000, |i| mine(rank, i));
-        let n = f64::from(WORLD);
-        let bound = n * n * f64::from(magnitude) * 1024.0 / levels;
-        for (i, sum) in sums.iter().enumerate() {
-            let exact: f64 = (0..WORLD).map(|rank| f64::from(mine(rank, i))).sum();
-            let error = (f64::from(*sum) - exact).abs();
-            let rounding = exact.abs() * f64::from(f32::EPSILON);
-            assert!(error <= bound + rounding, "{magnitude:e}, element {i}: {sum} for {exact}");
-        }
-    }
-}
-
-#[test]
-fn block_floating_point_holds_its_bound_for_all_magnitudes() {
-    all(sumac_client::JobOptions::block, |client, job, rank| {
-        assert_eq!(job.opened().max_float, None);
-        stays_within_its_bound(client, job, rank, f64::from(i32::MAX));
+    all(JobOptions::block, |client, job, _| {
+        let opened = job.opened();
+        assert_eq!(opened.max_float, None, "each chunk has its exponent");
+        // The aggregator's limit; the loopback's is higher.
+        assert_eq!(opened.elements, 352);
+        assert!(opened.slots.is_power_of_two() && opened.slots_reason.contains("ms x"), "{opened:?}");
+        let stats = client.stats().unwrap();
+        assert_eq!((stats.jobs[0].slots, &stats.jobs[0].slots_reason), (opened.slots, &opened.slots_reason));
     });
-}
-
-#[test]
-fn int16_holds_its_bound() {
-    all(
-        |o| o.wire(WireFormat::Int16),
-        |client, job, rank| stays_within_its_bound(client, job, rank, 32767.0),
-    );
-}
-
-#[test]
-fn non_finite_values_can_be_carried() {
-    all(
-        |o| o.not_finite(NonFinitePolicy::Carry).elements(100),
-        |client, job, rank| {
-            let sums = sum(client, job, 1000, |i| if rank == 1 && i == 555 { f32::INFINITY } else { 1.0 });
-            assert!(sums[555].is_nan());
-            assert!(sums[..500].iter().chain(&sums[600..]).all(|sum| (*sum - 3.0).abs() < 1e-6), "{sums:?}");
-        },
-    );
 }
 
 #[test]

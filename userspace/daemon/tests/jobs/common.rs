@@ -1,47 +1,31 @@
 //! A daemon in a directory of its own, and a trainer without the client library.
 
+use std::fs::Permissions;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sumac_api::{Channel, FrameError, Inbound, MAX_MESSAGE};
 use sumac_daemon::Daemon;
 use sumac_daemon::config::Config;
+use tempfile::TempDir;
 
 pub const SECRET: &str = "a secret of some length";
 /// The timeout of a daemon's message on a busy machine.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A directory that is removed when dropped.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    pub fn new() -> Scratch {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("sumac-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A directory that other users may enter, and that is removed when dropped.
+pub fn scratch() -> TempDir {
+    tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap()
 }
 
 /// A daemon in a directory of its own.
 pub struct Alone {
     pub daemon: Daemon,
     pub socket: PathBuf,
-    pub scratch: Scratch,
+    pub scratch: TempDir,
 }
 
 impl Alone {
@@ -52,7 +36,7 @@ impl Alone {
 
     /// The same, with this secret or join token.
     pub fn with(secret: &str, further: &str) -> Alone {
-        let scratch = Scratch::new();
+        let scratch = scratch();
         let (daemon, socket) = daemon(&scratch, "a", secret, further);
         Alone { daemon, socket, scratch }
     }
@@ -64,14 +48,14 @@ impl Alone {
 }
 
 /// A daemon on the UDP backend, with this secret or join token and further lines in its configuration.
-pub fn daemon(scratch: &Scratch, name: &str, secret: &str, further: &str) -> (Daemon, PathBuf) {
+pub fn daemon(scratch: &TempDir, name: &str, secret: &str, further: &str) -> (Daemon, PathBuf) {
     let config = Config::parse(&text(scratch, name, secret, further), Path::new("test.toml")).unwrap();
     let socket = config.socket.clone();
     (Daemon::start(config).unwrap(), socket)
 }
 
 /// The configuration of such a daemon.
-pub fn text(scratch: &Scratch, name: &str, secret: &str, further: &str) -> String {
+pub fn text(scratch: &TempDir, name: &str, secret: &str, further: &str) -> String {
     let socket = scratch.path().join(format!("{name}.sock"));
     format!("socket = {socket:?}\nbackend = \"udp\"\nsecret = {secret:?}\n{further}")
 }

@@ -1,7 +1,6 @@
 //! Dynamic jobs (ATP) through daemons, the UDP backend, a host aggregator and parameter hosts, or without an
 //! aggregator. See `lab.rs` for the topology; parameter hosts are daemons as well.
 
-use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -26,21 +25,10 @@ fn sum(client: &Client, job: &Job, rank: u16, count: usize) -> Vec<u32> {
     kinds::sum(client, job, count, |i| value(rank, i)).into_iter().map(f32::to_bits).collect()
 }
 
-/// Returns a counter of a daemon's parameter host, summed over its jobs.
-fn hosted(client: &Client, counter: &str) -> u64 {
-    let stats = client.stats().unwrap();
-    stats.parameter_host.iter().flatten().map(|job| job[counter].as_u64().unwrap()).sum()
-}
-
 /// Returns a job's part of a daemon's statistics.
 fn stats(client: &Client, job: &Job) -> JobStats {
     let mut jobs = client.stats().unwrap().jobs.into_iter();
     jobs.find(|found| found.job == job.opened().wire_job).unwrap()
-}
-
-/// Returns a counter of a job's engine.
-fn engine(client: &Client, job: &Job, counter: &str) -> u64 {
-    stats(client, job).engine[counter].as_u64().unwrap()
 }
 
 /// Returns the chunks that each lane of a job has sent.
@@ -76,26 +64,6 @@ fn a_loss_bound_is_reported_alike_and_never_overdrawn() {
 }
 
 #[test]
-fn dynamic_and_static_jobs_have_the_same_results() {
-    let lab = Lab::dynamic(Kind::Host { shared: 512 }, HOSTS, 1, "");
-    // Not a power of two: the sums are rounded, in the same way.
-    let sums = |options: fn(JobOptions) -> JobOptions, name: &str| {
-        lab.train(
-            name,
-            move |o| options(o.scale(99_999.0)),
-            |client, job, rank| sum(client, job, rank, 50_003),
-        )
-    };
-    // Both at the same time, on one aggregator.
-    let (fixed, shared) = std::thread::scope(|scope| {
-        let fixed = scope.spawn(|| sums(|o| o, "static"));
-        (sums(dynamic, "dynamic"), fixed.join().unwrap())
-    });
-    assert_eq!(fixed, shared);
-    assert!(fixed.iter().all(|sum| *sum == fixed[0]));
-}
-
-#[test]
 fn every_kind_with_every_type() {
     let lab = Lab::dynamic(Kind::Host { shared: 512 }, HOSTS, 1, "");
     lab.train("kinds", dynamic, every_type);
@@ -113,26 +81,6 @@ fn dynamic_jobs_need_no_aggregator() {
     // A static job needs slots.
     let refused = lab.client(0).open(&JobOptions::new("static", 0, 1)).unwrap_err();
     assert!(refused.to_string().contains("no aggregator"), "{refused}");
-}
-
-#[test]
-fn shards_are_spread_over_parameter_hosts() {
-    let lab = Lab::dynamic(Kind::None, HOSTS, 2, "shards = 2");
-    let sockets: Vec<_> = lab.parameter_hosts.iter().map(|(_, socket)| socket.clone()).collect();
-    let sums = lab.train(
-        "spread",
-        |o| dynamic(o).parameter_hosts(2).elements(352),
-        move |client, job, rank| {
-            let found = sum(client, job, rank, 50_003);
-            for socket in &sockets {
-                let host = Client::connect(socket).unwrap();
-                // Half of 143 packets each.
-                assert!(hosted(&host, "completed") >= 71, "{:?}", host.stats().unwrap().parameter_host);
-            }
-            found
-        },
-    );
-    assert!(sums.iter().all(|sum| *sum == sums[0]));
 }
 
 #[test]
@@ -186,52 +134,6 @@ fn a_worker_can_be_its_jobs_parameter_host() {
 }
 
 #[test]
-fn jobs_share_fewer_slots_than_they_need() {
-    let lab = Lab::dynamic(Kind::Host { shared: 16 }, 2, 1, "");
-    let options = |o| dynamic(o).elements(64).scale(1_048_576.0);
-    std::thread::scope(|scope| {
-        for name in ["one", "two", "three"] {
-            let lab = &lab;
-            scope.spawn(move || {
-                lab.train(name, options, |client, job, rank| {
-                    for _ in 0..5 {
-                        let found = sum(client, job, rank, 20_000);
-                        let expected: Vec<u32> =
-                            (0..20_000).map(|i| (value(0, i) + value(1, i)).to_bits()).collect();
-                        assert_eq!(found, expected);
-                    }
-                    assert!(engine(client, job, "collisions") > 0);
-                });
-            });
-        }
-    });
-}
-
-#[test]
-fn saturated_chunks_travel_as_floats() {
-    let lab = Lab::dynamic(Kind::Host { shared: 256 }, HOSTS, 1, "");
-    lab.train("large", dynamic, |client, job, rank| {
-        assert_eq!((job.opened().max_float, job.opened().max_int), (None, i32::MAX));
-        // Beyond the scale in a few packets: 1e8 times 21.5 is more than 2^31.
-        let mine =
-            |rank: u16, i: usize| if i / 1000 == 3 { 1e20 / (f32::from(rank) + 3.0) } else { value(rank, i) };
-        let found = kinds::sum(client, job, 10_000, |i| mine(rank, i));
-        for (i, found) in found.iter().enumerate() {
-            let exact: f64 = (0..WORLD).map(|rank| f64::from(mine(rank, i))).sum();
-            // Rounded once where it went as floats, to a hundred-millionth elsewhere.
-            let error = (f64::from(*found) - exact).abs();
-            assert!(
-                error <= exact.abs() * f64::from(f32::EPSILON) + 3e-8,
-                "element {i}: {found} for {exact}"
-            );
-        }
-        let raw = engine(client, job, "raw_chunks");
-        // 1,000 elements lie in 3 or 4 packets of 352.
-        assert!((3..=4).contains(&raw), "{raw}");
-    });
-}
-
-#[test]
 fn integer_overflow_fails_on_all_workers() {
     let lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "");
     lab.train("integers", dynamic, |client, job, rank| {
@@ -242,64 +144,6 @@ fn integer_overflow_fails_on_all_workers() {
         // The job continues.
         assert_eq!(kinds::sum(client, job, 1, |_| -1), [-2]);
     });
-}
-
-#[test]
-fn a_job_continues_without_its_aggregator() {
-    let mut lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "");
-    let (before, after) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));
-    let trainers: Vec<_> = (0..2)
-        .map(|rank| {
-            let (client, before, after) = (lab.client(usize::from(rank)), before.clone(), after.clone());
-            std::thread::spawn(move || {
-                let job = client.open(&dynamic(JobOptions::new("survivor", rank, 2))).unwrap();
-                let first = sum(&client, &job, rank, 50_000);
-                assert_eq!(engine(&client, &job, "direct"), 0);
-                before.wait();
-                // The aggregator stops, with its control plane.
-                after.wait();
-                for _ in 0..3 {
-                    assert_eq!(sum(&client, &job, rank, 50_000), first);
-                }
-                assert!(engine(&client, &job, "direct") > 0);
-                first
-            })
-        })
-        .collect();
-    before.wait();
-    lab.aggregator.stop();
-    after.wait();
-    let sums: Vec<_> = trainers.into_iter().map(|trainer| trainer.join().unwrap()).collect();
-    assert_eq!(sums[0], sums[1]);
-}
-
-#[test]
-fn a_job_fails_with_its_parameter_host() {
-    let mut lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "");
-    let client = lab.client(0);
-    let trainers: Vec<_> = (0..2)
-        .map(|rank| {
-            let client = lab.client(usize::from(rank));
-            std::thread::spawn(move || {
-                let job = client.open(&dynamic(JobOptions::new("orphan", rank, 2))).unwrap();
-                loop {
-                    let tensor = client.tensor::<f32>(10_000).unwrap();
-                    let ended = job.allreduce(tensor).and_then(sumac_client::Pending::wait);
-                    if let Err(failed) = ended {
-                        return failed.error.to_string();
-                    }
-                }
-            })
-        })
-        .collect();
-    while client.stats().unwrap().jobs.iter().all(|job| job.operations_ended == 0) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    drop(lab.parameter_hosts[0].0.take());
-    for trainer in trainers {
-        let error = trainer.join().unwrap();
-        assert!(error.contains("parameter host"), "{error}");
-    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sumac_agg_host::HostDataPlane;
 use sumac_client::{Client, Job, JobOptions, Mode};
@@ -20,10 +20,12 @@ use sumac_control::{
 };
 use sumac_daemon::config::Config;
 use sumac_daemon::{Daemon, Versions};
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use crate::common::{SECRET, Scratch, text};
+use crate::common::{SECRET, scratch, text};
+use crate::wait::eventually;
 
 /// The aggregator's shards; a job has as many as its daemons, one unless configured.
 const SHARDS: u16 = 4;
@@ -77,7 +79,7 @@ impl Aggregator {
         match kind {
             Kind::Host { shared } => {
                 let start = || HostDataPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, data_port).ok();
-                let plane = retry(start).with_dynamic(shared, SLOT_TIMEOUT).unwrap();
+                let plane = eventually("its data port", start).with_dynamic(shared, SLOT_TIMEOUT).unwrap();
                 let data_port = plane.local().port();
                 Aggregator::with(address, data_port, plane, options)
             }
@@ -102,7 +104,7 @@ impl Aggregator {
     pub fn endpoint(&self) -> Endpoint {
         let fingerprint = Identity::of_state_dir(&self.state_dir).unwrap().fingerprint();
         let secret = Secret::new(SECRET).unwrap();
-        Endpoint { address: self.address, trust: Trust::Pinned(fingerprint), secret }
+        Endpoint { address: self.address, others: Vec::new(), trust: Trust::Pinned(fingerprint), secret }
     }
 
     fn with(
@@ -126,9 +128,10 @@ impl Aggregator {
             stealing: true,
             rejoin_grace,
             join_limits: JoinLimits::NONE,
+            data_networks: Vec::new(),
         };
         let listen = || runtime.block_on(Listening::open(address, plane.clone(), options.clone())).ok();
-        let listening = retry(listen);
+        let listening = eventually("its control port", listen);
         let address = listening.address();
         let (stop, stopped) = oneshot::channel::<()>();
         runtime.spawn(listening.serve(async { drop(stopped.await) }));
@@ -153,21 +156,9 @@ impl Drop for Aggregator {
     }
 }
 
-/// Retries while the former instance still holds its address.
-fn retry<T>(start: impl Fn() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        match start() {
-            Some(started) => return started,
-            None => assert!(Instant::now() < deadline, "it does not start"),
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Hosts, each with a daemon.
 pub struct Lab {
-    pub scratch: Scratch,
+    pub scratch: TempDir,
     pub aggregator: Aggregator,
     pub hosts: Vec<(Option<Daemon>, PathBuf)>,
     /// Daemons that are only parameter hosts: 127.0.0.40, 41, ...
@@ -186,7 +177,7 @@ impl Lab {
 
     /// `first`: the name of the first daemon as a parameter host.
     fn start(kind: Kind, hosts: usize, further: &str, first: Option<&str>, grace: Duration) -> Lab {
-        let scratch = Scratch::new();
+        let scratch = scratch();
         let aggregator = Aggregator::start(kind, grace, &scratch.path().join("aggregator"));
         let mut lab = Lab { scratch, aggregator, hosts: Vec::new(), parameter_hosts: Vec::new() };
         let role = first.map_or(String::new(), |name| role(name, &lab.aggregator.state_dir));
@@ -284,15 +275,13 @@ impl Lab {
         }
         let client = self.client(0);
         let options = JobOptions::new("probe", 0, 1).mode(Mode::Dynamic).parameter_hosts(hosts as u16);
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            match client.open(&options) {
-                Ok(job) => return job.close().unwrap(),
-                Err(error) if Instant::now() < deadline => drop(error),
-                Err(error) => panic!("no {hosts} parameter hosts: {error}"),
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        eventually("the parameter hosts", || client.open(&options).ok()).close().unwrap();
+    }
+
+    /// Waits until a host's daemon has no job.
+    pub fn await_no_job(&self, host: usize) {
+        let client = self.client(host);
+        eventually("the job's end", || client.stats().unwrap().jobs.is_empty().then_some(()));
     }
 
     pub fn client(&self, host: usize) -> Client {

@@ -14,7 +14,6 @@ mod hostile;
 mod kinds;
 mod lab;
 mod metrics;
-mod mismatch;
 mod partner;
 mod peer;
 mod planes;
@@ -25,5 +24,7 @@ mod spans;
 mod stats;
 mod transfers;
 mod upgrade;
+#[path = "../../../../tests/src/wait.rs"]
+mod wait;
 mod withdraw;
 mod words;

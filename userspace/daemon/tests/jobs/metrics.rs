@@ -114,7 +114,7 @@ fn other_requests_are_refused() {
 fn an_address_that_is_taken_is_named() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = taken.local_addr().unwrap();
-    let scratch = crate::common::Scratch::new();
+    let scratch = crate::common::scratch();
     let socket = scratch.path().join("a.sock");
     let text = format!(
         "socket = {socket:?}\nbackend = \"udp\"\nsecret = \"some secret of length\"\nmetrics = \"{address}\""

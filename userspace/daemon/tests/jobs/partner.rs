@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::common::Raw;
 use crate::lab::Lab;
+use crate::wait::eventually;
 use serde_json::{Value, json};
+use sumac_client::{ClientError, Code, JobOptions};
 use sumac_control::events::{OperationReport, Post};
 use sumac_control::{JoinRequest, Member, WorkerHost};
 use sumac_job::JobSpec;
@@ -53,9 +55,7 @@ fn a_trainer_that_goes_while_slots_are_measured_is_heard_at_once() {
         let stats = lab.client(0).stats().unwrap();
         stats.jobs.first().is_some_and(|job| job.state == "measured")
     };
-    while !measured() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("the measurement", || measured().then_some(()));
     drop(raw);
     let failure = runtime.block_on(members[0].failed());
     assert_eq!(failure.culprit(), Some(0), "{failure}");
@@ -81,4 +81,29 @@ fn a_close_does_not_hide_that_the_workers_differ() {
         "{event}"
     );
     assert!(raw.reply_to(close).0["ok"].is_object());
+}
+
+#[test]
+fn an_open_beyond_the_jobs_of_a_host_names_that_limit() {
+    let (lab, runtime) = (Lab::new(1), Runtime::new().unwrap());
+    // Workers of jobs that wait, all of the daemon's host.
+    let endpoint = lab.aggregator.endpoint();
+    let waiting = (0..128).map(|index| {
+        let endpoint = endpoint.clone();
+        let mut asked = partner(1, 2, None);
+        asked.spec.job = format!("waits {index}");
+        runtime.spawn(async move { sumac_control::join(&endpoint, asked).await.map(drop) })
+    });
+    let _waiting: Vec<_> = waiting.collect();
+    let client = lab.client(0);
+    // Until they are there, the job waits for its other rank.
+    let open = || client.open(&JobOptions::new("one more", 0, 2).timeout(Duration::from_millis(200)));
+    let failure = eventually("its refusal", || match open() {
+        Err(ClientError::Daemon(failure)) => {
+            Some(failure).filter(|failure| failure.code != Code::RanksMissing)
+        }
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(failure.code, Code::Refused, "{failure}");
+    assert!(failure.message.contains("host 127.0.0.1 is a worker of 128 jobs already"), "{failure}");
 }

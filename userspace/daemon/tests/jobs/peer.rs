@@ -44,7 +44,5 @@ fn a_trainer_that_dies_is_noticed_although_its_child_holds_the_socket() {
     let error = failed.expect_err("the other worker's sum fails").error;
     assert_eq!(error.code(), Some(Code::JobFailed), "{error}");
     assert!(error.to_string().contains("rank 0"), "{error}");
-    while !lab.client(0).stats().unwrap().jobs.is_empty() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    lab.await_no_job(0);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sumac_client::{Client, Job, Mode};
 
-use crate::common::Scratch;
+use crate::common::scratch;
 use crate::kinds::sum;
 use crate::lab::{Aggregator, Kind, Lab};
 
@@ -28,7 +28,7 @@ fn sum_in_all(jobs: &[Vec<(Client, Job)>]) {
 /// Each control plane numbers its jobs from 1.
 #[test]
 fn two_control_planes_assign_one_number_to_jobs_of_a_host() {
-    let scratch = Scratch::new();
+    let scratch = scratch();
     let second = Aggregator::start(Kind::Host { shared: 0 }, Duration::ZERO, &scratch.path().join("second"));
     let further = second.lines("second");
     let mut lab = Lab::with(2, &further);

@@ -2,9 +2,9 @@
 //! for the topology; the last host is not in the job at first.
 
 use std::thread;
-use std::time::Duration;
 
 use crate::lab::{Kind, Lab};
+use crate::wait::{LIMIT, eventually};
 use sumac_client::{Client, Job, JobOptions, Mode};
 
 const WORLD: u16 = 3;
@@ -13,7 +13,6 @@ const OPERATIONS: usize = 20;
 const FITS: f32 = 1.0 / 256.0;
 /// Most of such do not, and go as floats.
 const OVERFLOWS: f32 = 1.0 / 64.0;
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The elements of each operation.
 type Counts = fn(usize) -> usize;
@@ -48,7 +47,7 @@ fn sum(
         *x = value(unit, rank, operation, i);
     }
     let mut pending = job.allreduce(tensor).map_err(|failed| failed.error.to_string())?;
-    let has_ended = pending.wait_timeout(TIMEOUT).map_err(|failed| failed.error.to_string())?;
+    let has_ended = pending.wait_timeout(LIMIT).map_err(|failed| failed.error.to_string())?;
     assert!(has_ended, "operation {operation} hangs at rank {rank}");
     let missed = pending.missed().to_vec();
     let sum = pending.wait().map_err(|failed| failed.error.to_string())?;
@@ -86,9 +85,8 @@ fn replaced_in(mut lab: Lab, at: [usize; 4], parameter_hosts: u16, unit: f32, co
         })
         .collect();
     let client = lab.client(at[0]);
-    while client.stats().unwrap().jobs.iter().all(|job| job.operations_ended == 0) {
-        thread::sleep(Duration::from_millis(1));
-    }
+    let has_summed = || client.stats().unwrap().jobs.iter().any(|job| job.operations_ended > 0);
+    eventually("a sum", || has_summed().then_some(()));
     drop(lab.hosts[at[2]].0.take());
     let newcomer = lab.client(at[3]);
     // It may come before the death is known.

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::lab::{Kind, Lab};
+use crate::wait::{LIMIT, eventually};
 use sumac_client::{Client, Job, JobOptions, Mode};
 
 const WORLD: u16 = 2;
 const COUNT: usize = 20_000;
 const KIND: Kind = Kind::Host { shared: 256 };
-/// Ends a test that hangs.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A trainer that sums until its job ends.
 struct Trainer {
@@ -35,7 +34,8 @@ impl Trainer {
 
     fn await_sums(&self, more: u64) {
         let enough = self.sums.load(SeqCst) + more;
-        until(|| self.sums.load(SeqCst) >= enough || self.working.is_finished());
+        let is_enough = || self.sums.load(SeqCst) >= enough || self.working.is_finished();
+        eventually("sums", || is_enough().then_some(()));
         assert!(!self.working.is_finished(), "its job has ended");
     }
 
@@ -64,14 +64,6 @@ fn work(job: &Job, mut tensor: sumac_client::Tensor<f32>, sums: &AtomicU64) -> S
             assert_eq!(*x, f32::from(WORLD) * ((i % 1009) as f32 / 256.0), "element {i}");
         }
         sums.fetch_add(1, SeqCst);
-    }
-}
-
-fn until(what: impl Fn() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !what() {
-        assert!(Instant::now() < deadline, "it does not come");
-        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -105,15 +97,15 @@ fn a_job_gets_its_aggregator_back_with_the_control_plane() {
     let trainers = begin(&lab);
     trainers[0].await_sums(3);
     lab.aggregator.stop();
-    until(|| trainers.iter().all(|trainer| trainer.direct() > 0));
+    eventually("the direct path", || trainers.iter().all(|trainer| trainer.direct() > 0).then_some(()));
     trainers[0].await_sums(3);
 
     lab.aggregator.start_again(KIND, Duration::ZERO);
-    until(|| trainers.iter().all(|trainer| trainer.direct() == 0));
+    eventually("the way back", || trainers.iter().all(|trainer| trainer.direct() == 0).then_some(()));
     trainers[0].await_sums(3);
     // And again, as often as it likes.
     lab.aggregator.start_again(KIND, Duration::ZERO);
-    until(|| trainers.iter().all(|trainer| trainer.direct() == 0));
+    eventually("the way back", || trainers.iter().all(|trainer| trainer.direct() == 0).then_some(()));
     trainers[0].await_sums(3);
 
     drop(lab.hosts[1].0.take());
@@ -128,8 +120,8 @@ fn a_worker_that_dies_afterwards_is_replaced() {
     let mut lab = Lab::dynamic(KIND, usize::from(WORLD) + 1, 1, "");
     let mut trainers = begin(&lab);
     trainers[0].await_sums(3);
-    lab.aggregator.start_again(KIND, TIMEOUT);
-    until(|| trainers.iter().all(|trainer| trainer.direct() == 0));
+    lab.aggregator.start_again(KIND, LIMIT);
+    eventually("the way back", || trainers.iter().all(|trainer| trainer.direct() == 0).then_some(()));
 
     drop(lab.hosts[1].0.take());
     assert!(!trainers.remove(1).working.join().unwrap().is_empty());
@@ -146,20 +138,14 @@ fn a_worker_that_has_died_meanwhile_is_replaced() {
     trainers[0].await_sums(3);
     lab.aggregator.stop();
     drop(lab.hosts[1].0.take());
-    lab.aggregator.start_again(Kind::None, TIMEOUT);
+    lab.aggregator.start_again(Kind::None, LIMIT);
     // Its trainer is started anew, elsewhere. The control plane knows the job by its journal, and waits for
     // the dead one.
     let options = JobOptions::new("on", 1, WORLD).mode(Mode::Dynamic);
     let refused = lab.client(2).open(&options).unwrap_err().to_string();
     assert!(refused.contains("rank 1 has joined already"), "{refused}");
     let client = lab.client(2);
-    let deadline = Instant::now() + TIMEOUT;
-    let job = loop {
-        match client.open(&options) {
-            Ok(job) => break job,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-    };
+    let job = eventually("the dead worker's rank", || client.open(&options).ok());
     goes_on(client, job, &trainers[0]);
 }
 

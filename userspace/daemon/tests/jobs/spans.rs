@@ -5,7 +5,6 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -15,9 +14,7 @@ use sumac_client::OpOptions;
 
 use crate::kinds::tensor;
 use crate::lab::Lab;
-
-/// Ends a test that hangs.
-const HANGS: Duration = Duration::from_secs(60);
+use crate::wait::{LIMIT, eventually};
 
 /// A collector on a free port: answers requests, and passes their spans on.
 fn collector() -> (SocketAddr, Receiver<Span>) {
@@ -108,14 +105,14 @@ fn each_operation_has_a_span_for_each_step_in_one_trace_of_all_ranks() {
                 let input = tensor::<f32>(client, 3520, |i| i as f32);
                 let name = format!("layer{number}");
                 let mut pending = job.allreduce_with(input, OpOptions::named(&name)).unwrap();
-                assert!(pending.wait_timeout(HANGS).unwrap());
+                assert!(pending.wait_timeout(LIMIT).unwrap());
                 assert_eq!(pending.timing(), None, "the client did not ask");
                 pending.wait().unwrap();
             }
         },
     );
     let count = 2 * OPERATIONS as usize * (1 + STEPS.len());
-    let spans: Vec<Span> = (0..count).map(|_| received.recv_timeout(HANGS).unwrap()).collect();
+    let spans: Vec<Span> = (0..count).map(|_| received.recv_timeout(LIMIT).unwrap()).collect();
     for number in 0..OPERATIONS {
         let [first, second] = [0, 1].map(|rank| operation(&spans, rank, number));
         assert_eq!(first.0.trace_id, second.0.trace_id, "one trace");
@@ -148,12 +145,9 @@ fn an_absent_collector_holds_nothing_up_and_is_counted() {
         move |client, job, _| {
             let input = tensor::<f32>(client, 3520, |i| i as f32);
             job.allreduce(input).unwrap().wait().unwrap();
-            let deadline = std::time::Instant::now() + HANGS;
             let refused = "sumac_traced_operations_total{outcome=\"refused\"}";
-            while crate::metrics::scrape(metrics)[refused] < 1.0 {
-                assert!(std::time::Instant::now() < deadline, "the failure is not counted");
-                thread::sleep(Duration::from_millis(20));
-            }
+            let is_counted = || crate::metrics::scrape(metrics)[refused] >= 1.0;
+            eventually("the failure's count", || is_counted().then_some(()));
         },
     );
 }

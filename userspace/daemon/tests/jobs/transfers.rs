@@ -13,8 +13,7 @@ use sumac_client::{
 use crate::common::{Raw, code};
 use crate::kinds::{Number, failure, sum, tensor};
 use crate::lab::Lab;
-
-const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::wait::LIMIT;
 
 //= mlt#5.1 sends and receives matched in order
 fn direct(options: JobOptions) -> JobOptions {
@@ -31,7 +30,7 @@ fn receive(loss_bound: f32) -> RecvOptions {
 
 /// Takes so many ends from the completion queue; the eventfd signals them.
 fn poll(job: &Job, count: usize) -> BTreeMap<u64, TransferCompletion> {
-    let (mut ended, deadline) = (BTreeMap::new(), Instant::now() + TIMEOUT);
+    let (mut ended, deadline) = (BTreeMap::new(), Instant::now() + LIMIT);
     while ended.len() < count {
         assert!(Instant::now() < deadline, "{} of {count} transfers have ended", ended.len());
         let event = job.completion_event();
@@ -106,7 +105,7 @@ fn missing_values_are_zero_or_the_last_ones_and_no_more_than_the_bound() {
             let sent = job.post_send(tensor(client, COUNT, |_| 1.0f32), 1 - rank, send(0)).unwrap();
             let options = RecvOptions { loss_bound: bound, missing };
             let mut received = job.post_recv(tensor(client, COUNT, |_| 7.0f32), 1 - rank, options).unwrap();
-            assert!(received.wait_timeout(TIMEOUT).unwrap());
+            assert!(received.wait_timeout(LIMIT).unwrap());
             let polled = poll(job, 2).remove(&received.op()).unwrap();
             let loss = received.loss().cloned().unwrap();
             assert_eq!(polled.loss.as_ref(), Some(&loss));
@@ -227,31 +226,6 @@ fn memory_of_a_transfer_is_checked() {
     assert_eq!(raw.ask(json!({"cmd": "poll_cq", "job": job}))["ok"], json!({"completions": []}));
 }
 
-#[test]
-fn other_modes_refuse_transfers() {
-    let lab = Lab::new(2);
-    let failures = lab.train(
-        "static",
-        |o| o,
-        |client, job, rank| {
-            let floats = || client.tensor::<f32>(100).unwrap();
-            let polled = match job.poll_cq().unwrap_err() {
-                sumac_client::ClientError::Daemon(failure) => failure,
-                other => panic!("{other}"),
-            };
-            let sent = failure(job.post_send(floats(), 1 - rank, send(0)));
-            let failures =
-                [sent, failure(job.post_recv(floats(), 1 - rank, receive(0.0))), *Box::new(polled)];
-            assert_eq!(sum(client, job, 10, |_| 1.0f32), [2.0; 10]);
-            failures
-        },
-    );
-    for failure in failures.iter().flatten() {
-        assert_eq!(failure.code, Code::Unsupported, "{failure}");
-        assert!(failure.message.contains("the job is static, and only workers of a direct job"), "{failure}");
-    }
-}
-
 /// The others go on meanwhile, and one leaves: neither concerns the transfer.
 #[test]
 fn a_worker_that_does_not_post_is_named_and_holds_nobody_up() {
@@ -263,7 +237,7 @@ fn a_worker_that_does_not_post_is_named_and_holds_nobody_up() {
             assert_eq!(sum(client, job, 1000, |_| 1.0f32), [3.0; 1000]);
         }
         if let Some(mut pending) = first {
-            let deadline = Instant::now() + TIMEOUT;
+            let deadline = Instant::now() + LIMIT;
             while job.waiting().is_none() {
                 assert!(Instant::now() < deadline, "nobody is named");
                 assert!(!pending.wait_timeout(Duration::from_millis(100)).unwrap());

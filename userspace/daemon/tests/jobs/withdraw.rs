@@ -3,19 +3,13 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sumac_client::{Client, Code, JobOptions};
+use sumac_client::{Code, JobOptions};
 
 use crate::common::{Raw, code};
 use crate::lab::Lab;
 
 fn open(job: &str, rank: u16, world: u16) -> Value {
     json!({"cmd": "open", "job": job, "rank": rank, "world": world, "slots": 8, "timeout_s": 20})
-}
-
-fn wait_until_no_job_is_left(client: &Client) {
-    while !client.stats().unwrap().jobs.is_empty() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Sums over both workers of a job.
@@ -83,7 +77,7 @@ fn an_open_is_withdrawn_at_any_moment() {
         let reply = raw.ask(json!({"cmd": "withdraw", "open": request}));
         assert_eq!(reply["ok"], json!({"withdrawn": true}), "round {round}: {reply}");
     }
-    wait_until_no_job_is_left(&lab.client(0));
+    lab.await_no_job(0);
     // A connection has as many jobs as before.
     for number in 0..16 {
         let reply = raw.ask(open(&format!("later-{number}"), 0, 1));

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Raw, code, memfd};
 use crate::kinds::tensor;
 use crate::lab::Lab;
+use crate::wait::LIMIT;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use sumac_client::{ClientError, Code, OpOptions, Reduction};
@@ -18,7 +19,6 @@ const POLLED: OpOptions<'static> = OpOptions {
     polled: true,
     timed: false,
 };
-const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_result_is_in_memory_once_its_word_is_set() {
@@ -120,7 +120,7 @@ fn word(file: &std::os::fd::OwnedFd, offset: u64) -> u64 {
 }
 
 #[test]
-fn words_that_cannot_be_are_refused_and_a_hostile_client_harms_itself_alone() {
+fn a_client_with_hostile_words_harms_itself_alone() {
     let lab = Lab::new(1);
     let mut raw = Raw::greeted(&lab.hosts[0].1);
     let file = memfd(8192, true);
@@ -128,24 +128,14 @@ fn words_that_cannot_be_are_refused_and_a_hostile_client_harms_itself_alone() {
     let other = raw.region(4096);
     let job = raw.ask(json!({"cmd": "open", "job": "words", "rank": 0, "world": 1}))["ok"]["job"].clone();
     let sum = |at: Value, further: Value| {
-        let mut command = json!({"cmd": "allreduce", "job": job, "region": region, "dtype": "float32", "offset": 0, "count": 16});
+        let mut command = json!({"cmd": "allreduce",
+            "job": job, "region": region, "dtype": "float32", "offset": 0, "count": 16});
         command["completion_word"] = at;
         further.as_object().unwrap().iter().for_each(|(key, value)| command[key] = value.clone());
         command
     };
-    let cases = [
-        ("unaligned", json!(4100), json!({}), "misaligned"),
-        ("behind the region", json!(8192), json!({}), "out_of_range"),
-        ("no address", json!(u64::MAX - 7), json!({}), "out_of_range"),
-        ("behind the result's region", json!(4096), json!({"out_region": other}), "out_of_range"),
-        ("in its own tensor", json!(56), json!({}), "range_busy"),
-        ("negative", json!(-8), json!({}), "bad_field"),
-        ("no number", json!("4096"), json!({}), "bad_field"),
-    ];
-    for (name, at, further, expected) in cases {
-        let reply = raw.ask(sum(at, further));
-        assert_eq!(code(&reply), expected, "{name}: {reply}");
-    }
+    let reply = raw.ask(sum(json!(4096), json!({"out_region": other})));
+    assert_eq!(code(&reply), "out_of_range", "behind the result's region: {reply}");
     // Nothing stays leased or outstanding.
     let reply = raw.ask(sum(json!(4096), json!({})));
     let op = reply["ok"]["op"].as_u64().unwrap();

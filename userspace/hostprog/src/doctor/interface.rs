@@ -145,7 +145,8 @@ fn queues(interface: &Interface, attached: Option<&Attached>) -> Check {
     if without > 0 {
         return Check::warn(
             format!("{without} packet(s) found no socket on their queue, {steered} did"),
-            "harmless if the daemon was not running then; else check that it runs, and its sockets in `sumac status`",
+            "harmless if the daemon was not running then; else check that it runs, and its sockets in `sumac \
+            status`",
         );
     }
     Check::ok(format!("{steered} packet(s) steered, none without a socket"))

@@ -43,7 +43,8 @@ fn judge(interface: &str, irqs: &[u32], affinity: impl Fn(u32) -> String) -> Che
         return Check::warn(
             format!("all {} on CPU {shown}: one core receives every packet", irqs.len()),
             format!(
-                "spread them: echo CPU > /proc/irq/N/smp_affinity_list for N in {irqs:?}, or start irqbalance for {interface}"
+                "spread them: echo CPU > /proc/irq/N/smp_affinity_list for N in {irqs:?}, or start \
+                irqbalance for {interface}"
             ),
         );
     }

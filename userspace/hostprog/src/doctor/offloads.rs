@@ -33,7 +33,8 @@ fn checksums(interface: &Interface, features: &[String]) -> Check {
     let name = &interface.name;
     if interface.kind.is_some() && is_on(features, "tx-checksum-ip") {
         return Check::warn(
-            "transmit checksum offload on a virtual interface: packets of ordinary sockets (the UDP backend) reach the peer's program with a partial checksum and are refused",
+            "transmit checksum offload on a virtual interface: packets of ordinary sockets (the UDP backend) \
+            reach the peer's program with a partial checksum and are refused",
             format!("ethtool -K {name} tx off"),
         );
     }
@@ -64,7 +65,8 @@ fn napi(name: &str, polls: bool) -> Check {
     }
     Check::warn(
         format!(
-            "{name} has neither a program in driver mode nor GRO: frames that a peer's program redirects to it are lost uncounted"
+            "{name} has neither a program in driver mode nor GRO: frames that a peer's program redirects to \
+            it are lost uncounted"
         ),
         format!("sumac attach {name} --mode copy, or: ethtool -K {name} gro on"),
     )

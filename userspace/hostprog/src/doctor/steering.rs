@@ -77,11 +77,13 @@ fn threads(interface: &Interface, threaded: Option<String>) -> Check {
             "NAPI's threads are unknown: {file} is missing, or /sys is another namespace's"
         )),
         Some("0") => Check::ok(format!(
-            "NAPI runs where {}; threads of its own let the scheduler move it to a free core: echo 1 > {file}",
+            "NAPI runs where {}; threads of its own let the scheduler move it to a free core: echo 1 > \
+            {file}",
             if is_veth { "the sender does" } else { "the interrupt arrived" }
         )),
         Some(_) if is_veth && *rx_queues > 1 => Check::warn(
-            "NAPI runs in threads of its own, on any CPU: frames that a program redirects leave their shard's queue",
+            "NAPI runs in threads of its own, on any CPU: frames that a program redirects leave their \
+            shard's queue",
             format!("echo 0 > {file}"),
         ),
         Some(_) => Check::ok(format!(

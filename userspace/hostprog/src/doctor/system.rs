@@ -96,8 +96,8 @@ fn memlock(capabilities: u64, limits: Option<&str>) -> Check {
 }
 
 /// The remedy in a mount namespace without the machine's bpffs.
-const SHARED_MOUNTS: &str = "enter the network namespace alone (`nsenter --net=/run/netns/NAME COMMAND`, not `ip netns exec`), or give the \
-     container or unit the machine's /sys/fs/bpf";
+const SHARED_MOUNTS: &str = "enter the network namespace alone (`nsenter --net=/run/netns/NAME COMMAND`, not \
+`ip netns exec`), or give the container or unit the machine's /sys/fs/bpf";
 
 fn bpffs(pin_root: &Path, capabilities: u64) -> Check {
     let shown = pin_root.display();
@@ -122,7 +122,8 @@ fn lifetime(pin_root: &Path, lifetime: &Lifetime) -> Check {
         Lifetime::Machine => Check::ok(format!("{shown} can hold pins")),
         Lifetime::Processes { pid, name } => Check::warn(
             format!(
-                "{shown} is on a bpffs of this mount namespace alone: programs end with its last process, such as {pid} ({name})"
+                "{shown} is on a bpffs of this mount namespace alone: programs end with its last process, \
+                such as {pid} ({name})"
             ),
             SHARED_MOUNTS,
         ),

@@ -15,8 +15,8 @@ pub enum SteerError {
     #[error("{ifname} takes no rules that steer packets to queues: {advice} ({source})")]
     Unsupported { ifname: String, source: io::Error, advice: String },
     #[error(
-        "rule {} of {ifname}, which is not Sumac's, sends UDP port {} to queue {} and not {queue}; remove it: \
-         ethtool -N {ifname} delete {}", rule.location, rule.port, rule.queue, rule.location
+        "rule {} of {ifname}, which is not Sumac's, sends UDP port {} to queue {} and not {queue}; remove \
+        it: ethtool -N {ifname} delete {}", rule.location, rule.port, rule.queue, rule.location
     )]
     Taken { ifname: String, rule: PortRule, queue: u32 },
     #[error(
@@ -24,7 +24,8 @@ pub enum SteerError {
     )]
     Insert { ifname: String, port: u16, queue: u32, source: io::Error, advice: String },
     #[error(
-        "could not remove rule {location} of {ifname}: {source}; by hand: ethtool -N {ifname} delete {location}"
+        "could not remove rule {location} of {ifname}: {source}; by hand: ethtool -N {ifname} delete \
+        {location}"
     )]
     Delete { ifname: String, location: u32, source: io::Error },
     #[error("could not enter the network namespace of {ifname}: {source}; see `ethtool -n {ifname}` there")]

@@ -201,7 +201,8 @@ mod tests {
                 "one rule",
                 steering(&[first], None, hash()),
                 QueueChoice::Hash,
-                "no matching rule for UDP port 48701: the NIC's hash over source address, destination port chooses one of 4",
+                "no matching rule for UDP port 48701: the NIC's hash over source address, destination port \
+                chooses one of 4",
             ),
             (
                 "a wrong rule",

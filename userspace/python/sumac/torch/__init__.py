@@ -3,17 +3,21 @@
 >>> import torch.distributed as dist, sumac.torch
 >>> dist.init_process_group("sumac")
 
-Settings are in the environment (``SUMAC_SOCKET`` first of all) and in :class:`Options`; see ``docs/pytorch.md``.
+Settings are in the environment (``SUMAC_SOCKET`` first of all) and in :class:`Options`; see
+``docs/pytorch.md``.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from . import replace
 from .backend import ProcessGroupSumac
+from .base import IS_BACKEND
 from .errors import CollectiveError
 from .memory import empty, gradients, zeros
 from .options import Options
@@ -35,7 +39,10 @@ __all__ = [
 
 def _create(terms: Any, options: Options | None) -> ProcessGroupSumac:
     if options is not None and not isinstance(options, Options):
-        raise TypeError(f"pg_options of the backend sumac are sumac.torch.Options, not {type(options).__name__}")
+        raise TypeError(
+            f"pg_options of the backend sumac are sumac.torch.Options, not {type(options).__name__}"
+        )
+    _check_device(terms.store, terms.group_rank)
     group = ProcessGroupSumac(
         terms.store, terms.group_rank, terms.group_size, terms.timeout, options, terms.group_id,
         is_default=not terms.global_ranks_in_group,
@@ -44,21 +51,49 @@ def _create(terms: Any, options: Options | None) -> ProcessGroupSumac:
     return group
 
 
+def _check_device(store: Any, rank: int) -> None:
+    """Refuses a map that has this backend for another device than the CPU.
+
+    Torch tells a backend its device by the prefix of its store alone.
+    """
+    around = getattr(store, "underlying_store", None)
+    if not hasattr(around, "check"):  # Torch 1 has no maps of devices.
+        return
+    # The next group may have the same prefix, and other ranks are at other places.
+    key = f"sumac_device.{rank}"
+    store.set(key, "")
+    # The prefix of a store is the device and a slash, which torch joins to the key with another one.
+    devices = ("cuda", "xpu", "mps", "hpu", "npu", "privateuseone")
+    device = next((device for device in devices if around.check([f"{device}//{key}"])), None)
+    store.delete_key(key)
+    if device is not None:
+        raise ValueError(
+            f"sumac: no backend for {device}: it has CPU tensors only; have another backend for that "
+            f"device, as in cpu:sumac,{device}:nccl"
+        )
+
+
 def register() -> None:
-    """Registers the backend. An import of this module does, and from torch 2.5 on an import of torch (its plug-ins' entry point)."""
+    """Registers the backend. An import of this module does, and from torch 2.5 on an import of torch (its
+    plug-ins' entry point)."""
     if hasattr(dist.Backend, "SUMAC"):
         return
     arguments: dict[str, Any] = {"extended_api": True}
     if hasattr(dist.Backend, "default_device_backend_map"):  # torch 2
         arguments["devices"] = ["cpu"]
     dist.Backend.register_backend("sumac", _create, **arguments)
+    replace.install()
 
 
 def backend(group: dist.ProcessGroup | None = None) -> ProcessGroupSumac:
-    """Returns the process group of the backend: the default one, or ``group`` itself."""
-    found = dist.distributed_c10d._get_default_group() if group is None else group
+    """Returns the backend of the default group, or of ``group``, for CPU tensors."""
+    asked = dist.distributed_c10d._get_default_group() if group is None else group
+    found = asked
+    if IS_BACKEND and isinstance(asked, dist.ProcessGroup):
+        with contextlib.suppress(RuntimeError):  # No backend for CPU tensors.
+            found = asked._get_backend(torch.device("cpu"))
     if not isinstance(found, ProcessGroupSumac):
-        raise ValueError(f"the group's backend is {dist.get_backend(found)}, not sumac")
+        raise ValueError(f"the group's backend is {dist.get_backend(asked)}, not sumac")
     return found
 
 

@@ -21,42 +21,29 @@ from torch.distributed.distributed_c10d import (
 )
 
 from ..errors import SumacError
+from .arguments import Tensors, check, per_rank, reduction_of, same_sizes, same_types, several, shape, single
+from .base import IS_BACKEND, Base, untraced
 from .collectives import Call
 from .counters import Counters
+from .dtypes import Reduction
 from .errors import CollectiveError
 from .jobs import GroupJobs
 from .options import Options
 from .runtime import runtime
 from .work import Work, Works
 
-Tensors = Sequence[torch.Tensor]
-
 _REGISTRATION = 2.0
 """Seconds in which torch puts a group that it has made into its table."""
 
 DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 
-_REDUCTIONS = [
-    (getattr(dist.ReduceOp, name), reduction)
-    for name, reduction in (
-        ("SUM", "sum"), ("AVG", "mean"), ("MIN", "min"), ("MAX", "max"), ("PRODUCT", "product"),
-        ("BAND", "band"), ("BOR", "bor"), ("BXOR", "bxor"),
-    )
-]
 
-
-def _reduction(op: Any) -> str:
-    """Returns the name of a torch reduction."""
-    for known, name in _REDUCTIONS:
-        if op == known:
-            return name
-    raise NotImplementedError(f"sumac: no reduction {op}; it has SUM, AVG, MIN, MAX, and for small tensors PRODUCT, BAND, BOR, BXOR")
-
-
-class ProcessGroupSumac(dist.ProcessGroup):
+@untraced
+class ProcessGroupSumac(Base):  # type: ignore[misc]
     """A group of ranks whose collectives are operations of a Sumac job.
 
-    It is a ProcessGroup, not a Backend, since only that can be a Python class in all supported versions of torch.
+    It is a torch Backend, the one of the group for CPU tensors. In versions of torch that have no such class for
+    Python it is the ProcessGroup itself.
     """
 
     def __init__(
@@ -73,14 +60,15 @@ class ProcessGroupSumac(dist.ProcessGroup):
         self._rank = rank
         self._size = size
         self._timeout = timeout.total_seconds()
-        self.options = (options or Options()).resolved()
+        self._settings = (options or Options()).resolved()
         self._counters = Counters()
         self._group_name = name
         self._batch: list[Work] | None = None
+        self._collectives = 0
         process = runtime()
         # Their slots are free before this group asks for some.
         process.close_destroyed()
-        self._jobs = GroupJobs(store, rank, size, self.options, self._timeout, name, is_default)
+        self._jobs = GroupJobs(store, rank, size, self._settings, self._timeout, name, is_default)
         # torch has no call that ends a group of a registered backend: it drops its references.
         self._finalizer = weakref.finalize(self, _close, process.open_groups, self._jobs.close)
         self._finalizer.atexit = False
@@ -118,29 +106,49 @@ class ProcessGroupSumac(dist.ProcessGroup):
             raise RuntimeError(f"sumac: no backend for {device}: it has CPU tensors only")
         return self
 
-    supports_splitting = False
-    supports_coalescing = False
+    supports_splitting = IS_BACKEND
+    supports_coalescing = IS_BACKEND
+
+    def getBackendOptions(self) -> Any:  # noqa: N802 - torch's name
+        """Returns torch's options of a backend, which :meth:`split` receives with the new group's name."""
+        return Base.Options("sumac", timeout=datetime.timedelta(seconds=self._timeout))
+
+    options = property(getBackendOptions)
+
+    def split(self, store: dist.Store, ranks: list[int], options: Any) -> ProcessGroupSumac:
+        """Returns a group of some of its ranks, for ``split_group``. It has this group's settings."""
+        rank, size = ranks.index(self._rank), len(ranks)
+        group = ProcessGroupSumac(
+            store, rank, size, options._timeout, self._settings, options.group_name, is_default=False
+        )
+        group.is_torchs()
+        return group
 
     def is_torchs(self) -> None:
-        """Has the group closed once torch has it no longer. Torch keeps the group from this call on."""
+        """Has the group closed once torch has it no longer. Torch keeps the group from this call on, and calls
+        ``shutdown`` of a Backend."""
+        if IS_BACKEND:
+            if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+                runtime().wrapped.add(self)
+            return
         self.registered_by = time.monotonic() + _REGISTRATION
         runtime().groups.add(self)
 
-    def shutdown(self) -> None:
-        """Closes the group's jobs after their last operations."""
+    def close(self) -> None:
+        """Has the group's jobs closed after their last operations. Does not wait."""
         self._finalizer()
+        runtime().wrapped.discard(self)
 
-    abort = shutdown
+    abort = close
+
+    def shutdown(self) -> None:
+        """Closes the group's jobs after their last operations, for which it waits some seconds."""
+        self.close()
+        self._jobs.wait_closed()
 
     def stats(self) -> dict[str, Any]:
         """Returns the group's job and counters."""
-        job = self._jobs.main
-        opened = {} if job.job is None else job.job.opened
-        return {
-            "job": self._jobs.name, "rank": self._rank, "world": self._size, "socket": job.host.path,
-            "mode": job.mode, "wire": opened.get("wire"), "scale": opened.get("scale"),
-            "staging_bytes": job.host.staging.allocated, **self._counters.snapshot(),
-        }
+        return {**self._jobs.describe(), **self._counters.snapshot()}
 
     # Calls.
 
@@ -148,16 +156,17 @@ class ProcessGroupSumac(dist.ProcessGroup):
         self, call: str, tensors: Tensors, outputs: Tensors, submit: Callable[[Call], None], opts: Any = None, source: int = -1
     ) -> Work:
         """Submits a call's operations, and returns its work, whose results are in ``outputs``."""
-        what = f"{call}{_shape(tensors)} (job {self._jobs.name}, rank {self._rank} of {self._size})"
+        what = f"{call}{shape(tensors)} (job {self._jobs.name}, rank {self._rank} of {self._size})"
         for tensor in (*tensors, *outputs):
-            _check(call, tensor)
+            check(call, tensor)
+        self._collectives += not call.startswith(("send ", "recv "))
         timeout = getattr(opts, "timeout", None)
         seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else self._timeout
         work = Work(what, outputs, min(seconds, self._timeout), source)
         try:
             submit(Call(self._jobs, self._counters, work))
         except (SumacError, ValueError) as error:
-            found = CollectiveError.of(error, what)
+            found = CollectiveError.of(error, what, work.members)
             if work.end(found):
                 work.finish()
             raise found from error
@@ -198,25 +207,25 @@ class ProcessGroupSumac(dist.ProcessGroup):
             options["priority"] = priority
         if importance is not None:
             options["importance"] = importance
-        bound = self.options.loss_bound if loss_bound is None else loss_bound
+        bound = self._settings.loss_bound if loss_bound is None else loss_bound
         if bound and reduction in ("sum", "mean"):
             options["loss_bound"] = bound
 
         def submit(call: Call) -> None:
-            call.all_reduce(tensor, reduction, out=out, feedback=feedback, wire=wire, **options)
+            call.all_reduce(tensor, Reduction(reduction), out=out, feedback=feedback, wire=wire, **options)
 
         return self._begin(name, [tensor], [result], submit)
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None, op: Any = None) -> Work:
-        tensor = _single("all_reduce", tensors)
-        reduction, opts = _reduction_of(opts, op, AllreduceOptions)
-        bound = self.options.loss_bound
-        options = {"loss_bound": bound} if bound and reduction in ("sum", "mean") else {}
+        tensor = single("all_reduce", tensors)
+        reduction, opts = reduction_of(opts, op, AllreduceOptions)
+        bound = self._settings.loss_bound
+        options = {"loss_bound": bound} if bound and reduction.name in ("sum", "mean") else {}
         return self._begin("all_reduce", [tensor], [tensor], lambda call: call.all_reduce(tensor, reduction, **options), opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
-        flat = _several("all_reduce_coalesced", tensors)
-        reduction, opts = _reduction_of(opts, None, AllreduceCoalescedOptions)
+        flat = several("all_reduce_coalesced", tensors)
+        reduction, opts = reduction_of(opts, None, AllreduceCoalescedOptions)
 
         def submit(call: Call) -> None:
             for tensor in flat:
@@ -225,20 +234,20 @@ class ProcessGroupSumac(dist.ProcessGroup):
         return self._begin("all_reduce_coalesced", flat, flat, submit, opts)
 
     def broadcast(self, tensors: Tensors | torch.Tensor, opts: Any = None, root: int | None = None) -> Work:
-        tensor = _single("broadcast", tensors)
+        tensor = single("broadcast", tensors)
         root = self._root(opts, root, BroadcastOptions, "broadcast")
         return self._begin("broadcast", [tensor], [tensor], lambda call: call.broadcast(tensor, root), opts)
 
     def reduce(self, tensors: Tensors | torch.Tensor, opts: Any = None, root: int | None = None, op: Any = None) -> Work:
-        tensor = _single("reduce", tensors)
+        tensor = single("reduce", tensors)
         root = self._root(opts, root, ReduceOptions, "reduce")
-        reduction, opts = _reduction_of(opts, op, ReduceOptions)
+        reduction, opts = reduction_of(opts, op, ReduceOptions)
         return self._begin("reduce", [tensor], [tensor], lambda call: call.reduce(tensor, root, reduction), opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        tensor = _single("all_gather", inputs)
-        results = _per_rank("all_gather", outputs, self._size)
-        _same_sizes("all_gather", tensor, results)
+        tensor = single("all_gather", inputs)
+        results = per_rank("all_gather", outputs, self._size)
+        same_sizes("all_gather", tensor, results)
         return self._begin("all_gather", [tensor], results, lambda call: call.all_gather(tensor, results), opts)
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
@@ -252,7 +261,7 @@ class ProcessGroupSumac(dist.ProcessGroup):
         for output, tensor in pairs:
             if output.numel() != tensor.numel() * self._size:
                 raise ValueError(f"all_gather_into_tensor: an output of {output.numel()} elements for {self._size} of {tensor.numel()}")
-            _same_types("all_gather_into_tensor", [output, tensor])
+            same_types("all_gather_into_tensor", [output, tensor])
 
         def submit(call: Call) -> None:
             for output, tensor in pairs:
@@ -262,7 +271,7 @@ class ProcessGroupSumac(dist.ProcessGroup):
         return self._begin("all_gather_into_tensor", [tensor for _, tensor in pairs], results, submit, opts)
 
     def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
-        flat = _several("all_gather_coalesced", inputs)
+        flat = several("all_gather_coalesced", inputs)
         # One list for each rank, of as many tensors as there are inputs.
         lists = [[tensor.detach() for tensor in tensors] for tensors in output_lists]
         if len(lists) != self._size or any(len(tensors) != len(flat) for tensors in lists):
@@ -275,24 +284,24 @@ class ProcessGroupSumac(dist.ProcessGroup):
         return self._begin("all_gather_coalesced", flat, [tensor for tensors in lists for tensor in tensors], submit, opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, op: Any = None) -> Work:
-        output = _single("reduce_scatter", outputs)
-        blocks = _per_rank("reduce_scatter", inputs, self._size)
+        output = single("reduce_scatter", outputs)
+        blocks = per_rank("reduce_scatter", inputs, self._size)
         if blocks[self._rank].numel() != output.numel():
             raise ValueError(f"reduce_scatter: an output of {output.numel()} elements for a block of {blocks[self._rank].numel()}")
-        _same_types("reduce_scatter", [output, *blocks])
-        reduction, opts = _reduction_of(opts, op, ReduceScatterOptions)
+        same_types("reduce_scatter", [output, *blocks])
+        reduction, opts = reduction_of(opts, op, ReduceScatterOptions)
         return self._begin("reduce_scatter", blocks, [output], lambda call: call.reduce_scatter(blocks, output, reduction), opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        reduction, opts = _reduction_of(opts, None, ReduceScatterOptions)
+        reduction, opts = reduction_of(opts, None, ReduceScatterOptions)
         pairs = [(output.detach(), tensor.detach()) for output, tensor in zip(outputs, inputs)]
         for output, tensor in pairs:
             if tensor.numel() != output.numel() * self._size:
                 raise ValueError(f"reduce_scatter_tensor: {tensor.numel()} elements for {self._size} outputs of {output.numel()}")
-            _same_types("reduce_scatter_tensor", [output, tensor])
+            same_types("reduce_scatter_tensor", [output, tensor])
 
         def submit(call: Call) -> None:
             for output, tensor in pairs:
@@ -304,45 +313,55 @@ class ProcessGroupSumac(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> Work:
         return self._begin("barrier", [], [], lambda call: call.barrier(), opts)
 
+    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier whose error names the ranks that are missing, as those of all calls do."""
+        self.barrier(opts).wait()
+
     # Transfers.
 
     def send(self, tensors: Tensors, destination: int, tag: int = 0) -> Work:
-        tensor = _single("send", tensors)
+        tensor = single("send", tensors)
         self._check_peer("send", destination)
-        call = f"send to {destination}: "
-        return self._begin(call, [tensor], [tensor], lambda to: to.send(self._jobs.transfers, tensor, destination, tag))
+        call = f"send to rank {destination}"
+
+        def submit(to: Call) -> None:
+            to.send(self._jobs.transfers(destination), tensor, destination, tag)
+
+        return self._begin(call, [tensor], [tensor], submit)
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
-        tensor = _single("recv", tensors)
+        tensor = single("recv", tensors)
         self._check_peer("recv", source)
-        call = f"recv from {source}: "
-        return self._begin(
-            call, [tensor], [tensor], lambda to: to.receive(self._jobs.transfers, tensor, source, tag), source=source
-        )
+        call = f"recv from rank {source}"
+
+        def submit(to: Call) -> None:
+            to.receive(self._jobs.transfers(source), tensor, source, tag)
+
+        return self._begin(call, [tensor], [tensor], submit, source=source)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         raise NotImplementedError("sumac: recv from any rank: a transfer is matched with one rank's; name the source")
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, root: int | None = None) -> Work:
-        tensor = _single("gather", inputs)
+        tensor = single("gather", inputs)
         root = self._root(opts, root, GatherOptions, "gather")
         results: list[torch.Tensor] = []
         if self._rank == root:
-            results = _per_rank("gather", outputs, self._size)
-            _same_sizes("gather", tensor, results)
+            results = per_rank("gather", outputs, self._size)
+            same_sizes("gather", tensor, results)
         return self._begin("gather", [tensor], results, lambda call: call.gather(tensor, results, root), opts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, root: int | None = None) -> Work:
-        output = _single("scatter", outputs)
+        output = single("scatter", outputs)
         root = self._root(opts, root, ScatterOptions, "scatter")
         blocks: list[torch.Tensor] = []
         if self._rank == root:
-            blocks = _per_rank("scatter", inputs, self._size)
-            _same_sizes("scatter", output, blocks)
+            blocks = per_rank("scatter", inputs, self._size)
+            same_sizes("scatter", output, blocks)
         return self._begin("scatter", blocks, [output], lambda call: call.scatter(blocks, output, root), opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        results, blocks = (_per_rank("all_to_all", [tensors], self._size) for tensors in (outputs, inputs))
+        results, blocks = (per_rank("all_to_all", [tensors], self._size) for tensors in (outputs, inputs))
         return self._exchange("all_to_all", blocks, results, opts)
 
     def alltoall_base(
@@ -352,7 +371,7 @@ class ProcessGroupSumac(dist.ProcessGroup):
         return self._exchange("all_to_all_single", self._split("input", input.detach(), input_sizes), results, opts)
 
     def _exchange(self, name: str, blocks: Tensors, results: Tensors, opts: Any) -> Work:
-        _same_types(name, [*blocks, *results])
+        same_types(name, [*blocks, *results])
         if blocks[self._rank].numel() != results[self._rank].numel():
             raise ValueError(f"{name}: this rank's own blocks have {blocks[self._rank].numel()} and {results[self._rank].numel()} elements")
         return self._begin(name, blocks, results, lambda call: call.exchange(blocks, results), opts)
@@ -388,6 +407,13 @@ class ProcessGroupSumac(dist.ProcessGroup):
     def _set_sequence_number_for_group(self) -> None:
         pass
 
+    def _get_sequence_number_for_group(self) -> int:
+        """The collectives so far: torch compares it between ranks where it debugs."""
+        return self._collectives
+
+    setSequenceNumberForGroup = _set_sequence_number_for_group
+    getSequenceNumberForGroup = _get_sequence_number_for_group
+
     # Arguments.
 
     def _root(self, opts: Any, root: int | None, kind: type, call: str) -> int:
@@ -412,65 +438,3 @@ class ProcessGroupSumac(dist.ProcessGroup):
 def _close(open_groups: set[Callable[[], None]], close: Callable[[], None]) -> None:
     open_groups.discard(close)
     close()
-
-
-def _reduction_of(opts: Any, op: Any, kind: type) -> tuple[str, Any]:
-    """Returns the reduction, which calls have as an operator, as an option, or as an operator in the options' place."""
-    if op is None:
-        op = opts.reduceOp if isinstance(opts, kind) else opts
-    return _reduction(dist.ReduceOp.SUM if op is None else op), opts
-
-
-def _single(call: str, tensors: Any) -> torch.Tensor:
-    """Returns the only tensor."""
-    if isinstance(tensors, torch.Tensor):
-        return tensors.detach()
-    if len(tensors) != 1:
-        raise NotImplementedError(f"sumac: {call} of {len(tensors)} tensors: a rank has one")
-    return tensors[0].detach()
-
-
-def _several(call: str, tensors: Tensors) -> list[torch.Tensor]:
-    if not tensors:
-        raise ValueError(f"{call}: requires a non-empty list of tensors")
-    return [tensor.detach() for tensor in tensors]
-
-
-def _per_rank(call: str, tensors: Any, world: int) -> list[torch.Tensor]:
-    """Returns the tensors of one list, one for each rank; torch has a list of such lists."""
-    if tensors and not isinstance(tensors[0], torch.Tensor):
-        if len(tensors) != 1:
-            raise NotImplementedError(f"sumac: {call} of {len(tensors)} lists of tensors: a rank has one")
-        tensors = tensors[0]
-    if len(tensors) != world:
-        raise ValueError(f"{call}: {len(tensors)} tensors for {world} ranks")
-    return [tensor.detach() for tensor in tensors]
-
-
-def _same_types(call: str, tensors: Tensors) -> None:
-    types = {tensor.dtype for tensor in tensors}
-    if len(types) > 1:
-        raise ValueError(f"{call}: tensors must have the same type, not {', '.join(sorted(map(str, types)))}")
-
-
-def _same_sizes(call: str, tensor: torch.Tensor, others: Tensors) -> None:
-    _same_types(call, [tensor, *others])
-    sizes = {other.numel() for other in others}
-    if sizes != {tensor.numel()}:
-        raise ValueError(f"{call}: tensors must have the same size: {tensor.numel()} elements, and for the ranks {sorted(sizes)}")
-
-
-def _check(call: str, tensor: torch.Tensor) -> None:
-    """Refuses tensors that are not in this machine's memory element by element."""
-    if tensor.device.type != "cpu":
-        raise NotImplementedError(f"sumac: {call} of a tensor on {tensor.device}: it has CPU tensors only; copy it with tensor.cpu()")
-    if tensor.layout != torch.strided:
-        raise NotImplementedError(f"sumac: {call} of a tensor of layout {tensor.layout}: it has dense tensors only (tensor.to_dense())")
-
-
-def _shape(tensors: Tensors) -> str:
-    if not tensors:
-        return ""
-    first = tensors[0]
-    more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
-    return f" of {str(first.dtype).removeprefix('torch.')}{list(first.shape)}{more}"

@@ -10,6 +10,7 @@ import torch
 
 from . import dtypes
 from .counters import Counters
+from .exchange import Exchange
 from .jobs import GroupJob, GroupJobs
 from .options import GATHER_BYTES
 from .runtime import Host
@@ -35,6 +36,13 @@ def nbytes(tensor: torch.Tensor) -> int:
 def words_of(length: int) -> int:
     """Returns the words of 32 bits for so many bytes."""
     return -(-length // 4)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a view of a tensor in one dimension, or memory for its elements where strides allow none."""
+    if tensor.is_contiguous():
+        return tensor.view(-1)
+    return torch.empty(tensor.numel(), dtype=tensor.dtype)
 
 
 class Call:
@@ -90,20 +98,21 @@ class Call:
     def all_reduce(
         self,
         tensor: torch.Tensor,
-        reduction: str,
+        reduction: dtypes.Reduction,
         *,
         out: torch.Tensor | None = None,
         feedback: torch.Tensor | None = None,
         wire: str | None = None,
         **options: Any,
     ) -> None:
-        """Reduces a tensor over all ranks, in place or into ``out``. ``feedback`` receives the elements that were left out."""
+        """Reduces a tensor over all ranks, in place or into ``out``. ``feedback`` receives the elements that
+        were left out."""
         if not tensor.numel():
             return
         carrier = dtypes.carrier(tensor.dtype, reduction, self._world)
         result = tensor if out is None else out
         if carrier is None:
-            return self._all_reduce_gathered(tensor, result, reduction)
+            return self._reduce_here(tensor, result, reduction, range(self._world))
         if carrier.path != "native" or not tensor.is_floating_point():
             options.pop("loss_bound", None)
         job = self._jobs.sums(wire)
@@ -113,9 +122,13 @@ class Call:
             target = self._target(job.host, carrier, source, result, keeps_source=feedback is not None)
         self._counters.count_path(carrier.path)
         into = None if target is source else target.array
-        job.submit(self._work, lambda opened: opened.allreduce_async(source.array, into, reduction=reduction, **options))
+        job.submit(
+            self._work,
+            lambda opened: opened.allreduce_async(source.array, into, reduction=carrier.reduction, **options),
+        )
         if feedback is not None:
-            self._feed_back(carrier, source, tensor, feedback)  # Before the result, which may replace what was sent.
+            # Before the result, which may replace what was sent.
+            self._feed_back(carrier, source, tensor, feedback)
         self._write(carrier, target, result)
 
     def _target(
@@ -128,7 +141,9 @@ class Call:
             return source
         return self._scratch(host, carrier, result)
 
-    def _feed_back(self, carrier: dtypes.Carrier, source: Placed, tensor: torch.Tensor, feedback: torch.Tensor) -> None:
+    def _feed_back(
+        self, carrier: dtypes.Carrier, source: Placed, tensor: torch.Tensor, feedback: torch.Tensor
+    ) -> None:
         sent = source.carried if source.carried is not None else tensor.detach().reshape(-1)
 
         def step() -> None:
@@ -139,48 +154,65 @@ class Call:
 
         self._work.then(step)
 
-    def _all_reduce_gathered(self, tensor: torch.Tensor, result: torch.Tensor, reduction: str) -> None:
-        """Reduces here what all ranks have: for types and reductions that the network does not have."""
-        self.check_gathered(nbytes(tensor), tensor.dtype, reduction)
-        blocks = torch.empty((self._world, *tensor.shape), dtype=tensor.dtype)
-        self.all_gather(tensor, list(blocks), path="gathered")
-        self._work.then(lambda: result.copy_(dtypes.reduce_blocks(blocks, reduction)))
+    def _reduce_here(
+        self, tensor: torch.Tensor, result: torch.Tensor | None, reduction: dtypes.Reduction,
+        takers: Sequence[int]
+    ) -> None:
+        """Reduces a tensor without the network's arithmetic, for the ranks ``takers``."""
+        if self._is_gathered(nbytes(tensor)):
+            return self._reduce_gathered(tensor, result, reduction)
+        whole = None
+        if result is not None:
+            whole = _flat(result)
+        outputs = {} if whole is None else dict(enumerate(torch.tensor_split(whole, self._world)))
+        self._counters.count_path("exchanged")
+        inputs = torch.tensor_split(tensor.reshape(-1), self._world)
+        Exchange(self._jobs, self._work, reduction, inputs, outputs, takers).submit()
+        if whole is not None and not result.is_contiguous():
+            self._work.then(lambda: result.copy_(whole.view(result.shape)))
 
-    def check_gathered(self, length: int, dtype: torch.dtype, reduction: str) -> None:
-        """Refuses a reduction that the network does not have for a tensor of more than the group's ``gather_bytes``."""
-        if reduction == "mean" and not dtype.is_floating_point:
-            raise NotImplementedError(f"{self._work.call}: integers have no mean; sum them, and divide")
+    def _is_gathered(self, length: int) -> bool:
+        """Returns whether all ranks receive all tensors of so many bytes, which takes one phase."""
         limit = self._jobs.settings.gather_bytes
-        limit = GATHER_BYTES if limit is None else limit
-        if length > limit:
-            name = str(dtype).removeprefix("torch.")
-            raise NotImplementedError(
-                f"{self._work.call}: the network has no {reduction} of {name}, and an allgather instead is for up to {limit} bytes "
-                f"(this tensor: {length}); use float32, or raise SUMAC_GATHER_BYTES, at world times the traffic"
-            )
+        return self._world == 1 or length <= (GATHER_BYTES if limit is None else limit)
 
-    def reduce(self, tensor: torch.Tensor, root: int, reduction: str) -> None:
+    def _reduce_gathered(
+        self, tensor: torch.Tensor, result: torch.Tensor | None, reduction: dtypes.Reduction
+    ) -> None:
+        blocks = torch.empty((self._world, *tensor.shape), dtype=tensor.dtype)
+        self.all_gather(reduction.scaled(tensor), list(blocks), path="gathered")
+        if result is not None:
+            reduced = torch.empty_like(blocks[0])
+            self._work.then(lambda: dtypes.reduce_blocks(list(blocks), reduction, reduced))
+            self._work.then(lambda: result.copy_(reduced))
+
+    def reduce(self, tensor: torch.Tensor, root: int, reduction: dtypes.Reduction) -> None:
         """Reduces a tensor over all ranks for one."""
         if not tensor.numel():
             return
         carrier = dtypes.carrier(tensor.dtype, reduction, self._world)
         if carrier is None:
-            scratch = tensor if self._rank == root else torch.empty_like(tensor)
-            return self._all_reduce_gathered(tensor, scratch, reduction)
+            return self._reduce_here(tensor, tensor if self._rank == root else None, reduction, [root])
         job = self._jobs.main
         source = self._read(job.host, carrier, tensor)
         self._counters.count_path(carrier.path)
-        job.submit(self._work, lambda opened: opened.reduce_async(source.array, root, reduction=reduction))
+        job.submit(
+            self._work, lambda opened: opened.reduce_async(source.array, root, reduction=carrier.reduction)
+        )
         if self._rank == root:
             self._write(carrier, source, tensor)
 
-    def reduce_scatter(self, inputs: Sequence[torch.Tensor], output: torch.Tensor, reduction: str) -> None:
+    def reduce_scatter(
+        self, inputs: Sequence[torch.Tensor], output: torch.Tensor, reduction: dtypes.Reduction
+    ) -> None:
         """Reduces one tensor for each rank; this rank receives its own."""
         if not any(tensor.numel() for tensor in inputs):
             return
         carrier = dtypes.carrier(output.dtype, reduction, self._world)
+        if carrier is None and not self._is_gathered(sum(nbytes(tensor) for tensor in inputs)):
+            return self._reduce_scatter_here(inputs, output, reduction)
         sizes = {tensor.numel() for tensor in inputs}
-        if carrier is None or not carrier.is_direct or len(sizes) > 1:
+        if carrier is None or carrier.words(1) > 1 or len(sizes) > 1:
             return self._reduce_scatter_whole(inputs, output, reduction)
         job = self._jobs.main
         count = output.numel()
@@ -190,23 +222,37 @@ class Call:
             carrier.encode(tensor, block)
             self._counters.count_tensor("copied_in", nbytes(tensor))
         array = buffer.array(carrier.array_dtype, count * self._world)
-        self._scatter(job, carrier, Placed(array, carried), output, reduction)
+        self._scatter(job, carrier, Placed(array, carried), output)
 
-    def reduce_scatter_tensor(self, tensor: torch.Tensor, output: torch.Tensor, reduction: str) -> None:
+    def reduce_scatter_tensor(
+        self, tensor: torch.Tensor, output: torch.Tensor, reduction: dtypes.Reduction
+    ) -> None:
         """Reduces a tensor of ``world`` equal blocks; this rank receives its own."""
         if not tensor.numel():
             return
         carrier = dtypes.carrier(output.dtype, reduction, self._world)
         if carrier is None or not carrier.is_direct:
-            blocks = tensor.reshape(self._world, *output.shape)
-            return self._reduce_scatter_whole(list(blocks), output, reduction)
+            return self.reduce_scatter(list(tensor.reshape(self._world, *output.shape)), output, reduction)
         job = self._jobs.main
-        self._scatter(job, carrier, self._read(job.host, carrier, tensor), output, reduction)
+        self._scatter(job, carrier, self._read(job.host, carrier, tensor), output)
 
-    def _scatter(self, job: GroupJob, carrier: dtypes.Carrier, source: Placed, output: torch.Tensor, reduction: str) -> None:
+    def _reduce_scatter_here(
+        self, inputs: Sequence[torch.Tensor], output: torch.Tensor, reduction: dtypes.Reduction
+    ) -> None:
+        """Reduces blocks without the network's arithmetic."""
+        self._counters.count_path("exchanged")
+        result = _flat(output)
+        blocks = [tensor.reshape(-1) for tensor in inputs]
+        Exchange(self._jobs, self._work, reduction, blocks, {self._rank: result}, []).submit()
+        if not output.is_contiguous():
+            self._work.then(lambda: output.copy_(result.view(output.shape)))
+
+    def _scatter(
+        self, job: GroupJob, carrier: dtypes.Carrier, source: Placed, output: torch.Tensor
+    ) -> None:
         count = output.numel()
         block = slice(self._rank * count, (self._rank + 1) * count)
-        own = self._own_array(job.host, output, carrier.array_dtype)
+        own = self._own_array(job.host, output, carrier.array_dtype) if carrier.is_direct else None
         into: np.ndarray | None = None
         if own is not None and not np.may_share_memory(own, source.array):
             target, into = Placed(own, None), own
@@ -218,11 +264,16 @@ class Call:
             target = self._scratch(job.host, carrier, output)
             into = target.array
         self._counters.count_path(carrier.path)
-        job.submit(self._work, lambda opened: opened.reduce_scatter_async(source.array, into, reduction=reduction))
+        job.submit(
+            self._work,
+            lambda opened: opened.reduce_scatter_async(source.array, into, reduction=carrier.reduction),
+        )
         self._write(carrier, target, output)
 
-    def _reduce_scatter_whole(self, inputs: Sequence[torch.Tensor], output: torch.Tensor, reduction: str) -> None:
-        """Reduces all blocks for all: for types that are not native and blocks of several sizes."""
+    def _reduce_scatter_whole(
+        self, inputs: Sequence[torch.Tensor], output: torch.Tensor, reduction: dtypes.Reduction
+    ) -> None:
+        """Reduces all blocks for all: for types that have several words, and blocks of several sizes."""
         whole = torch.cat([tensor.reshape(-1) for tensor in inputs])
         start = sum(tensor.numel() for tensor in inputs[: self._rank])
         self.all_reduce(whole, reduction)
@@ -267,13 +318,17 @@ class Call:
         words = words_of(nbytes(tensor))
         buffer = self._buffer(job.host, words * 4 * self._world)
         blocks = [
-            buffer.tensor(torch.uint8, words * 4 * self._world)[at * words * 4 :][: nbytes(tensor)].view(tensor.dtype)
+            buffer.tensor(torch.uint8, words * 4 * self._world)[at * words * 4 :][: nbytes(tensor)].view(
+                tensor.dtype
+            )
             for at in range(self._world)
         ]
         blocks[self._rank].view(tensor.shape).copy_(tensor)
         self._counters.count_tensor("copied_in", nbytes(tensor))
         self._counters.count_path(path)
-        job.submit(self._work, lambda opened: opened.allgather_async(buffer.array(_WORD, words * self._world)))
+        job.submit(
+            self._work, lambda opened: opened.allgather_async(buffer.array(_WORD, words * self._world))
+        )
         for block, output in zip(blocks, outputs):
             self._write_bits(block, output)
 
@@ -284,10 +339,11 @@ class Call:
         job = self._jobs.main
         own = self._own_array(job.host, output, _WORD)
         if own is None or nbytes(tensor) % 4:
-            rows = output.view(self._world, -1) if output.is_contiguous() else None
-            if rows is None:
-                raise NotImplementedError(f"{self._work.call}: the output is not contiguous")
-            return self.all_gather(tensor.reshape(-1), list(rows))
+            flat = output if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
+            self.all_gather(tensor.reshape(-1), list(flat.view(self._world, -1)))
+            if flat is not output:
+                self._work.then(lambda: output.copy_(flat))
+            return
         block = output.view(self._world, -1)[self._rank]
         if block.data_ptr() != tensor.data_ptr():
             block.copy_(tensor.reshape(-1))
@@ -311,17 +367,27 @@ class Call:
         """Sends a tensor to one rank."""
         if not tensor.numel() and not tag:
             return
-        placed = self._place_tagged(job.host, tensor, tag, True) if tag else self._place_bits(job.host, tensor, True)
+        placed = (
+            self._place_tagged(job.host, tensor, tag, True)
+            if tag
+            else self._place_bits(job.host, tensor, True)
+        )
         self._counters.count_path("transfer")
-        job.submit(self._work, lambda opened: opened.post_send(placed.array, destination))
+        peer = job.members.index(destination)
+        job.submit(self._work, lambda opened: opened.post_send(placed.array, peer))
 
     def receive(self, job: GroupJob, tensor: torch.Tensor, source: int, tag: int = 0) -> None:
         """Receives a tensor from one rank."""
         if not tensor.numel() and not tag:
             return
-        placed = self._place_tagged(job.host, tensor, tag, False) if tag else self._place_bits(job.host, tensor, False)
+        placed = (
+            self._place_tagged(job.host, tensor, tag, False)
+            if tag
+            else self._place_bits(job.host, tensor, False)
+        )
         self._counters.count_path("transfer")
-        job.submit(self._work, lambda opened: opened.post_recv(placed.array, source))
+        peer = job.members.index(source)
+        job.submit(self._work, lambda opened: opened.post_recv(placed.array, peer))
         if tag:
             self._work.then(lambda: self._check_tag(int(placed.array[-1]), tag, source))
         self._write_bits(placed.carried, tensor)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from ..client import Client
 from ..errors import SumacError
 from ..job import Handle, Job
-from .errors import CollectiveError
 from .work import Work
 
 _LOG = logging.getLogger("sumac.torch")
@@ -64,7 +63,8 @@ class _Watched:
 
 
 class Completer:
-    """Ends works. One thread at a time waits for ends and finds the operations; it then runs the steps after them.
+    """Ends works. One thread at a time waits for ends and finds the operations; it then runs the steps after
+    them.
 
     Where futures have callbacks, another thread waits meanwhile.
     """
@@ -91,7 +91,8 @@ class Completer:
             self._epoll.register(job.fileno(), select.EPOLLIN)
             watched = self._clients.get(client.fileno())
             if watched is None:
-                # No event but the hang-up, which is always reported: the messages are read when an eventfd says so.
+                # No event but the hang-up, which is always reported: the messages are read when an eventfd
+                # says so.
                 self._epoll.register(client.fileno(), 0)
                 watched = self._clients[client.fileno()] = (client, [])
             watched[1].append(job.fileno())
@@ -108,7 +109,8 @@ class Completer:
             self.wake()
 
     def retire(self, job: Job, close: Callable[[], None]) -> None:
-        """Has the job closed when its last operation has ended. Finalizers may call it, so it takes no lock."""
+        """Has the job closed when its last operation has ended. Finalizers may call it, so it takes no
+        lock."""
         watched = self._jobs.get(job.fileno())
         # The descriptor of a job that was closed may be another's.
         if watched is not None and watched.job is job:
@@ -210,10 +212,9 @@ class Completer:
                     finished.append(operation.work)
         now = time.monotonic()
         for work in {operation.work for operation in list(watched.pending) if operation.work.deadline < now}:
-            waiting = watched.job.waiting()
-            why = f": {waiting}" if waiting else ""
-            text = f"{work.call}: has not ended within the group's timeout{why}"
-            late = CollectiveError("timeout", text, "start all ranks again", watched.job.waits_for())
+            late = work.late("has not ended within the group's timeout", "start all ranks again")
+            if not work.is_completed():
+                _LOG.warning("%s", late)
             work.publish(late)
         return finished
 

@@ -21,7 +21,8 @@ class Counters:
             self._paths[path] += 1
 
     def count_tensor(self, way: str, length: int) -> None:
-        """Counts a tensor and its bytes: ``copied_in``, ``copied_out``, or ``in_place_in`` and ``in_place_out``."""
+        """Counts a tensor and its bytes: ``copied_in``, ``copied_out``, or ``in_place_in`` and
+        ``in_place_out``."""
         with self._lock:
             self._bytes[f"{way}_tensors"] += 1
             self._bytes[f"{way}_bytes"] += length
@@ -30,6 +31,8 @@ class Counters:
         """Returns all counters."""
         ways = ("copied_in", "copied_out", "in_place_in", "in_place_out")
         with self._lock:
-            found: dict[str, Any] = {f"{way}_{unit}": self._bytes[f"{way}_{unit}"] for way in ways for unit in ("tensors", "bytes")}
+            found: dict[str, Any] = {
+                f"{way}_{unit}": self._bytes[f"{way}_{unit}"] for way in ways for unit in ("tensors", "bytes")
+            }
             found["paths"] = dict(self._paths)
         return found

@@ -1,13 +1,16 @@
-"""Communication hooks for PyTorch's DistributedDataParallel: priorities, loss bounds with error feedback, wire formats.
+"""Communication hooks for PyTorch's DistributedDataParallel: priorities, loss bounds with error feedback,
+wire formats.
 
 >>> from sumac.torch import hooks
 >>> hooks.register(model, priority=True, loss_bound=0.01, wire="int16")
 
-This is ``model.register_comm_hook(hooks.State(priority=True, ...), hooks.allreduce)``. Each option is independent of the others,
-and PyTorch's wrappers, such as ``fp16_compress_wrapper(hooks.allreduce)``, take the hook too.
+This is ``model.register_comm_hook(hooks.State(priority=True, ...), hooks.allreduce)``. Each option is
+independent of the others, and PyTorch's wrappers, such as ``fp16_compress_wrapper(hooks.allreduce)``, take
+the hook too.
 """
 
-# No `from __future__ import annotations`: DDP compares a hook's annotations, which would be strings, with its types.
+# No `from __future__ import annotations`: DDP compares a hook's annotations, which would be strings, with its
+# types.
 
 from collections.abc import Callable
 from typing import Any, Union
@@ -28,15 +31,18 @@ Bound = Union[float, Callable[[dist.GradBucket], float]]
 
 
 class State:
-    """The options of :func:`allreduce`, and its state of one model on one rank. The options are the same on all ranks.
+    """The options of :func:`allreduce`, and its state of one model on one rank. The options are the same on
+    all ranks.
 
     - ``process_group``: the model's, of the backend ``sumac``; default: the default group
-    - ``priority``: whether the first layers' gradients, which the next step needs first, overtake those of later layers
-    - ``loss_bound``: the fraction of a bucket that each rank may be left out with, or a function of the bucket that returns it
-    - ``error_feedback``: whether what was left out, or rounded off for bfloat16, is added to the next step's gradients;
-      default: with a loss bound or bfloat16
-    - ``wire``: ``"int32"`` and ``"int16"``, formats of floats in packets; ``"bfloat16"``, to which gradients are rounded before;
-      default: the group's format
+    - ``priority``: whether the first layers' gradients, which the next step needs first, overtake those of
+      later layers
+    - ``loss_bound``: the fraction of a bucket that each rank may be left out with, or a function of the
+      bucket that returns it
+    - ``error_feedback``: whether what was left out, or rounded off for bfloat16, is added to the next step's
+      gradients; default: with a loss bound or bfloat16
+    - ``wire``: ``"int32"`` and ``"int16"``, formats of floats in packets; ``"bfloat16"``, to which gradients
+      are rounded before; default: the group's format
     - ``reduction``: ``"mean"``, DDP's own, or ``"sum"``
     """
 
@@ -70,7 +76,8 @@ class State:
         self._buckets: int | None = None
 
     def priority_of(self, bucket: dist.GradBucket) -> int:
-        """Returns the priority of a bucket. The last bucket has the first layers; their number is known after one step."""
+        """Returns the priority of a bucket. The last bucket has the first layers; their number is known after
+        one step."""
         if not self.priority:
             return 0
         index = bucket.index()
@@ -86,16 +93,21 @@ class State:
         return self.loss_bound(bucket) if callable(self.loss_bound) else self.loss_bound
 
     def residual_of(self, bucket: dist.GradBucket) -> torch.Tensor | None:
-        """Returns what the last step has left out of a bucket, to be added and then replaced; ``None`` without error feedback."""
+        """Returns what the last step has left out of a bucket, to be added and then replaced; ``None``
+        without error feedback."""
         return None if self._residuals is None else self._residuals.of(bucket)
 
     def residual(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
-        """Returns what the next step adds to a parameter's gradient; ``None`` without error feedback and before the first step."""
+        """Returns what the next step adds to a parameter's gradient; ``None`` without error feedback and
+        before the first step."""
         kept = None if self._residuals is None else self._residuals.parameter(parameter)
         return None if kept is None else kept.view(parameter.shape)
 
-    def feed_back(self, loss: Loss, left_out: torch.Tensor, result: torch.Tensor, residual: torch.Tensor) -> None:
-        """Adds this rank's values that were left out to the residual, less the mean of the others, which stood for them."""
+    def feed_back(
+        self, loss: Loss, left_out: torch.Tensor, result: torch.Tensor, residual: torch.Tensor
+    ) -> None:
+        """Adds this rank's values that were left out to the residual, less the mean of the others, which
+        stood for them."""
         scale = 1 if self.reduction == "mean" else self.group.size()
         for first, end in loss.own:
             residual[first:end] += _finite(left_out[first:end] - result[first:end] / scale)
@@ -110,7 +122,8 @@ class State:
 
 
 class _Residuals:
-    """The elements that the last step left out, by bucket. It stays with its parameters when DDP forms its buckets anew."""
+    """The elements that the last step left out, by bucket. It stays with its parameters when DDP forms its
+    buckets anew."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, tuple[list[int], torch.Tensor]] = {}
@@ -153,7 +166,8 @@ def allreduce(state: State, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         residual.zero_()
     left_out = torch.empty_like(sent) if residual is not None and bound else None
     work = state.group.submit_allreduce(
-        sent, reduction=state.reduction, priority=state.priority_of(bucket), loss_bound=bound, wire=state.wire,
+        sent, reduction=state.reduction, priority=state.priority_of(bucket), loss_bound=bound,
+        wire=state.wire,
         feedback=left_out, name=f"all_reduce of bucket {bucket.index()}",
     )
 
@@ -169,12 +183,14 @@ def allreduce(state: State, bucket: dist.GradBucket) -> Future[torch.Tensor]:
 
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
-    """Replaces what is not finite by zeros: a step that overflowed, which its optimizer skips, would spoil all later ones."""
+    """Replaces what is not finite by zeros: a step that overflowed, which its optimizer skips, would spoil
+    all later ones."""
     return values.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def register(model: DistributedDataParallel, **options: Any) -> State:
-    """Registers :func:`allreduce` as a model's communication hook, with the options of :class:`State`. Returns the state."""
+    """Registers :func:`allreduce` as a model's communication hook, with the options of :class:`State`.
+    Returns the state."""
     state = State(**{"process_group": model.process_group, **options})
     model.register_comm_hook(state, allreduce)
     return state

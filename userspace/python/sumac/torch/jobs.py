@@ -6,7 +6,9 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch.distributed as dist
 
@@ -15,6 +17,7 @@ from ..job import Handle, Job
 from . import options
 from .errors import CollectiveError
 from .options import Options
+from .queue import CallQueue
 from .runtime import Host, runtime
 from .work import Work
 
@@ -23,19 +26,66 @@ _LOG = logging.getLogger("sumac.torch")
 Start = Callable[[Job], Handle]
 """Submits an operation to a job."""
 
+_CLOSE_TIMEOUT = 5.0
+"""Seconds that a destroyed group waits for its last operations and for its jobs' ends."""
+
+
+class GroupName:
+    """The beginning of the names of a group's jobs. Rank 0 makes a part of it up: the same group after a
+    restart has other jobs.
+
+    Ranks agree on it without waiting for each other: they may make their groups in different orders.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, group: str) -> None:
+        self._store = store
+        # The store may have numbers of former groups; each rank counts those that it has made.
+        self._key = f"sumac_job.{store.add(f'sumac_groups.{rank}', 1)}"
+        label = "".join(mark if mark.isprintable() else "?" for mark in f"{options.job_prefix()}.{group}")
+        self._label = label.encode()[:36].decode(errors="ignore")
+        self._number = store.add(self._key, 1 + secrets.randbits(47)) if rank == 0 else 0
+
+    def __str__(self) -> str:
+        """Returns the name, or its beginning while rank 0 has not made the group."""
+        self._number = self._number or self._store.add(self._key, 0)
+        return f"{self._label}.{self._number:012x}" if self._number else self._label
+
+    def wait(self, timeout: float) -> str:
+        """Returns the name once rank 0 has made the group."""
+        deadline = time.monotonic() + timeout
+        pause = 0.001
+        while True:
+            try:
+                name = str(self)
+            except RuntimeError as error:
+                raise SumacError("store", f"the store of the group {self._label}: {error}") from error
+            if self._number:
+                return name
+            if time.monotonic() > deadline:
+                text = f"rank 0 has not made the group {name} within {timeout:.0f} s"
+                raise SumacError("ranks_missing", text, "start all ranks", (0,))
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
 
 class GroupJob:
-    """A job that a thread opens while the group works: what is submitted before is kept, and follows in the same order.
+    """A job that a thread opens while the group works: what is submitted before is kept, and follows in the
+    same order.
 
     So no rank waits in a call for others that are not in it.
     """
 
-    def __init__(self, rank: int, name: str, modes: Sequence[str], open_job: Callable[[Host, str, str], Job]) -> None:
+    def __init__(
+        self, rank: int, members: Sequence[int], modes: Sequence[str], open_job: Callable[[Host, str], Job]
+    ) -> None:
         self._runtime = runtime()
         self.host = self._runtime.reserve(rank)
-        self.name = name
+        self.members = members
+        """The ranks of the group that are the job's, in the order of theirs."""
         self.job: Job | None = None
         self.mode = modes[0]
+        self.closed = threading.Event()
+        """Whether it is closed, or could not be opened."""
         self._modes = modes
         self._open = open_job
         self._lock = threading.RLock()
@@ -48,33 +98,33 @@ class GroupJob:
         try:
             job = self._open_in_a_mode()
         except SumacError as error:
+            if error.code == "ranks_missing":
+                text = f"the group's timeout has passed: {error.message}"
+                error = SumacError(error.code, text, error.hint, error.ranks)
             self._fail(error)
             return
         with self._lock:
-            is_closed = self._is_closed
-            if not is_closed:
-                self._runtime.completer.watch(self.host.client, job)
-                for work, start in self._queued:
-                    self._submit_queued(job, work, start)
-                self._queued.clear()
-                self.job = job
-        if is_closed:
-            self._close(job)
-        elif self._is_closed:
+            self._runtime.completer.watch(self.host.client, job)
+            for work, start in self._queued:
+                self._submit_queued(job, work, start)
+            self._queued.clear()
+            self.job = job
+        if self._is_closed:
             self.close()  # It was closed before it had self.job.
 
     def _open_in_a_mode(self) -> Job:
-        """Opens the job in the first of the modes that the control plane does not refuse: all ranks get the same answers."""
+        """Opens the job in the first of the modes that the control plane does not refuse: all ranks get the
+        same answers."""
         first: SumacError | None = None
         for mode, following in zip(self._modes, (*self._modes[1:], None)):
             self.mode = mode
             try:
-                return self._open(self.host, self.name if first is None else f"{self.name}.{mode}", mode)
+                return self._open(self.host, mode)
             except SumacError as error:
                 first = first or error
                 if error.code != "refused" or following is None:
                     raise first from error
-                _LOG.warning("job %s is %s, since %s: %s", self.name, following, mode, error.message)
+                _LOG.warning("the group's job is %s, since %s: %s", following, mode, error.message)
         raise AssertionError("there is at least one mode")
 
     def open_in_thread(self) -> GroupJob:
@@ -82,15 +132,12 @@ class GroupJob:
         threading.Thread(target=self.open, name="sumac-open", daemon=True).start()
         return self
 
-    def raise_error(self) -> None:
-        """Raises the reason that the job could not be opened."""
-        if self._error is not None:
-            raise self._error
-
     def submit(self, work: Work, start: Start) -> None:
         """Submits an operation of a work, now or when the job is open."""
+        work.members = self.members
         with self._lock:
-            self.raise_error()
+            if self._error is not None:
+                raise self._error
             if self.job is None:
                 work.begin()
                 self._queued.append((work, start))
@@ -112,6 +159,7 @@ class GroupJob:
             self._error = error
             queued, self._queued = self._queued, []
         self._runtime.release(self.host)
+        self.closed.set()
         for work, _ in queued:
             if work.end(error):
                 work.finish()
@@ -127,110 +175,133 @@ class GroupJob:
         try:
             job.close()
         except SumacError as error:
-            _LOG.debug("closing job %s: %s", self.name, error)
+            _LOG.debug("closing a job: %s", error)
         self._runtime.release(self.host)
+        self.closed.set()
 
 
 class GroupJobs:
-    """The jobs of one group: for collectives, by wire format; for send and recv; for exchanges (gather, scatter, all_to_all).
+    """The jobs of one group, each opened at its first operation: for collectives, by wire format; for
+    exchanges (gather, scatter, all_to_all); for large reductions that the network does not have; and for send
+    and recv, one of each pair of ranks.
 
-    Transfers have no tags, so those of exchanges would be matched with those of send and recv if they had one job.
+    Two ranks send and receive without the others, so a job of all would not be open. Transfers have no tags,
+    so those of exchanges would be matched with those of send and recv if they had one job.
     """
 
     def __init__(
-        self, store: dist.Store, rank: int, world: int, settings: Options, timeout: float, group_name: str, is_default: bool
+        self, store: dist.Store, rank: int, world: int, settings: Options, timeout: float, group_name: str,
+        is_default: bool
     ) -> None:
         self.rank = rank
         self.world = world
         self.settings = settings
         self.wire = settings.wire or "int32"
         self._timeout = timeout
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._jobs: dict[str, GroupJob] = {}
-        self.name = self._agree_on_name(store, group_name)
+        self._is_closed = False
         self._is_default = is_default
+        self.name = GroupName(store, rank, group_name)
+        self.calls = CallQueue()
+        """The calls that have the job of :attr:`reductions`."""
         try:
-            self._main = GroupJob(rank, self.name, self._modes(), self._opener(settings.wire))
-            self._main.open()
-            self._main.raise_error()
+            runtime().main(rank)
         except SumacError as error:
-            where = f"init_process_group or new_group (job {self.name}, rank {rank} of {world}, daemon {options.socket_path(rank)})"
+            path = options.socket_path(rank)
+            where = f"init_process_group or new_group (rank {rank} of {world}, daemon {path})"
             raise CollectiveError.of(error, where) from error
-        self._jobs[self.wire] = self._main
-        self.has_transfers = settings.transfers is not False and world > 1
-        if self.has_transfers:
-            # Two ranks alone may send and receive first: all open the job when they make the group.
-            self._jobs["transfers"] = self._job_of("transfers", "direct", None).open_in_thread()
-
-    def _agree_on_name(self, store: dist.Store, group_name: str) -> str:
-        """Returns the name that rank 0 has made up: the same group after a restart has another job.
-
-        The store may have names of former groups; each rank counts those that it has made.
-        """
-        key = f"sumac_job.{store.add(f'sumac_groups.{self.rank}', 1)}"
-        if self.rank == 0:
-            label = "".join(mark if mark.isprintable() else "?" for mark in f"{options.job_prefix()}.{group_name}")
-            name = f"{label.encode()[:36].decode(errors='ignore')}.{secrets.token_hex(6)}"
-            store.set(key, name)
-            return name
-        return store.get(key).decode()
 
     def _modes(self) -> list[str]:
-        """Returns the modes for the collectives: the one that is set, or static, and where that has no slots, those that need none."""
+        """Returns the modes for the collectives: the one that is set, or static, and where that has no slots,
+        those that need none."""
         if self.settings.mode is not None:
             return [self.settings.mode]
         return ["static", "dynamic", "direct"] if self.wire == "int32" else ["static"]
 
-    def _opener(self, wire: str | None) -> Callable[[Host, str, str], Job]:
-        def open_job(host: Host, name: str, mode: str) -> Job:
-            return host.client.open(
-                name, self.rank, self.world, secret=options.secret(), aggregator=os.environ.get("SUMAC_AGGREGATOR"),
-                timeout=self._timeout, **self.settings.of_job(mode, wire, self._is_default),
-            )
+    def _job(
+        self, kind: str, modes: Sequence[str], wire: str | None = None, members: Sequence[int] | None = None
+    ) -> GroupJob:
+        """Returns a job of the group's; begins to open it if it is the first call."""
+        with self._lock:
+            if (found := self._jobs.get(kind)) is not None:
+                return found
+            if self._is_closed:
+                raise SumacError("closed", "the process group was destroyed", "make another one")
+            members = range(self.world) if members is None else members
 
-        return open_job
+            def open_job(host: Host, mode: str) -> Job:
+                name = f"{self.name.wait(self._timeout)}{kind}{'' if mode == modes[0] else f'.{mode}'}"
+                return host.client.open(
+                    name, members.index(self.rank), len(members), secret=options.secret(),
+                    aggregator=os.environ.get("SUMAC_AGGREGATOR"),
+                    timeout=self._timeout, **self.settings.of_job(mode, wire, self._is_default),
+                )
 
-    def _job_of(self, kind: str, mode: str, wire: str | None) -> GroupJob:
-        return GroupJob(self.rank, f"{self.name}.{kind}", [mode], self._opener(wire))
+            found = self._jobs[kind] = GroupJob(self.rank, members, modes, open_job).open_in_thread()
+            return found
 
     @property
     def main(self) -> GroupJob:
         """The job of the collectives."""
-        return self._main
+        return self._job("", self._modes(), self.settings.wire)
 
-    @property
-    def transfers(self) -> GroupJob:
-        """The job of send and recv."""
-        self._check_transfers()
-        return self._jobs["transfers"]
+    def describe(self) -> dict[str, Any]:
+        """Returns the group, and the job of the collectives, if it is open."""
+        main = self._jobs.get("")
+        job = None if main is None else main.job
+        opened = {} if job is None else job.opened
+        host = runtime().main(self.rank) if main is None else main.host
+        return {
+            "job": str(self.name), "rank": self.rank, "world": self.world, "socket": host.path,
+            "mode": None if main is None or job is None else main.mode, "wire": opened.get("wire"),
+            "scale": opened.get("scale"), "staging_bytes": host.staging.allocated,
+        }
+
+    def transfers(self, peer: int) -> GroupJob:
+        """The job of send and recv with another rank."""
+        pair = sorted((self.rank, peer))
+        return self._job(f".{pair[0]}-{pair[1]}", ["direct"], members=pair)
 
     @property
     def exchanges(self) -> GroupJob:
-        """The job of gather, scatter and all_to_all, opened at the first one: all ranks take part in each."""
-        self._check_transfers()
-        return self._lazy("exchanges", "direct", None)
+        """The job of gather, scatter and all_to_all: all ranks take part in each."""
+        return self._job(".exchanges", ["direct"])
+
+    @property
+    def reductions(self) -> GroupJob:
+        """The job of large reductions that the network does not have."""
+        return self._job(".reductions", ["direct"])
 
     def sums(self, wire: str | None) -> GroupJob:
-        """The job of sums in a wire format, opened at the first one."""
+        """The job of sums in a wire format."""
         if wire is None or wire == self.wire:
-            return self._main
-        if self._main.mode != "static":
-            raise NotImplementedError(f"sumac: sums in wire format {wire}: the group's job is {self._main.mode}, and only static ones have it")
-        return self._lazy(wire, "static", wire)
-
-    def _lazy(self, kind: str, mode: str, wire: str | None) -> GroupJob:
-        with self._lock:
-            found = self._jobs.get(kind)
-            if found is None:
-                found = self._jobs[kind] = self._job_of(kind, mode, wire).open_in_thread()
-            return found
-
-    def _check_transfers(self) -> None:
-        if not self.has_transfers:
-            why = "the group has one rank" if self.world == 1 else "its options or SUMAC_TRANSFERS exclude them"
-            raise NotImplementedError(f"sumac: the group has no transfers: {why}")
+            return self.main
+        main = self._jobs.get("")
+        modes = self._modes() if main is None or main.job is None else [main.mode]
+        if "static" not in modes:
+            raise NotImplementedError(
+                f"sumac: sums in wire format {wire}: the group's job is {modes[0]}, and only static ones have "
+                "it"
+            )
+        return self._job(f".{wire}", ["static"], wire)
 
     def close(self) -> None:
-        """Has all jobs closed. Does not wait. Finalizers call it."""
-        for job in list(self._jobs.values()):
+        """Has all jobs closed after their last operations. Does not wait. Finalizers call it."""
+        self._is_closed = True
+        for kind, job in list(self._jobs.items()):
+            if kind != ".reductions":
+                job.close()
+        self.calls.close(self._close_reductions)
+
+    def _close_reductions(self) -> None:
+        job = self._jobs.get(".reductions")
+        if job is not None:
             job.close()
+
+    def wait_closed(self) -> None:
+        """Waits for the ends of all jobs after :meth:`close`, for some seconds at most."""
+        deadline = time.monotonic() + _CLOSE_TIMEOUT
+        left = lambda: max(0.0, deadline - time.monotonic())  # noqa: E731
+        if not all(job.closed.wait(left()) for job in list(self._jobs.values())):
+            _LOG.warning("job %s has operations that do not end; it is closed after them", self.name)

@@ -12,7 +12,8 @@ from .runtime import runtime
 
 
 def zeros(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Returns a tensor of zeros in shared memory; arguments as of ``torch.zeros``. Each is one of the connection's 256 regions."""
+    """Returns a tensor of zeros in shared memory; arguments as of ``torch.zeros``. Each is one of the
+    connection's 256 regions."""
     kind = torch.get_default_dtype() if dtype is None else dtype
     like = torch.empty(*size, dtype=kind, device="meta")
     length = like.numel() * like.element_size()
@@ -29,7 +30,8 @@ def empty(*size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
 def gradients(parameters: Iterable[torch.nn.Parameter]) -> list[torch.Tensor]:
     """Places the gradients of parameters in shared memory, and returns one flat tensor of them for each type.
 
-    An ``all_reduce`` of these tensors copies nothing. Keep the gradients: ``optimizer.zero_grad(set_to_none=False)``.
+    An ``all_reduce`` of these tensors copies nothing. Keep the gradients:
+    ``optimizer.zero_grad(set_to_none=False)``.
     """
     by_type: dict[torch.dtype, list[torch.nn.Parameter]] = {}
     for parameter in parameters:

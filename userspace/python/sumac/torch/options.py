@@ -13,7 +13,7 @@ from ..client import DEFAULT_SOCKET
 from ..errors import SumacError
 
 GATHER_BYTES = 1 << 20
-"""The size of the largest tensor whose reduction is calculated from an allgather, unless the group has another limit."""
+"""The size up to which a reduction that the network does not have is calculated from an allgather."""
 
 SLOTS_OF_OTHERS = 64
 """Slots of each lane of further groups, unless set. The default one has as many as its path needs, which may be all."""
@@ -33,9 +33,11 @@ def _scale(text: str) -> float | str:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Settings of one process group, for ``pg_options``. One that is ``None`` has the environment's value, else the default.
+    """Settings of one process group, for ``pg_options``. One that is ``None`` has the environment's value,
+    else the default.
 
-    The same on all ranks of the group. ``mode`` to ``congestion_control`` are those of :meth:`sumac.Client.open`.
+    The same on all ranks of the group. ``mode`` to ``congestion_control`` are those of
+    :meth:`sumac.Client.open`.
     """
 
     mode: str | None = None
@@ -57,10 +59,9 @@ class Options:
     """Whether the job yields to congestion. Environment: SUMAC_CONGESTION_CONTROL."""
     loss_bound: float | None = None
     """The fraction of its elements that each rank may be left out with, in sums and means of floats by ``all_reduce``; default 0."""
-    transfers: bool | None = None
-    """Whether the group has send, recv, gather, scatter and all_to_all; default true. Environment: SUMAC_TRANSFERS."""
     gather_bytes: int | None = None
-    """The size of the largest tensor whose reduction is calculated from an allgather. Environment: SUMAC_GATHER_BYTES."""
+    """The size up to which a reduction that the network does not have is calculated from an allgather. Beyond
+    it ranks exchange blocks. Environment: SUMAC_GATHER_BYTES."""
 
     def resolved(self) -> Options:
         """Returns these options with the environment's values where they have none."""
@@ -75,13 +76,17 @@ class Options:
         return dataclasses.replace(self, **found)
 
     def of_job(self, mode: str, wire: str | None, is_default: bool) -> dict[str, Any]:
-        """Returns the arguments of :meth:`sumac.Client.open` for a job of the group. The default group has the slots it needs."""
+        """Returns the arguments of :meth:`sumac.Client.open` for a job of the group. The default group has
+        the slots it needs."""
         arguments: dict[str, Any] = {"mode": mode, "elements": self.elements}
         if mode != "static":
             arguments["window"] = self.window
         if mode != "direct":
             arguments.update(
-                scale=self.scale, wire=wire, not_finite=self.not_finite or "carry", congestion_control=self.congestion_control
+                scale=self.scale,
+                wire=wire,
+                not_finite=self.not_finite or "carry",
+                congestion_control=self.congestion_control,
             )
         if mode == "static":
             arguments["slots"] = self.slots or (None if is_default else SLOTS_OF_OTHERS)
@@ -99,24 +104,28 @@ _ENVIRONMENT = {
     "elements": ("SUMAC_ELEMENTS", int),
     "window": ("SUMAC_WINDOW", int),
     "congestion_control": ("SUMAC_CONGESTION_CONTROL", _boolean),
-    "transfers": ("SUMAC_TRANSFERS", _boolean),
     "gather_bytes": ("SUMAC_GATHER_BYTES", int),
 }
 
 
 def socket_path(rank: int | None) -> str:
-    """Returns the path of this rank's daemon: SUMAC_SOCKET, in which ``{rank}`` and ``{local_rank}`` are replaced.
+    """Returns the path of this rank's daemon: SUMAC_SOCKET, in which ``{rank}`` and ``{local_rank}`` are
+    replaced.
 
     They are torchrun's, or else the rank of the default group, which is ``rank`` while it is made.
     """
     pattern = os.environ.get("SUMAC_SOCKET", DEFAULT_SOCKET)
     known = os.environ.get("RANK") or (dist.get_rank() if dist.is_initialized() else rank)
     if known is None and "{" in pattern:
-        raise ValueError(f"SUMAC_SOCKET={pattern}: the rank is not known before init_process_group; call it first, or set RANK")
+        raise ValueError(
+            f"SUMAC_SOCKET={pattern}: the rank is not known before init_process_group; call it first, or set RANK"
+        )
     try:
         return pattern.format(rank=known, local_rank=os.environ.get("LOCAL_RANK", known))
     except (KeyError, IndexError, ValueError) as error:
-        raise ValueError(f"SUMAC_SOCKET={pattern}: only {{rank}} and {{local_rank}} can be replaced ({error!r})") from None
+        raise ValueError(
+            f"SUMAC_SOCKET={pattern}: only {{rank}} and {{local_rank}} can be replaced ({error!r})"
+        ) from None
 
 
 def secret() -> str | None:

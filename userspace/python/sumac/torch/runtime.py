@@ -50,6 +50,7 @@ class Host:
             if work.end(error):  # Never: the call itself counts, too.
                 work.finish()
             raise
+        work.waits_for(job)
         completer.track(job, handle, work, self._operations.release)
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -63,11 +64,12 @@ class Group(Protocol):
     registered_by: float
     """The time from which torch has it in its table, until it is destroyed."""
 
-    def shutdown(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Runtime:
-    """The state of a process. The first connection has the memory of :func:`sumac.torch.empty`; more follow as jobs need them."""
+    """The state of a process. The first connection has the memory of :func:`sumac.torch.empty`; more follow
+    as jobs need them."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -79,6 +81,8 @@ class Runtime:
         self.open_groups: set[Callable[[], None]] = set()
         self.groups: weakref.WeakSet[Group] = weakref.WeakSet()
         """The groups that torch has made."""
+        self.wrapped: set[Group] = set()
+        """Groups around which torch has a wrapper of its own, which keeps no reference to them in Python."""
 
     def main(self, rank: int | None = None) -> Host:
         """Returns the first connection; makes it, or makes it anew after its end."""
@@ -119,7 +123,7 @@ class Runtime:
         for group in list(self.groups):
             if group not in known and time.monotonic() > group.registered_by:
                 self.groups.discard(group)
-                group.shutdown()
+                group.close()
 
     def _stop(self) -> None:
         for close in list(self.open_groups):

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from ..connection import Loss
+from ..errors import SumacError
+from ..job import Job
 from .errors import CollectiveError
 from .staging import Buffer, Staging
 
@@ -20,7 +22,8 @@ _UNCLAIMED = 64
 
 
 class _Unclaimed:
-    """The last works that have ended before wait() or get_future(): torch 1.13 drops the Python part of a Work that only C++ holds."""
+    """The last works that have ended before wait() or get_future(): torch 1.13 drops the Python part of a
+    Work that only C++ holds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,18 +49,23 @@ class Work(dist.Work):
     The completer ends it. Futures carry its error too, so that DDP's reducer raises it.
     """
 
-    def __init__(self, call: str, tensors: Sequence[torch.Tensor], timeout: float, source_rank: int = -1) -> None:
+    def __init__(
+        self, call: str, tensors: Sequence[torch.Tensor], timeout: float, source_rank: int = -1
+    ) -> None:
         super().__init__()
         self.call = call
         self.deadline = time.monotonic() + timeout
         self.loss: Loss | None = None
         """The contributions that are missing, of an operation with a loss bound."""
+        self.members: Sequence[int] | None = None
+        """The ranks of the group by those of the job that has the operations."""
         self._tensors = list(tensors)
         self._source = source_rank
         self._lock = threading.Lock()
         self._left = 1  # Operations that have not ended, and the call itself until it has submitted all.
         self._steps: list[Callable[[], None]] = []
         self._buffers: list[tuple[Staging, Buffer]] = []
+        self._jobs: list[Job] = []  # Those that have its operations.
         self._error: BaseException | None = None
         self._is_final = False  # The outcome is decided; later errors do not change it.
         self._ended = threading.Event()
@@ -80,8 +88,25 @@ class Work(dist.Work):
         with self._lock:
             self._left += 1
 
+    def waits_for(self, job: Job) -> None:
+        """Records that a job has an operation of it."""
+        if job not in self._jobs:
+            self._jobs.append(job)
+
+    def late(self, text: str, hint: str) -> CollectiveError:
+        """Returns the error of a wait that has become too long, with the ranks that it waits for."""
+        for job in list(self._jobs):
+            if (waiting := job.waiting()) is not None:
+                ranks = job.waits_for()
+                error = SumacError("timeout", f"{text}: {waiting}", hint, ranks)
+                return CollectiveError.of(error, self.call, self.members)
+        if not self._jobs:
+            text = f"{text}: not all ranks have made the call that opens the job"
+        return CollectiveError("timeout", f"{self.call}: {text}", hint)
+
     def end(self, error: BaseException | None) -> bool:
-        """Counts the end of an operation, or of the call. Returns whether it was the last; :meth:`finish` then follows."""
+        """Counts the end of an operation, or of the call. Returns whether it was the last; :meth:`finish`
+        then follows."""
         with self._lock:
             self._left -= 1
             if error is not None and self._error is None:
@@ -114,7 +139,7 @@ class Work(dist.Work):
             if error is not None:
                 self._error = error
             if self._error is not None and not isinstance(self._error, NotImplementedError):
-                self._error = CollectiveError.of(self._error, self.call)
+                self._error = CollectiveError.of(self._error, self.call, self.members)
             trigger = self._trigger
         if trigger is None:
             _unclaimed.add(self)
@@ -134,11 +159,15 @@ class Work(dist.Work):
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         limit = seconds if seconds > 0 else None
         if not self._ended.wait(limit):
-            raise CollectiveError("timeout", f"{self.call}: has not ended after {limit} s", "it continues")
+            raise self.late(f"has not ended after {limit} s", "it continues")
         _unclaimed.remove(self)
         if self._error is not None:
             raise self._error
         return True
+
+    def has_ended_after(self, seconds: float) -> bool:
+        """Waits for the end, at most so long, and returns whether it has come."""
+        return self._ended.wait(seconds)
 
     def synchronize(self) -> None:
         self.wait()
@@ -163,12 +192,14 @@ class Work(dist.Work):
         return self._tensors
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """Returns a future of the tensors that have the results. Callbacks run in a thread of the completer."""
+        """Returns a future of the tensors that have the results. Callbacks run in a thread of the
+        completer."""
         with self._lock:
             if self._future is not None:
                 return self._future
             trigger = self._trigger = torch.futures.Future()
-            # An exception that is raised in a callback is one for C++, too; set_exception's is an object to it.
+            # An exception that is raised in a callback is one for C++, too; set_exception's is an object to
+            # it.
             future = self._future = trigger.then(self._outcome)
             is_final = self._is_final
         if is_final:
@@ -204,11 +235,15 @@ class Works(dist.Work):
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> BaseException | None:
-        return next((error for error in (work.exception() for work in self._works) if error is not None), None)
+        return next(
+            (error for error in (work.exception() for work in self._works) if error is not None), None
+        )
 
     def result(self) -> list[torch.Tensor]:
         return [tensor for work in self._works for tensor in work.result()]
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Returns a future of all tensors that have results."""
-        return torch.futures.collect_all([work.get_future() for work in self._works]).then(lambda _: self.result())
+        return torch.futures.collect_all([work.get_future() for work in self._works]).then(
+            lambda _: self.result()
+        )

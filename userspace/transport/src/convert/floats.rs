@@ -32,7 +32,8 @@ pub(super) trait Floats<Vector>: Real {
 
 /// Implements [`Floats`] for a type and a vector.
 macro_rules! floats {
-    ($features:tt, $vector:ty, $float:ty, |$from:ident| $load:expr, |$to:ident, $values:ident| $store:expr) => {
+    ($features:tt, $vector:ty, $float:ty, |$from:ident| $load:expr, |$to:ident,
+    $values:ident| $store:expr) => {
         impl Floats<$vector> for $float {
             #[inline]
             #[target_feature(enable = $features)]

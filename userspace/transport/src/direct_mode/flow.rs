@@ -21,7 +21,7 @@ use crate::{
     params::Tuning,
     rtt::{RttEstimator, RttSample},
     stats::PathStats,
-    time::Time,
+    time::{Time, nanos},
 };
 
 /// Agreements kept for transfers that this worker has not begun, and control packets that wait: all are
@@ -58,7 +58,7 @@ pub(super) struct Flow {
     congestion: CongestionWindow,
     pub rtt: RttEstimator,
     /// The number of the next packet with data, and the highest that the peer has acknowledged.
-    next_packet: u64,
+    pub next_packet: u64,
     acknowledged: u64,
     pub outstanding: Outstanding,
     /// The last time at which something was acknowledged, or the first packet in flight was sent.
@@ -84,13 +84,13 @@ impl Flow {
     pub fn new(params: &DirectParams, tuning: &Tuning, elements: u16, seed: u64) -> Flow {
         Flow {
             handshake: Some(Handshake::new(tuning)),
-            rate: DelayRate::new(params.line_rate, params.window),
+            rate: DelayRate::new(params.line_rate, nanos(tuning.min_rto_confirmed)),
             reacts_to_marks: true,
             congestion: CongestionWindow::new(params.window, params.window, 1),
             rtt: RttEstimator::new(tuning),
             next_packet: 1,
             acknowledged: 0,
-            outstanding: Outstanding::new(tuning, seed, 1),
+            outstanding: Outstanding::new(tuning, seed),
             progress: Time(0),
             unacknowledged: 0,
             arrived: Arrived::new(params.window, elements),
@@ -132,12 +132,12 @@ impl Flow {
         self.early.remove(&id)
     }
 
-    fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         (self.next_packet - 1 - self.acknowledged) as usize
     }
 
     /// Packets in flight at most.
-    fn window(&self) -> u32 {
+    pub fn window(&self) -> u32 {
         self.congestion.window()
     }
 

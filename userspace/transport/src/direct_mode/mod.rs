@@ -119,15 +119,15 @@ impl DirectMode {
         rtt.into_iter().for_each(|rtt| core.stats.round_trips.record(rtt));
         core.stats.marked += u64::from(is_marked);
         core.stats.halvings += u64::from(is_halved);
-        core.stats.rate_bps = self.rate();
+        self.refresh_gauges(core);
     }
 
     /// Processes the bits of an acknowledgement. The statistics have the smallest weight of a path towards
     /// any peer.
     fn on_arrivals(&mut self, core: &mut Core, rank: usize, packet: &Packet<'_>) {
         let Packet { header, elements, .. } = packet;
-        let Flow { outstanding, rtt, .. } = &mut self.flows[rank];
-        let range = [header.offset, header.received];
+        let Flow { outstanding, rtt, next_packet, .. } = &mut self.flows[rank];
+        let range = [header.offset, header.received, *next_packet as u32];
         if !outstanding.on_acknowledged(core.now, range, elements, rtt, &mut core.stats.paths) {
             return;
         }
@@ -138,16 +138,23 @@ impl DirectMode {
         }
     }
 
-    /// Bits per second to all peers.
-    fn rate(&self) -> u64 {
-        self.flows.iter().map(|flow| flow.rate.rate()).sum()
+    /// Updates the statistics that are states: of the round trips the longest, of the others the sums over
+    /// all peers.
+    fn refresh_gauges(&self, core: &mut Core) {
+        let flows = || (0..).zip(&self.flows).filter(|(rank, _)| *rank != self.rank).map(|(_, flow)| flow);
+        let stats = &mut core.stats;
+        stats.rate_bps = flows().map(|flow| flow.rate.rate()).sum();
+        stats.in_flight = flows().map(|flow| flow.in_flight() as u64).sum();
+        stats.cwnd = flows().map(|flow| u64::from(flow.window())).sum();
+        let slowest = flows().max_by_key(|flow| flow.rtt.smoothed());
+        stats.rtt = slowest.map(|flow| flow.rtt.stats(0)).unwrap_or_default();
     }
 
     /// Ends the handshake when every peer has answered.
     fn settle(&mut self, core: &mut Core) {
         if matches!(core.phase, Phase::Probing) && self.flows.iter().all(|flow| flow.handshake.is_none()) {
             core.phase = Phase::Ready;
-            core.stats.rate_bps = self.rate();
+            self.refresh_gauges(core);
         }
     }
 
@@ -234,14 +241,13 @@ impl DirectMode {
     }
 
     fn expire(&mut self, core: &mut Core) {
-        let (now, longest) = (core.now, nanos(core.tuning.max_rto));
+        let now = core.now;
         let mut due = Vec::new();
         for (rank, flow) in (0..).zip(&mut self.flows) {
-            let timeout = flow.rtt.timeout(0);
             let announced = flow
                 .receives
                 .iter_mut()
-                .filter_map(|(id, receive)| receive.announces(now, timeout, longest).then_some((rank, *id)));
+                .filter_map(|(id, receive)| receive.announces(now, &flow.rtt).then_some((rank, *id)));
             due.extend(announced);
             if flow.stalled_at().is_some_and(|at| at <= now) {
                 flow.restart(now);
@@ -262,7 +268,7 @@ impl DirectMode {
             probes.into_iter().for_each(|probe| flow.push(probe));
             let silent = flow.sends.values().filter_map(Sender::unanswered_since).min();
             let waited = silent.map_or(0, |since| now.since(since));
-            if waited >= nanos(core.tuning.probe_timeout) {
+            if waited >= nanos(core.tuning.path_timeout) {
                 let reason = format!("does not answer probes on the data path for {} ms", waited / 1_000_000);
                 return core.fail(JobError::Worker { rank, reason });
             }
@@ -270,6 +276,7 @@ impl DirectMode {
         for (rank, id) in due {
             self.announce(core, rank, id);
         }
+        self.refresh_gauges(core);
     }
 
     fn deadlines(&self) -> impl Iterator<Item = Time> {

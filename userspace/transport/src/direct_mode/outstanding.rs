@@ -102,14 +102,11 @@ pub(super) struct Outstanding {
     paths: Paths,
     /// In the order of their numbers, which are consecutive.
     sent: VecDeque<SentPacket>,
-    /// The number of the next packet.
-    next: u32,
 }
 
 impl Outstanding {
-    /// `first`: the number of the first packet.
-    pub fn new(tuning: &Tuning, seed: u64, first: u32) -> Outstanding {
-        Outstanding { paths: Paths::new(tuning.paths, seed), sent: VecDeque::new(), next: first }
+    pub fn new(tuning: &Tuning, seed: u64) -> Outstanding {
+        Outstanding { paths: Paths::new(tuning.paths, seed), sent: VecDeque::new() }
     }
 
     /// Chooses the path of the next packet with data.
@@ -120,7 +117,6 @@ impl Outstanding {
         }
         let path = self.paths.choose(now, stats);
         self.sent.push_back(SentPacket { path, sent: now, state: State::InFlight });
-        self.next = self.next.wrapping_add(1);
         path
     }
 
@@ -134,16 +130,16 @@ impl Outstanding {
     }
 
     /// Processes an acknowledgement: a bit for each packet from `first` on, set if it has arrived, up to
-    /// `highest`. Returns whether any weight has changed.
+    /// `highest`; `next` is the number of the next packet. Returns whether any weight has changed.
     pub fn on_acknowledged(
         &mut self,
         now: Time,
-        [first, highest]: [u32; 2],
+        [first, highest, next]: [u32; 3],
         bits: &[u8],
         rtt: &RttEstimator,
         stats: &mut PathStats,
     ) -> bool {
-        let back = self.next.wrapping_sub(highest) as usize;
+        let back = next.wrapping_sub(highest) as usize;
         let Some(newest) = self.sent.len().checked_sub(back).filter(|_| back > 0) else { return false };
         let oldest = highest.wrapping_sub(newest as u32);
         let last = self.sent[newest].sent;
@@ -225,7 +221,7 @@ mod tests {
     /// Packets of one path, one each 10 us; all but `missing` are acknowledged after `sent` of them, and all
     /// but `lost` after twice as many. Returns the counters.
     fn feedback(sent: u32, missing: &[u32], lost: &[u32]) -> PathStats {
-        let mut outstanding = Outstanding::new(&Tuning { paths: 1, ..Tuning::default() }, 7, 1);
+        let mut outstanding = Outstanding::new(&Tuning { paths: 1, ..Tuning::default() }, 7);
         let mut stats = outstanding.paths.stats();
         let mut arrived = Arrived::new(1024, 352);
         for number in 1..=2 * sent {
@@ -242,7 +238,7 @@ mod tests {
             if number % sent == 0 {
                 let mut bits = [0; MOST as usize / 8];
                 let (first, _) = arrived.write(&mut bits);
-                let range = [first, arrived.highest()];
+                let range = [first, arrived.highest(), number + 1];
                 outstanding.on_acknowledged(now, range, &bits, &rtt(), &mut stats);
             }
         }
@@ -269,21 +265,21 @@ mod tests {
 
     #[test]
     fn acknowledgements_of_other_packets_change_nothing() {
-        let mut outstanding = Outstanding::new(&Tuning::default(), 7, 1);
+        let mut outstanding = Outstanding::new(&Tuning::default(), 7);
         let mut stats = outstanding.paths.stats();
         (0..3).for_each(|_| {
             outstanding.send(Time(0), &mut stats);
         });
         let before = stats.clone();
         for highest in [0, 4, 5000, u32::MAX] {
-            let range = [0, highest];
+            let range = [0, highest, 4];
             assert!(!outstanding.on_acknowledged(Time(1), range, &[0xff; 128], &rtt(), &mut stats));
         }
-        assert!(!outstanding.on_acknowledged(Time(1), [0, 3], &[], &rtt(), &mut stats), "without bits");
+        assert!(!outstanding.on_acknowledged(Time(1), [0, 3, 4], &[], &rtt(), &mut stats), "without bits");
         assert_eq!((&stats, outstanding.sent.len()), (&before, 3));
         // A loss is also counted where packets follow each other too fast to remember all for a timeout.
         outstanding.send(Time(US * 100), &mut stats);
-        assert!(!outstanding.on_acknowledged(Time(US * 200), [0, 4], &[0x08], &rtt(), &mut stats));
+        assert!(!outstanding.on_acknowledged(Time(US * 200), [0, 4, 5], &[0x08], &rtt(), &mut stats));
         (0..MOST_SENT).for_each(|_| {
             outstanding.send(Time(US * 200), &mut stats);
         });

@@ -2,7 +2,10 @@
 //! as TIMELY does.
 //!
 //! The paper's thresholds fit a path of 12.5 us. On a longer one they grow with its shortest round trip:
-//! otherwise a path that is merely long, or a host that takes its time, would count as congested for ever.
+//! otherwise a path that is merely long would count as congested for ever. The paper's NICs measure the path;
+//! the round trips here have the scheduling delays of both hosts in them. So `T_high` has a margin for them,
+//! and a rate that was reduced returns to halfway in each round trip below `T_high`, as in DCQCN: a process
+//! that was not scheduled for some milliseconds would cost some seconds by `alpha` alone.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,27 +34,30 @@ pub(super) struct DelayRate {
     /// Bits per second.
     rate: u64,
     line_rate: u64,
-    /// Packets in flight at most: what the peer's receive queue holds.
-    window: u32,
+    /// Nanoseconds that the two hosts may take for an answer, beside the path.
+    hosts: u64,
     /// The time at which the packets sent so far are through at this rate.
     through: Time,
     shortest: u64,
     previous: u64,
+    /// The rate before the last reduction, to which it returns.
+    before: u64,
     /// Packets sent before this time say nothing of the present rate.
-    reduced: Time,
+    changed: Time,
 }
 
 impl DelayRate {
-    pub fn new(line_rate: u64, window: u32) -> DelayRate {
+    pub fn new(line_rate: u64, hosts: u64) -> DelayRate {
         let line_rate = line_rate.max(LEAST);
         DelayRate {
             rate: line_rate,
             line_rate,
-            window,
+            hosts,
             through: Time(0),
             shortest: u64::MAX,
             previous: 0,
-            reduced: Time(0),
+            before: line_rate,
+            changed: Time(0),
         }
     }
 
@@ -67,13 +73,10 @@ impl DelayRate {
 
 impl SendingBudget for DelayRate {
     fn window(&self) -> u32 {
-        self.window
+        u32::MAX
     }
 
-    fn may_send(&self, now: Time, in_network: usize) -> MaySend {
-        if in_network as u64 >= u64::from(self.window) {
-            return MaySend::Blocked;
-        }
+    fn may_send(&self, now: Time, _: usize) -> MaySend {
         let ahead = self.through.since(now);
         if ahead <= BURST_NS { MaySend::Now } else { MaySend::At(now.plus(ahead - BURST_NS)) }
     }
@@ -83,21 +86,29 @@ impl SendingBudget for DelayRate {
         self.through = self.through.max(now).plus(takes);
     }
 
-    /// The paper's rule, but that the rate falls once per round trip: an answer to a packet that was sent
-    /// before the last reduction does not show its effect.
+    /// The paper's rule, but that the rate falls once per round trip, and returns: an answer to a packet that
+    /// was sent before the last change does not show its effect.
     //= mlt#4.2.3 rate by delay
     fn on_sample(&mut self, sample: RttSample) {
         let rtt = sample.acknowledged.since(sample.sent);
         self.shortest = self.shortest.min(rtt.max(1));
         let (low, is_falling) = (self.low(), rtt < self.previous);
         self.previous = rtt;
-        let high = low * HIGH_OVER_LOW;
+        let high = low * HIGH_OVER_LOW + self.hosts;
         if rtt < low || is_falling {
             self.rate = (self.rate + ALPHA).min(self.line_rate);
-        } else if rtt > high && sample.sent >= self.reduced {
+        }
+        if sample.sent < self.changed {
+            return;
+        }
+        if rtt > high && !is_falling {
             let kept = 1.0 - BETA * (1.0 - high as f64 / rtt as f64);
+            self.before = self.rate;
             self.rate = ((self.rate as f64 * kept) as u64).max(LEAST);
-            self.reduced = sample.acknowledged;
+            self.changed = sample.acknowledged;
+        } else if rtt <= high && self.rate < self.before {
+            self.rate += (self.before - self.rate).div_ceil(2);
+            self.changed = sample.acknowledged;
         }
     }
 }
@@ -116,7 +127,7 @@ mod tests {
     //= mlt#4.2.3 rate by delay
     #[test]
     fn it_follows_the_papers_rule() {
-        let mut rate = DelayRate::new(10 * GBIT, 64);
+        let mut rate = DelayRate::new(10 * GBIT, 0);
         sample(&mut rate, 0, 10 * US);
         assert_eq!(rate.rate(), 10 * GBIT, "line rate at first");
         sample(&mut rate, 100 * US, 250 * US);
@@ -127,7 +138,9 @@ mod tests {
         assert_eq!(rate.rate(), 6 * GBIT + ALPHA, "the round trip falls");
         sample(&mut rate, 800 * US, 200 * US);
         assert!(rate.rate().abs_diff((6 * GBIT + ALPHA) / 10 * 7) < 10, "1 - 0.8 (1 - 125 / 200)");
+        (0..10).for_each(|round| sample(&mut rate, (1000 + 100 * round) * US, 12 * US));
         let before = rate.rate();
+        assert!(before > 6 * GBIT + ALPHA, "it has returned to what it was: {before}");
         sample(&mut rate, 2000 * US, 12 * US);
         sample(&mut rate, 2100 * US, 12 * US);
         assert_eq!(rate.rate(), before + 2 * ALPHA, "below T_low");
@@ -138,8 +151,28 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_was_not_scheduled_costs_some_round_trips() {
+        let mut rate = DelayRate::new(10 * GBIT, 500 * US);
+        sample(&mut rate, 0, 20 * US);
+        sample(&mut rate, 100 * US, 650 * US);
+        assert_eq!(rate.rate(), 10 * GBIT, "hosts take their time");
+        sample(&mut rate, 1000 * US, 8000 * US);
+        assert!(rate.rate() < 3 * GBIT, "{}", rate.rate());
+        let rates = (0..6).map(|round| {
+            sample(&mut rate, (10_000 + 1000 * round) * US, 300 * US);
+            rate.rate()
+        });
+        let rates: Vec<u64> = rates.collect();
+        assert!(rates.is_sorted() && rates[5] > 98 * GBIT / 10, "{rates:?}");
+        sample(&mut rate, 20_000 * US, 8000 * US);
+        let reduced = rate.rate();
+        sample(&mut rate, 20_000 * US, 300 * US);
+        assert!(rate.rate() <= reduced + ALPHA, "that packet was sent before");
+    }
+
+    #[test]
     fn a_long_path_is_not_a_congested_one() {
-        let mut rate = DelayRate::new(10 * GBIT, 64);
+        let mut rate = DelayRate::new(10 * GBIT, 0);
         (0..9).for_each(|step| sample(&mut rate, step * 5000 * US, 1000 * US + step));
         assert_eq!(rate.rate(), 10 * GBIT);
         sample(&mut rate, 100_000 * US, 20_000 * US);
@@ -147,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_paced_and_the_window_blocks() {
-        let mut rate = DelayRate::new(GBIT, 4);
+    fn packets_are_paced() {
+        let mut rate = DelayRate::new(GBIT, 0);
         let mut sent = 0;
         while rate.may_send(Time(0), 0) == MaySend::Now {
             rate.on_sent(Time(0), 1250);
@@ -157,6 +190,5 @@ mod tests {
         assert_eq!(sent, 11, "100 us ahead, 10 us each");
         assert_eq!(rate.may_send(Time(0), 0), MaySend::At(Time(10 * US)));
         assert_eq!(rate.may_send(Time(10 * US), 0), MaySend::Now);
-        assert_eq!(rate.may_send(Time(10 * US), 4), MaySend::Blocked);
     }
 }

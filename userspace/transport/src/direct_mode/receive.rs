@@ -85,7 +85,8 @@ impl DirectMode {
                 let why = match why {
                     JobError::NoReply { probes, waited_ms } => {
                         format!(
-                            "does not answer: {probes} probes in {waited_ms} ms; is its daemon up, and do UDP packets reach it?"
+                            "does not answer: {probes} probes in {waited_ms} ms; is its daemon up, and do \
+                            UDP packets reach it?"
                         )
                     }
                     why => format!("cannot be reached: {why}"),
@@ -178,10 +179,10 @@ impl DirectMode {
         let header = &packet.header;
         core.stats.reports += 1;
         self.on_acknowledged(core, rank, header);
-        let flow = &mut self.flows[rank];
         // Chunks that were sent before the probe have arrived, or are lost.
-        flow.restart(core.now);
-        let send = flow.sends.get_mut(&id_of(header)).ok_or(Reason::Stale)?;
+        self.flows[rank].restart(core.now);
+        self.refresh_gauges(core);
+        let send = self.flows[rank].sends.get_mut(&id_of(header)).ok_or(Reason::Stale)?;
         send.on_report(header.seq, header.offset, packet.elements);
         send.ask_when_done(core.now, 0);
         Ok(())

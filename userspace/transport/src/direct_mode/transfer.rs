@@ -20,7 +20,7 @@ use std::{collections::VecDeque, ops::Range};
 use serde::{Deserialize, Serialize};
 use sumac_wire::header::ELEMENT_LEN;
 
-use crate::{chunk::Span, time::Time};
+use crate::{chunk::Span, rtt::RttEstimator, time::Time};
 
 /// Names a transfer between two workers, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -222,12 +222,11 @@ impl Receiver {
         self.announce.map(|(at, _)| at)
     }
 
-    /// Whether the agreement is due; the next time comes after `timeout`, doubled each time up to `longest`.
-    pub fn announces(&mut self, now: Time, timeout: u64, longest: u64) -> bool {
+    /// Whether the agreement is due; the next time comes after a timeout, which doubles each time.
+    pub fn announces(&mut self, now: Time, rtt: &RttEstimator) -> bool {
         match self.announce {
             Some((at, times)) if at <= now => {
-                let wait = (timeout << times.min(16)).min(longest);
-                self.announce = Some((now.plus(wait), times + 1));
+                self.announce = Some((now.plus(rtt.timeout(times as usize)), times + 1));
                 true
             }
             _ => false,
@@ -297,7 +296,10 @@ impl Receiver {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::params::Tuning;
 
     fn part(count: usize) -> Part {
         Part { operation: 0, step: 0, range: 100..100 + count, chunk: 10, per_word: 1 }
@@ -360,11 +362,13 @@ mod tests {
 
     #[test]
     fn the_agreement_is_repeated_until_data_comes() {
+        let [initial_rto, max_rto] = [10, 35].map(Duration::from_nanos);
+        let rtt = &RttEstimator::new(&Tuning { initial_rto, max_rto, ..Tuning::default() });
         let mut receiver = Receiver::new(Time(5), part(45), 0.0);
-        assert!(receiver.announces(Time(5), 10, 35) && !receiver.announces(Time(14), 10, 35));
-        assert!(receiver.announces(Time(15), 10, 35));
+        assert!(receiver.announces(Time(5), rtt) && !receiver.announces(Time(14), rtt));
+        assert!(receiver.announces(Time(15), rtt));
         assert_eq!(receiver.due(), Some(Time(35)));
-        assert!(receiver.announces(Time(35), 10, 35));
+        assert!(receiver.announces(Time(35), rtt));
         assert_eq!(receiver.due(), Some(Time(70)), "no longer than that");
         receiver.is_new(0);
         assert_eq!(receiver.due(), None);

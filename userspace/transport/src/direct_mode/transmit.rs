@@ -39,9 +39,8 @@ impl DirectMode {
     pub(super) fn announce(&mut self, core: &Core, rank: u16, id: TransferId) {
         let Some(flow) = self.flows.get_mut(usize::from(rank)) else { return };
         let Some(receive) = flow.receives.get_mut(&id) else { return };
-        let (timeout, longest) = (flow.rtt.timeout(0), crate::time::nanos(core.tuning.max_rto));
         // The first time.
-        receive.announces(core.now, timeout, longest);
+        receive.announces(core.now, &flow.rtt);
         if let Some(agreement) = DirectMode::agreement(core, &receive.part, receive.loss_bound) {
             flow.push(Control::Agreement { id, agreement, flags: 0 });
         }

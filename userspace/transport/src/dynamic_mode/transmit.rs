@@ -99,13 +99,14 @@ impl DynamicMode {
         let seq = record.seq;
         let next_exponent = core.look_ahead(seq + u64::from(self.params.window), record.operation);
         let pending = core.stream.waiting(record.operation, seq)?;
-        let form = self.form(core, pending, seq);
+        let (form, terms) = (self.form(core, pending, seq), pending.terms(seq));
         // Chunks that slots must not keep: slots have no room for floats, and a resent chunk has waited for
         // one in vain. All else waits for exponents: without a slot in between, whoever sends them again
-        // delays no worker that is late.
+        // delays no worker that is late. And a slot's sum would state the terms of one worker for all.
         let bypasses = record.state == ChunkState::Lost
             || form == Form::Floats
             || pending.is_exponents(seq)
+            || terms.is_some()
             || self.path.is_direct()
             || self.slot_map.bypasses(seq)
             || self.entries[self.index(seq)].is_begun
@@ -124,7 +125,10 @@ impl DynamicMode {
         header.received = self.base as u32;
         // A window of chunks whose exponents a new worker does not know is waited for.
         let flush = core.flush(record).filter(|_| seq >= self.settled_from);
-        flush.into_iter().for_each(|flush| flush.mark(&mut header));
+        match flush {
+            Some(flush) => flush.mark(&mut header),
+            None => terms.into_iter().for_each(|terms| terms.state(&mut header)),
+        }
         core.write_elements(record, form, &mut header, out)?;
         Some((header, form))
     }

@@ -38,14 +38,14 @@ impl Core {
         if record.state != ChunkState::Lost || record.operation >= self.confirmed {
             return None;
         }
-        // All workers need all exponents.
+        // All workers need all exponents, and state the operation's terms with its first chunk.
         let pending = self.stream.waiting(record.operation, record.seq)?;
-        let pending = Some(pending).filter(|pending| !pending.is_exponents(record.seq))?;
+        let pending = Some(pending).filter(|pending| pending.start() != record.seq)?;
         let limit = pending.ledger.as_ref()?.limit()?;
         let is_late = self.latest_is_partial || self.probe_timeout.is_idle();
         let timeouts = if is_late { 1 } else { FLUSH_TIMEOUTS };
         let is_due = self.now.since(record.first_sent) >= timeouts * self.rtt.timeout_confirmed(0);
-        is_due.then_some(Flush { limit, first_seq: pending.first_seq() })
+        is_due.then_some(Flush { limit, first_seq: pending.start() })
     }
 
     /// The tail loss probe (RFC 8985, section 7) and its chunk. `is_at_end`: the stream has no further chunk,

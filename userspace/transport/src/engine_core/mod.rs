@@ -228,6 +228,9 @@ impl Core {
         if !self.checks_path() {
             return None;
         }
+        if let Some(answered) = self.path_check.surveyed(self.now) {
+            self.paths.on_survey(self.now, &answered, &mut self.stats.paths);
+        }
         self.path_check.on_timeout(self.now, &self.tuning, &self.params)
     }
 
@@ -382,15 +385,12 @@ impl Core {
         if self.budget.reacts_to_marks() {
             self.stats.cwnd = u64::from(self.budget.window());
         }
-        let backoff = usize::from(self.backoff.level());
-        self.stats.rtt = RttStats {
-            smoothed_ns: self.rtt.smoothed(),
-            variation_ns: self.rtt.variation(),
-            shortest_ns: self.rtt.shortest(),
-            timeout_ns: self.rtt.timeout(backoff),
-            timeout_begun_ns: self.rtt.timeout_confirmed(backoff),
-            reordering_ns: self.loss.reordering_window(&self.rtt),
-        };
+        // A direct job has an estimate for each peer.
+        if self.params.direct.is_none() {
+            let reordering_ns = self.loss.reordering_window(&self.rtt);
+            let rtt = self.rtt.stats(usize::from(self.backoff.level()));
+            self.stats.rtt = RttStats { reordering_ns, ..rtt };
+        }
     }
 }
 

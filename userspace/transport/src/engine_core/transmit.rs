@@ -151,7 +151,7 @@ impl Core {
         let header = Header { received, ..handshake::probe(&self.params, self.now, elements, number) };
         out[HEADER_LEN..payload_len(elements)].fill(0);
         self.stats.probes_sent += 1;
-        let path = self.choose_path();
+        let path = self.paths.of_probe(number, &mut self.stats.paths);
         self.transmit(&header, to, path, tos::CONTROL, out)
     }
 }

@@ -133,7 +133,10 @@ impl StaticMode {
                 header.next_exponent = core.look_ahead(record.seq, record.operation);
             }
             PacketForm::Elements | PacketForm::Flush => {
-                flush.into_iter().for_each(|flush| flush.mark(&mut header));
+                match flush {
+                    Some(flush) => flush.mark(&mut header),
+                    None => pending.terms(record.seq).into_iter().for_each(|terms| terms.state(&mut header)),
+                }
                 let scaled = Form::Scaled(header.exponent);
                 core.write_elements(record, scaled, &mut header, out)?;
             }

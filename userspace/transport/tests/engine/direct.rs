@@ -3,8 +3,8 @@
 use std::{net::Ipv4Addr, ops::Range};
 
 use sumac_transport::{
-    Arithmetic, DType, Engine, Exchange, JobParams, JobState, OpError, Operation, Pattern, Peer, PeerId,
-    PeerRole, PeerTable, Time,
+    Arithmetic, DType, Engine, Exchange, JobError, JobParams, JobState, OpError, Operation, Pattern, Peer,
+    PeerId, PeerRole, PeerTable, Time,
 };
 
 use crate::direct_network::{Network, bytes, floats, params};
@@ -187,4 +187,28 @@ fn values_that_are_not_finite_fail_on_all_workers() {
             (other, _) => panic!("rank {rank}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn the_statistics_of_a_state_are_those_of_all_peers() {
+    let (world, count) = (3, 20_000);
+    let mut network = Network::new(world as u16, 9, 0.0);
+    for rank in 0..world {
+        let owned = blocks(count, world, world);
+        network.submit(rank, collective(0, count, [true, true, false], &owned, &values(rank, count)));
+    }
+    let mut most = 0;
+    while network.completions.iter().any(Vec::is_empty) {
+        network.advance();
+        most = most.max(network.engines[0].stats().in_flight);
+    }
+    let stats = network.engines[0].stats();
+    assert!((80_000..200_000).contains(&stats.rtt.smoothed_ns), "twice 40 to 70 us: {:?}", stats.rtt);
+    assert!(stats.rtt.shortest_ns >= 80_000 && stats.rtt.timeout_ns > stats.rtt.smoothed_ns);
+    assert!((64..=128).contains(&most), "in flight to two peers: {most}");
+    assert_eq!(stats.cwnd, 128, "a window of 64 for each of them");
+    assert!(stats.rate_bps <= 2_000_000_000, "line rate to each of them: {}", stats.rate_bps);
+    network.engines[0].fail(JobError::Worker { rank: 1, reason: "left".into() });
+    let failed = network.engines[0].stats();
+    assert_eq!((failed.in_flight, failed.rtt.shortest_ns >= 80_000), (0, true));
 }

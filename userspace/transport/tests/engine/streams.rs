@@ -119,6 +119,7 @@ fn slots_may_be_given_out_before_or_without_a_measure() {
         assert!(engine.poll_transmit(Time(0), &mut payload).is_some(), "the probe");
         let mut lone = Lone { engine, now: Time(0) };
         let probe = Sent {
+            path: 0,
             header: sumac_wire::Header::read(&payload[..], 0, 80).expect("a probe"),
             payload: payload[..80].to_vec(),
             slots: 4,
@@ -143,6 +144,12 @@ fn an_operation_with_a_bound_flushes_and_reports_its_loss() {
     let operation = Operation::allreduce(SIGNATURE, DType::Float32, Arithmetic::Sum, 16, Box::new(bytes));
     lone.operate(Operation { loss_bound: 0.5, ..operation });
     let sent = lone.send_all();
+    let stated: Vec<_> = sent.iter().map(|sent| (sent.header.contributors, sent.header.next_seq)).collect();
+    assert_eq!(
+        stated,
+        [(2, 5), (0, 0), (0, 0), (0, 0)],
+        "the limit and the operation's end, with its first chunk"
+    );
     lone.expire();
     let asked: Vec<Sent> = lone.send_all();
     assert!(!asked.is_empty() && asked.iter().all(Sent::is_question), "a worker may not have begun it");

@@ -36,6 +36,7 @@ pub const SIGNATURE: u32 = 77;
 pub struct Sent {
     pub header: Header,
     pub payload: Vec<u8>,
+    pub path: u16,
     /// Slots of the lane.
     pub slots: u32,
     /// Whether the job is a dynamic one: then results name the lane, not the slot's next chunk.
@@ -208,7 +209,8 @@ impl Lone {
         payload.truncate(sent.len);
         let header = Header::read(&payload[..], 0, payload.len()).expect("a valid packet");
         let params = self.engine.params();
-        Some(Sent { header, payload, slots: params.slots, is_dynamic: params.dynamic.is_some() })
+        let (slots, is_dynamic) = (params.slots, params.dynamic.is_some());
+        Some(Sent { header, payload, path: sent.path, slots, is_dynamic })
     }
 
     /// All frames that can be sent now, a microsecond apart.

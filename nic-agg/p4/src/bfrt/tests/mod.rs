@@ -1,4 +1,5 @@
-//! The client against a played server: what a switch holds after each call, and after either side was restarted.
+//! The client against a played server: what a switch holds after each call, and after either side was
+//! restarted.
 
 mod published;
 
@@ -273,7 +274,8 @@ fn a_program_is_loaded_where_the_switch_does_not_run_it() {
         &configuration,
         r#"{"chip_list": [], "p4_devices": [{"device-id": 0, "p4_programs": [{
             "program-name": "sumac", "bfrt-config": "bf-rt.json", "p4_pipelines": [{
-                "p4_pipeline_name": "pipe", "context": "context.json", "config": "tofino.bin", "pipe_scope": [0, 1]}]}]}]}"#,
+                "p4_pipeline_name": "pipe", "context": "context.json", "config": "tofino.bin",
+                "pipe_scope": [0, 1]}]}]}]}"#,
     )
     .unwrap();
     let missing = Pipeline::open(&configuration).unwrap_err().to_string();

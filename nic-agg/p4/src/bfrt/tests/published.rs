@@ -1,7 +1,7 @@
 //! The messages against those of the published definitions.
 //!
-//! `published.txt` has the same messages as the crate rbfrt 0.1.11 encodes them, whose code is generated from bfruntime.proto as
-//! p4lang/open-p4studio publishes it. Each field has a value of its own.
+//! `published.txt` has the same messages as the crate rbfrt 0.1.11 encodes them, whose code is generated from
+//! bfruntime.proto as p4lang/open-p4studio publishes it. Each field has a value of its own.
 
 use prost::Message;
 

@@ -65,8 +65,9 @@ pub fn figures16_and_17(effort: Effort) -> Result<Figure, SetupError> {
         figure: "mlt-fig16",
         title: "the three parts of MLT, added one by one",
         lab: format!(
-            "{} {} hosts, ResNet50. A is the loss bound of 10 %; B are priorities by layer, importance by magnitude and the queues for them; \
-             C are 64 paths, one otherwise. Control packets have a queue of their own in all cases but DCTCP's.",
+            "{} {} hosts, ResNet50. A is the loss bound of 10 %; B are priorities by layer, importance by \
+            magnitude and the queues for them; C are 64 paths, one otherwise. Control packets have a queue \
+            of their own in all cases but DCTCP's.",
             lab(SCALE, iterations),
             racks * 16
         ),

@@ -93,8 +93,9 @@ pub fn figure15(effort: Effort) -> Result<Figure, SetupError> {
         figure: "mlt-fig15",
         title: "incast, and a link that loses frames",
         lab: format!(
-            "Incast: so many hosts send 128 KB each to one, within 10 us, on 9 racks. Gray failure: training on {RACKS} rack, ResNet50; the cable of \
-             one worker loses so many of its frames in each direction. {}",
+            "Incast: so many hosts send 128 KB each to one, within 10 us, on 9 racks. Gray failure: training \
+            on {RACKS} rack, ResNet50; the cable of one worker loses so many of its frames in each \
+            direction. {}",
             lab(SCALE, iterations)
         ),
         columns: vec!["case", "at", "transport", "mean_us", "p99_us", "longest_us", "iteration_ms"],

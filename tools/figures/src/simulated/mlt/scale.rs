@@ -101,11 +101,12 @@ pub fn lab(scale: u64, iterations: usize) -> String {
         if iterations == 1 { "one iteration".to_owned() } else { format!("{iterations} iterations") };
     let bytes = |model: Model| model.bytes() as f64 / 1e6;
     format!(
-        "Racks of {HOSTS_PER_RACK} hosts, 4 spines with a link to each leaf, all of 100 Gbit/s, 24 us for a round trip, ports of 512 KB. One job on \
-         all hosts, {iterations}; a quarter of each rack's hosts are parameter servers. Tensors and compute times are those of \
-         training divided by {scale} ({:.1} MB a step for ResNet50, {:.1} for GoogleNet), in parts of up to 1 MB before. Forward and \
-         backward passes go layer by layer. DCTCP: marks above 65 frames, initial window 10, least timeout 10 ms, a path for each flow. \
-         Direct: ports as `sumac qos show` configures them, 64 paths.",
+        "Racks of {HOSTS_PER_RACK} hosts, 4 spines with a link to each leaf, all of 100 Gbit/s, 24 us for a \
+        round trip, ports of 512 KB. One job on all hosts, {iterations}; a quarter of each rack's hosts are \
+        parameter servers. Tensors and compute times are those of training divided by {scale} ({:.1} MB a \
+        step for ResNet50, {:.1} for GoogleNet), in parts of up to 1 MB before. Forward and backward passes \
+        go layer by layer. DCTCP: marks above 65 frames, initial window 10, least timeout 10 ms, a path for \
+        each flow. Direct: ports as `sumac qos show` configures them, 64 paths.",
         bytes(Model::resnet50(1, scale)),
         bytes(Model::googlenet(1, scale)),
     )

@@ -1,4 +1,5 @@
-//! Random sequences with dynamic jobs beside static ones: racks and parameter hosts come and go, workers are replaced.
+//! Random sequences with dynamic jobs beside static ones: racks and parameter hosts come and go, workers are
+//! replaced.
 
 use proptest::prelude::*;
 
@@ -176,8 +177,8 @@ impl Play {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
-    /// Whatever happens: no incarnation twice, no two runs of one number (both checked at every install), every running
-    /// job has its parameter hosts, and in the end nothing is left.
+    /// Whatever happens: no incarnation twice, no two runs of one number (both checked at every install),
+    /// every running job has its parameter hosts, and in the end nothing is left.
     #[test]
     fn nothing_leaks(steps in prop::collection::vec(step(), 0..60)) {
         let mut play = Play::new();

@@ -31,7 +31,7 @@ fn an_operation_that_all_have_submitted_ends_by_name() {
     for (rank, number) in [(0, 5), (1, 5), (2, 4)] {
         world.post(members[rank], 0, vec![idle(number)]);
     }
-    world.pass(seconds(4), &members);
+    world.pass(seconds(11), &members);
     assert_eq!(world.terms(members[0]).world, 3, "it may still go on");
     world.pass(seconds(2), &members);
     let failure = world.failure(members[1]);
@@ -75,7 +75,7 @@ fn results_and_a_coordinator_that_was_held_up_end_nothing() {
         for member in &members {
             world.post(*member, 2 * turn, vec![idle(turn as u32)]);
         }
-        world.pass(seconds(4), &members);
+        world.pass(seconds(10), &members);
         for member in &members {
             world.post(*member, 2 * turn + 1, vec![Post::Idle(None)]);
         }
@@ -89,7 +89,7 @@ fn results_and_a_coordinator_that_was_held_up_end_nothing() {
         world.coordinator.heartbeat(world.now, *member);
     }
     world.coordinator.tick(world.now);
-    world.pass(seconds(3), &members);
+    world.pass(seconds(10), &members);
     assert_eq!(world.terms(members[0]).world, 2, "the machine slept");
     world.pass(seconds(4), &members);
     assert_eq!(world.failure(members[0]).kind, FailureKind::NoProgress);

@@ -84,8 +84,8 @@ fn refusals_name_what_can_be_done_about_a_switch_too() {
         (
             wanting("b", 0, 1, |asked| asked.spec.elements = Some(257)),
             RefusalKind::TooManyElements,
-            "chunks of 257 elements are too large: the aggregator takes at most 256, which its slots hold; ask for fewer, or \
-             give it larger --elements",
+            "chunks of 257 elements are too large: the aggregator takes at most 256, which its slots hold; \
+            ask for fewer, or give it larger --elements",
         ),
         (
             asking(3),
@@ -95,8 +95,8 @@ fn refusals_name_what_can_be_done_about_a_switch_too() {
         (
             asking(2),
             RefusalKind::PoolFull,
-            "32 slots are not free: 16 of 16 are, at most 16 together; ask for fewer, wait for a job to end, or give the \
-             aggregator more --slots",
+            "32 slots are not free: 16 of 16 are, at most 16 together; ask for fewer, wait for a job to end, \
+            or give the aggregator more --slots",
         ),
         (
             dynamic("b", 0, 1, |spec| spec.shards = None),

@@ -6,14 +6,12 @@ mod waiting;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use crate::lab::{Kind, Lab};
+use crate::wait::eventually;
 use sumac_client::{Client, Job, JobOptions, Mode, Pending, Tensor};
 
 const WORLD: u16 = 2;
-/// Ends a test that hangs.
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// Elements of the operations that are outstanding at once.
 const COUNTS: [usize; 5] = [20_000, 1, 5_000, 70_003, 333];
 
@@ -92,12 +90,10 @@ impl Training {
     fn await_rounds(&self, more: u64) {
         for trainer in &self.trainers {
             let enough = trainer.rounds.load(SeqCst) + more;
-            let deadline = Instant::now() + TIMEOUT;
-            while trainer.rounds.load(SeqCst) < enough {
+            eventually("sums", || {
                 assert!(!trainer.working.is_finished(), "a trainer has ended");
-                assert!(Instant::now() < deadline, "no sums");
-                thread::sleep(Duration::from_millis(1));
-            }
+                (trainer.rounds.load(SeqCst) >= enough).then_some(())
+            });
         }
     }
 

@@ -1,7 +1,6 @@
 //! Handovers that are refused, or whose new daemon dies: the running one goes on, and nothing was touched.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -60,7 +59,6 @@ fn jobs_that_are_summed_here_are_named() {
 #[test]
 fn another_user_cannot_take_over() {
     let lab = Lab::new(1);
-    std::fs::set_permissions(lab.scratch.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let config = lab.config_of(0, "");
     if let Some(refused) = as_another_user(move || refusal(config, Versions::own())) {
         assert!(

@@ -97,7 +97,10 @@ fn handles_replies_and_events_go_on_in_order() {
         .zip(requests)
         .map(|(raw, request)| raw.reply_to(request).0["ok"]["job"].clone())
         .collect();
-    let sum = |at: usize, offset: u64, count: u64| json!({"cmd": "allreduce", "job": jobs[at], "region": regions[at], "offset": offset, "count": count, "dtype": "int32"});
+    let sum = |at: usize, offset: u64, count: u64| {
+        json!({"cmd": "allreduce",
+        "job": jobs[at], "region": regions[at], "offset": offset, "count": count, "dtype": "int32"})
+    };
     let first = raws[0].ask(sum(0, 0, 5000))["ok"]["op"].clone();
     let second = raws[0].ask(sum(0, 32768, 10))["ok"]["op"].clone();
     let wait = raws[0].send(json!({"cmd": "wait", "op": first}), &[]);

@@ -48,7 +48,8 @@ proptest! {
     #[test]
     fn encoding(
         codec in any_codec(),
-        (dtype, op, tensor) in any_kind().prop_flat_map(|(dtype, op)| (Just(dtype), Just(op), any_tensor(dtype))),
+        (dtype, op, tensor) in any_kind().prop_flat_map(|(dtype, op)| (Just(dtype), Just(op),
+        any_tensor(dtype))),
         exponent in any_exponent(),
         (from_by, to_by) in (0..5usize, 0..5usize),
     ) {
@@ -58,7 +59,8 @@ proptest! {
         let at = to_by..to_by + expected.len();
         prop_assert_eq!(codec.encode(dtype, op, exponent, &moved[place], &mut wire[at.clone()]), what);
         prop_assert_eq!(&wire[at.clone()], &expected[..]);
-        prop_assert!(wire[..at.start].iter().chain(&wire[at.end..]).all(|byte| *byte == 0x55), "wrote outside");
+        prop_assert!(wire[..at.start].iter().chain(&wire[at.end..]).all(|byte| *byte == 0x55),
+            "wrote outside");
     }
 
     #[test]
@@ -82,7 +84,8 @@ proptest! {
         let at = to_by..to_by + expected.len();
         codec.decode(dtype, op, exponent, &moved[place], &mut tensor[at.clone()]);
         prop_assert_eq!(&tensor[at.clone()], &expected[..]);
-        prop_assert!(tensor[..at.start].iter().chain(&tensor[at.end..]).all(|byte| *byte == 0x55), "wrote outside");
+        prop_assert!(tensor[..at.start].iter().chain(&tensor[at.end..]).all(|byte| *byte == 0x55),
+            "wrote outside");
     }
 
     #[test]

@@ -1,0 +1,98 @@
+"""Calls of several phases: a thread executes them one after the other."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+
+from ..job import Job
+from .errors import CollectiveError
+from .work import Work
+
+_LOOK = 1.0
+"""Seconds after which the deadlines of waiting calls are looked at."""
+
+
+class Phase(Work):
+    """A part of a call's operations. Its call has the outcome that users see."""
+
+    def __init__(self, whole: Work) -> None:
+        super().__init__(whole.call, [], 0.0)
+        self.deadline = whole.deadline
+        self._whole = whole
+
+    def waits_for(self, job: Job) -> None:
+        """Records that a job has an operation of the call."""
+        self._whole.waits_for(job)
+
+    def late(self, text: str, hint: str) -> CollectiveError:
+        """Returns the call's error."""
+        return self._whole.late(text, hint)
+
+    def publish(self, error: BaseException | None) -> None:
+        """Passes a timeout to the call. The phase goes on: the other ranks need it."""
+        if error is not None:
+            self._whole.publish(error)
+        else:
+            super().publish(None)
+
+
+class CallQueue:
+    """The calls of a group that have several phases. All ranks execute them in the order of submission."""
+
+    def __init__(self) -> None:
+        # Reentrant: a finalizer of the thread that holds it may close the queue.
+        self._lock = threading.RLock()
+        self._calls: collections.deque[tuple[Work | None, Callable[[], None]]] = collections.deque()
+        self._is_running = False
+
+    def submit(self, work: Work, run: Callable[[], None]) -> None:
+        """Has ``run`` executed for a work, which then ends."""
+        work.begin()
+        with self._lock:
+            self._calls.append((work, run))
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="sumac-calls", daemon=True).start()
+
+    def close(self, close: Callable[[], None]) -> None:
+        """Has ``close`` called after the last call. Does not wait."""
+        with self._lock:
+            if self._is_running:
+                self._calls.append((None, close))
+                return
+        close()
+
+    def wait(self, phase: Phase) -> None:
+        """Waits for the end of a phase, and raises its error."""
+        while not phase.has_ended_after(_LOOK):
+            now = time.monotonic()
+            for work, _ in list(self._calls):
+                if work is not None and work.deadline < now:
+                    late = phase.late("has not ended", "start all ranks again")
+                    text = f"{work.call}: has not begun within the group's timeout, after {late.message}"
+                    work.publish(CollectiveError(late.code, text, late.hint, late.ranks))
+        phase.wait()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._is_running = False
+                    return
+                work, run = self._calls.popleft()
+            error: BaseException | None = None
+            try:
+                # Outside of it, tensors of an inference mode could not be written.
+                with torch.inference_mode():
+                    run()
+            except BaseException as found:  # noqa: BLE001 - it is raised where the work is waited for
+                error = found
+            if work is not None and work.end(error):
+                work.finish()
+            # Until the next call they would keep their tensors.
+            del work, run, error
