@@ -167,6 +167,16 @@ fn out(group: &mut BenchmarkGroup<'_, WallTime>, kind: Kind, tensor: &[u8], fram
     if !codec.needs_exponent(dtype, arithmetic) {
         return;
     }
+    // The engine's way where small values go as floats.
+    group.bench_function(format!("{name}/encode and look for small values"), |b| {
+        b.iter(|| {
+            for (number, chunk) in chunks() {
+                let payload = black_box(&mut frames[payload(number, WORDS * 4)]);
+                black_box(codec.encode(dtype, arithmetic, exponent, chunk, payload));
+                black_box(codec.loses(dtype, arithmetic, exponent, chunk));
+            }
+        });
+    });
     group.bench_function(format!("{name}/exponent"), |b| {
         b.iter(|| {
             for (_, chunk) in chunks() {

@@ -21,8 +21,8 @@ pub use collective::{Collective, WORD_COMPLETE, WORD_FAILED};
 pub use failure::{Code, Failure};
 pub use open::{Attach, Open, Secret, Withdraw};
 pub use outbound::{
-    CancelReply, DynamicReply, Event, HelloReply, Limits, Loss, OpenReply, OperationReply, Outbound,
-    RegisterReply, Timing, WaitReply, WithdrawReply, body,
+    CancelReply, DynamicReply, Event, HelloReply, LeftPackets, Limits, Loss, OpenReply, OperationReply,
+    Outbound, RegisterReply, Timing, WaitReply, WithdrawReply, body,
 };
 pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Unregister, Wait};
 pub use stats::{JobStats, SandboxReply, Stats, StatsReply};

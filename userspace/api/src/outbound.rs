@@ -133,6 +133,52 @@ pub struct WaitReply {
     pub timing: Option<Timing>,
 }
 
+/// Packets of a sum whose values do not fit integers on some worker, in a static job with `not_finite` `raw`:
+/// they were not written. All workers have the same ones, and are to sum their values as floats.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftPackets {
+    /// Elements of a packet: packet `i` begins with element `i` times this number. The last one may be
+    /// shorter.
+    pub elements: u64,
+    /// The packet of the first bit.
+    pub first: u64,
+    /// A bit for each packet, from the lowest of the first byte on: two hexadecimal digits a byte.
+    pub bits: String,
+}
+
+impl LeftPackets {
+    /// The bytes of bits in a message, which keeps it below its limit.
+    const MESSAGE: usize = 48_000;
+
+    /// The messages about the packets with these bits; none where no bit is set.
+    #[must_use]
+    pub fn all(elements: u64, bits: &[u8]) -> Vec<LeftPackets> {
+        let of = |(number, bits): (u64, &[u8])| LeftPackets {
+            elements,
+            first: number * Self::MESSAGE as u64 * 8,
+            bits: bits.iter().map(|byte| format!("{byte:02x}")).collect(),
+        };
+        let messages = (0..).zip(bits.chunks(Self::MESSAGE));
+        messages.filter(|(_, bits)| bits.iter().any(|byte| *byte != 0)).map(of).collect()
+    }
+
+    /// Appends the packets' ranges of elements, ascending, of an operation on `count` elements.
+    pub fn append_ranges(&self, count: u64, ranges: &mut Vec<(u64, u64)>) {
+        let digit = |digit: u8| char::from(digit).to_digit(16).unwrap_or_default();
+        let bytes = self.bits.as_bytes().as_chunks::<2>().0.iter();
+        let bytes = bytes.map(|[high, low]| digit(*high) << 4 | digit(*low));
+        let packets = bytes.flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 != 0));
+        for (packet, _) in (self.first..).zip(packets).filter(|(_, is_left)| *is_left) {
+            let at = |packet: u64| packet.saturating_mul(self.elements).min(count);
+            let (start, end) = (at(packet), at(packet.saturating_add(1)));
+            match ranges.last_mut() {
+                Some(last) if last.1 == start => last.1 = end,
+                _ => ranges.push((start, end)),
+            }
+        }
+    }
+}
+
 /// The times of an operation's steps in the daemon, in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
@@ -220,6 +266,14 @@ pub enum Event {
         /// The error, if it failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
+    },
+    /// Packets of a sum were left to the clients. It precedes the operation's `Completed`, several times
+    /// where one message does not hold all.
+    Left {
+        /// The operation.
+        op: u64,
+        /// The packets.
+        left: LeftPackets,
     },
     /// The job ended on all workers; its operations have completed with this error.
     JobFailed {
@@ -339,11 +393,37 @@ mod tests {
                 error: None,
             }),
             Outbound::Event(Event::JobFailed { job: 2, error: failure }),
+            Outbound::Event(Event::Left { op: 1, left: LeftPackets::all(3, &[4]).swap_remove(0) }),
         ];
         for message in messages {
             let bytes = message.encode().unwrap();
             assert_eq!(Outbound::parse(&bytes).unwrap(), message);
         }
+    }
+
+    #[test]
+    fn packets_that_were_left_are_ranges_of_elements() {
+        let ranges = |bits: &[u8]| {
+            let mut ranges = Vec::new();
+            LeftPackets::all(10, bits).iter().for_each(|left| left.append_ranges(105, &mut ranges));
+            ranges
+        };
+        assert_eq!(ranges(&[0, 0]), []);
+        assert_eq!(LeftPackets::all(10, &[0b1000_0011, 0b101])[0].bits, "8305");
+        assert_eq!(ranges(&[0b1000_0011, 0b101]), [(0, 20), (70, 90), (100, 105)], "the last one is short");
+        let mut bits = vec![0; 2 * LeftPackets::MESSAGE + 1];
+        bits[LeftPackets::MESSAGE - 1] = 0x80;
+        bits[LeftPackets::MESSAGE] = 1;
+        let messages = LeftPackets::all(1, &bits);
+        let mut ranges = Vec::new();
+        messages.iter().for_each(|left| left.append_ranges(u64::MAX, &mut ranges));
+        let middle = 8 * LeftPackets::MESSAGE as u64;
+        assert_eq!((messages.len(), ranges), (2, vec![(middle - 1, middle + 1)]), "two messages, one range");
+        let longest = Event::Left {
+            op: u64::MAX,
+            left: LeftPackets { bits: "f".repeat(2 * LeftPackets::MESSAGE), ..messages[1].clone() },
+        };
+        assert!(Outbound::Event(longest).encode().unwrap().len() < crate::MAX_MESSAGE);
     }
 
     #[test]

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 use sumac_api::{
-    Channel, Code, Command, Event, Failure, FrameError, Inbound, Loss, MAX_MESSAGE, Open, Outbound, Request,
-    Stats, StatsReply, Timing, Unregister, Withdraw,
+    Channel, Code, Command, Event, Failure, FrameError, Inbound, LeftPackets, Loss, MAX_MESSAGE, Open,
+    Outbound, Request, Stats, StatsReply, Timing, Unregister, Withdraw,
 };
 
 use crate::ClientError;
@@ -29,6 +29,8 @@ pub(crate) struct Done {
     pub(crate) duration: Duration,
     /// Ranges of elements that were not written.
     pub(crate) missed: Vec<(u64, u64)>,
+    /// The packets that were left to the clients.
+    pub(crate) left: Vec<LeftPackets>,
     /// The contributions that are missing.
     pub(crate) loss: Option<Loss>,
     pub(crate) timing: Option<Timing>,
@@ -52,6 +54,8 @@ struct State {
     /// Regions whose unregister request was refused as busy.
     busy_regions: Vec<u64>,
     finished: HashMap<u64, Outcome>,
+    /// Packets that operations have left to the clients, which are about to complete.
+    left: HashMap<u64, Vec<LeftPackets>>,
     /// Operations without a waiter.
     abandoned: HashSet<u64>,
     /// Jobs that ended with an error.
@@ -313,11 +317,14 @@ impl Connection {
             }
             Outbound::Event(Event::Completed { op, job, duration_ns, missed, loss, timing, error }) => {
                 state.waiting.remove(&job);
+                let left = state.left.remove(&op).unwrap_or_default();
                 if !state.abandoned.remove(&op) {
-                    let done = Done { duration: Duration::from_nanos(duration_ns), missed, loss, timing };
+                    let duration = Duration::from_nanos(duration_ns);
+                    let done = Done { duration, missed, left, loss, timing };
                     state.finished.insert(op, error.map_or(Ok(done), Err));
                 }
             }
+            Outbound::Event(Event::Left { op, left }) => state.left.entry(op).or_default().push(left),
             Outbound::Event(Event::JobFailed { job, error }) => {
                 state.waiting.remove(&job);
                 state.failed.insert(job, error);

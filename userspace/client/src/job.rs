@@ -350,6 +350,19 @@ impl<T: Element> Pending<T> {
         self.done.as_ref().map_or(&[], |done| &done.missed)
     }
 
+    /// The ranges of elements that this sum has left to the clients, once [`Pending::wait_timeout`] has
+    /// returned true: of a static job with [`NonFinitePolicy::Raw`](crate::NonFinitePolicy::Raw). All workers
+    /// have the same ones, each from its first to one past its last. They were not written: after an
+    /// operation in place the tensor still has this worker's values. `count`: the elements of the operation's
+    /// tensor.
+    #[must_use]
+    pub fn left(&self, count: u64) -> Vec<(u64, u64)> {
+        let mut ranges = Vec::new();
+        let left = self.done.iter().flat_map(|done| &done.left);
+        left.for_each(|left| left.append_ranges(count, &mut ranges));
+        ranges
+    }
+
     /// The contributions that are missing in the result of an operation with a [loss
     /// bound](OpOptions::loss_bound), once
     /// [`Pending::wait_timeout`] has returned true. Its `own` ranges of this worker's values are the error to

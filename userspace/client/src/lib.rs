@@ -41,8 +41,8 @@ pub use memory::{Location, Memory, Operand, Operation};
 pub use opening::Opening;
 pub use options::{JobOptions, OpOptions, RecvOptions, SendOptions};
 pub use sumac_api::{
-    Code, CollectiveKind, DType, DynamicReply, Failure, HelloReply, Importance, JobSpec, JobStats, Limits,
-    Loss, MissingValues, Mode, NonFinitePolicy, OpenReply, OperationOrder, Reduction, Scale, Secret,
-    StatsReply, Timing, Topology, TransferCompletion, WireFormat, layer_priority,
+    Code, CollectiveKind, DType, DynamicReply, Failure, HelloReply, Importance, JobSpec, JobStats,
+    LeftPackets, Limits, Loss, MissingValues, Mode, NonFinitePolicy, OpenReply, OperationOrder, Reduction,
+    Scale, Secret, StatsReply, Timing, Topology, TransferCompletion, WireFormat, layer_priority,
 };
 pub use tensor::{Element, Tensor};

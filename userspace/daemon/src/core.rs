@@ -134,11 +134,11 @@ impl Core {
             }
             // The memory is released before the trainer is notified.
             Event::Completed { id, completion, sent, .. } => {
-                let Completion { result, buffer, started, finished, loss, .. } = completion;
+                let Completion { result, buffer, started, finished, loss, left, .. } = completion;
                 drop(buffer);
                 let times = FragmentTimes { taken: started.0, sent: sent.0, arrived: finished.0 };
                 let outcome = result.map_or_else(FragmentOutcome::Failed, |()| FragmentOutcome::Complete);
-                self.fragment_ended(id, EndedFragment { outcome, times, loss });
+                self.fragment_ended(id, EndedFragment { outcome, times, loss, left });
             }
             Event::Rejected { id, error, operation, .. } => {
                 drop(operation);
@@ -147,7 +147,7 @@ impl Core {
                     Rejection::UnknownJob { .. } => FragmentOutcome::JobEnded,
                 };
                 let times = FragmentTimes::default();
-                self.fragment_ended(id, EndedFragment { outcome, times, loss: None });
+                self.fragment_ended(id, EndedFragment { outcome, times, loss: None, left: Vec::new() });
             }
         }
     }

@@ -27,7 +27,7 @@ impl Host {
         resources: &mut dyn Resources,
         out: &mut Vec<Output>,
     ) {
-        let EndedFragment { outcome, times, loss } = ended;
+        let EndedFragment { outcome, times, loss, left } = ended;
         let Some(operation) = self.state.operations.get_mut(&key.operation) else { return };
         if !operation.is_in_flight() {
             return;
@@ -37,6 +37,7 @@ impl Host {
             Work::Collective { descriptor, .. } => {
                 let count = descriptor.count;
                 operation.add_loss(count, loss);
+                operation.add_left(key.fragment, &left);
                 if operation.fragment_ended(times, end) {
                     self.collective_ended(now, key.operation, resources, out);
                 }
@@ -167,6 +168,11 @@ impl Host {
             self.send(key.connection, outcome.clone().reply(request, op), out);
         }
         let Outcome { duration_ns, error, missed, loss, timing } = outcome;
+        if error.is_none() {
+            for left in operation.left() {
+                self.send(key.connection, Outbound::Event(Event::Left { op, left }), out);
+            }
+        }
         let event = Event::Completed { op, job: handle, duration_ns, missed, loss, timing, error };
         // After the message, so that a trainer that wakes up finds it.
         let message = Message { signalled_event: Some(handle), ..Message::new(Outbound::Event(event)) };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use sumac_api::{Loss, Timing};
+use sumac_api::{LeftPackets, Loss, Timing};
 use sumac_job::{Importance, OperationDescriptor, OperationId};
 use sumac_transport::OpError;
 
@@ -42,6 +42,8 @@ pub struct EndedFragment {
     pub outcome: FragmentOutcome,
     pub times: FragmentTimes,
     pub loss: Option<sumac_transport::Loss>,
+    /// As [`sumac_transport::Completion::left`].
+    pub left: Vec<u8>,
 }
 
 /// An operation of all workers, or of two.
@@ -107,6 +109,10 @@ pub(crate) struct Operation {
     end: FragmentEnd,
     /// Ascending ranges of elements that were summed before this worker replaced another one.
     pub(crate) missed: Vec<(u64, u64)>,
+    /// Elements of its packets.
+    pub(crate) per_chunk: u64,
+    /// Its packets that were left to the clients, a bit for each up to the last of them.
+    left: Vec<u8>,
     /// Of an operation with a loss bound.
     loss: Option<Loss>,
 }
@@ -136,6 +142,8 @@ impl Operation {
             times: FragmentTimes { taken: u64::MAX, ..FragmentTimes::default() },
             end: FragmentEnd::Complete,
             missed: Vec::new(),
+            per_chunk: 1,
+            left: Vec::new(),
             loss: None,
         }
     }
@@ -197,6 +205,25 @@ impl Operation {
         Some(Loss { own: merged, missing, ..loss })
     }
 
+    /// Adds the packets of a fragment that were left to the clients.
+    pub(crate) fn add_left(&mut self, fragment: u16, bits: &[u8]) {
+        let record = self.fragments.get(usize::from(fragment));
+        let start =
+            record.map_or(0, |record| record.fragment.elements.start / self.per_chunk.max(1)) as usize;
+        for at in (0..bits.len() * 8).filter(|at| bits[at / 8] >> (at % 8) & 1 != 0) {
+            let packet = start + at;
+            if packet / 8 >= self.left.len() {
+                self.left.resize(packet / 8 + 1, 0);
+            }
+            self.left[packet / 8] |= 1 << (packet % 8);
+        }
+    }
+
+    /// Returns the messages about the packets that were left to the clients.
+    pub(crate) fn left(&self) -> Vec<LeftPackets> {
+        LeftPackets::all(self.per_chunk, &self.left)
+    }
+
     pub(crate) fn end(&self) -> (FragmentEnd, Nanos) {
         (self.end.clone(), self.times.arrived.saturating_sub(self.times.taken))
     }
@@ -247,6 +274,26 @@ mod tests {
         operation.received_ns = Some(5);
         let expected = Timing { received_ns: 5, taken_ns: 10, sent_ns: 24, arrived_ns: 50, ended_ns: 60 };
         assert_eq!(operation.timing(60), Some(expected));
+    }
+
+    #[test]
+    fn packets_left_of_all_fragments_are_those_of_the_tensor() {
+        let mut operation = operation(2);
+        operation.per_chunk = 10;
+        operation.fragments = [0..20, 20..75]
+            .map(|elements| FragmentRecord {
+                fragment: Fragment { elements, chunks: 0 },
+                ranges: ElementRanges { input: 0..0, output: 0..0 },
+                memory: LeaseRequest::default(),
+            })
+            .into();
+        operation.add_left(0, &[]);
+        assert_eq!(operation.left(), []);
+        operation.add_left(1, &[0b10_0011]);
+        operation.add_left(0, &[0b10]);
+        let mut ranges = Vec::new();
+        operation.left()[0].append_ranges(75, &mut ranges);
+        assert_eq!(ranges, [(10, 40), (70, 75)]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use sumac_api::{Code, Failure};
-use sumac_job::{JobTerms, Mode};
+use sumac_job::{JobTerms, Mode, NonFinitePolicy};
 
 /// The part of a limit that one user may hold: a half.
 const USERS_SHARE: u64 = 2;
@@ -27,7 +27,9 @@ const OPERATION_BYTES: u64 = 2048;
 const FRAGMENT_BYTES: u64 = 512;
 /// The number of a missing chunk, in a queue that may have twice the room that it needs.
 const MISSING_BYTES: u64 = 8;
-/// The chunks whose result is recorded in a byte. The bits' table may have twice the room that it needs.
+/// The chunks whose result is recorded in a byte. The bits' table may have twice the room that it needs. A
+/// byte has one chunk that may be left to the client: a bit in the engine, another in the operation, and a
+/// digit in the message.
 const CHUNKS_PER_BYTE: u64 = 4;
 
 /// Returns the bytes that the daemon holds for a job.
@@ -45,7 +47,8 @@ pub(crate) fn operation_bytes(chunks: u64, terms: &JobTerms) -> u64 {
             + u64::from(terms.world) * FRAGMENT_BYTES
             + chunks * (MISSING_BYTES + u64::from(terms.world).div_ceil(8));
     }
-    fixed + chunks.div_ceil(CHUNKS_PER_BYTE)
+    let leaves = terms.mode == Mode::Static && terms.not_finite == NonFinitePolicy::Raw;
+    fixed + chunks.div_ceil(if leaves { 1 } else { CHUNKS_PER_BYTE })
 }
 
 /// A limited resource.

@@ -278,6 +278,7 @@ impl Host {
         let fragments = operation.fragments.iter().map(|record| &record.fragment);
         let assignments = running.lanes.assign(class, is_block_scaled, fragments);
         let per_chunk = running.per_chunk(descriptor.dtype, arithmetic(descriptor));
+        operation.per_chunk = per_chunk;
         let mut submitted = 0;
         for (fragment, (assignment, record)) in (0..).zip(assignments.iter().zip(&operation.fragments)) {
             let Assignment { chunks, completed, completed_values } = assignment;

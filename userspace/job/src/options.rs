@@ -157,15 +157,21 @@ pub enum NonFinitePolicy {
     Error,
     /// All elements of the packet are NaN on all workers.
     Carry,
+    /// Sums are those of floats: a packet with values that its integers do not hold, which are NaN, infinity
+    /// and values far below the packet's largest, goes as floats. A static job leaves its elements to the
+    /// clients and names them at the operation's end, so that no command line has it.
+    #[cfg_attr(feature = "clap", value(skip))]
+    Raw,
 }
 
 impl NonFinitePolicy {
-    /// `error` or `carry`.
+    /// `error`, `carry` or `raw`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             NonFinitePolicy::Error => "error",
             NonFinitePolicy::Carry => "carry",
+            NonFinitePolicy::Raw => "raw",
         }
     }
 }
@@ -225,7 +231,7 @@ mod tests {
         for format in [WireFormat::Int32, WireFormat::Int16] {
             assert_eq!(serde_json::to_value(format).unwrap(), format.name());
         }
-        for policy in [NonFinitePolicy::Error, NonFinitePolicy::Carry] {
+        for policy in [NonFinitePolicy::Error, NonFinitePolicy::Carry, NonFinitePolicy::Raw] {
             assert_eq!(serde_json::to_value(policy).unwrap(), policy.name());
         }
         for order in [OperationOrder::Submission, OperationOrder::Name] {

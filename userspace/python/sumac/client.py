@@ -70,7 +70,7 @@ class Client:
           ``"direct"`` for tensors that go from worker to worker, without an aggregator
         - ``scale``: ``"block"`` (block floating point) or a factor for floats
         - ``wire``: ``"int32"`` (default) or ``"int16"``
-        - ``not_finite``: ``"error"`` (default) or ``"carry"``
+        - ``not_finite``: ``"error"`` (default), ``"carry"`` or ``"raw"`` (see :attr:`Handle.left`)
         - ``order``: ``"submission"`` (default) or ``"name"``
         - ``congestion_control``: whether a static or dynamic job yields to marks and losses; default: false
           for static jobs, which then have all slots in flight, true for dynamic ones

@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from .errors import ConnectionLost, Forked, NotConnected, SumacError, from_daemon
 
 MAX_MESSAGE = 128 * 1024
@@ -56,6 +58,25 @@ class Loss(NamedTuple):
             tuple((first, end) for first, end in message.get(name, ())) for name in ("own", "missing")
         )
         return cls(message["elements"], message["budget"], tuple(message["by_worker"]), own, missing)
+
+
+class LeftPackets(NamedTuple):
+    """Packets of a sum that were not written, since some worker's values do not fit integers."""
+
+    elements: int
+    """Elements of a packet; the tensor's last one may be shorter."""
+    first: int
+    """The packet of the first bit."""
+    bits: bytes
+    """A bit for each packet, from the lowest of the first byte on."""
+
+    def ranges(self, count: int) -> list[tuple[int, int]]:
+        """Returns the packets' ranges of elements, of a tensor of ``count``."""
+        bits = np.unpackbits(np.frombuffer(self.bits, np.uint8), bitorder="little")
+        # Where runs of packets begin and end.
+        edges = np.flatnonzero(np.diff(bits, prepend=0, append=0)) + self.first
+        at = np.minimum(edges * self.elements, count).tolist()
+        return list(zip(at[::2], at[1::2]))
 
 
 class Timing(NamedTuple):
@@ -98,6 +119,8 @@ class Outcome(NamedTuple):
     """The contributions that are missing, of an operation with a loss bound."""
     timing: Timing | None = None
     """The times of its steps, of an operation that asked for them."""
+    left: tuple[LeftPackets, ...] = ()
+    """The packets of a sum that were left to the clients."""
 
 
 class Completion(NamedTuple):
@@ -170,6 +193,7 @@ class Connection:
         self._replies: dict[int, tuple[dict[str, Any], list[int]]] = {}
         self._discarded: set[int] = set()
         self._finished: dict[int, Outcome] = {}
+        self._left: dict[int, dict[int, LeftPackets]] = {}
         self._abandoned: set[int] = set()
         self._failures: dict[int, SumacError] = {}
         self._waiting: dict[int, Waiting] = {}
@@ -404,6 +428,11 @@ class Connection:
             self._lose(str(from_daemon(message.get("error", {}))))
         elif event == "completed":
             self._complete(message)
+        elif event == "left":
+            left = message["left"]
+            packets = LeftPackets(left["elements"], left["first"], bytes.fromhex(left["bits"]))
+            # By the first packet: an interrupt may repeat the message.
+            self._left.setdefault(message["op"], {})[packets.first] = packets
         elif event == "job_failed":
             self._waiting.pop(message["job"], None)
             self._failures[message["job"]] = from_daemon(message["error"])
@@ -414,6 +443,7 @@ class Connection:
     def _complete(self, message: dict[str, Any]) -> None:
         op = message["op"]
         self._waiting.pop(message["job"], None)
+        left = tuple(self._left.pop(op, {}).values())
         if op in self._abandoned:
             self._abandoned.discard(op)
             return
@@ -421,4 +451,4 @@ class Connection:
         missed = tuple((first, end) for first, end in message.get("missed", ()))
         loss = Loss.of(message["loss"]) if "loss" in message else None
         timing = Timing.of(message["timing"]) if "timing" in message else None
-        self._finished[op] = Outcome(message["duration_ns"] * 1e-9, error, missed, loss, timing)
+        self._finished[op] = Outcome(message["duration_ns"] * 1e-9, error, missed, loss, timing, left)

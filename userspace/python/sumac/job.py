@@ -311,6 +311,19 @@ class Handle:
         return () if self._outcome is None else self._outcome.missed
 
     @property
+    def left(self) -> tuple[tuple[int, int], ...]:
+        """Elements that a sum has left to the clients, each range from its first to one past its last: of a
+        static job with ``not_finite="raw"``; empty before the end is known.
+
+        They are the same on all workers, which are to sum them as floats, in a direct job for instance. They
+        were not written: after an operation in place the array still has this worker's values.
+        """
+        if self._outcome is None:
+            return ()
+        count = max(self._array.size, self._out.size)
+        return tuple(found for packets in self._outcome.left for found in packets.ranges(count))
+
+    @property
     def loss(self) -> Loss | None:
         """The contributions that are missing, of an operation with a ``loss_bound``; ``None`` before the end
         is known.

@@ -175,7 +175,7 @@ class Reductions(Ranks):
 add_cases(
     Reductions,
     "integers_have_means", "large_tensors", "large_blocks", "many_at_once", "premultiplied_sums",
-    "floats_of_all_magnitudes",
+    "floats_of_all_magnitudes", "floats_of_all_calls", "infinity_is_carried_on_request",
 )
 
 

@@ -170,24 +170,95 @@ def premultiplied_sums(ranks: Ranks) -> None:
 
 def floats_of_all_magnitudes(ranks: Ranks) -> None:
     """Sums of float32 in each mode, of values that differ by more than 32 bits, and of NaN and infinity."""
-    values = torch.tensor([1e30, 1.0, 1e-10, 1e-30])
+    special = torch.tensor([float("nan"), float("inf"), -float("inf")])
     for mode in ("static", "dynamic", "direct"):
         group = dist.new_group(pg_options=sumac.torch.Options(mode=mode))
-        found = torch.cat([values, torch.ones(996)])
+        inputs = _of_all_magnitudes(ranks)
+        inputs[1, 40_000:40_003] = special
+        found = inputs[ranks.rank].clone()
         dist.all_reduce(found, group=group)
-        check(torch.allclose(found[0], ranks.world * values[0]), mode, found)
-        check(found[-1] == ranks.world, mode, found)
-        # One packet has 352 elements, which share an exponent in static jobs.
-        expected = torch.tensor([0.0, 0.0, 0.0]) if mode == "static" else ranks.world * values[1:]
-        check(torch.allclose(found[1:4], expected, rtol=1e-6, atol=0.0), mode, found[:5])
-        check(int((found == 0).sum()) == (351 if mode == "static" else 0), mode)
-        for special in (float("nan"), float("inf")):
-            found = torch.ones(1000)
-            if ranks.rank == 0:
-                found[4] = special
-            if mode == "direct":
-                raises(sumac.torch.CollectiveError, lambda: dist.all_reduce(found, group=group), "saturated")
-                continue
-            dist.all_reduce(found, group=group)
-            check(int(found.isnan().sum()) == 352 and int((found == ranks.world).sum()) == 648, mode, special)
+        _as_close_as_floats(found, inputs, mode)
+        if mode == "static":
+            counted = sumac.torch.backend(group).stats()["float_elements"]
+            check(0 < counted < found.numel(), counted)
         dist.destroy_process_group(group)
+
+
+def _of_all_magnitudes(ranks: Ranks) -> torch.Tensor:
+    """Returns the inputs of all ranks: packets with values of all magnitudes, and many without."""
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.randn(ranks.world, 50_001, generator=generator)
+    exponents = torch.rand(ranks.world, 20_000, generator=generator) * 70 - 35
+    inputs[:, 10_000:30_000] *= 10**exponents
+    inputs[:, 100:104] = torch.tensor([1e30, 1.0, 1e-10, 1e-30])
+    # One rank has the large value, another the small one.
+    inputs[:, 1_000:2_000] = 0.0
+    inputs[0, 1_000], inputs[1, 1_001] = 1e20, 1e-20
+    inputs[:, -1] = 1e-20
+    return inputs
+
+
+def _as_close_as_floats(found: torch.Tensor, inputs: torch.Tensor, *what: object) -> None:
+    """Checks a sum: NaN and infinity where floats have them, and elsewhere errors of a 32nd of the values at
+    most, mostly of float32."""
+    expected = inputs.double().sum(0)
+    is_finite = expected.isfinite()
+    check(torch.equal(found[~is_finite].isnan(), expected[~is_finite].isnan()), *what)
+    check(torch.equal(found[found.isinf()].double(), expected[expected.isinf()]), *what)
+    error = (found.double() - expected)[is_finite].abs()
+    bound = inputs.abs().double().sum(0)[is_finite]
+    check(bool((error <= bound / 32).all()), *what, float((error / bound).max()))
+    check(float((error <= bound * 2**-20).double().mean()) > 0.98, *what)
+
+
+def floats_of_all_calls(ranks: Ranks) -> None:
+    """The same for all sums, out of place and in registered memory, many at once, and of 16 bits."""
+    inputs = _of_all_magnitudes(ranks)
+    own = inputs[ranks.rank]
+    works = []
+    for _ in range(8):
+        plain, registered = own.clone(), sumac.torch.empty(own.shape).copy_(own)
+        ones = torch.ones(3000)
+        works += [(tensor, dist.all_reduce(tensor, async_op=True)) for tensor in (plain, registered, ones)]
+    for tensor, work in works[:: 1 if ranks.rank % 2 else -1]:
+        work.wait()
+        if tensor.numel() == 3000:
+            check(bool((tensor == ranks.world).all()))
+        else:
+            _as_close_as_floats(tensor, inputs)
+    mean = own.clone()
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    _as_close_as_floats(mean * ranks.world, inputs, "mean")
+    root = own.clone()
+    dist.reduce(root, 1)
+    if ranks.rank == 1:
+        _as_close_as_floats(root, inputs, "reduce")
+    else:
+        check(torch.equal(root, own))
+    size = 50_001 // ranks.world * ranks.world
+    for make in (torch.empty, sumac.torch.empty):
+        source = make(size).copy_(own[:size])
+        output = make(size // ranks.world)
+        dist.distributed_c10d._get_default_group()._reduce_scatter_base(output, source).wait()
+        check(torch.equal(source, own[:size]))
+        block = inputs[:, :size].reshape(ranks.world, ranks.world, -1)[:, ranks.rank]
+        _as_close_as_floats(output, block, "reduce_scatter")
+    wide = inputs.bfloat16()
+    found = wide[ranks.rank].clone()
+    dist.all_reduce(found)
+    error = (found.double() - wide.double().sum(0)).abs()
+    check(bool((error <= wide.abs().double().sum(0) / 32).all()), "bfloat16")
+
+
+def infinity_is_carried_on_request(ranks: Ranks) -> None:
+    """``carry`` makes a packet NaN, and lets small values beside large ones vanish."""
+    group = dist.new_group(pg_options=sumac.torch.Options(mode="static", not_finite="carry"))
+    found = torch.cat([torch.tensor([1e30, 1.0, 1e-10, 1e-30]), torch.ones(996)])
+    dist.all_reduce(found, group=group)
+    check(int((found == 0).sum()) == 351 and found[-1] == ranks.world, "one packet has 352 elements")
+    found = torch.ones(1000)
+    found[4] = float("inf") if ranks.rank == 0 else 1.0
+    dist.all_reduce(found, group=group)
+    check(int(found.isnan().sum()) == 352 and int((found == ranks.world).sum()) == 648)
+    check(sumac.torch.backend(group).stats()["float_elements"] == 0)
+    dist.destroy_process_group(group)

@@ -136,6 +136,28 @@ impl ChunkCodec {
         self.clamped && is_sum && operation.dtype == DType::Int32
     }
 
+    /// Whether the chunks of a sum may go as floats: `NaN`, infinity, and small values beside large ones.
+    fn keeps_floats(&self, operation: &Operation) -> bool {
+        let is_sum = matches!(operation.arithmetic, Arithmetic::Sum | Arithmetic::Mean);
+        let is_whole = operation.loss_bound == 0.0;
+        self.not_finite == NonFinitePolicy::Raw && is_sum && is_whole && operation.dtype != DType::Int32
+    }
+
+    /// Whether the clients sum the chunks of an operation whose results have the flag `overflow`: static jobs
+    /// have no parameter host that does.
+    pub fn leaves_floats(&self, operation: &Operation) -> bool {
+        self.keeps_floats(operation) && !self.clamped
+    }
+
+    /// Whether the values of a chunk that are not finite become NaN, with all others of it.
+    pub fn carries(&self, operation: &Operation) -> bool {
+        match self.not_finite {
+            NonFinitePolicy::Error => false,
+            NonFinitePolicy::Carry => true,
+            NonFinitePolicy::Raw => !self.keeps_floats(operation),
+        }
+    }
+
     /// Checks that a result is of these values, in the form in which they were sent.
     pub fn check(
         &self,
@@ -195,9 +217,25 @@ impl ChunkCodec {
         let at = given.start - span.first;
         let met = match form {
             Form::Scaled(exponent) => self.words(operation, exponent).encode(at, input, wire),
-            Form::Floats => raw::encode(operation.dtype, at, input, wire),
+            Form::Floats => raw::encode(operation.dtype, self.keeps_floats(operation), at, input, wire),
         };
-        self.encoded(operation, &given, input, met)
+        match form {
+            Form::Scaled(exponent) if self.keeps_floats(operation) => {
+                let fits = met == Encoded::default() && !self.loses(operation, exponent, input);
+                // As floats they have no fault.
+                let outcome = self.encoded(operation, &given, input, Encoded::default());
+                ConvertedChunk { flags: outcome.flags | if fits { 0 } else { flag::OVERFLOW }, ..outcome }
+            }
+            _ => self.encoded(operation, &given, input, met),
+        }
+    }
+
+    /// Whether a value is too small for its chunk's exponent. Integers of 16 bits are asked for where
+    /// precision does not count.
+    fn loses(&self, operation: &Operation, exponent: i8, input: &[u8]) -> bool {
+        let Operation { dtype, arithmetic, .. } = *operation;
+        self.codec.values_per_word(dtype, arithmetic) == 1
+            && self.codec.loses(dtype, arithmetic, exponent, input)
     }
 
     /// The outcome of encoding the values `given`, of which the buffer had `input`.
@@ -217,7 +255,7 @@ impl ChunkCodec {
             outcome.flags |= flag::NOT_FINITE;
             (at, OpError::NotFinite { index: index(at), value: value(at) as f32 })
         });
-        let not_finite = not_finite.filter(|_| self.not_finite == NonFinitePolicy::Error);
+        let not_finite = not_finite.filter(|_| !self.carries(operation));
         let saturated = met.saturated.map(|at| {
             outcome.flags |= flag::OVERFLOW;
             (at, self.saturated(operation, index(at), value(at)))

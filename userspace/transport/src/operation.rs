@@ -149,6 +149,10 @@ pub struct Completion {
     pub result: Result<(), OpError>,
     /// The first element whose result was written: above 0 after an [`Operation::skip`].
     pub from: usize,
+    /// Chunks of its values that were not written: some worker's do not fit integers. A bit for each, from
+    /// the lowest of the first byte on. They are the same on all workers, which are to sum their values as
+    /// floats ([`sumac_job::NonFinitePolicy::Raw`], static jobs).
+    pub left: Vec<u8>,
     /// Contributions that were left out, of an operation with a loss bound.
     pub loss: Option<Loss>,
     #[serde(skip, default = "no_buffer")]

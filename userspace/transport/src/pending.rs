@@ -26,6 +26,8 @@ pub(crate) struct Pending {
     pub chunks: u64,
     pub remaining: u64,
     pub fault: Option<OpError>,
+    /// Chunks of its values that the client is to sum as floats, a bit for each up to the last of them.
+    pub left: Vec<u8>,
     /// Of a direct job.
     pub lost: Option<Loss>,
     pub started: Time,
@@ -97,6 +99,15 @@ impl Pending {
         self.fault.get_or_insert(OpError::SumTooLarge { first, last });
     }
 
+    /// Leaves chunk `seq`, one of this operation's values, to the client.
+    pub fn leave(&mut self, seq: u64) {
+        let chunk = seq.saturating_sub(self.first_seq) as usize;
+        if chunk / 8 >= self.left.len() {
+            self.left.resize(chunk / 8 + 1, 0);
+        }
+        self.left[chunk / 8] |= 1 << (chunk % 8);
+    }
+
     fn elements(&self, span: Span) -> (usize, usize) {
         let first = self.operation.base as usize + span.first;
         (first, first + span.values - 1)
@@ -115,6 +126,7 @@ impl Pending {
             from: skipped.min(self.operation.count),
             loss: self.lost.or(self.ledger.map(Ledger::close)),
             result: self.fault.map_or(Ok(()), Err),
+            left: self.left,
             buffer: self.operation.buffer,
             started: self.started,
             finished: self.finished,

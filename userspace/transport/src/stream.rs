@@ -112,6 +112,7 @@ impl Stream {
             chunks,
             remaining,
             fault: None,
+            left: Vec::new(),
             lost: None,
             started: now,
             finished: now,

@@ -176,7 +176,7 @@ impl Client {
                 assert!(self.outstanding.is_empty(), "operations end before their job");
                 self.ending.get_or_insert(Ending::Failed(error));
             }
-            Outbound::Event(Event::Waiting { .. }) => {}
+            Outbound::Event(Event::Waiting { .. } | Event::Left { .. }) => {}
         }
     }
 

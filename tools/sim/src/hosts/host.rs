@@ -119,7 +119,11 @@ impl SimHost {
                 };
                 if let Some(outcome) = refused {
                     let times = FragmentTimes::default();
-                    self.fragment_ended(now, key, EndedFragment { outcome, times, loss: None });
+                    self.fragment_ended(
+                        now,
+                        key,
+                        EndedFragment { outcome, times, loss: None, left: Vec::new() },
+                    );
                 }
             }
             Output::Start { job } => {
@@ -471,14 +475,14 @@ impl SimHost {
                 while let Some(completion) = lane.engine.poll_completion() {
                     lane.ended.push(completion);
                 }
-                while let Some(Completion { id, result, buffer, started, finished, loss, .. }) =
+                while let Some(Completion { id, result, buffer, started, finished, loss, left, .. }) =
                     lane.ended.pop()
                 {
                     drop(buffer);
                     let Some(key) = lane.keys.remove(&id) else { continue };
                     let times = FragmentTimes { taken: started.0, sent: started.0, arrived: finished.0 };
                     let outcome = result.map_or_else(FragmentOutcome::Failed, |()| FragmentOutcome::Complete);
-                    ended.push((key, EndedFragment { outcome, times, loss }));
+                    ended.push((key, EndedFragment { outcome, times, loss, left }));
                 }
                 if let (JobState::Failed(error), true) = (lane.engine.state(), found.is_open) {
                     failed.push((*id, error.clone()));

@@ -24,7 +24,6 @@ from ..errors import SumacError
 from .arguments import Tensors, check, per_rank, reduction_of, same_sizes, same_types, several, shape, single
 from .base import IS_BACKEND, Base, untraced
 from .collectives import Call
-from .counters import Counters
 from .dtypes import Reduction
 from .errors import CollectiveError
 from .jobs import GroupJobs
@@ -61,7 +60,6 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         self._size = size
         self._timeout = timeout.total_seconds()
         self._settings = (options or Options()).resolved()
-        self._counters = Counters()
         self._group_name = name
         self._batch: list[Work] | None = None
         self._collectives = 0
@@ -69,6 +67,7 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         # Their slots are free before this group asks for some.
         process.close_destroyed()
         self._jobs = GroupJobs(store, rank, size, self._settings, self._timeout, name, is_default)
+        self._counters = self._jobs.counters
         # torch has no call that ends a group of a registered backend: it drops its references.
         self._finalizer = weakref.finalize(self, _close, process.open_groups, self._jobs.close)
         self._finalizer.atexit = False

@@ -11,7 +11,8 @@ import torch
 from . import dtypes
 from .counters import Counters
 from .exchange import Exchange
-from .jobs import GroupJob, GroupJobs
+from .floats import Target
+from .jobs import GroupJob, GroupJobs, Start
 from .options import GATHER_BYTES
 from .runtime import Host
 from .staging import Buffer
@@ -122,14 +123,27 @@ class Call:
             target = self._target(job.host, carrier, source, result, keeps_source=feedback is not None)
         self._counters.count_path(carrier.path)
         into = None if target is source else target.array
-        job.submit(
-            self._work,
+        self._sum(
+            job, carrier, source, Target(target.array),
             lambda opened: opened.allreduce_async(source.array, into, reduction=carrier.reduction, **options),
         )
         if feedback is not None:
             # Before the result, which may replace what was sent.
             self._feed_back(carrier, source, tensor, feedback)
         self._write(carrier, target, result)
+
+    def _sum(
+        self, job: GroupJob, carrier: dtypes.Carrier, source: Placed, target: Target | None, start: Start
+    ) -> None:
+        """Submits a sum, of which ``target`` has the results."""
+        if not carrier.dtype.is_floating_point:
+            return job.submit(self._work, start)
+        ended = self._jobs.floats.begin(self._work, source.array, target, carrier.reduction)
+        try:
+            job.submit(self._work, start, ended)
+        except BaseException:
+            ended(None)
+            raise
 
     def _target(
         self, host: Host, carrier: dtypes.Carrier, source: Placed, result: torch.Tensor, keeps_source: bool
@@ -196,8 +210,9 @@ class Call:
         job = self._jobs.main
         source = self._read(job.host, carrier, tensor)
         self._counters.count_path(carrier.path)
-        job.submit(
-            self._work, lambda opened: opened.reduce_async(source.array, root, reduction=carrier.reduction)
+        self._sum(
+            job, carrier, source, Target(source.array) if self._rank == root else None,
+            lambda opened: opened.reduce_async(source.array, root, reduction=carrier.reduction),
         )
         if self._rank == root:
             self._write(carrier, source, tensor)
@@ -264,8 +279,8 @@ class Call:
             target = self._scratch(job.host, carrier, output)
             into = target.array
         self._counters.count_path(carrier.path)
-        job.submit(
-            self._work,
+        self._sum(
+            job, carrier, source, Target(target.array, self._rank * count),
             lambda opened: opened.reduce_scatter_async(source.array, into, reduction=carrier.reduction),
         )
         self._write(carrier, target, output)

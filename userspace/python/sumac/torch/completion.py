@@ -30,6 +30,8 @@ class _Operation(NamedTuple):
     work: Work
     released: Callable[[], object]
     """Is called at its end: the connection may have another operation."""
+    ended: Callable[[Handle], None] | None
+    """Is called at its end, before the work's."""
 
 
 class _Watched:
@@ -99,11 +101,14 @@ class Completer:
             if not self._threads:
                 self._start_thread()
 
-    def track(self, job: Job, handle: Handle, work: Work, released: Callable[[], object]) -> None:
+    def track(
+        self, job: Job, handle: Handle, work: Work, released: Callable[[], object],
+        ended: Callable[[Handle], None] | None
+    ) -> None:
         """Takes over an operation of a watched job."""
         with self._lock:
             watched = self._jobs[job.fileno()]
-            watched.pending.append(_Operation(handle, work, released))
+            watched.pending.append(_Operation(handle, work, released, ended))
             is_lost = watched.client.is_lost
         if is_lost:
             self.wake()
@@ -208,6 +213,8 @@ class Completer:
                 operation.released()
                 if operation.handle.loss is not None:
                     operation.work.loss = operation.handle.loss
+                if operation.ended is not None:
+                    operation.ended(operation.handle)
                 if operation.work.end(error):
                     finished.append(operation.work)
         now = time.monotonic()

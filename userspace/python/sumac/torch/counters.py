@@ -14,6 +14,7 @@ class Counters:
         self._lock = threading.Lock()
         self._paths: collections.Counter[str] = collections.Counter()
         self._bytes: collections.Counter[str] = collections.Counter()
+        self._floats = 0
 
     def count_path(self, path: str) -> None:
         """Counts an operation by the form of its tensor."""
@@ -27,6 +28,11 @@ class Counters:
             self._bytes[f"{way}_tensors"] += 1
             self._bytes[f"{way}_bytes"] += length
 
+    def count_floats(self, elements: int) -> None:
+        """Counts elements that a static job has left, and that are summed as floats."""
+        with self._lock:
+            self._floats += elements
+
     def snapshot(self) -> dict[str, Any]:
         """Returns all counters."""
         ways = ("copied_in", "copied_out", "in_place_in", "in_place_out")
@@ -35,4 +41,5 @@ class Counters:
                 f"{way}_{unit}": self._bytes[f"{way}_{unit}"] for way in ways for unit in ("tensors", "bytes")
             }
             found["paths"] = dict(self._paths)
+            found["float_elements"] = self._floats
         return found

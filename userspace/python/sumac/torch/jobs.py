@@ -15,7 +15,9 @@ import torch.distributed as dist
 from ..errors import SumacError
 from ..job import Handle, Job
 from . import options
+from .counters import Counters
 from .errors import CollectiveError
+from .floats import FloatSums
 from .options import Options
 from .queue import CallQueue
 from .runtime import Host, runtime
@@ -25,6 +27,9 @@ _LOG = logging.getLogger("sumac.torch")
 
 Start = Callable[[Job], Handle]
 """Submits an operation to a job."""
+
+Ended = Callable[[Handle | None], None]
+"""Is called at an operation's end, before the work's; without a handle if it was not submitted."""
 
 _CLOSE_TIMEOUT = 5.0
 """Seconds that a destroyed group waits for its last operations and for its jobs' ends."""
@@ -89,7 +94,7 @@ class GroupJob:
         self._modes = modes
         self._open = open_job
         self._lock = threading.RLock()
-        self._queued: list[tuple[Work, Start]] = []
+        self._queued: list[tuple[Work, Start, Ended | None]] = []
         self._error: SumacError | None = None
         self._is_closed = False
 
@@ -105,8 +110,8 @@ class GroupJob:
             return
         with self._lock:
             self._runtime.completer.watch(self.host.client, job)
-            for work, start in self._queued:
-                self._submit_queued(job, work, start)
+            for work, start, ended in self._queued:
+                self._submit_queued(job, work, start, ended)
             self._queued.clear()
             self.job = job
         if self._is_closed:
@@ -132,7 +137,7 @@ class GroupJob:
         threading.Thread(target=self.open, name="sumac-open", daemon=True).start()
         return self
 
-    def submit(self, work: Work, start: Start) -> None:
+    def submit(self, work: Work, start: Start, ended: Ended | None = None) -> None:
         """Submits an operation of a work, now or when the job is open."""
         work.members = self.members
         with self._lock:
@@ -140,17 +145,19 @@ class GroupJob:
                 raise self._error
             if self.job is None:
                 work.begin()
-                self._queued.append((work, start))
+                self._queued.append((work, start, ended))
                 return
             job = self.job
-        self.host.submit(self._runtime.completer, work, job, lambda: start(job))
+        self.host.submit(self._runtime.completer, work, job, lambda: start(job), ended)
 
-    def _submit_queued(self, job: Job, work: Work, start: Start) -> None:
+    def _submit_queued(self, job: Job, work: Work, start: Start, ended: Ended | None) -> None:
         error: BaseException | None = None
         try:
-            self.host.submit(self._runtime.completer, work, job, lambda: start(job))
+            self.host.submit(self._runtime.completer, work, job, lambda: start(job), ended)
         except (SumacError, ValueError) as found:
             error = found
+            if ended is not None:
+                ended(None)
         if work.end(error):
             work.finish()
 
@@ -160,7 +167,9 @@ class GroupJob:
             queued, self._queued = self._queued, []
         self._runtime.release(self.host)
         self.closed.set()
-        for work, _ in queued:
+        for work, _, ended in queued:
+            if ended is not None:
+                ended(None)
             if work.end(error):
                 work.finish()
 
@@ -182,8 +191,8 @@ class GroupJob:
 
 class GroupJobs:
     """The jobs of one group, each opened at its first operation: for collectives, by wire format; for
-    exchanges (gather, scatter, all_to_all); for large reductions that the network does not have; and for send
-    and recv, one of each pair of ranks.
+    exchanges (gather, scatter, all_to_all); for large reductions that the network does not have; for sums
+    that its integers do not hold; and for send and recv, one of each pair of ranks.
 
     Two ranks send and receive without the others, so a job of all would not be open. Transfers have no tags,
     so those of exchanges would be matched with those of send and recv if they had one job.
@@ -205,6 +214,9 @@ class GroupJobs:
         self.name = GroupName(store, rank, group_name)
         self.calls = CallQueue()
         """The calls that have the job of :attr:`reductions`."""
+        self.counters = Counters()
+        self.floats = FloatSums(self.name, lambda: self._job(".floats", ["direct"]), self.counters)
+        """The sums that may leave packets."""
         try:
             runtime().main(rank)
         except SumacError as error:
@@ -226,7 +238,7 @@ class GroupJobs:
         with self._lock:
             if (found := self._jobs.get(kind)) is not None:
                 return found
-            if self._is_closed:
+            if self._is_closed and kind != ".floats":  # Calls before the end may need it.
                 raise SumacError("closed", "the process group was destroyed", "make another one")
             members = range(self.world) if members is None else members
 
@@ -290,12 +302,13 @@ class GroupJobs:
         """Has all jobs closed after their last operations. Does not wait. Finalizers call it."""
         self._is_closed = True
         for kind, job in list(self._jobs.items()):
-            if kind != ".reductions":
+            if kind not in (".reductions", ".floats"):
                 job.close()
-        self.calls.close(self._close_reductions)
+        self.calls.close(lambda: self._close_job(".reductions"))
+        self.floats.close(lambda: self._close_job(".floats"))
 
-    def _close_reductions(self) -> None:
-        job = self._jobs.get(".reductions")
+    def _close_job(self, kind: str) -> None:
+        job = self._jobs.get(kind)
         if job is not None:
             job.close()
 

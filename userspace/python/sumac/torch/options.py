@@ -48,7 +48,9 @@ class Options:
     wire: str | None = None
     """The wire format of sums of floats: ``"int32"`` (default) or ``"int16"``. Environment: SUMAC_WIRE."""
     not_finite: str | None = None
-    """``"carry"`` (default): NaN and infinity make their packet NaN on all ranks; ``"error"``. Environment: SUMAC_NOT_FINITE."""
+    """``"raw"`` (default): packets with NaN, infinity, or values far below their largest are summed as
+    floats; ``"carry"``: NaN and infinity make their packet NaN on all ranks; ``"error"``. Environment:
+    SUMAC_NOT_FINITE."""
     slots: int | None = None
     """Slots of each lane of a static job. Environment: SUMAC_SLOTS."""
     elements: int | None = None
@@ -78,14 +80,15 @@ class Options:
     def of_job(self, mode: str, wire: str | None, is_default: bool) -> dict[str, Any]:
         """Returns the arguments of :meth:`sumac.Client.open` for a job of the group. The default group has
         the slots it needs."""
-        arguments: dict[str, Any] = {"mode": mode, "elements": self.elements}
+        arguments: dict[str, Any] = {
+            "mode": mode, "elements": self.elements, "not_finite": self.not_finite or "raw",
+        }
         if mode != "static":
             arguments["window"] = self.window
         if mode != "direct":
             arguments.update(
                 scale=self.scale,
                 wire=wire,
-                not_finite=self.not_finite or "carry",
                 congestion_control=self.congestion_control,
             )
         if mode == "static":

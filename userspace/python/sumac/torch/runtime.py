@@ -39,8 +39,12 @@ class Host:
         self._operations = threading.BoundedSemaphore(int(limits["operations"]))
         self.jobs_left = int(limits["jobs"])
 
-    def submit(self, completer: Completer, work: Work, job: Job, start: Callable[[], Handle]) -> None:
-        """Submits an operation of a work; waits while the connection has as many as it may."""
+    def submit(
+        self, completer: Completer, work: Work, job: Job, start: Callable[[], Handle],
+        ended: Callable[[Handle], None] | None = None
+    ) -> None:
+        """Submits an operation of a work; waits while the connection has as many as it may. ``ended`` is
+        called at its end, before the work's."""
         self._operations.acquire()
         work.begin()
         try:
@@ -51,7 +55,7 @@ class Host:
                 work.finish()
             raise
         work.waits_for(job)
-        completer.track(job, handle, work, self._operations.release)
+        completer.track(job, handle, work, self._operations.release, ended)
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Returns whether a tensor lies in memory of this connection."""

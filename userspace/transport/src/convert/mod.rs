@@ -52,6 +52,10 @@ use self::{
     scale::{Factor, exponent_of},
 };
 
+/// The integers on the wire, from zero to a value, with which the value keeps an error of at most a 32nd of
+/// itself.
+pub const LEAST_STEPS: i32 = 16;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Arithmetic {
     Sum,
@@ -186,6 +190,19 @@ impl Codec {
             Instructions::Avx2 | Instructions::Avx512 => avx2::magnitude(float, tensor),
             _ => scalar::magnitude(float, tensor),
         })
+    }
+
+    /// Whether a value of a block-scaled sum, other than zero, has fewer than [`LEAST_STEPS`] on the wire.
+    pub fn loses(&self, dtype: DType, arithmetic: Arithmetic, exponent: i8, tensor: &[u8]) -> bool {
+        let Some(float) = Float::of(dtype).filter(|_| self.needs_exponent(dtype, arithmetic)) else {
+            return false;
+        };
+        let least = self.scale(dtype, arithmetic, exponent).magnitude_of(LEAST_STEPS);
+        match self.instructions {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 | Instructions::Avx512 => avx2::any_below(float, least, tensor),
+            _ => scalar::any_below(float, least, tensor),
+        }
     }
 
     /// The largest magnitude that one worker's value may have on the wire: `floor((2^31 - 1) / n)`, or of

@@ -9,21 +9,22 @@ use super::{
 };
 
 /// Writes whole values to `wire`, the words of a chunk, from word `at` on; all other words become zero, and
-/// so do values that are not finite. Integers have no floats: nothing is written.
-pub(crate) fn encode(dtype: DType, at: usize, tensor: &[u8], wire: &mut [u8]) -> Encoded {
+/// so do values that are not finite, unless it `keeps` them. Integers have no floats: nothing is written.
+pub(crate) fn encode(dtype: DType, keeps: bool, at: usize, tensor: &[u8], wire: &mut [u8]) -> Encoded {
     let Some((before, words)) = wire.split_at_mut_checked(at * WORD) else { return Encoded::default() };
     before.fill(0);
     Float::of(dtype)
-        .map_or(Encoded::default(), |float| with_float!(float, R => encode_as::<R>(tensor, words)))
+        .map_or(Encoded::default(), |float| with_float!(float, R => encode_as::<R>(keeps, tensor, words)))
 }
 
-fn encode_as<R: Real>(tensor: &[u8], wire: &mut [u8]) -> Encoded {
+fn encode_as<R: Real>(keeps: bool, tensor: &[u8], wire: &mut [u8]) -> Encoded {
     let mut words = wire.as_chunks_mut::<WORD>().0.iter_mut();
     let mut all_finite = true;
     for (value, word) in tensor.chunks_exact(R::SIZE).zip(&mut words) {
         let value = R::read(value).to_f32();
-        all_finite &= value.is_finite();
-        *word = if value.is_finite() { value } else { 0.0 }.to_be_bytes();
+        let is_sent = keeps || value.is_finite();
+        all_finite &= is_sent;
+        *word = if is_sent { value } else { 0.0 }.to_be_bytes();
     }
     words.for_each(|word| *word = [0; WORD]);
     let is_bad = |value: &[u8]| !R::read(value).to_f32().is_finite();
@@ -73,7 +74,7 @@ mod tests {
         let values = [1.5e30f32, -0.0, f32::MIN_POSITIVE / 2.0, 3.0];
         let tensor: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let mut wire = [0xff; 6 * WORD];
-        assert_eq!(encode(DType::Float32, 1, &tensor, &mut wire), Encoded::default());
+        assert_eq!(encode(DType::Float32, false, 1, &tensor, &mut wire), Encoded::default());
         assert_eq!((&wire[..WORD], &wire[5 * WORD..]), (&[0; WORD][..], &[0; WORD][..]));
         let mut back = [0; 16];
         decode(DType::Float32, 1, (3, 3), 1, &wire, &mut back);
@@ -90,7 +91,7 @@ mod tests {
     fn narrow_floats_are_widened_and_rounded() {
         let tensor: Vec<u8> = [1.0f32, 300.5].iter().flat_map(|v| bf16::from_f32(*v).to_ne_bytes()).collect();
         let mut wire = [0; 2 * WORD];
-        encode(DType::Bfloat16, 0, &tensor, &mut wire);
+        encode(DType::Bfloat16, false, 0, &tensor, &mut wire);
         assert_eq!(wire[..WORD], 1.0f32.to_be_bytes());
         let mut back = [0; 4];
         decode(DType::Bfloat16, 1, (2, 2), 0, &wire, &mut back);
@@ -105,8 +106,10 @@ mod tests {
         let values = [1.0, f32::NAN, f32::INFINITY];
         let tensor: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let mut wire = [0xff; 3 * WORD];
-        let faults = encode(DType::Float32, 0, &tensor, &mut wire);
+        let faults = encode(DType::Float32, false, 0, &tensor, &mut wire);
         assert_eq!(faults, Encoded { saturated: None, not_finite: Some(1) });
         assert_eq!(wire[WORD..], [0; 2 * WORD]);
+        assert_eq!(encode(DType::Float32, true, 0, &tensor, &mut wire), Encoded::default());
+        assert_eq!(wire[2 * WORD..], f32::INFINITY.to_be_bytes(), "it is kept");
     }
 }

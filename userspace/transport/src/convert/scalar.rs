@@ -2,6 +2,8 @@
 //!
 //! Slices come from [`super::Codec`], which cut them to the same number of values.
 
+use half::{bf16, f16};
+
 use super::{
     conversion::{Decoding, Encoded, Encoding, WORD},
     pack,
@@ -45,6 +47,25 @@ pub(super) fn magnitude(float: Float, tensor: &[u8]) -> u32 {
         magnitudes.filter(|magnitude| magnitude.is_finite()).map(f32::to_bits).max().unwrap_or(0)
     }
     with_float!(float, R => largest::<R>(tensor))
+}
+
+/// Whether a value other than zero has a smaller magnitude.
+#[inline]
+pub(super) fn any_below(float: Float, magnitude: f32, tensor: &[u8]) -> bool {
+    // Bits without their sign are in the floats' order. Zero becomes the largest.
+    macro_rules! any_below {
+        ($bits:ty, $float:ty) => {{
+            let least = <$float>::of_f32(magnitude).to_bits().saturating_sub(1);
+            let bits = tensor.as_chunks().0.iter().map(|value| <$bits>::from_ne_bytes(*value) << 1 >> 1);
+            // Without an early end, which vector code cannot have.
+            bits.fold(false, |found, bits| found | (bits.wrapping_sub(1) < least))
+        }};
+    }
+    match float {
+        Float::F32 => any_below!(u32, f32),
+        Float::F16 => any_below!(u16, f16),
+        Float::Bf16 => any_below!(u16, bf16),
+    }
 }
 
 impl Encoded {

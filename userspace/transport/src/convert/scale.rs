@@ -34,6 +34,11 @@ impl Factor {
         }
     }
 
+    /// The magnitude of a value of so many integers.
+    pub(super) fn magnitude_of(self, integers: i32) -> f32 {
+        (f64::from(integers) * self.inverse) as f32
+    }
+
     pub(super) fn quantizer(self) -> Quantizer {
         Quantizer { factor: self.factor, limit: self.limit }
     }

@@ -10,7 +10,7 @@ mod transmit;
 pub(crate) use self::budget::Budget;
 
 use serde::{Deserialize, Serialize};
-use sumac_job::{NonFinitePolicy, PathMeasure, result_token};
+use sumac_job::{PathMeasure, result_token};
 use sumac_wire::{Header, MAX_WORKERS, Reason, admit::payload_len, header::flag};
 
 use crate::{
@@ -357,7 +357,11 @@ impl Core {
         self.codec.check(operation, span, form, header)?;
 
         self.latest_is_partial = header.has(flag::PARTIAL);
-        let carries = header.has(flag::NOT_FINITE) && self.params.not_finite == NonFinitePolicy::Carry;
+        if header.has(flag::OVERFLOW) && self.codec.leaves_floats(operation) {
+            pending.leave(record.seq);
+            return Ok(());
+        }
+        let carries = header.has(flag::NOT_FINITE) && self.codec.carries(operation);
         let codec = match &mut pending.ledger {
             Some(ledger) if header.has(flag::PARTIAL) => {
                 ledger.record(header.bitmap_0, span);

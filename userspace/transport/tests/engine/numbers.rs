@@ -156,6 +156,64 @@ fn values_that_are_not_finite_fail_the_operation_or_are_carried() {
 }
 
 #[test]
+fn values_that_integers_do_not_hold_are_left_to_the_clients() {
+    let params = JobParams { not_finite: NonFinitePolicy::Raw, ..block(2, 4, 4) };
+    let far = [1e30, 1.0, 1e-10, 1e-30];
+    // Two workers: 16 steps are 2^-26 of the largest.
+    let near = [1.0, 0.0, -f32::exp2(-25.0), f32::exp2(-26.0) * 1.01];
+    let below = [1.0, 0.0, 0.5, f32::exp2(-26.0) * 0.99];
+    for (chunk, is_left) in [
+        (far, true),
+        (near, false),
+        (below, true),
+        ([1.0, f32::NAN, 1.0, 1.0], true),
+        ([1.0, f32::INFINITY, 1.0, 1.0], true),
+        ([0.0; 4], false),
+        ([1e-40, 0.0, 0.0, 0.0], false),
+    ] {
+        let mut lone = Lone::ready(params.clone(), RTT);
+        let values = [[3.0; 4], chunk, [5.0; 4]].concat();
+        lone.submit_floats(&values);
+        lone.finish();
+        let end = lone.engine.poll_completion().expect("it ends");
+        assert_eq!((end.result, end.from), (Ok(()), 0));
+        assert_eq!(end.left.first(), is_left.then_some(&0b10), "{chunk:?}");
+        let found = end.buffer.input(16, 16);
+        assert!(!is_left || found == bytes(&chunk), "{chunk:?}: it has this worker's values");
+    }
+}
+
+#[test]
+fn another_workers_values_are_left_too() {
+    let params = JobParams { not_finite: NonFinitePolicy::Raw, ..block(2, 4, 4) };
+    let mut lone = Lone::ready(params, RTT);
+    lone.submit_floats(&[1.0; 12]);
+    lone.send_all().iter().for_each(|round| lone.take(&round.answer()));
+    let overflow = |header: &mut sumac_wire::Header| header.flags |= flag::OVERFLOW;
+    for sent in lone.send_all() {
+        let is_first = sent.header.seq == 0;
+        lone.take(&if is_first { sent.answer_with(overflow) } else { sent.answer() });
+    }
+    let end = lone.engine.poll_completion().expect("it ends");
+    assert_eq!((end.result, &end.left[..]), (Ok(()), &[1][..]));
+}
+
+#[test]
+fn operations_that_have_no_floats_carry_what_is_not_finite() {
+    let params = JobParams { not_finite: NonFinitePolicy::Raw, ..block(2, 4, 4) };
+    let input = bytes(&[1.0, f32::INFINITY, 1.0, 1.0]);
+    for (arithmetic, loss_bound) in [(Arithmetic::Max, 0.0), (Arithmetic::Sum, 0.5)] {
+        let mut lone = Lone::ready(params.clone(), RTT);
+        let operation = Operation::allreduce(7, DType::Float32, arithmetic, 4, Box::new(input.clone()));
+        lone.operate(Operation { loss_bound, ..operation });
+        lone.finish();
+        let end = lone.engine.poll_completion().expect("it ends");
+        assert_eq!((end.result, end.left.len()), (Ok(()), 0));
+        assert_eq!(end.buffer.input(0, 16), [f32::NAN.to_ne_bytes(); 4].concat());
+    }
+}
+
+#[test]
 fn what_is_not_given_travels_as_zeros_and_what_is_not_taken_stays() {
     let mut lone = Lone::ready(job(2, 4, 4), RTT);
     let values: Vec<u8> = (1..=48).collect();

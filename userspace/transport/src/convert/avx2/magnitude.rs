@@ -1,4 +1,4 @@
-//! The largest magnitude of a run of floats.
+//! The largest magnitude of a run of floats, and whether one is too small.
 
 use std::arch::x86_64::{
     _mm256_and_si256, _mm256_max_epi32, _mm256_max_epu16, _mm256_set1_epi16, _mm256_set1_epi32,
@@ -6,7 +6,11 @@ use std::arch::x86_64::{
 };
 
 use super::block::{BLOCK, largest_u32, load, store};
-use crate::convert::{prefetch::will_read, real::Real};
+use crate::convert::{
+    prefetch::will_read,
+    real::{Float, Real},
+    scalar,
+};
 
 /// In bits of a single-precision float; `None`: a value is not finite.
 #[target_feature(enable = "avx2")]
@@ -43,4 +47,10 @@ pub(super) fn of_16_bits<T: Real>(blocks: &[[u8; BLOCK]]) -> Option<u16> {
     store(&mut lanes, largest);
     let largest = lanes.as_chunks().0.iter().map(|bits| u16::from_ne_bytes(*bits)).max();
     largest.filter(|bits| u32::from(*bits) < T::INFINITY_BITS)
+}
+
+/// The scalar loop, which becomes vector code here.
+#[target_feature(enable = "avx2")]
+pub(super) fn any_below(float: Float, least: f32, tensor: &[u8]) -> bool {
+    scalar::any_below(float, least, tensor)
 }

@@ -8,7 +8,7 @@
 //! | `scaled` | sums and means of floats |
 //! | `integers` | sums and means of int32 |
 //! | `keys` | maxima and minima |
-//! | `magnitude` | the largest magnitude, for the exponent |
+//! | `magnitude` | the largest magnitude, for the exponent; whether one is too small |
 //!
 //! It is called only after [`super::Codec`] has found both features at run time.
 #![allow(unsafe_code, reason = "vector loads and stores, and calls into code for AVX2")]
@@ -99,4 +99,9 @@ pub(super) fn magnitude(float: Float, tensor: &[u8]) -> u32 {
         Some(largest) => largest.max(scalar::magnitude(float, tail)),
         None => scalar::magnitude(float, tensor),
     }
+}
+
+pub(super) fn any_below(float: Float, least: f32, tensor: &[u8]) -> bool {
+    // SAFETY: callers have found AVX2.
+    unsafe { magnitude::any_below(float, least, tensor) }
 }

@@ -58,6 +58,33 @@ fn what_is_not_finite_is_left_out() {
 }
 
 #[test]
+fn values_of_few_steps_are_found_wherever_they_are() {
+    for dtype in FLOATS {
+        for codec in [
+            Codec::new(2, WireFormat::Int32, Scale::Block),
+            Codec::new(2, WireFormat::Int32, Scale::Block).scalar(),
+        ] {
+            let loses =
+                |values: &[f32]| codec.loses(dtype, Arithmetic::Sum, BIAS as i8, &tensor_of(dtype, values));
+            let least = f32::exp2(-26.0);
+            let small = if dtype == DType::Float16 { 0.0 } else { least * 0.9 };
+            for len in [1, 7, 8, 9, 33, 352] {
+                for at in [0, len / 2, len - 1] {
+                    let mut values = vec![1.0; len];
+                    values[at] = -small;
+                    assert_eq!(loses(&values), small != 0.0, "{dtype:?} {len} {at}");
+                    values[at] = least * 1.1;
+                    assert!(!loses(&values), "{dtype:?} {len} {at}");
+                    values[at] = 0.0;
+                    assert!(!loses(&values), "{dtype:?} {len} {at}");
+                }
+            }
+            assert!(!loses(&[]));
+        }
+    }
+}
+
+#[test]
 fn nothing_to_agree_on() {
     let tensor = tensor_of(DType::Float32, &[1.0; 8]);
     let block = Codec::new(4, WireFormat::Int16, Scale::Block);
