@@ -12,17 +12,28 @@ mod plane;
 #[allow(dead_code, reason = "each test file uses a part")]
 mod server;
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use plane::{Call, FakePlane};
 use server::{HANGS, SECRET, Server, StateDir, failure, fault, problem_of, refusal, request, until, with};
 use sumac_control::{
-    FailureKind, JoinError, MemberState, Outcome, RefusalKind,
+    Endpoint, FailureKind, JoinError, MemberState, Outcome, RefusalKind,
     events::{Announcement, Event, Post},
     join,
 };
 use sumac_job::OperationOrder;
-use tokio::time::timeout;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 #[tokio::test]
 async fn three_workers_join_and_leave_and_join_again() {
@@ -249,5 +260,72 @@ async fn a_worker_that_died_gets_its_rank_back() {
     let zero = join(&server.endpoint(), request(0, 2)).await.unwrap();
     let one = timeout(HANGS, again).await.unwrap().unwrap().unwrap();
     assert_eq!((zero.grant().terms.epoch, one.grant().terms.epoch), (2, 2));
+    server.stop().await;
+}
+
+/// A cable to a server that can be cut. Connections from before a cut stay silent, as while their packets wait
+/// for a retransmission.
+struct Cable {
+    address: SocketAddr,
+    /// Odd while it is cut.
+    cuts: watch::Sender<u32>,
+}
+
+impl Cable {
+    async fn to(server: SocketAddr) -> Cable {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let (cuts, mut seen) = watch::channel(0);
+        let cable = Cable { address: listener.local_addr().unwrap(), cuts };
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let Ok(cuts) = seen.wait_for(|cuts| cuts % 2 == 0).await.map(|cuts| *cuts) else { break };
+                let far = TcpStream::connect(server).await.unwrap();
+                let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+                tokio::spawn(Cable::pass(near_in, far_out, seen.clone(), cuts));
+                tokio::spawn(Cable::pass(far_in, near_out, seen.clone(), cuts));
+            }
+        });
+        cable
+    }
+
+    async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, seen: watch::Receiver<u32>, cuts: u32) {
+        let mut bytes = [0; 4096];
+        loop {
+            let read = from.read(&mut bytes).await;
+            if *seen.borrow() != cuts {
+                return std::future::pending().await;
+            }
+            match read {
+                Ok(len @ 1..) if to.write_all(&bytes[..len]).await.is_ok() => {}
+                _ => return,
+            }
+        }
+    }
+
+    async fn cut(&self, length: Duration) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+        sleep(length).await;
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_waits_for_others_keeps_its_rank_after_a_cut() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let cable = Cable::to(server.endpoint().address).await;
+    let behind = Endpoint { address: cable.address, ..server.endpoint() };
+    let waiting = tokio::spawn(async move { join(&behind, request(0, 2)).await });
+    until(|| server.has("train")).await;
+    // Longer than a taken rank is waited for.
+    sleep(Duration::from_millis(3500)).await;
+    for length in [Duration::from_millis(2300), Duration::from_millis(4500)] {
+        cable.cut(length).await;
+        sleep(Duration::from_millis(300)).await;
+        assert!(!waiting.is_finished(), "it waits for rank 1");
+    }
+    let other = join(&server.endpoint(), request(1, 2)).await.unwrap();
+    let waited = timeout(HANGS, waiting).await.unwrap().unwrap().unwrap();
+    waited.leave(Outcome::Done).await.unwrap();
+    other.leave(Outcome::Done).await.unwrap();
     server.stop().await;
 }

@@ -6,6 +6,7 @@ mod stay;
 
 use std::{net::SocketAddr, time::Duration};
 
+use sumac_job::JobSpec;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
@@ -16,9 +17,10 @@ pub use self::{
     stay::{LeaveError, MemberState, SuspendedMember},
 };
 use crate::{
-    JobFailure, Refusal, RefusalKind,
+    FailureKind, JobFailure, Refusal, RefusalKind, Secret,
     coordinator::MemberId,
-    message::{ClientMessage, Denial, DenialKind, End, JoinRequest, ServerMessage, Status},
+    events::Event,
+    message::{ClientMessage, Denial, DenialKind, End, JoinRequest, Reconnect, ServerMessage, Status},
 };
 
 /// The aggregator names the missing ranks at the deadline; it has this much longer to do so.
@@ -57,28 +59,55 @@ impl From<Refusal> for JoinError {
     }
 }
 
+/// The rank that this worker has in a job whose other workers are awaited.
+struct Place {
+    session: MemberId,
+    events: Vec<(u64, Event)>,
+}
+
+impl Place {
+    /// The first message of another connection of the same member.
+    fn reconnect(&self, secret: &Secret, spec: &JobSpec) -> ClientMessage {
+        let received = self.events.last().map_or(0, |(number, _)| number + 1);
+        let (secret, job) = (secret.clone(), spec.job.clone());
+        ClientMessage::Reconnect(Reconnect { secret, job, rank: spec.rank, session: self.session, received })
+    }
+}
+
 /// Joins a job: waits until all of its workers have joined and the aggregator has it.
 ///
-/// A rank that is taken is waited for: it may be this worker's own, of a process that died a
-/// moment ago. Dropping the future leaves the job.
+/// After the loss of the connection the worker goes on in its place. A rank that is taken is waited for: it
+/// may be this worker's own, of a process that died a moment ago. Dropping the future leaves the job.
 pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, JoinError> {
     let (start, spec) = (Instant::now(), &request.spec);
     let mut last_missing = Vec::new();
+    let mut place = None;
+    let mut lost = start;
     loop {
         let left = request.timeout().saturating_sub(start.elapsed()).max(RETRY);
         let mut asked = request.clone();
         asked.spec.timeout_s = Some(left.as_secs_f64());
-        let is_early = |timeout| start.elapsed() + RETRY < timeout;
-        match attempt(endpoint, &asked, start, &mut last_missing).await {
+        let is_early = |timeout, since: Instant| since.elapsed() + RETRY < timeout;
+        let had_place = place.is_some();
+        match attempt(endpoint, &asked, start, &mut place, &mut last_missing).await {
             Err(JoinError::Refused(refused))
                 if refused.kind == RefusalKind::RankTaken
-                    && is_early(request.timeout().min(TAKEN_TIMEOUT)) =>
+                    && is_early(request.timeout(), start)
+                    && is_early(TAKEN_TIMEOUT, lost) =>
             {
                 tracing::info!(job = spec.job, rank = spec.rank, %refused, "waiting for the rank");
             }
-            Err(JoinError::Unreachable { .. }) if is_early(request.timeout()) => {}
+            Err(JoinError::Unreachable { why, .. }) if is_early(request.timeout(), start) => {
+                tracing::debug!(job = spec.job, rank = spec.rank, why, "the control plane does not answer");
+                lost = Instant::now();
+            }
             Err(JoinError::Unreachable { .. }) if !last_missing.is_empty() => {
                 return Err(missing(&request, last_missing));
+            }
+            // It was given up: the worker was silent for too long.
+            Err(JoinError::Failed(failure)) if had_place && failure.kind == FailureKind::NoMember => {
+                lost = Instant::now();
+                continue;
             }
             result => return result,
         }
@@ -108,28 +137,32 @@ async fn attempt(
     endpoint: &Endpoint,
     request: &JoinRequest,
     start: Instant,
+    place: &mut Option<Place>,
     last_missing: &mut Vec<u16>,
 ) -> Result<Member, JoinError> {
     let failed = |error: ConnectError| error.of_join(endpoint.address, start);
-    let join = ClientMessage::Join { secret: endpoint.secret.clone(), request: Box::new(request.clone()) };
-    let mut connection = Connection::open(endpoint, vec![join]).await.map_err(failed)?;
+    let secret = &endpoint.secret;
+    let first = match place {
+        Some(place) => place.reconnect(secret, &request.spec),
+        None => ClientMessage::Join { secret: secret.clone(), request: Box::new(request.clone()) },
+    };
+    let mut connection = Connection::open(endpoint, vec![first]).await.map_err(failed)?;
     let deadline = Instant::now() + request.timeout() + DEADLINE_GRACE;
-    let mut session: Option<MemberId> = None;
-    let mut events = Vec::new();
     loop {
         match connection.receive().await.map_err(failed)? {
-            ServerMessage::Joined { session: named } => session = Some(named),
-            ServerMessage::Event { number, event } => events.push((number, event)),
-            ServerMessage::Status(status) => match (status, session) {
-                (Status::Waiting(missing), _) => *last_missing = missing,
-                (Status::Running { grant, departed }, Some(session)) => {
-                    return Ok(Member::start(
-                        endpoint.clone(),
-                        &request.spec,
-                        connection,
-                        session,
-                        (*grant, departed, events),
-                    ));
+            ServerMessage::Joined { session } => {
+                place.get_or_insert(Place { session, events: Vec::new() });
+            }
+            ServerMessage::Event { number, event } => {
+                if let Some(place) = place {
+                    place.events.push((number, event));
+                }
+            }
+            ServerMessage::Status(status) => match (status, place.take()) {
+                (Status::Waiting(missing), waiting) => (*last_missing, *place) = (missing, waiting),
+                (Status::Running { grant, departed }, Some(Place { session, events })) => {
+                    let running = (*grant, departed, events);
+                    return Ok(Member::start(endpoint.clone(), &request.spec, connection, session, running));
                 }
                 (Status::Over(End::Refused(refused)), _) => return Err(refused.into()),
                 (Status::Over(End::Failed(failure)), _) => return Err(JoinError::Failed(failure)),
