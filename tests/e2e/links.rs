@@ -128,6 +128,33 @@ fn a_workers_link_that_flaps_ends_no_daemon() {
     });
 }
 
+/// Takes a worker's link down for so long, as when a port negotiates its speed anew.
+fn bounce(lab: &Lab, length: Duration) {
+    let worker = lab.worker(RANK);
+    worker.ip(&[format!("link set dev {} down", lab.worker_interface())]).unwrap();
+    thread::sleep(length);
+    worker.ip(&[format!("link set dev {} up", lab.worker_interface())]).unwrap();
+    let gateway = lab.spec().aggregator_ip(RANK);
+    worker.ip(&[format!("route replace default via {gateway}")]).unwrap();
+}
+
+#[test]
+fn a_workers_link_that_is_down_for_three_seconds_ends_no_job() {
+    for (spec, options) in modes() {
+        with_sumac(spec, &options, |sumac| {
+            let crew = Crew::join(sumac, "running");
+            let pending = crew.submit(SEED, COUNT);
+            stats::wait_for_results(&crew.trainers[0], 200);
+            bounce(sumac.lab(), Duration::from_secs(3));
+            let start = Instant::now();
+            exact::assert_sums("the sum", SEED, &crew.results(pending));
+            println!("{}: after {:.1?}", mode(sumac), start.elapsed());
+            exact::assert_sums("the next", SEED + 1, &crew.allreduce(SEED + 1, 10_000));
+            crew.leave();
+        });
+    }
+}
+
 #[test]
 fn an_aggregators_link_that_flaps_ends_no_daemon() {
     survives("an aggregator's link", |lab| {
