@@ -8,6 +8,7 @@
 
 use std::process::Command;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -55,7 +56,9 @@ for i in range({count}):
         python.args(["-c", script]);
         python
     };
-    let what = format!("receiver{ecn}-{count}");
+    // The log of a name is appended to.
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let what = format!("receiver{}", NUMBER.fetch_add(1, Ordering::Relaxed));
     let mut receiver = lab.start(lab.worker(1), &what, &mut python(&receiver)).unwrap();
     let log = receiver.log().to_owned();
     let said = || std::fs::read_to_string(&log).unwrap_or_default();

@@ -263,8 +263,8 @@ async fn a_worker_that_died_gets_its_rank_back() {
     server.stop().await;
 }
 
-/// A cable to a server that can be cut. Connections from before a cut stay silent, as while their packets wait
-/// for a retransmission.
+/// A cable to a server that can be cut. Connections from before a cut stay silent, as while their packets
+/// wait for a retransmission.
 struct Cable {
     address: SocketAddr,
     /// Odd while it is cut.

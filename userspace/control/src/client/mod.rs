@@ -59,13 +59,13 @@ impl From<Refusal> for JoinError {
     }
 }
 
-/// The rank that this worker has in a job whose other workers are awaited.
-struct Place {
+/// A member of a job whose other workers are awaited.
+struct WaitingMember {
     session: MemberId,
     events: Vec<(u64, Event)>,
 }
 
-impl Place {
+impl WaitingMember {
     /// The first message of another connection of the same member.
     fn reconnect(&self, secret: &Secret, spec: &JobSpec) -> ClientMessage {
         let received = self.events.last().map_or(0, |(number, _)| number + 1);
@@ -137,7 +137,7 @@ async fn attempt(
     endpoint: &Endpoint,
     request: &JoinRequest,
     start: Instant,
-    place: &mut Option<Place>,
+    place: &mut Option<WaitingMember>,
     last_missing: &mut Vec<u16>,
 ) -> Result<Member, JoinError> {
     let failed = |error: ConnectError| error.of_join(endpoint.address, start);
@@ -151,7 +151,7 @@ async fn attempt(
     loop {
         match connection.receive().await.map_err(failed)? {
             ServerMessage::Joined { session } => {
-                place.get_or_insert(Place { session, events: Vec::new() });
+                place.get_or_insert(WaitingMember { session, events: Vec::new() });
             }
             ServerMessage::Event { number, event } => {
                 if let Some(place) = place {
@@ -160,7 +160,7 @@ async fn attempt(
             }
             ServerMessage::Status(status) => match (status, place.take()) {
                 (Status::Waiting(missing), waiting) => (*last_missing, *place) = (missing, waiting),
-                (Status::Running { grant, departed }, Some(Place { session, events })) => {
+                (Status::Running { grant, departed }, Some(WaitingMember { session, events })) => {
                     let running = (*grant, departed, events);
                     return Ok(Member::start(endpoint.clone(), &request.spec, connection, session, running));
                 }
