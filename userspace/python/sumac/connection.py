@@ -26,6 +26,17 @@ from .errors import ConnectionLost, Forked, NotConnected, SumacError, from_daemo
 MAX_MESSAGE = 128 * 1024
 """The maximum length of a message in bytes, in both directions."""
 
+# As integers: the operators of ``socket.MsgFlag`` are slow.
+_TRUNCATED = int(socket.MSG_CTRUNC)
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_NO_WAIT = int(socket.MSG_DONTWAIT)
+
+_DESCRIPTOR_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
+"""Space for the one descriptor that may come with a message."""
+
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+"""``json.dumps`` makes one for each call that has options."""
+
 Found = TypeVar("Found")
 
 _LOG = logging.getLogger("sumac")
@@ -227,7 +238,11 @@ class Connection:
     def _send(self, request: int, cmd: str, fds: tuple[int, ...], fields: dict[str, Any]) -> None:
         message = {"id": request, "cmd": cmd}
         message.update((key, value) for key, value in fields.items() if value is not None)
-        socket.send_fds(self._socket, [json.dumps(message, allow_nan=False).encode()], list(fds))
+        data = _ENCODER.encode(message).encode()
+        if fds:
+            socket.send_fds(self._socket, [data], list(fds))
+        else:
+            self._socket.send(data)
 
     def withdraw(self, opened: int) -> None:
         """Withdraws an ``open`` that was interrupted, whether it was answered or not.
@@ -383,20 +398,36 @@ class Connection:
                 self._changed.notify_all()
 
     def _receive(self, left: float | None) -> bool:
+        if left is None:
+            self._take_message(0)
+            return True
+        try:
+            self._take_message(_NO_WAIT)
+            return True
+        except BlockingIOError:
+            pass
+        if not left:
+            return False
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        if not poll.poll(None if left is None else left * 1000):
+        if not poll.poll(left * 1000):
             return False
-        # An interrupt such as Ctrl-C comes before or after these calls and loses no message: both are the
-        # interpreter's own.
-        received = (MAX_MESSAGE,), (socket.CMSG_SPACE(array.array("i").itemsize),), (socket.MSG_CMSG_CLOEXEC,)
+        self._take_message(0)
+        return True
+
+    def _take_message(self, flags: int) -> None:
+        """Moves one message to the inbox.
+
+        An interrupt such as Ctrl-C comes before the message has left the socket, or after it is in the
+        inbox: no bytecode of Python runs between.
+        """
+        received = (MAX_MESSAGE,), (_DESCRIPTOR_SPACE,), (_CLOSE_ON_EXEC | flags,)
         try:
             self._inbox.extend(map(self._socket.recvmsg, *received))
         except ConnectionResetError:
             # The kernel reports this once if the daemon closed with unread requests; its last message
             # follows.
             self._inbox.extend(map(self._socket.recvmsg, *received))
-        return True
 
     def _distribute(self) -> None:
         """Dispatches what was received; the lock is held. An interrupt repeats a message, and loses none."""
@@ -404,11 +435,11 @@ class Connection:
             data, ancillary, flags, _ = self._inbox[0]
             fds = _descriptors(ancillary)
             try:
-                if flags & socket.MSG_CTRUNC:
+                if flags & _TRUNCATED:
                     _close_all(fds)
                     self._lose("this process may have no more files open (ulimit -n)")
                 elif data:
-                    self._dispatch(json.loads(data), fds)
+                    self._dispatch(json.loads(data.decode()), fds)
                 else:
                     self._lose("the daemon closed it")
             except ValueError as error:
