@@ -294,6 +294,10 @@ class Connection:
         """Waits until an operation has ended; returns ``None`` on timeout. Then :meth:`forget_operation`."""
         return self._wait(lambda: self._finished.get(op), timeout)
 
+    def has_finished(self, op: int) -> bool:
+        """Returns whether an operation's end has been read."""
+        return op in self._finished
+
     def forget_operation(self, op: int) -> None:
         """Discards an outcome that its owner has, so that an interrupt before loses none."""
         self._finished.pop(op, None)

@@ -179,6 +179,16 @@ add_cases(
 )
 
 
+@unittest.skipIf(why_not(), why_not() or "")
+class Waits(Ranks):
+    """Threads that wait for works."""
+
+    cases = "tests.torch_waits"
+
+
+add_cases(Waits, "waiting_threads", "threads_at_once", "interrupts")
+
+
 class OfTwoRanks(unittest.TestCase):
     """Two ranks, each with its daemon."""
 

@@ -1,7 +1,13 @@
-"""The completer: a thread that the jobs' eventfds wake, and that ends works as their operations end."""
+"""The completer: a thread that the jobs' eventfds wake, and that ends works as their operations end.
+
+A thread that waits for a work does this itself for the job that has it. That saves the switches to the
+completer's thread and back.
+"""
 
 from __future__ import annotations
 
+import collections
+import functools
 import logging
 import os
 import select
@@ -33,6 +39,15 @@ class _Operation(NamedTuple):
     ended: Callable[[Handle], None] | None
     """Is called at its end, before the work's."""
 
+    def end(self, error: BaseException | None) -> bool:
+        """Runs what follows the end. Returns whether it was the last one of the work."""
+        self.released()
+        if self.handle.loss is not None:
+            self.work.loss = self.handle.loss
+        if self.ended is not None:
+            self.ended(self.handle)
+        return self.work.end(error)
+
 
 class _Watched:
     """A job's operations that have not ended."""
@@ -42,18 +57,39 @@ class _Watched:
         self.job = job
         self.pending: list[_Operation] = []
         self.owed = 0
-        """Ends that the eventfd has counted and whose operations have not been found."""
+        """Ends that the eventfd has counted and whose operations have not been found. Below zero for a moment
+        where a message was read before its count."""
+        self.lead = threading.Lock()
+        """Is held by the thread that takes the job's ends."""
         self.retire: Callable[[], None] | None = None
 
-    def take_ended(self, is_lost: bool) -> list[tuple[_Operation, BaseException | None]]:
-        """Removes and returns the operations that have ended, with their errors."""
+    def count_ends(self) -> None:
+        """Takes the count of ends from the eventfd."""
+        try:
+            self.owed += os.eventfd_read(self.job.fileno())
+        except BlockingIOError:
+            pass
+
+    def has(self, work: Work) -> Handle | None:
+        """Returns the first operation of a work."""
+        return next((operation.handle for operation in self.pending if operation.work is work), None)
+
+    def take_ended(
+        self, is_lost: bool, of: Work | None = None
+    ) -> list[tuple[_Operation, BaseException | None]]:
+        """Removes and returns the operations that have ended, with their errors.
+
+        A thread that waits for the work ``of`` takes it before it is counted, and leaves those that have
+        futures: their callbacks run in a thread of the completer.
+        """
         ended: list[tuple[_Operation, BaseException | None]] = []
         for operation in list(self.pending):
-            if self.owed <= 0 and not is_lost:
-                break
+            is_left = self.owed <= 0 or (of is not None and operation.work.has_future)
+            if operation.work is not of and not is_lost and is_left:
+                continue
             error: BaseException | None = None
             try:
-                if not operation.handle.done():
+                if not is_lost and not operation.handle.has_arrived():
                     continue
                 operation.handle.wait(0.0)
             except SumacError as found:
@@ -80,6 +116,7 @@ class Completer:
         self._jobs: dict[int, _Watched] = {}
         self._clients: dict[int, tuple[Client, list[int]]] = {}
         self._epoll = select.epoll()
+        self._pid = os.getpid()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._threads: list[threading.Thread] = []
@@ -108,6 +145,7 @@ class Completer:
         """Takes over an operation of a watched job."""
         with self._lock:
             watched = self._jobs[job.fileno()]
+            work.helps = functools.partial(self._help, watched)
             watched.pending.append(_Operation(handle, work, released, ended))
             is_lost = watched.client.is_lost
         if is_lost:
@@ -157,44 +195,44 @@ class Completer:
                 with self._lock:
                     if not self._followers and len(self._threads) < _THREADS:
                         self._start_thread()
-            for work in finished:
-                work.finish()
-            # Until the next round they would keep their tensors.
-            finished.clear()
-            work = None
+            self._finish(finished)
 
-    def _next_finished_safely(self) -> list[Work]:
+    def _next_finished_safely(self) -> collections.deque[Work]:
         try:
             return self._next_finished()
         except Exception:  # A thread that ends would leave all works waiting.
             _LOG.exception("the completer goes on after an error")
             time.sleep(_RETRY)
-            return []
+            return collections.deque()
 
-    def _next_finished(self) -> list[Work]:
+    def _next_finished(self) -> collections.deque[Work]:
         """Waits for ends, and returns the works that have no operation left."""
-        owes = any(watched.owed > 0 for watched in list(self._jobs.values()))
+        owes = any(watched.owed > 0 and not watched.lead.locked() for watched in list(self._jobs.values()))
         for number, _ in self._epoll.poll(_RETRY if owes else _IDLE):
             if number in self._clients:
                 self._hung_up(number)
                 continue
-            try:
-                count = os.eventfd_read(number)
-            except BlockingIOError:
-                continue
             watched = self._jobs.get(number)
             if watched is not None:
-                watched.owed += count
+                with self._lock:
+                    watched.count_ends()
+            elif number == self._wake:
+                os.eventfd_read(number)
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _IDLE
             for client, _ in list(self._clients.values()):
                 client.read_arrived()
             self._look()
-        finished = []
+        finished: collections.deque[Work] = collections.deque()
         for watched in list(self._jobs.values()):
-            finished.extend(self._ended_of(watched))
-            if watched.retire is not None and not watched.pending:
-                self._close(watched)
+            if watched.lead.acquire(blocking=False):
+                try:
+                    self._end_arrived(watched, finished)
+                    if watched.retire is not None and not watched.pending:
+                        self._close(watched)
+                finally:
+                    watched.lead.release()
+            self._publish_late(watched)
         return finished
 
     def _hung_up(self, number: int) -> None:
@@ -202,28 +240,74 @@ class Completer:
         self._epoll.unregister(number)
         client.read_arrived()
 
-    def _ended_of(self, watched: _Watched) -> list[Work]:
+    def _end_arrived(self, watched: _Watched, finished: collections.deque[Work]) -> None:
+        """Ends the operations that have ended. Adds the works that have none left."""
         is_lost = watched.client.is_lost
-        finished = []
         if watched.owed > 0 or (is_lost and watched.pending):
             watched.client.read_arrived()
-            with self._lock:
-                ended = watched.take_ended(is_lost or watched.client.is_lost)
-            for operation, error in ended:
-                operation.released()
-                if operation.handle.loss is not None:
-                    operation.work.loss = operation.handle.loss
-                if operation.ended is not None:
-                    operation.ended(operation.handle)
-                if operation.work.end(error):
-                    finished.append(operation.work)
+            self._end(watched, is_lost or watched.client.is_lost, None, finished)
+
+    def _end(
+        self, watched: _Watched, is_lost: bool, of: Work | None, finished: collections.deque[Work]
+    ) -> None:
+        with self._lock:
+            ended = iter(watched.take_ended(is_lost, of))
+        try:
+            finished.extend(operation.work for operation, error in ended if operation.end(error))
+        finally:  # An interrupt loses at most the step that it was in.
+            finished.extend(operation.work for operation, error in ended if operation.end(error))
+
+    @staticmethod
+    def _finish(finished: collections.deque[Work]) -> None:
+        try:
+            while finished:
+                finished.popleft().finish()
+        finally:  # After an interrupt, others still wait for them.
+            while finished:
+                finished.popleft().finish()
+
+    def _publish_late(self, watched: _Watched) -> None:
         now = time.monotonic()
         for work in {operation.work for operation in list(watched.pending) if operation.work.deadline < now}:
             late = work.late("has not ended within the group's timeout", "start all ranks again")
             if not work.is_completed():
                 _LOG.warning("%s", late)
             work.publish(late)
-        return finished
+
+    def _help(self, watched: _Watched, work: Work, deadline: float | None) -> None:
+        """Ends the job's works in a thread that waits for one, until that has no operation left in it, or the
+        deadline has passed. Returns at once if another thread does so."""
+        finished: collections.deque[Work] = collections.deque()
+        if os.getpid() != self._pid or not watched.lead.acquire(blocking=False):
+            return
+        try:
+            if watched.has(work) is None:
+                return  # The job may be closed, and its descriptor another's.
+            self._epoll.modify(watched.job.fileno(), 0)  # The completer's thread need not wake up.
+            try:
+                self._end_until(watched, work, deadline, finished)
+            finally:
+                self._epoll.modify(watched.job.fileno(), select.EPOLLIN)
+        except SumacError as error:
+            _LOG.debug("the completer's thread finds out about it: %s", error)
+        finally:
+            watched.lead.release()
+            if watched.owed > 0 or watched.retire is not None or watched.client.is_lost:
+                self.wake()
+            # Without the lead: a step or a callback may wait for another work.
+            self._finish(finished)
+
+    def _end_until(
+        self, watched: _Watched, work: Work, deadline: float | None, finished: collections.deque[Work]
+    ) -> None:
+        while (handle := watched.has(work)) is not None and not work.is_completed():
+            left = _IDLE if deadline is None else min(_IDLE, deadline - time.monotonic())
+            if left <= 0.0:
+                return
+            if handle.wait_arrived(left):
+                with self._lock:
+                    watched.count_ends()
+                self._end(watched, False, work, finished)
 
     def _close(self, watched: _Watched) -> None:
         """Closes a retired job."""

@@ -1,0 +1,90 @@
+"""Cases of the tests of ``sumac.torch``: threads that wait for works."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+import sumac.torch
+from sumac.torch.work import Work
+
+from .torch_cases import check, same
+from .torch_ranks import Ranks
+
+
+def waiting_threads(ranks: Ranks) -> None:
+    """A thread that waits for a work ends it itself, and leaves those with futures to the completer."""
+    threads: list[threading.Thread] = []
+    finish = Work.finish
+
+    def recording(work: Work) -> None:
+        threads.append(threading.current_thread())
+        finish(work)
+
+    callbacks: list[threading.Thread] = []
+    with mock.patch.object(Work, "finish", recording):
+        for number in range(100):
+            tensor, other = torch.full((10,), float(ranks.rank)), torch.ones(10)
+            future = dist.all_reduce(other, async_op=True).get_future()
+            future = future.then(lambda _: callbacks.append(threading.current_thread()))
+            dist.all_reduce(tensor)
+            same(tensor, torch.full((10,), float(sum(range(ranks.world)))), number)
+            future.wait()
+            same(other, torch.full((10,), float(ranks.world)), number)
+    check(threading.current_thread() in threads, threads)
+    check(len(callbacks) == 100, len(callbacks))
+
+
+def threads_at_once(ranks: Ranks) -> None:
+    """Threads that wait at the same time, each for works of its own group, or all for one."""
+    groups = [dist.new_group() for _ in range(3)]
+    errors: list[BaseException] = []
+
+    def train(group: dist.ProcessGroup, shared: dist.Work) -> None:
+        try:
+            for number in range(50):
+                tensors = [torch.full((10,), float(ranks.rank)) for _ in range(4)]
+                works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
+                for work in reversed(works):
+                    work.wait()
+                for tensor in tensors:
+                    same(tensor, torch.full((10,), float(sum(range(ranks.world)))), number)
+            shared.wait()
+        except BaseException as error:  # noqa: BLE001 - the case reports it
+            errors.append(error)
+
+    shared = dist.all_reduce(torch.ones(10), async_op=True)
+    threads = [threading.Thread(target=train, args=(group, shared)) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    check(not errors, errors)
+    for group in groups:
+        dist.destroy_process_group(group)
+
+
+def interrupts(ranks: Ranks) -> None:
+    """A wait that an interrupt such as Ctrl-C ends can be repeated."""
+    backend = sumac.torch.backend()
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for number in range(10):
+        tensor = torch.full((10,), float(ranks.rank))
+        if ranks.rank == 0:
+            work = backend.submit_allreduce(tensor)
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            try:
+                work.wait()
+                check(False, "the wait was not interrupted")
+            except KeyboardInterrupt:
+                pass
+        dist.barrier(group=ranks.gloo)
+        if ranks.rank != 0:
+            work = backend.submit_allreduce(tensor)
+        work.wait()
+        same(tensor, torch.full((10,), float(sum(range(ranks.world)))), number)
+    signal.signal(signal.SIGALRM, previous)
