@@ -144,8 +144,8 @@ class Memory:
 
     def find(self, array: np.ndarray) -> tuple[int, int]:
         """Returns the handle of an array's region, and the array's offset in it."""
-        region = self.region(array)
-        return region.handle, array.__array_interface__["data"][0] - region.start
+        region, start = self._found(array)
+        return region.handle, start - region.start
 
     def holds(self, start: int, length: int) -> bool:
         """Returns whether so many bytes from an address on lie in one region."""
@@ -168,10 +168,15 @@ class Memory:
 
     def region(self, array: np.ndarray) -> Region:
         """Returns the region of an array."""
+        return self._found(array)[0]
+
+    def _found(self, array: np.ndarray) -> tuple[Region, int]:
+        """Returns the region of an array, and the array's address."""
         if not isinstance(array, np.ndarray):
             raise ValueError("operations take numpy arrays")
         name_of(array.dtype)
-        if not array.flags.c_contiguous or not array.flags.writeable:
+        flags = array.flags
+        if not flags.c_contiguous or not flags.writeable:
             raise ValueError(
                 "operations take contiguous, writeable arrays; slice along the first axis, or flatten"
             )
@@ -179,7 +184,7 @@ class Memory:
         region = self._around(start, start + array.nbytes)
         if region is None:
             raise ValueError("the array is not in shared memory; make it with job.buffer(shape, dtype)")
-        return region
+        return region, start
 
     def _around(self, start: int, end: int) -> Region | None:
         with self._lock:

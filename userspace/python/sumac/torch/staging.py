@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import numpy as np
@@ -37,8 +38,12 @@ class Buffer:
 
     def tensor(self, dtype: torch.dtype, count: int) -> torch.Tensor:
         """Returns its beginning as a flat tensor."""
-        size = torch.empty((), dtype=dtype).element_size()
-        return self._bytes[: count * size].view(dtype)
+        return self._bytes[: count * _size_of(dtype)].view(dtype)
+
+
+@functools.lru_cache(maxsize=None)
+def _size_of(dtype: torch.dtype) -> int:
+    return torch.empty((), dtype=dtype).element_size()
 
 
 class Staging:
