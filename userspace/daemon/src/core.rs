@@ -158,10 +158,9 @@ impl Core {
 
     fn send_task(&self, job: JobId, event: TaskEvent) {
         self.call(|_, arena, _| {
-            let task = arena.tasks.get(&job);
-            if let Some(events) = task.and_then(|task| task.events.as_ref()) {
+            if let Some(task) = arena.tasks.get(&job) {
                 // Fails when the job has ended.
-                let _ = events.send(event);
+                let _ = task.events.send(event);
             }
         });
     }

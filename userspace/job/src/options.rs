@@ -159,7 +159,8 @@ pub enum NonFinitePolicy {
     Carry,
     /// Sums are those of floats: a packet with values that its integers do not hold, which are NaN, infinity
     /// and values far below the packet's largest, goes as floats. A static job leaves its elements to the
-    /// clients and names them at the operation's end, so that no command line has it.
+    /// clients and names them at the operation's end, so that no command line has it. Maxima and minima have
+    /// infinity, and NaN of any worker.
     #[cfg_attr(feature = "clap", value(skip))]
     Raw,
 }

@@ -243,6 +243,12 @@ def floats_of_all_calls(ranks: Ranks) -> None:
         check(torch.equal(source, own[:size]))
         block = inputs[:, :size].reshape(ranks.world, ranks.world, -1)[:, ranks.rank]
         _as_close_as_floats(output, block, "reduce_scatter")
+    special = torch.tensor([1.0, float("inf"), -float("inf"), float("nan"), 2.0])
+    for name, expected in (("MAX", [1.0, float("inf"), 0.0, float("nan"), 2.0]),
+                           ("MIN", [0.0, 0.0, -float("inf"), float("nan"), 0.0])):
+        found = special.clone() if ranks.rank == 1 else torch.zeros(5)
+        dist.all_reduce(found, op=getattr(dist.ReduceOp, name))
+        check(torch.equal(found.nan_to_num(7.0), torch.tensor(expected).nan_to_num(7.0)), name, found)
     wide = inputs.bfloat16()
     found = wide[ranks.rank].clone()
     dist.all_reduce(found)

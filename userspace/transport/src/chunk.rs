@@ -83,8 +83,9 @@ impl ChunkCodec {
     pub fn new(params: &JobParams) -> ChunkCodec {
         let JobParams { scaling, not_finite, elements, world, .. } = *params;
         let clamped = params.dynamic.is_some();
+        let codec = params.codec();
         ChunkCodec {
-            codec: params.codec(),
+            codec: if not_finite == NonFinitePolicy::Raw { codec.keeping_infinity() } else { codec },
             clamped,
             scaling,
             not_finite,

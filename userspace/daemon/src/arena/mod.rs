@@ -17,7 +17,8 @@ use sumac_host::{
 };
 use sumac_memory::{Holder, SharedRegion};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc::UnboundedSender};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 pub(crate) use self::buffer::LeasedBuffer;
 pub(crate) use self::event::CompletionEvent;
@@ -41,7 +42,9 @@ pub(crate) struct TaskHandle {
     pub(crate) plan: Plan,
     /// Signalled when the core has posts or an end for the job.
     pub(crate) wake: Arc<Notify>,
-    pub(crate) events: Option<UnboundedSender<TaskEvent>>,
+    pub(crate) events: UnboundedSender<TaskEvent>,
+    /// The other end of `events`, until the task starts: what is sent before waits for it.
+    pub(crate) unstarted: Option<UnboundedReceiver<TaskEvent>>,
     pub(crate) spans: Option<JobSpans>,
 }
 
@@ -155,7 +158,9 @@ impl Resources for Arena {
     fn plan(&mut self, job: JobId, credentials: &Credentials, open: &Open) -> Result<JobSpec, Failure> {
         let plan = self.planner.plan(open, credentials)?;
         let spec = plan.spec.clone();
-        self.tasks.insert(job, TaskHandle { plan, wake: Arc::default(), events: None, spans: None });
+        let (events, receiver) = unbounded_channel();
+        let (wake, unstarted) = (Arc::default(), Some(receiver));
+        self.tasks.insert(job, TaskHandle { plan, wake, events, unstarted, spans: None });
         Ok(spec)
     }
 

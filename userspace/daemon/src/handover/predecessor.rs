@@ -337,8 +337,7 @@ impl Frozen<'_> {
             let (frozen, answered) = oneshot::channel();
             let (release, released) = oneshot::channel();
             let freeze = TaskEvent::Freeze(Freeze { frozen, release: released });
-            let is_sent = events.is_some_and(|events| events.send(freeze).is_ok());
-            ensure!(is_sent, format!("job {name:?} is ending"));
+            ensure!(events.send(freeze).is_ok(), format!("job {name:?} is ending"));
             self.tasks.push(release);
             asked.push((id, name, answered));
         }

@@ -8,7 +8,7 @@ mod task;
 use sumac_api::Failure;
 use sumac_control::{Grant, JobFailure, Member, Outcome, SuspendedMember};
 use sumac_host::{JobEnd, JobId};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use self::start::Channels;
 pub(crate) use self::task::{JobContext, JobTask, blocking};
@@ -28,13 +28,11 @@ pub(crate) async fn spawn(context: JobContext, mut starts: UnboundedReceiver<Job
 impl JobTask {
     /// Returns the task of a job that the core has, and its events.
     pub(crate) fn new(context: &JobContext, id: JobId) -> Option<(JobTask, UnboundedReceiver<TaskEvent>)> {
-        let (send, events) = unbounded_channel();
         let found = context.core.call(|_, arena, _| {
             let task = arena.tasks.get_mut(&id)?;
-            task.events = Some(send);
-            Some((task.plan.clone(), task.wake.clone()))
+            Some((task.unstarted.take()?, task.plan.clone(), task.wake.clone()))
         });
-        let (plan, wake) = found?;
+        let (events, plan, wake) = found?;
         Some((JobTask { context: context.clone(), id, plan, wake }, events))
     }
 

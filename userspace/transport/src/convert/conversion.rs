@@ -21,7 +21,7 @@ pub struct Encoded {
 pub(super) enum Conversion<S, I> {
     Scaled { float: Float, scale: S, packed: bool },
     Integers(I),
-    FloatKeys { float: Float, flip: i32 },
+    FloatKeys { float: Float, flip: i32, keeps_infinity: bool },
     IntegerKeys { flip: i32 },
     Bits,
 }

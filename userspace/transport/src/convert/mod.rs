@@ -15,7 +15,8 @@
 //! largest magnitude in the chunk is at most `2^m` (SwitchML section 4.6; `scale`). Every value of a sum is
 //! kept within `floor((2^31 - 1) / n)`, so that no sum can overflow (Theorem 2 of its appendix E), and the
 //! sum is off by at most `n / f` (Theorem 1). All arithmetic is in double precision; a mean is divided
-//! when its sum comes back. NaN and infinity count as zero and are reported.
+//! when its sum comes back. NaN and infinity count as zero and are reported, unless a codec for maxima and
+//! minima keeps them.
 //!
 //! Three implementations produce the same bits: AVX-512 and AVX2 with F16C, chosen at run time, and the
 //! scalar reference. `cargo bench -p sumac-benches --bench convert` compares them with copying the same
@@ -79,6 +80,8 @@ pub struct Codec {
     contributors: u16,
     wire: WireFormat,
     scaling: Scale,
+    /// Whether NaN and infinity are values of maxima and minima.
+    keeps_infinity: bool,
     instructions: Instructions,
 }
 
@@ -120,6 +123,7 @@ impl Codec {
             contributors: world,
             wire,
             scaling,
+            keeps_infinity: false,
             instructions: Instructions::best(),
         }
     }
@@ -135,6 +139,13 @@ impl Codec {
     #[must_use]
     pub fn clamped_sums(self) -> Codec {
         Codec { sharing: 1, ..self }
+    }
+
+    /// The same codec for maxima and minima of which infinity is a value like others, and NaN the result
+    /// wherever a worker has it.
+    #[must_use]
+    pub fn keeping_infinity(self) -> Codec {
+        Codec { keeps_infinity: true, ..self }
     }
 
     /// The same codec for results that hold the values of so many workers only: sums and means of floats are
@@ -294,7 +305,9 @@ impl Codec {
                 packed: self.wire == WireFormat::Int16,
             },
             (Arithmetic::Sum | Arithmetic::Mean, None) => Conversion::Integers(integers()),
-            (Arithmetic::Max | Arithmetic::Min, Some(float)) => Conversion::FloatKeys { float, flip },
+            (Arithmetic::Max | Arithmetic::Min, Some(float)) => {
+                Conversion::FloatKeys { float, flip, keeps_infinity: self.keeps_infinity }
+            }
             (Arithmetic::Max | Arithmetic::Min, None) => Conversion::IntegerKeys { flip },
             (Arithmetic::Bits, _) => Conversion::Bits,
         }

@@ -17,7 +17,9 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
             with_float!(float, R => encode_scaled::<R>(scale, packed, tensor, wire))
         }
         Encoding::Integers(limit) => encode_integers(limit, tensor, wire),
-        Encoding::FloatKeys { float, flip } => with_float!(float, R => encode_keys::<R>(flip, tensor, wire)),
+        Encoding::FloatKeys { float, flip, keeps_infinity } => {
+            with_float!(float, R => encode_keys::<R>(flip, keeps_infinity, tensor, wire))
+        }
         Encoding::IntegerKeys { flip } => {
             map_words(tensor, wire, |word| (i32::from_ne_bytes(word) ^ flip).to_be_bytes());
             Encoded::default()
@@ -32,7 +34,9 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
             with_float!(float, R => decode_scaled::<R>(scale, packed, wire, tensor));
         }
         Decoding::Integers(divisor) => decode_integers(divisor, wire, tensor),
-        Decoding::FloatKeys { float, flip } => with_float!(float, R => decode_keys::<R>(flip, wire, tensor)),
+        Decoding::FloatKeys { float, flip, .. } => {
+            with_float!(float, R => decode_keys::<R>(flip, wire, tensor));
+        }
         Decoding::IntegerKeys { flip } => {
             map_words(wire, tensor, |word| (i32::from_be_bytes(word) ^ flip).to_ne_bytes());
         }
@@ -115,14 +119,21 @@ fn decode_scaled<R: Real>(dequantizer: Dequantizer, packed: bool, wire: &[u8], t
     }
 }
 
-fn encode_keys<R: Real>(flip: i32, tensor: &[u8], wire: &mut [u8]) -> Encoded {
+fn encode_keys<R: Real>(flip: i32, keeps_infinity: bool, tensor: &[u8], wire: &mut [u8]) -> Encoded {
+    // The largest key of a maximum, and of a minimum's complements.
+    let nan = R::of_f32(if flip == 0 { f32::NAN.copysign(1.0) } else { f32::NAN.copysign(-1.0) });
     let mut encoded = Encoded::default();
     let words = wire.as_chunks_mut::<WORD>().0.iter_mut();
     for (index, (bytes, word)) in tensor.chunks_exact(R::SIZE).zip(words).enumerate() {
         let value = R::read(bytes);
-        let is_finite = value.to_f32().is_finite();
-        encoded.check(index, value.to_f32(), true);
-        let key = if is_finite { value.key() } else { 0 };
+        let key = match value.to_f32() {
+            number if number.is_nan() && keeps_infinity => nan.key(),
+            number if number.is_finite() || keeps_infinity => value.key(),
+            number => {
+                encoded.check(index, number, true);
+                0
+            }
+        };
         *word = (key ^ flip).to_be_bytes();
     }
     encoded

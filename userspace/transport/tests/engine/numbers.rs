@@ -199,17 +199,20 @@ fn another_workers_values_are_left_too() {
 }
 
 #[test]
-fn operations_that_have_no_floats_carry_what_is_not_finite() {
+fn sums_with_a_loss_bound_carry_what_is_not_finite_and_maxima_have_it() {
     let params = JobParams { not_finite: NonFinitePolicy::Raw, ..block(2, 4, 4) };
-    let input = bytes(&[1.0, f32::INFINITY, 1.0, 1.0]);
-    for (arithmetic, loss_bound) in [(Arithmetic::Max, 0.0), (Arithmetic::Sum, 0.5)] {
+    let input = bytes(&[1.0, f32::INFINITY, -f32::INFINITY, 1.0]);
+    let nan = [f32::NAN.to_ne_bytes(); 4].concat();
+    for (arithmetic, loss_bound, expected) in
+        [(Arithmetic::Max, 0.0, &input), (Arithmetic::Min, 0.0, &input), (Arithmetic::Sum, 0.5, &nan)]
+    {
         let mut lone = Lone::ready(params.clone(), RTT);
         let operation = Operation::allreduce(7, DType::Float32, arithmetic, 4, Box::new(input.clone()));
         lone.operate(Operation { loss_bound, ..operation });
         lone.finish();
         let end = lone.engine.poll_completion().expect("it ends");
         assert_eq!((end.result, end.left.len()), (Ok(()), 0));
-        assert_eq!(end.buffer.input(0, 16), [f32::NAN.to_ne_bytes(); 4].concat());
+        assert_eq!(end.buffer.input(0, 16), &expected[..], "{arithmetic:?}");
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
                 with_float!(float, R => scaled::encode::<R>(scale, packed, from, to))
             }
             Encoding::Integers(limit) => integers::encode(limit, from, to),
-            Encoding::FloatKeys { float, flip } => match float {
+            Encoding::FloatKeys { float, flip, .. } => match float {
                 Float::F32 => keys::encode_f32(flip, from, to),
                 Float::F16 => keys::encode_16_bits::<f16>(flip, from, to),
                 Float::Bf16 => keys::encode_16_bits::<bf16>(flip, from, to),
@@ -70,7 +70,7 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
                 with_float!(float, R => scaled::decode::<R>(scale, packed, from, to));
             }
             Decoding::Integers(divisor) => integers::decode(divisor, from, to),
-            Decoding::FloatKeys { float, flip } => match float {
+            Decoding::FloatKeys { float, flip, .. } => match float {
                 Float::F32 => keys::decode_f32(flip, from, to),
                 Float::F16 | Float::Bf16 => keys::decode_16_bits(flip, from, to),
             },

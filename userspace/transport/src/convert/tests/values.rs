@@ -198,3 +198,36 @@ fn carried_faults_become_nan() {
         assert!(values_of(dtype, &tensor).iter().all(|value| value.is_nan()), "{dtype:?}");
     }
 }
+
+#[test]
+fn infinity_and_nan_are_maxima_and_minima_where_they_are_kept() {
+    let values = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -f32::NAN, 3.0];
+    for dtype in FLOATS {
+        for instructions in [Instructions::Scalar, Instructions::Avx2, Instructions::Avx512] {
+            let codec = Codec::new(2, WireFormat::Int32, Scale::Block).on(instructions).keeping_infinity();
+            for (arithmetic, others) in [(Arithmetic::Max, 5.0), (Arithmetic::Min, -5.0)] {
+                let words = |values: &[f32]| {
+                    let mut wire = vec![0; values.len() * 4];
+                    let tensor = tensor_of(dtype, values);
+                    assert_eq!(codec.encode(dtype, arithmetic, NONE, &tensor, &mut wire), FINE);
+                    wire
+                };
+                // As an aggregator does.
+                let larger =
+                    |(a, b): (&[u8; 4], &[u8; 4])| i32::from_be_bytes(*a).max(i32::from_be_bytes(*b));
+                let [own, other] = [values.repeat(8), vec![others; 40]].map(|values| words(&values));
+                let pairs = own.as_chunks().0.iter().zip(other.as_chunks().0);
+                let wire: Vec<u8> = pairs.flat_map(|pair| larger(pair).to_be_bytes()).collect();
+                let mut tensor = vec![0; 40 * dtype.size()];
+                codec.decode(dtype, arithmetic, NONE, &wire, &mut tensor);
+                let found = values_of(dtype, &tensor);
+                let [high, low] = if others > 0.0 { [f64::INFINITY, 5.0] } else { [-5.0, f64::NEG_INFINITY] };
+                for group in found.chunks(5) {
+                    assert_eq!((group[0], group[1]), (high, low), "{dtype:?} {arithmetic:?}");
+                    assert!(group[2].is_nan() && group[3].is_nan(), "{dtype:?} {arithmetic:?}: {group:?}");
+                    assert_eq!(group[4], f64::from(others), "{dtype:?}");
+                }
+            }
+        }
+    }
+}
