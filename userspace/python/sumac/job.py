@@ -300,10 +300,6 @@ class Handle:
         """As :meth:`done`, for ends whose messages have been read: reads none."""
         return self._outcome is not None or self._connection.has_finished(self.op)
 
-    def wait_arrived(self, timeout: float | None = None) -> bool:
-        """Waits for the end, and leaves it to :meth:`wait` to take it. Returns whether it has come."""
-        return self._outcome is not None or self._connection.finished(self.op, timeout) is not None
-
     @property
     def duration(self) -> float | None:
         """Seconds from submission to the end, by the daemon's clock; ``None`` before the end is known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from unittest import mock
 
 import torch
@@ -66,6 +67,36 @@ def threads_at_once(ranks: Ranks) -> None:
     check(not errors, errors)
     for group in groups:
         dist.destroy_process_group(group)
+
+
+def others_end_while_one_waits(ranks: Ranks) -> None:
+    """A thread that waits for a work keeps nobody from an earlier one: neither a thread nor a callback."""
+    for has_future in (False, True):
+        tensors = [torch.ones(10), torch.ones(10)]
+        if ranks.rank == 0:
+            early, late = (dist.all_reduce(tensor, async_op=True) for tensor in tensors)
+            first = threading.Thread(target=late.wait)
+            first.start()
+            time.sleep(0.1)  # It takes the job's ends.
+            if has_future:
+                called = threading.Event()
+                early.get_future().then(lambda _: called.set())
+                check(called.wait(20.0), "the callback")
+            else:
+                second = threading.Thread(target=early.wait)
+                second.start()
+                second.join(20.0)
+                check(not second.is_alive(), "the other thread")
+            dist.barrier(group=ranks.gloo)
+            first.join()
+        else:
+            time.sleep(0.3)
+            dist.all_reduce(tensors[0])
+            # The late one ends only after rank 0 has noticed the early one's end.
+            dist.barrier(group=ranks.gloo)
+            dist.all_reduce(tensors[1])
+        for tensor in tensors:
+            same(tensor, torch.full((10,), float(ranks.world)), has_future)
 
 
 def interrupts(ranks: Ranks) -> None:

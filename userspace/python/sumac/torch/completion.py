@@ -70,21 +70,25 @@ class _Watched:
         except BlockingIOError:
             pass
 
-    def has(self, work: Work) -> Handle | None:
-        """Returns the first operation of a work."""
-        return next((operation.handle for operation in self.pending if operation.work is work), None)
+    def has(self, work: Work) -> bool:
+        """Returns whether a work has an operation."""
+        return any(operation.work is work for operation in self.pending)
+
+    def has_arrived(self) -> bool:
+        """Returns whether the end of an operation has been read."""
+        return any(operation.handle.has_arrived() for operation in self.pending)
 
     def take_ended(
         self, is_lost: bool, of: Work | None = None
     ) -> list[tuple[_Operation, BaseException | None]]:
         """Removes and returns the operations that have ended, with their errors.
 
-        A thread that waits for the work ``of`` takes it before it is counted, and leaves those that have
+        A thread that waits for the work ``of`` takes them before they are counted, and leaves those that have
         futures: their callbacks run in a thread of the completer.
         """
         ended: list[tuple[_Operation, BaseException | None]] = []
         for operation in list(self.pending):
-            is_left = self.owed <= 0 or (of is not None and operation.work.has_future)
+            is_left = self.owed <= 0 if of is None else operation.work.has_future
             if operation.work is not of and not is_lost and is_left:
                 continue
             error: BaseException | None = None
@@ -218,7 +222,8 @@ class Completer:
                     watched.count_ends()
             elif number == self._wake:
                 os.eventfd_read(number)
-        if time.monotonic() >= self._look_at:
+        looks = time.monotonic() >= self._look_at
+        if looks:
             self._look_at = time.monotonic() + _IDLE
             for client, _ in list(self._clients.values()):
                 client.read_arrived()
@@ -227,6 +232,8 @@ class Completer:
         for watched in list(self._jobs.values()):
             if watched.lead.acquire(blocking=False):
                 try:
+                    if looks:  # An interrupt may have kept a thread from it.
+                        self._epoll.modify(watched.job.fileno(), select.EPOLLIN)
                     self._end_arrived(watched, finished)
                     if watched.retire is not None and not watched.pending:
                         self._close(watched)
@@ -276,38 +283,44 @@ class Completer:
 
     def _help(self, watched: _Watched, work: Work, deadline: float | None) -> None:
         """Ends the job's works in a thread that waits for one, until that has no operation left in it, or the
-        deadline has passed. Returns at once if another thread does so."""
-        finished: collections.deque[Work] = collections.deque()
-        if os.getpid() != self._pid or not watched.lead.acquire(blocking=False):
-            return
-        try:
-            if watched.has(work) is None:
-                return  # The job may be closed, and its descriptor another's.
-            self._epoll.modify(watched.job.fileno(), 0)  # The completer's thread need not wake up.
+        deadline has passed. Returns early if another thread does so, or if the completer has to."""
+        goes_on = os.getpid() == self._pid
+        while goes_on and watched.lead.acquire(blocking=False):
+            finished: collections.deque[Work] = collections.deque()
+            goes_on = False
             try:
-                self._end_until(watched, work, deadline, finished)
+                goes_on = self._wait_for_ends(watched, work, deadline, finished)
+            except SumacError as error:
+                _LOG.debug("the completer's thread finds out about it: %s", error)
             finally:
-                self._epoll.modify(watched.job.fileno(), select.EPOLLIN)
-        except SumacError as error:
-            _LOG.debug("the completer's thread finds out about it: %s", error)
-        finally:
-            watched.lead.release()
-            if watched.owed > 0 or watched.retire is not None or watched.client.is_lost:
-                self.wake()
-            # Without the lead: a step or a callback may wait for another work.
-            self._finish(finished)
+                watched.lead.release()
+                if watched.owed > 0 or watched.retire is not None or watched.client.is_lost:
+                    self.wake()
+                # Without the lead: a step or a callback may wait for another work.
+                self._finish(finished)
 
-    def _end_until(
+    def _wait_for_ends(
         self, watched: _Watched, work: Work, deadline: float | None, finished: collections.deque[Work]
-    ) -> None:
-        while (handle := watched.has(work)) is not None and not work.is_completed():
-            left = _IDLE if deadline is None else min(_IDLE, deadline - time.monotonic())
-            if left <= 0.0:
-                return
-            if handle.wait_arrived(left):
+    ) -> bool:
+        """Waits for ends of a job, which is led, and adds the works that have no operation left. Returns
+        whether the work waits for more, which this thread may end."""
+        if not watched.has(work):
+            return False  # The job may be closed, and its descriptor another's.
+        self._epoll.modify(watched.job.fileno(), 0)  # The completer's thread need not wake up.
+        try:
+            while True:
+                seen = watched.client.completed
+                self._end(watched, False, work, finished)
+                left = _IDLE if deadline is None else min(_IDLE, deadline - time.monotonic())
+                if watched.has_arrived() or not watched.has(work) or work.is_completed() or left <= 0.0:
+                    return False  # What has arrived is of works with futures.
+                if finished:
+                    return True
+                watched.client.wait_completed(seen, left)
                 with self._lock:
                     watched.count_ends()
-                self._end(watched, False, work, finished)
+        finally:
+            self._epoll.modify(watched.job.fileno(), select.EPOLLIN)
 
     def _close(self, watched: _Watched) -> None:
         """Closes a retired job."""
