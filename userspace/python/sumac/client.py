@@ -146,15 +146,6 @@ class Client:
         not. Does not wait."""
         self._connection.read_arrived()
 
-    @property
-    def completed(self) -> int:
-        """The number of operations whose ends have been read."""
-        return self._connection.completed
-
-    def wait_completed(self, seen: int, timeout: float | None) -> None:
-        """Waits until :attr:`completed` is more than ``seen``, at most for the timeout."""
-        self._connection.wait_completed(seen, timeout)
-
     def fileno(self) -> int:
         """Returns the socket's descriptor: a poll for hang-up alone notices that the daemon has closed it."""
         return self._connection.fileno()

@@ -204,7 +204,6 @@ class Connection:
         self._replies: dict[int, tuple[dict[str, Any], list[int]]] = {}
         self._discarded: set[int] = set()
         self._finished: dict[int, Outcome] = {}
-        self._completed = 0
         self._left: dict[int, dict[int, LeftPackets]] = {}
         self._abandoned: set[int] = set()
         self._failures: dict[int, SumacError] = {}
@@ -294,19 +293,6 @@ class Connection:
     def finished(self, op: int, timeout: float | None) -> Outcome | None:
         """Waits until an operation has ended; returns ``None`` on timeout. Then :meth:`forget_operation`."""
         return self._wait(lambda: self._finished.get(op), timeout)
-
-    def has_finished(self, op: int) -> bool:
-        """Returns whether an operation's end has been read."""
-        return op in self._finished
-
-    @property
-    def completed(self) -> int:
-        """The number of ends that have been read."""
-        return self._completed
-
-    def wait_completed(self, seen: int, timeout: float | None) -> None:
-        """Waits until more ends have been read than ``seen``, at most for the timeout."""
-        self._wait(lambda: True if self._completed != seen else None, timeout)
 
     def forget_operation(self, op: int) -> None:
         """Discards an outcome that its owner has, so that an interrupt before loses none."""
@@ -487,7 +473,6 @@ class Connection:
 
     def _complete(self, message: dict[str, Any]) -> None:
         op = message["op"]
-        self._completed += 1
         self._waiting.pop(message["job"], None)
         left = tuple(self._left.pop(op, {}).values())
         if op in self._abandoned:

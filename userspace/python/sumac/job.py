@@ -296,10 +296,6 @@ class Handle:
         """Returns whether the operation has ended, with or without an error. Does not wait."""
         return self._ended(0.0)
 
-    def has_arrived(self) -> bool:
-        """As :meth:`done`, for ends whose messages have been read: reads none."""
-        return self._outcome is not None or self._connection.has_finished(self.op)
-
     @property
     def duration(self) -> float | None:
         """Seconds from submission to the end, by the daemon's clock; ``None`` before the end is known."""

@@ -186,7 +186,7 @@ class Waits(Ranks):
     cases = "tests.torch_waits"
 
 
-add_cases(Waits, "waiting_threads", "threads_at_once", "others_end_while_one_waits", "interrupts")
+add_cases(Waits, "threads_at_once", "others_end_while_one_waits", "interrupts")
 
 
 class OfTwoRanks(unittest.TestCase):

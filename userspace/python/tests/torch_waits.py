@@ -5,39 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from unittest import mock
 
 import torch
 import torch.distributed as dist
 
 import sumac.torch
-from sumac.torch.work import Work
 
 from .torch_cases import check, same
 from .torch_ranks import Ranks
-
-
-def waiting_threads(ranks: Ranks) -> None:
-    """A thread that waits for a work ends it itself, and leaves those with futures to the completer."""
-    threads: list[threading.Thread] = []
-    finish = Work.finish
-
-    def recording(work: Work) -> None:
-        threads.append(threading.current_thread())
-        finish(work)
-
-    callbacks: list[threading.Thread] = []
-    with mock.patch.object(Work, "finish", recording):
-        for number in range(100):
-            tensor, other = torch.full((10,), float(ranks.rank)), torch.ones(10)
-            future = dist.all_reduce(other, async_op=True).get_future()
-            future = future.then(lambda _: callbacks.append(threading.current_thread()))
-            dist.all_reduce(tensor)
-            same(tensor, torch.full((10,), float(sum(range(ranks.world)))), number)
-            future.wait()
-            same(other, torch.full((10,), float(ranks.world)), number)
-    check(threading.current_thread() in threads, threads)
-    check(len(callbacks) == 100, len(callbacks))
 
 
 def threads_at_once(ranks: Ranks) -> None:

@@ -1,13 +1,7 @@
-"""The completer: a thread that the jobs' eventfds wake, and that ends works as their operations end.
-
-A thread that waits for a work does this itself for the job that has it. That saves the switches to the
-completer's thread and back.
-"""
+"""The completer: a thread that the jobs' eventfds wake, and that ends works as their operations end."""
 
 from __future__ import annotations
 
-import collections
-import functools
 import logging
 import os
 import select
@@ -39,15 +33,6 @@ class _Operation(NamedTuple):
     ended: Callable[[Handle], None] | None
     """Is called at its end, before the work's."""
 
-    def end(self, error: BaseException | None) -> bool:
-        """Runs what follows the end. Returns whether it was the last one of the work."""
-        self.released()
-        if self.handle.loss is not None:
-            self.work.loss = self.handle.loss
-        if self.ended is not None:
-            self.ended(self.handle)
-        return self.work.end(error)
-
 
 class _Watched:
     """A job's operations that have not ended."""
@@ -57,43 +42,18 @@ class _Watched:
         self.job = job
         self.pending: list[_Operation] = []
         self.owed = 0
-        """Ends that the eventfd has counted and whose operations have not been found. Below zero for a moment
-        where a message was read before its count."""
-        self.lead = threading.Lock()
-        """Is held by the thread that takes the job's ends."""
+        """Ends that the eventfd has counted and whose operations have not been found."""
         self.retire: Callable[[], None] | None = None
 
-    def count_ends(self) -> None:
-        """Takes the count of ends from the eventfd."""
-        try:
-            self.owed += os.eventfd_read(self.job.fileno())
-        except BlockingIOError:
-            pass
-
-    def has(self, work: Work) -> bool:
-        """Returns whether a work has an operation."""
-        return any(operation.work is work for operation in self.pending)
-
-    def has_arrived(self) -> bool:
-        """Returns whether the end of an operation has been read."""
-        return any(operation.handle.has_arrived() for operation in self.pending)
-
-    def take_ended(
-        self, is_lost: bool, of: Work | None = None
-    ) -> list[tuple[_Operation, BaseException | None]]:
-        """Removes and returns the operations that have ended, with their errors.
-
-        A thread that waits for the work ``of`` takes them before they are counted, and leaves those that have
-        futures: their callbacks run in a thread of the completer.
-        """
+    def take_ended(self, is_lost: bool) -> list[tuple[_Operation, BaseException | None]]:
+        """Removes and returns the operations that have ended, with their errors."""
         ended: list[tuple[_Operation, BaseException | None]] = []
         for operation in list(self.pending):
-            is_left = self.owed <= 0 if of is None else operation.work.has_future
-            if operation.work is not of and not is_lost and is_left:
-                continue
+            if self.owed <= 0 and not is_lost:
+                break
             error: BaseException | None = None
             try:
-                if not is_lost and not operation.handle.has_arrived():
+                if not operation.handle.done():
                     continue
                 operation.handle.wait(0.0)
             except SumacError as found:
@@ -120,7 +80,6 @@ class Completer:
         self._jobs: dict[int, _Watched] = {}
         self._clients: dict[int, tuple[Client, list[int]]] = {}
         self._epoll = select.epoll()
-        self._pid = os.getpid()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._threads: list[threading.Thread] = []
@@ -149,7 +108,6 @@ class Completer:
         """Takes over an operation of a watched job."""
         with self._lock:
             watched = self._jobs[job.fileno()]
-            work.helps = functools.partial(self._help, watched)
             watched.pending.append(_Operation(handle, work, released, ended))
             is_lost = watched.client.is_lost
         if is_lost:
@@ -199,47 +157,44 @@ class Completer:
                 with self._lock:
                     if not self._followers and len(self._threads) < _THREADS:
                         self._start_thread()
-            self._finish(finished)
+            for work in finished:
+                work.finish()
+            # Until the next round they would keep their tensors.
+            finished.clear()
+            work = None
 
-    def _next_finished_safely(self) -> collections.deque[Work]:
+    def _next_finished_safely(self) -> list[Work]:
         try:
             return self._next_finished()
         except Exception:  # A thread that ends would leave all works waiting.
             _LOG.exception("the completer goes on after an error")
             time.sleep(_RETRY)
-            return collections.deque()
+            return []
 
-    def _next_finished(self) -> collections.deque[Work]:
+    def _next_finished(self) -> list[Work]:
         """Waits for ends, and returns the works that have no operation left."""
-        owes = any(watched.owed > 0 and not watched.lead.locked() for watched in list(self._jobs.values()))
+        owes = any(watched.owed > 0 for watched in list(self._jobs.values()))
         for number, _ in self._epoll.poll(_RETRY if owes else _IDLE):
             if number in self._clients:
                 self._hung_up(number)
                 continue
+            try:
+                count = os.eventfd_read(number)
+            except BlockingIOError:
+                continue
             watched = self._jobs.get(number)
             if watched is not None:
-                with self._lock:
-                    watched.count_ends()
-            elif number == self._wake:
-                os.eventfd_read(number)
-        looks = time.monotonic() >= self._look_at
-        if looks:
+                watched.owed += count
+        if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _IDLE
             for client, _ in list(self._clients.values()):
                 client.read_arrived()
             self._look()
-        finished: collections.deque[Work] = collections.deque()
+        finished = []
         for watched in list(self._jobs.values()):
-            if watched.lead.acquire(blocking=False):
-                try:
-                    if looks:  # An interrupt may have kept a thread from it.
-                        self._epoll.modify(watched.job.fileno(), select.EPOLLIN)
-                    self._end_arrived(watched, finished)
-                    if watched.retire is not None and not watched.pending:
-                        self._close(watched)
-                finally:
-                    watched.lead.release()
-            self._publish_late(watched)
+            finished.extend(self._ended_of(watched))
+            if watched.retire is not None and not watched.pending:
+                self._close(watched)
         return finished
 
     def _hung_up(self, number: int) -> None:
@@ -247,80 +202,28 @@ class Completer:
         self._epoll.unregister(number)
         client.read_arrived()
 
-    def _end_arrived(self, watched: _Watched, finished: collections.deque[Work]) -> None:
-        """Ends the operations that have ended. Adds the works that have none left."""
+    def _ended_of(self, watched: _Watched) -> list[Work]:
         is_lost = watched.client.is_lost
+        finished = []
         if watched.owed > 0 or (is_lost and watched.pending):
             watched.client.read_arrived()
-            self._end(watched, is_lost or watched.client.is_lost, None, finished)
-
-    def _end(
-        self, watched: _Watched, is_lost: bool, of: Work | None, finished: collections.deque[Work]
-    ) -> None:
-        with self._lock:
-            ended = iter(watched.take_ended(is_lost, of))
-        try:
-            finished.extend(operation.work for operation, error in ended if operation.end(error))
-        finally:  # An interrupt loses at most the step that it was in.
-            finished.extend(operation.work for operation, error in ended if operation.end(error))
-
-    @staticmethod
-    def _finish(finished: collections.deque[Work]) -> None:
-        try:
-            while finished:
-                finished.popleft().finish()
-        finally:  # After an interrupt, others still wait for them.
-            while finished:
-                finished.popleft().finish()
-
-    def _publish_late(self, watched: _Watched) -> None:
+            with self._lock:
+                ended = watched.take_ended(is_lost or watched.client.is_lost)
+            for operation, error in ended:
+                operation.released()
+                if operation.handle.loss is not None:
+                    operation.work.loss = operation.handle.loss
+                if operation.ended is not None:
+                    operation.ended(operation.handle)
+                if operation.work.end(error):
+                    finished.append(operation.work)
         now = time.monotonic()
         for work in {operation.work for operation in list(watched.pending) if operation.work.deadline < now}:
             late = work.late("has not ended within the group's timeout", "start all ranks again")
             if not work.is_completed():
                 _LOG.warning("%s", late)
             work.publish(late)
-
-    def _help(self, watched: _Watched, work: Work, deadline: float | None) -> None:
-        """Ends the job's works in a thread that waits for one, until that has no operation left in it, or the
-        deadline has passed. Returns early if another thread does so, or if the completer has to."""
-        goes_on = os.getpid() == self._pid
-        while goes_on and watched.lead.acquire(blocking=False):
-            finished: collections.deque[Work] = collections.deque()
-            goes_on = False
-            try:
-                goes_on = self._wait_for_ends(watched, work, deadline, finished)
-            except SumacError as error:
-                _LOG.debug("the completer's thread finds out about it: %s", error)
-            finally:
-                watched.lead.release()
-                if watched.owed > 0 or watched.retire is not None or watched.client.is_lost:
-                    self.wake()
-                # Without the lead: a step or a callback may wait for another work.
-                self._finish(finished)
-
-    def _wait_for_ends(
-        self, watched: _Watched, work: Work, deadline: float | None, finished: collections.deque[Work]
-    ) -> bool:
-        """Waits for ends of a job, which is led, and adds the works that have no operation left. Returns
-        whether the work waits for more, which this thread may end."""
-        if not watched.has(work):
-            return False  # The job may be closed, and its descriptor another's.
-        self._epoll.modify(watched.job.fileno(), 0)  # The completer's thread need not wake up.
-        try:
-            while True:
-                seen = watched.client.completed
-                self._end(watched, False, work, finished)
-                left = _IDLE if deadline is None else min(_IDLE, deadline - time.monotonic())
-                if watched.has_arrived() or not watched.has(work) or work.is_completed() or left <= 0.0:
-                    return False  # What has arrived is of works with futures.
-                if finished:
-                    return True
-                watched.client.wait_completed(seen, left)
-                with self._lock:
-                    watched.count_ends()
-        finally:
-            self._epoll.modify(watched.job.fileno(), select.EPOLLIN)
+        return finished
 
     def _close(self, watched: _Watched) -> None:
         """Closes a retired job."""

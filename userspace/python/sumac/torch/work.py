@@ -59,8 +59,6 @@ class Work(dist.Work):
         """The contributions that are missing, of an operation with a loss bound."""
         self.members: Sequence[int] | None = None
         """The ranks of the group by those of the job that has the operations."""
-        self.helps: Callable[[Work, float | None], None] | None = None
-        """Ends operations in a thread that waits for this work, until a deadline at most."""
         self._tensors = list(tensors)
         self._source = source_rank
         self._lock = threading.Lock()
@@ -125,9 +123,8 @@ class Work(dist.Work):
                         step()
             except BaseException as error:  # noqa: BLE001 - it is raised where the work is waited for
                 self._error = error
-        # The steps refer to buffers and to tensors, and this to a job.
+        # The steps refer to buffers and to tensors.
         self._steps.clear()
-        self.helps = None
         for staging, buffer in self._buffers:
             staging.give(buffer)
         self._buffers.clear()
@@ -141,7 +138,7 @@ class Work(dist.Work):
             self._is_final = True
             if error is not None:
                 self._error = error
-            if isinstance(self._error, Exception) and not isinstance(self._error, NotImplementedError):
+            if self._error is not None and not isinstance(self._error, NotImplementedError):
                 self._error = CollectiveError.of(self._error, self.call, self.members)
             trigger = self._trigger
         if trigger is None:
@@ -161,20 +158,12 @@ class Work(dist.Work):
         """Waits for the end, at most for the timeout or else the group's, and raises the error."""
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         limit = seconds if seconds > 0 else None
-        if not self._wait(limit):
+        if not self._ended.wait(limit):
             raise self.late(f"has not ended after {limit} s", "it continues")
         _unclaimed.remove(self)
         if self._error is not None:
             raise self._error
         return True
-
-    def _wait(self, limit: float | None) -> bool:
-        deadline = None if limit is None else time.monotonic() + limit
-        helps = self.helps
-        # Callbacks of futures run in threads of the completer.
-        if helps is not None and not self.has_future and not self._ended.is_set():
-            helps(self, deadline)
-        return self._ended.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def has_ended_after(self, seconds: float) -> bool:
         """Waits for the end, at most so long, and returns whether it has come."""
