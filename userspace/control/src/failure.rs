@@ -27,6 +27,8 @@ pub enum RefusalKind {
     Invalid,
     Missing,
     RankTaken,
+    /// The same, and its worker may be dead: nothing comes from it. The rank is free soon, or taken.
+    RankSilent,
     /// Two ranks want different jobs under one name.
     Mismatch,
     PoolFull,

@@ -18,7 +18,9 @@ use std::{
 };
 
 use plane::{Call, FakePlane};
-use server::{HANGS, SECRET, Server, StateDir, failure, fault, problem_of, refusal, request, until, with};
+use server::{
+    HANGS, SECRET, Server, StateDir, failure, fault, join_at, problem_of, refusal, request, until, with,
+};
 use sumac_control::{
     Endpoint, FailureKind, JoinError, MemberState, Outcome, RefusalKind,
     events::{Announcement, Event, Post},
@@ -303,10 +305,31 @@ impl Cable {
     }
 
     async fn cut(&self, length: Duration) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
+        self.pull();
         sleep(length).await;
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
+
+    fn pull(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+}
+
+#[tokio::test]
+async fn a_worker_whose_host_died_gets_its_rank_back() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let cable = Cable::to(server.endpoint().address).await;
+    let behind = Endpoint { address: cable.address, ..server.endpoint() };
+    let members = join_at(&[server.endpoint(), behind], |rank| request(rank, 2)).await;
+    // Nobody ends the connection.
+    cable.pull();
+    let endpoint = server.endpoint();
+    let again = tokio::spawn(async move { join(&endpoint, request(1, 2)).await });
+    assert_eq!(failure(&members[0]).await.culprit(), Some(1), "the old incarnation");
+    let zero = join(&server.endpoint(), request(0, 2)).await.unwrap();
+    let one = timeout(HANGS, again).await.unwrap().unwrap().unwrap();
+    assert_eq!((zero.grant().terms.epoch, one.grant().terms.epoch), (2, 2));
+    server.stop().await;
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ pub fn join_error(error: &JoinError, order: OperationOrder) -> Failure {
             .ranks(ranks.iter().copied()),
         JoinError::Refused(refused) => {
             let code = match refused.kind {
-                RefusalKind::RankTaken => Code::RankTaken,
+                RefusalKind::RankTaken | RefusalKind::RankSilent => Code::RankTaken,
                 _ => Code::Refused,
             };
             Failure::new(code, message).ranks(refused.ranks.iter().copied())

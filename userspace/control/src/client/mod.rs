@@ -25,7 +25,7 @@ use crate::{
 
 /// The aggregator names the missing ranks at the deadline; it has this much longer to do so.
 const DEADLINE_GRACE: Duration = Duration::from_secs(3);
-/// Time that a taken rank may belong to a process that died: the silence timeout, and a little more.
+/// Time after which the worker of a taken rank is not dead, unless it is silent by then.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Error)]
@@ -96,6 +96,12 @@ pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, J
                     && is_early(TAKEN_TIMEOUT, lost) =>
             {
                 tracing::info!(job = spec.job, rank = spec.rank, %refused, "waiting for the rank");
+            }
+            Err(JoinError::Refused(refused))
+                if refused.kind == RefusalKind::RankSilent && is_early(request.timeout(), start) =>
+            {
+                tracing::info!(job = spec.job, rank = spec.rank, %refused, "waiting for the rank");
+                lost = Instant::now();
             }
             Err(JoinError::Unreachable { why, .. }) if is_early(request.timeout(), start) => {
                 tracing::debug!(job = spec.job, rank = spec.rank, why, "the control plane does not answer");

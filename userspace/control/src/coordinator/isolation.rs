@@ -10,7 +10,7 @@ use super::{
     Coordinator,
     ids::{ConnectionNumber, MemberId, RackId},
     run::Run,
-    time::{ISOLATION_TIMEOUT, RECONNECT_GRACE, Time},
+    time::{QUIET_TIMEOUT, RECONNECT_GRACE, Time},
 };
 
 impl Coordinator {
@@ -47,7 +47,7 @@ impl Coordinator {
     /// Returns until when nobody is silent while no message comes from anybody, although connections are
     /// open.
     pub(super) fn isolated_until(&mut self, now: Time) -> Option<Time> {
-        let is_quiet = now.saturating_sub(self.silence.last_message) >= ISOLATION_TIMEOUT;
+        let is_quiet = now.saturating_sub(self.silence.last_message) >= QUIET_TIMEOUT;
         let is_open = |run: &Run| run.members.values().any(|member| member.connection.is_some());
         let is_isolated = is_quiet && self.runs.values().any(|run| !run.is_over() && is_open(run));
         if std::mem::replace(&mut self.silence.is_isolated, is_isolated) != is_isolated {

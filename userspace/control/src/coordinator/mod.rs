@@ -65,6 +65,7 @@ use self::{
     rack::Rack,
     run::{InstallState, Member, Phase, Run},
     silence::SilenceClock,
+    time::QUIET_TIMEOUT,
 };
 use crate::{
     JOB_NAME_LEN,
@@ -223,7 +224,9 @@ impl Coordinator {
                     own (a dead worker's rank is free 5 s after its last message)",
                     member.worker.ip
                 );
-                Err(Refusal::new(RefusalKind::RankTaken, &[rank], message))
+                let is_quiet = now.saturating_sub(member.seen) >= QUIET_TIMEOUT;
+                let kind = if is_quiet { RefusalKind::RankSilent } else { RefusalKind::RankTaken };
+                Err(Refusal::new(kind, &[rank], message))
             }
             // The rank has done its part and comes for the next incarnation.
             Some(_) => Ok(None),

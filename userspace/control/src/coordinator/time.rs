@@ -13,9 +13,10 @@ pub const PLANE_TIMEOUT: Duration = Duration::from_secs(10);
 /// [`SILENCE_TIMEOUT`]: one attempt may end by that timeout, and the next begins at once. Who died meanwhile
 /// is named within 5 s.
 pub(super) const RECONNECT_GRACE: Duration = Duration::from_millis(2500);
-/// Without a message of anybody for this long the control plane itself may be cut off: each member sends two
-/// a second. It is below [`SILENCE_TIMEOUT`], so that nobody has been blamed by then.
-pub(super) const ISOLATION_TIMEOUT: Duration = Duration::from_secs(1);
+/// Without a message of a member for this long it may be dead: each sends two a second. Without one of
+/// anybody the control plane itself may be cut off. It is below [`SILENCE_TIMEOUT`], so that nobody has been
+/// blamed by then.
+pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that the workers of a job may measure their paths; each has its answer, or gives up, within seconds.
 pub(super) const MEASURE_TIMEOUT: Duration = Duration::from_secs(30);
 /// When [`Coordinator::tick`] comes later than this, the server itself was held up, and the workers'
