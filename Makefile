@@ -133,9 +133,12 @@ bench: equipment ## measure, and write docs/results.md's numbers as JSON (long; 
 	@tools/setup.sh --compare
 	tools/bench.sh
 
-.PHONY: vm
-vm: equipment ## run a lab on Debian's own kernel under emulation (needs qemu-system-x86 busybox-static cpio)
-	tools/vm/run.sh
+KERNEL ?= 7.2
+SUITE ?=
+
+.PHONY: test-vm
+test-vm: equipment ## labs and zero-copy on a kernel of Debian's archive, emulated (KERNEL=7.2 SUITE=labs|zerocopy; minutes)
+	tools/vm/run.py --kernel '$(KERNEL)' $(if $(SUITE),--suite '$(SUITE)')
 
 .PHONY: format
 format: ## check the formatting of all crates

@@ -72,7 +72,7 @@ step "PyTorch's own cases" 2400 "" make torch-tests
 step "the same on Debian 13" 3600 "$(lack root)" make torch-trixie
 step "training frameworks" 3600 "" make torch-stacks
 step "processes killed at random" 5400 "$(lack root)" make chaos KILLS="${KILLS:-50}"
-step "Debian's kernel, emulated" 2400 "$(lack qemu-system-x86_64 busybox cpio)" make vm
+step "Debian's kernels, emulated" 3600 "" make test-vm
 step "container images" 3600 "$(lack root buildah)" make container
 step "fuzzing" $((minutes * 60 + 2400)) "" make fuzz MINUTES="$minutes"
 printf '\n'

@@ -23,10 +23,12 @@ PACKAGES = {
     "pkg-config": "pkg-config",
     "readelf": "build-essential",
     "cp": ESSENTIAL,
+    "dpkg-deb": ESSENTIAL,
     # Of wireshark-common, which tshark depends on.
     "dumpcap": "tshark",
     "ethtool": "ethtool",
     "ip": "iproute2",
+    "ldd": ESSENTIAL,
     "iperf3": "iperf3",
     "mdbook": OWN,
     "mount": "mount",
@@ -52,6 +54,7 @@ PACKAGES = {
     "timeout": ESSENTIAL,
     "sleep": ESSENTIAL,
     "strace": "strace",
+    "strip": "build-essential",
     # The name of a test for a missing program.
     "sumac-no-such-program": OWN,
     "sysctl": "procps",

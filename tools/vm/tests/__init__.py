@@ -1,0 +1,1 @@
+"""Tests of the runner of kernels: what needs no machine."""

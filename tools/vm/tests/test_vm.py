@@ -1,0 +1,129 @@
+"""The choice of kernels, the archive of the initramfs, and the reading of a console."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(FOLDER))
+
+import image
+import kernels
+import machine
+import suites
+
+NAMES = """
+linux-image-6.1.0-47-amd64
+linux-image-6.1.0-50-amd64
+linux-image-6.1.0-50-amd64-unsigned
+linux-image-6.1.0-50-cloud-amd64
+linux-image-6.1.0-50-rt-amd64
+linux-image-6.12.95+deb12-amd64
+linux-image-6.12.95+deb12-amd64-dbg
+linux-binary-6.19.14+deb13-cloud-amd64
+linux-image-6.19.14+deb13-cloud-amd64
+linux-base-7.2.9+deb13-amd64
+linux-binary-7.2.9+deb13-amd64
+linux-image-7.2.9+deb13-amd64
+linux-modules-7.2.9+deb13-amd64
+linux-binary-7.2.13+deb14-amd64
+linux-image-7.2.13+deb14-amd64
+linux-image-7.2.13+deb14-rt-amd64
+linux-modules-7.2.13+deb14-amd64
+""".split()
+
+CONSOLE = """vm: Linux 7.2.13+deb14-amd64
+RESULT|igb, copy|ok|xdp_mode:driver zero_copy:false
+RESULT|igb, auto|failed|exit code 1: small packets are answered | and more
+vm: complete
+"""
+
+
+class Kernels(unittest.TestCase):
+    def test_the_latest_of_a_version_is_chosen_with_its_packages(self) -> None:
+        table = [
+            ("6.1", False, "6.1.0-50-amd64", ["linux-image-6.1.0-50-amd64"]),
+            ("6.1", True, "6.1.0-50-cloud-amd64", ["linux-image-6.1.0-50-cloud-amd64"]),
+            ("6.1.0-47", False, "6.1.0-47-amd64", ["linux-image-6.1.0-47-amd64"]),
+            ("6.19", True, "6.19.14+deb13-cloud-amd64",
+             [f"linux-{part}-6.19.14+deb13-cloud-amd64" for part in ("binary", "image")]),
+            # By number: 13 is later than 9.
+            ("7.2", False, "7.2.13+deb14-amd64",
+             [f"linux-{part}-7.2.13+deb14-amd64" for part in ("binary", "image", "modules")]),
+            ("7.2.9", False, "7.2.9+deb13-amd64",
+             [f"linux-{part}-7.2.9+deb13-amd64" for part in ("binary", "image", "modules")]),
+        ]
+        for version, is_cloud, release, packages in table:
+            with self.subTest(version=version, is_cloud=is_cloud):
+                chosen = kernels.choose(version, is_cloud, NAMES)
+                assert chosen is not None
+                self.assertEqual((chosen.release, list(chosen.packages)), (release, packages))
+
+    def test_a_version_is_no_prefix_of_a_number(self) -> None:
+        for version in ("6", "7.2.1", "5.10"):
+            chosen = kernels.choose(version, False, NAMES)
+            expected = "6.12.95+deb12-amd64" if version == "6" else None
+            self.assertEqual(chosen and chosen.release, expected, version)
+
+    def test_versions_are_in_ascending_order(self) -> None:
+        self.assertEqual(kernels.versions(NAMES), ["6.1", "6.12", "6.19", "7.2"])
+
+
+class Images(unittest.TestCase):
+    def test_an_archive_has_each_file_at_a_multiple_of_four(self) -> None:
+        files = [("/bin", 0o040755, b""), ("/bin/odd", 0o100755, b"seven b"), ("/empty", 0o100644, b"")]
+        archive, found, at = b"".join(image.cpio(files)), [], 0
+        while at < len(archive):
+            self.assertEqual(archive[at : at + 6], b"070701")
+            fields = [int(archive[at + 6 + 8 * field :][:8], 16) for field in range(13)]
+            mode, length, name_length = fields[1], fields[6], fields[11]
+            name = archive[at + 110 :][: name_length - 1].decode()
+            at += (110 + name_length + 3) // 4 * 4
+            found.append((name, mode, archive[at:][:length]))
+            at += (length + 3) // 4 * 4
+        self.assertEqual(found, [(path[1:], *rest) for path, *rest in files] + [("TRAILER!!!", 0, b"")])
+
+    def test_modules_come_after_those_that_they_need(self) -> None:
+        def module(*needed: str) -> bytes:
+            return b"\x7fELF..\0license=GPL\0depends=" + ",".join(needed).encode() + b"\0name=x\0"
+
+        made = image.Image()
+        with tempfile.TemporaryDirectory() as folder:
+            for name, needed in (("virtio_net", ["net_failover"]), ("net-failover", ["failover"]),
+                                 ("failover", [])):
+                Path(folder, f"{name}.ko").write_bytes(module(*needed))
+            made.modules(Path(folder), ["virtio-net", "built_in"])
+        self.assertEqual(made.content("/modules/order"), b"failover\nnet_failover\nvirtio_net\n")
+
+    def test_numpys_header_is_aligned(self) -> None:
+        for path, content in suites.arrays():
+            self.assertEqual(len(content), 128 + 4 * suites.ELEMENTS, path)
+
+
+class Consoles(unittest.TestCase):
+    def test_results_are_read(self) -> None:
+        outcome = machine.Outcome(CONSOLE, True)
+        self.assertEqual(outcome.results()[0], ("igb, copy", "ok", "xdp_mode:driver zero_copy:false"))
+        self.assertEqual([result[1] for result in outcome.results()], ["ok", "failed"])
+        self.assertIsNone(outcome.oops())
+
+    def test_a_fault_of_the_guests_kernel_is_seen(self) -> None:
+        table = [
+            ("[    3.141592] Oops: int3: 0000 [#1] PREEMPT SMP", True),
+            ("[   63.1] BUG: unable to handle page fault for address: 0", True),
+            ("[ 9.9] Kernel panic - not syncing: Attempted to kill init!", True),
+            ("[   12.2] virtio_net virtio0 agg0: NETDEV WATCHDOG", False),
+            ("sumac: BUG: is no word of the kernel", False),
+        ]
+        for line, is_oops in table:
+            outcome = machine.Outcome(f"vm: Linux\n{line}\nmore\n", False)
+            self.assertEqual(outcome.oops() is not None, is_oops, line)
+
+    def test_each_nic_has_a_port_of_the_hub_and_a_slot_of_its_own(self) -> None:
+        made = " ".join(machine.arguments([machine.Nic("a", "igb"), machine.Nic("b", "virtio-net-pci")]))
+        for expected in ("hubport,id=port1,hubid=0", "igb,bus=root0,netdev=port0,mac=52:54:00:00:00:00",
+                         "virtio-net-pci,bus=root1,netdev=port1,mac=52:54:00:00:00:01"):
+            self.assertIn(expected, made)
