@@ -27,8 +27,14 @@ pub(crate) struct UmemLayout {
 
 impl UmemLayout {
     /// Returns the layout for `frames` packets in each direction, of at most `packet` bytes.
-    pub(crate) fn for_packets(packet: u32, frames: u32) -> UmemLayout {
-        let chunk = if packet + HEADROOM <= SMALL_CHUNK { SMALL_CHUNK } else { LARGE_CHUNK };
+    ///
+    /// In zero-copy mode a chunk is the NIC's receive buffer, which drivers round down to what their hardware
+    /// counts in: igb, ixgbe and igc to 1 KiB (`SRRCTL.BSIZEPKT`). A small chunk leaves 1,792 bytes behind
+    /// the headroom, of which igb uses 1,024, and drops packets of an MTU of 1,500. A large one leaves 3,840
+    /// bytes, of which it uses 3,072.
+    pub(crate) fn for_packets(packet: u32, frames: u32, zero_copy: bool) -> UmemLayout {
+        let is_small = packet + HEADROOM <= SMALL_CHUNK && !zero_copy;
+        let chunk = if is_small { SMALL_CHUNK } else { LARGE_CHUNK };
         let span = packet.div_ceil(chunk - HEADROOM);
         UmemLayout { chunk, span, sending: frames, receiving: frames * span }
     }
@@ -75,10 +81,20 @@ mod tests {
             (9018, 4096, 3),
             (LARGEST_PACKET, 4096, 18),
         ] {
-            let layout = UmemLayout::for_packets(packet, 10);
+            let layout = UmemLayout::for_packets(packet, 10, false);
             assert_eq!((layout.chunk, layout.span, layout.receiving), (chunk, span, 10 * span), "{packet}");
             assert_eq!(layout.is_multi_buffer(), span > 1, "{packet}");
             assert!(layout.packet() >= packet as usize, "{packet}");
+        }
+    }
+
+    #[test]
+    fn receive_buffers_of_zero_copy_hold_a_packet_when_rounded_down() {
+        const GRANULARITY: u32 = 1024;
+        for packet in [64, 1518, 1792, 3072] {
+            let layout = UmemLayout::for_packets(packet, 10, true);
+            let buffer = layout.payload() as u32 / GRANULARITY * GRANULARITY;
+            assert!(layout.span == 1 && buffer >= packet, "{packet}: {layout:?}");
         }
     }
 }

@@ -76,13 +76,10 @@ fn retry_while_busy(
 }
 
 fn attempt(config: &QueueConfig, mode: BindFlags, fallback: Option<String>) -> Result<XskQueue, OpenError> {
-    let layout = UmemLayout::for_packets(config.packet_size, config.frames);
-    let attempt = Attempt {
-        interface: &config.interface,
-        queue: config.queue,
-        umem_bytes: layout.bytes(),
-        zero_copy: mode.contains(BindFlags::XDP_ZEROCOPY),
-    };
+    let zero_copy = mode.contains(BindFlags::XDP_ZEROCOPY);
+    let layout = UmemLayout::for_packets(config.packet_size, config.frames, zero_copy);
+    let attempt =
+        Attempt { interface: &config.interface, queue: config.queue, umem_bytes: layout.bytes(), zero_copy };
     let fail = |step| move |error: Box<dyn Error>| attempt.error(step, io_error(&*error));
 
     // All chunks fit into each ring, so no ring can overflow.

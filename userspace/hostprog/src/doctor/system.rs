@@ -9,8 +9,9 @@ use sumac_loader::{
 
 use super::check::Check;
 
-/// Packet memory of one queue with the daemon's defaults: 2 x 1,024 frames of 2 KiB.
-const QUEUE_MEMORY: u64 = 2 * 1024 * 2048;
+/// Packet memory of one queue with the daemon's defaults: 2 x 1,024 frames of 4 KiB, as zero-copy takes them.
+/// In copy mode they have 2 KiB.
+const QUEUE_MEMORY: u64 = 2 * 1024 * 4096;
 
 pub fn examine(pin_root: &Path) -> Vec<Check> {
     let capabilities = preflight::effective_capabilities().unwrap_or(0);
