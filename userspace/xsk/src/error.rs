@@ -52,6 +52,12 @@ pub enum OpenError {
     )]
     NoZeroCopy { interface: String, queue: u32, source: io::Error },
     #[error(
+        "the driver of {interface} refused zero-copy on queue {queue} ({source}), which it has: it may lack \
+        DMA mappings (an emulated virtio-net without `iommu_platform`), or exclude the MTU or an offload; \
+        see `dmesg`, or use mode auto or copy"
+    )]
+    ZeroCopyRefused { interface: String, queue: u32, source: io::Error },
+    #[error(
         "{interface} has no queue {queue} ({source}); see `ethtool -l {interface}` and \
         /sys/class/net/{interface}/queues"
     )]
@@ -60,6 +66,19 @@ pub enum OpenError {
     Down { interface: String },
     #[error("cannot {} {queue} of {interface}: {source}", step.name())]
     System { step: Step, interface: String, queue: u32, source: io::Error },
+}
+
+impl OpenError {
+    /// Returns the error of a refused zero-copy bind. EINVAL may be of a driver, or of a queue that is not
+    /// there: a bind in copy mode, which asks nothing of the driver, shows which.
+    pub(crate) fn of_zero_copy(self, has_queue: impl FnOnce() -> bool) -> OpenError {
+        match self {
+            OpenError::NoQueue { interface, queue, source } if has_queue() => {
+                OpenError::ZeroCopyRefused { interface, queue, source }
+            }
+            other => other,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +114,24 @@ impl Attempt<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_driver_that_refuses_zero_copy_is_no_missing_queue() {
+        let attempt = Attempt { interface: "eth9", queue: 3, umem_bytes: 4096, zero_copy: true };
+        let refused = |errno: Errno, has_queue| {
+            attempt.error(Step::Bind, errno.into()).of_zero_copy(|| has_queue).to_string()
+        };
+        let cases = [
+            (Errno::INVAL, true, "refused zero-copy on queue 3"),
+            (Errno::INVAL, false, "has no queue 3"),
+            (Errno::OPNOTSUPP, true, "cannot do zero-copy"),
+            (Errno::BUSY, true, "has an AF_XDP socket already"),
+        ];
+        for (errno, has_queue, expected) in cases {
+            let error = refused(errno, has_queue);
+            assert!(error.contains(expected), "{errno}, {has_queue}: {error}");
+        }
+    }
 
     #[test]
     fn every_error_has_a_remedy() {

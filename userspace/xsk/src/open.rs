@@ -34,7 +34,8 @@ impl XskQueue {
         let missing = |source| OpenError::NoInterface { interface: config.interface.clone(), source };
         sockopt::check_interface(&config.interface).map_err(missing)?;
         match config.mode {
-            BindMode::ZeroCopy => retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None),
+            BindMode::ZeroCopy => retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None)
+                .map_err(|error| error.of_zero_copy(|| attempt(config, BindFlags::XDP_COPY, None).is_ok())),
             BindMode::Copy => retry_while_busy(config, BindFlags::XDP_COPY, None),
             BindMode::Auto => match retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None) {
                 Err(OpenError::NoZeroCopy { source, .. } | OpenError::NoQueue { source, .. }) => {
