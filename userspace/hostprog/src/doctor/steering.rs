@@ -37,20 +37,30 @@ fn steering(name: &str, present: &Steering, filters: Filters, is_attached: bool)
     if present.is_whole() {
         return Check::ok(present.to_string());
     }
+    // One queue is what every driver has. Whether it takes rules for UDP ports shows when one is inserted:
+    // igb lists its rules, and refuses those.
+    let single = format!("a single queue needs no steering: ethtool -L {name} combined 1");
     let remedy = match (present.by, filters) {
-        (_, Filters::Off) => format!("ethtool -K {name} ntuple on, then: sumac attach {name}"),
         (QueueChoice::SendersCpu, _) => {
             "pin the daemon's threads (`cpus`), and keep NAPI out of threads of its own on both ends"
                 .to_owned()
         }
+        (_, Filters::Off) => format!(
+            "{single}; or, if its driver takes rules for UDP ports (igb does not): ethtool -K {name} ntuple \
+            on, then: sumac attach {name}"
+        ),
         _ if present.no_rules.is_none() && !is_attached => {
-            let found = format!("{present}; its driver takes rules, and `sumac attach {name}` inserts them");
+            let found = format!(
+                "{present}; `sumac attach {name}` inserts rules if its driver takes them for UDP ports, and \
+                else reports it; {single}"
+            );
             return Check::ok(found);
         }
-        _ if present.no_rules.is_none() => {
-            format!("sumac attach {name} --steer ntuple, with its --shards, for the reason of the refusal")
-        }
-        _ => format!("a single queue needs no steering: ethtool -L {name} combined 1"),
+        _ if present.no_rules.is_none() => format!(
+            "{single}; or sumac attach {name} --steer ntuple, with its --shards, for the reason of the \
+            refusal"
+        ),
+        _ => single,
     };
     let reason = present.no_rules.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
     Check::warn(format!("{}{reason}", present.for_worker()), remedy)
@@ -133,6 +143,23 @@ mod tests {
                 false,
                 Severity::Warn,
                 "ntuple on",
+            ),
+            // A driver may have the switch, and refuse rules for UDP ports.
+            (
+                "switched off, with a remedy for every driver",
+                present(QueueChoice::Hash, None),
+                Filters::Off,
+                true,
+                Severity::Warn,
+                "ethtool -L eth9 combined 1",
+            ),
+            (
+                "refused",
+                present(QueueChoice::Hash, None),
+                Filters::On,
+                true,
+                Severity::Warn,
+                "ethtool -L eth9 combined 1",
             ),
             (
                 "a veth",
