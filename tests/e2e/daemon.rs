@@ -57,7 +57,7 @@ fn auto_uses_af_xdp_where_it_copies_and_says_why() {
         }
         let socket = sumac.socket(0);
         let status = sumac.sumac(0, &["status", "--socket", socket.to_str().unwrap()]).unwrap();
-        assert!(status.contains("backend auto: xdp is used since the driver has no zero-copy"), "{status}");
+        assert!(status.contains("backend auto: xdp is used since AF_XDP has no zero-copy here"), "{status}");
         crew.leave();
     });
 }

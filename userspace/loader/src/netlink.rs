@@ -1,4 +1,4 @@
-//! One blocking netlink request and its reply.
+//! One blocking netlink request or command, and its reply.
 //!
 //! sysfs shows the devices of the network namespace that it was mounted in, netlink those of the calling
 //! thread's; only the second is right under `nsenter --net`.
@@ -23,6 +23,29 @@ pub fn request<T>(protocol: isize, message: impl Into<NetlinkPayload<T>>) -> io:
 where
     T: NetlinkSerializable + NetlinkDeserializable,
 {
+    match exchange(protocol, message)? {
+        NetlinkPayload::InnerMessage(inner) => Ok(inner),
+        NetlinkPayload::Error(error) => Err(error.to_io()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a netlink reply without a message")),
+    }
+}
+
+/// Sends one command, whose reply is an acknowledgement.
+pub fn command<T>(protocol: isize, message: impl Into<NetlinkPayload<T>>) -> io::Result<()>
+where
+    T: NetlinkSerializable + NetlinkDeserializable,
+{
+    match exchange(protocol, message)? {
+        NetlinkPayload::Error(error) if error.code.is_none() => Ok(()),
+        NetlinkPayload::Error(error) => Err(error.to_io()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a netlink reply without an acknowledgement")),
+    }
+}
+
+fn exchange<T>(protocol: isize, message: impl Into<NetlinkPayload<T>>) -> io::Result<NetlinkPayload<T>>
+where
+    T: NetlinkSerializable + NetlinkDeserializable,
+{
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -36,12 +59,7 @@ where
 
     let mut reply = Vec::with_capacity(REPLY_BYTES);
     socket.recv(&mut reply, 0)?;
-    let reply = NetlinkMessage::<T>::deserialize(&reply).map_err(invalid)?;
-    match reply.payload {
-        NetlinkPayload::InnerMessage(inner) => Ok(inner),
-        NetlinkPayload::Error(error) => Err(error.to_io()),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a netlink reply without a message")),
-    }
+    Ok(NetlinkMessage::<T>::deserialize(&reply).map_err(invalid)?.payload)
 }
 
 /// Returns the number that a generic netlink family has since boot.

@@ -12,12 +12,12 @@ use std::{
 
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
-    link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage},
+    link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteMessage, RouteType},
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
-use sumac_loader::netlink::request;
+use sumac_loader::netlink::{command, request};
 use thiserror::Error;
 
 /// ARP asks three times, a second apart.
@@ -26,6 +26,8 @@ const ARP_TIMEOUT: Duration = Duration::from_millis(3200);
 const LOOK: Duration = Duration::from_millis(20);
 /// Between two datagrams that make the kernel ask.
 const POKE: Duration = Duration::from_secs(1);
+/// The longest wait for a link that a driver has reset.
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The discard service: nobody answers.
 const DISCARD_PORT: u16 = 9;
 
@@ -67,7 +69,7 @@ pub enum ResolveError {
 /// Finds the way to `ip`, asking by ARP when nobody has yet. Blocks, for up to three seconds then.
 pub fn resolve(ip: Ipv4Addr) -> Result<Neighbour, ResolveError> {
     let route = route(ip)?;
-    let Link { ifname, own_mac, vlan_of } = link(route.ifindex)?;
+    let Link { ifname, own_mac, vlan_of, .. } = link(route.ifindex)?;
     let next_hop = route.gateway.unwrap_or(ip);
     let start = Instant::now();
     let mut poked: Option<Instant> = None;
@@ -88,6 +90,49 @@ pub fn resolve(ip: Ipv4Addr) -> Result<Neighbour, ResolveError> {
     }
 }
 
+/// Returns the interface that packets to `ip` leave through.
+pub fn outlet(ip: Ipv4Addr) -> Result<String, ResolveError> {
+    Ok(link(route(ip)?.ifindex)?.ifname)
+}
+
+/// Asks the next hop towards `ip` by ARP whatever the kernel knows of it, and returns whether it answers;
+/// `None` where no ARP is used for it. Blocks, for up to eight seconds when the link is down and up to three
+/// when nobody answers. Needs CAP_NET_ADMIN.
+pub fn answers(ip: Ipv4Addr) -> Result<Option<bool>, ResolveError> {
+    let route = route(ip)?;
+    let next_hop = route.gateway.unwrap_or(ip);
+    let failed = |source| ResolveError::Netlink { what: "a neighbour", source };
+    let start = Instant::now();
+    while !link(route.ifindex)?.has_carrier && start.elapsed() < CARRIER_TIMEOUT {
+        thread::sleep(LOOK);
+    }
+    match entry(route.ifindex, next_hop)? {
+        Some(NeighbourEntry { state: NeighbourState::Noarp | NeighbourState::Permanent, .. }) => {
+            return Ok(None);
+        }
+        Some(NeighbourEntry { state, mac: Some(_) }) if is_valid(state) => {}
+        // The kernel has no address to ask: it asks all, as for any packet.
+        _ => {
+            return match resolve(ip) {
+                Ok(_) => Ok(Some(true)),
+                Err(ResolveError::NoAnswer { .. }) => Ok(Some(false)),
+                Err(error) => Err(error),
+            };
+        }
+    }
+    let mut probe = of(route.ifindex, next_hop);
+    probe.header.state = NeighbourState::Probe;
+    command(NETLINK_ROUTE, RouteNetlinkMessage::NewNeighbour(probe)).map_err(failed)?;
+    let start = Instant::now();
+    loop {
+        match entry(route.ifindex, next_hop)?.map(|entry| entry.state) {
+            Some(NeighbourState::Reachable) => return Ok(Some(true)),
+            Some(NeighbourState::Probe) if start.elapsed() < ARP_TIMEOUT => thread::sleep(LOOK),
+            _ => return Ok(Some(false)),
+        }
+    }
+}
+
 fn poke(ip: Ipv4Addr) -> io::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect((ip, DISCARD_PORT))?;
@@ -104,6 +149,7 @@ struct Link {
     ifname: String,
     own_mac: [u8; 6],
     vlan_of: Option<u32>,
+    has_carrier: bool,
 }
 
 fn ask(question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
@@ -147,7 +193,8 @@ fn link(ifindex: u32) -> Result<Link, ResolveError> {
     else {
         return Err(failed(unexpected()));
     };
-    let mut link = Link { ifname: String::new(), own_mac: [0; 6], vlan_of: None };
+    let has_carrier = answer.header.flags.contains(LinkFlags::LowerUp);
+    let mut link = Link { ifname: String::new(), own_mac: [0; 6], vlan_of: None, has_carrier };
     let (mut below, mut is_vlan) = (None, false);
     for attribute in answer.attributes {
         match attribute {
@@ -163,12 +210,42 @@ fn link(ifindex: u32) -> Result<Link, ResolveError> {
 }
 
 fn neighbour(ifindex: u32, ip: Ipv4Addr) -> Result<Option<[u8; 6]>, ResolveError> {
+    Ok(match entry(ifindex, ip)? {
+        Some(NeighbourEntry { state: NeighbourState::Noarp, mac }) => Some(mac.unwrap_or([0; 6])),
+        Some(NeighbourEntry { state, mac }) if is_valid(state) => mac,
+        _ => None,
+    })
+}
+
+/// Whether the kernel sends to the address that it has in this state.
+fn is_valid(state: NeighbourState) -> bool {
+    matches!(
+        state,
+        NeighbourState::Reachable
+            | NeighbourState::Stale
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+            | NeighbourState::Permanent
+    )
+}
+
+fn of(ifindex: u32, ip: Ipv4Addr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Inet;
+    message.header.ifindex = ifindex;
+    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)));
+    message
+}
+
+struct NeighbourEntry {
+    state: NeighbourState,
+    mac: Option<[u8; 6]>,
+}
+
+/// Returns the kernel's entry of a neighbour.
+fn entry(ifindex: u32, ip: Ipv4Addr) -> Result<Option<NeighbourEntry>, ResolveError> {
     let failed = |source| ResolveError::Netlink { what: "a neighbour", source };
-    let mut question = NeighbourMessage::default();
-    question.header.family = AddressFamily::Inet;
-    question.header.ifindex = ifindex;
-    question.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)));
-    let answer = match ask(RouteNetlinkMessage::GetNeighbour(question)) {
+    let answer = match ask(RouteNetlinkMessage::GetNeighbour(of(ifindex, ip))) {
         Ok(RouteNetlinkMessage::NewNeighbour(answer)) => answer,
         Ok(_) => return Err(failed(unexpected())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -178,15 +255,7 @@ fn neighbour(ifindex: u32, ip: Ipv4Addr) -> Result<Option<[u8; 6]>, ResolveError
         NeighbourAttribute::LinkLayerAddress(mac) => mac.try_into().ok(),
         _ => None,
     });
-    Ok(match answer.header.state {
-        NeighbourState::Noarp => Some(mac.unwrap_or([0; 6])),
-        NeighbourState::Reachable
-        | NeighbourState::Stale
-        | NeighbourState::Delay
-        | NeighbourState::Probe
-        | NeighbourState::Permanent => mac,
-        _ => None,
-    })
+    Ok(Some(NeighbourEntry { state: answer.header.state, mac }))
 }
 
 fn unexpected() -> io::Error {

@@ -1,12 +1,17 @@
 //! Ways through real interfaces.
 //!
 //! ```text
-//!  namespace sctl<pid>a            namespace sctl<pid>b
+//!  namespace sctl<pid>n<test>a     namespace sctl<pid>n<test>b
 //!  10.99.1.1/24  near ---veth--- far  10.99.1.2/24, and 10.99.2.1 behind it
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
-use std::{net::Ipv4Addr, process::Command, thread};
+use std::{
+    net::Ipv4Addr,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+};
 
 use sumac_netutil::neighbour::{self, ResolveError};
 
@@ -16,9 +21,24 @@ struct Lab {
 }
 
 impl Lab {
-    fn new() -> Result<Lab, String> {
-        let pid = std::process::id();
-        let lab = Lab { names: [format!("sctl{pid}a"), format!("sctl{pid}b")] };
+    /// `None`, with a word, where the test cannot run.
+    fn new(test: &str) -> Option<Lab> {
+        match Lab::make() {
+            Ok(lab) => Some(lab),
+            Err(why) if std::env::var("REQUIRE_PRIVILEGED").is_ok_and(|value| value == "1") => {
+                panic!("{why}")
+            }
+            Err(why) => {
+                println!("SKIP {test}: {why}");
+                None
+            }
+        }
+    }
+
+    fn make() -> Result<Lab, String> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("sctl{}n{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let lab = Lab { names: [format!("{name}a"), format!("{name}b")] };
         let [a, b] = &lab.names;
         for command in [
             format!("netns add {a}"),
@@ -67,11 +87,7 @@ fn inside<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'stat
 
 #[test]
 fn resolves_by_arp_and_through_a_router() {
-    let lab = match Lab::new() {
-        Ok(lab) => lab,
-        Err(why) if std::env::var("REQUIRE_PRIVILEGED").is_ok_and(|value| value == "1") => panic!("{why}"),
-        Err(why) => return println!("SKIP resolves_by_arp_and_through_a_router: {why}"),
-    };
+    let Some(lab) = Lab::new("resolves_by_arp_and_through_a_router") else { return };
     let far = ip(&format!("-n {} -o link show far", lab.names[1])).unwrap();
     let far_mac = far.split("link/ether ").nth(1).unwrap()[..17].to_string();
     let shown = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -91,4 +107,27 @@ fn resolves_by_arp_and_through_a_router() {
     );
     assert!(matches!(refused(Ipv4Addr::new(10, 99, 3, 1)), ResolveError::NoRoute { .. }));
     assert!(matches!(refused(Ipv4Addr::new(10, 99, 1, 1)), ResolveError::Own { .. }));
+}
+
+#[test]
+fn a_neighbour_that_stopped_answering_is_seen() {
+    let Some(lab) = Lab::new("a_neighbour_that_stopped_answering_is_seen") else { return };
+    let [near, far] = lab.names.clone();
+    // Itself, and a host behind it.
+    let targets = [Ipv4Addr::new(10, 99, 1, 2), Ipv4Addr::new(10, 99, 2, 7)];
+    let ask = |target| inside(&near, move || neighbour::answers(target)).unwrap();
+    for target in targets {
+        assert_eq!(ask(target), Some(true), "{target}");
+        assert_eq!(inside(&near, move || neighbour::outlet(target)).unwrap(), "near", "{target}");
+    }
+    ip(&format!("-n {far} link set far arp off")).unwrap();
+    let resolved = inside(&near, move || neighbour::resolve(targets[0]));
+    assert!(resolved.is_ok(), "the kernel still has the address: {resolved:?}");
+    assert_eq!(ask(targets[0]), Some(false));
+    assert_eq!(ask(targets[1]), Some(false), "and when the kernel has given the address up");
+    ip(&format!("-n {far} link set far arp on")).unwrap();
+    assert_eq!(ask(targets[1]), Some(true));
+    ip(&format!("-n {near} neigh replace 10.99.1.2 lladdr 02:00:00:00:00:09 dev near nud permanent"))
+        .unwrap();
+    assert_eq!(ask(targets[0]), None, "no ARP is used for a permanent entry");
 }

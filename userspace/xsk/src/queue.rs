@@ -152,6 +152,11 @@ impl<R: FrameRings> XskQueue<R> {
     pub fn bound(&self) -> &Bound {
         &self.bound
     }
+
+    /// Keeps the reason for which the caller has chosen copy mode in place of zero-copy.
+    pub fn set_fallback(&mut self, reason: &str) {
+        self.bound.fallback = Some(reason.to_owned());
+    }
 }
 
 impl XskQueue {

@@ -52,8 +52,8 @@ impl FramePath {
         match self {
             FramePath::ZeroCopy => "the driver passes AF_XDP's frames without a copy (zero-copy)",
             FramePath::Copy => {
-                "the driver has no zero-copy for AF_XDP; with copies it took 0.7 of the time of UDP sockets, \
-                and less CPU (measured on veth, beside an aggregator's XDP program)"
+                "AF_XDP has no zero-copy here (a socket's `fallback` says why); with copies it took 0.7 of \
+                the time of UDP sockets, and less CPU (measured on veth, beside an aggregator's XDP program)"
             }
             FramePath::Generic => {
                 "XDP runs in generic mode, after the driver; with copies it took the time of UDP sockets, \

@@ -1,6 +1,7 @@
 //! The backend of this host's packets, XDP or UDP, and the installation of jobs in it.
 
 mod admission;
+mod arrival;
 mod choice;
 mod follow;
 mod hosted;

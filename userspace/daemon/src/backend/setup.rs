@@ -4,12 +4,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
+use sumac_hostprog::{AttachOptions, Attached, HostMode, OpenError, Queues, attach};
 use sumac_loader::Interface;
 use sumac_netutil::neighbour::{self, Neighbour, ResolveError};
 use sumac_wire::DEFAULT_PATHS;
 
 use super::admission::AdmittedJobs;
+use super::arrival;
 use super::local::Local;
 use crate::config::Config;
 use crate::datapath::{FrameIo, Route, UdpFrameIo, XdpConfig, XdpFrameIo};
@@ -135,8 +136,16 @@ pub(super) fn xdp(
     let paths = config.paths.unwrap_or(DEFAULT_PATHS);
     // Next hops are resolved at the beginning of each job.
     let routes = config.routes.iter().map(|route| Route { mac: None, vlan: route.vlan }).collect();
-    let io_config = XdpConfig { queues, paths, routes, ..XdpConfig::new(ip) };
-    let ios = XdpFrameIo::open(&io_config, &mut program).map_err(|error| failed(&error))?;
+    let mut io_config = XdpConfig { queues, paths, routes, ..XdpConfig::new(ip) };
+    let ios = arrival::open_and_verify(
+        (program.requested_mode() == HostMode::ZeroCopy).then_some(BackendError::Xdp as fn(String) -> _),
+        |copy_reason| {
+            io_config.copy_reason = copy_reason;
+            XdpFrameIo::open(&io_config, &mut program).map_err(|error| failed(&error))
+        },
+        |ios| ios.iter().any(XdpFrameIo::is_zero_copy),
+        || arrival::answers(&ifname, control),
+    )?;
     if former == FormerJobs::Removed {
         // Those of a dead daemon: no other has claimed the program.
         program.clear_jobs().map_err(|error| failed(&error))?;

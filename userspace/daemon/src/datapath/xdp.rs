@@ -29,6 +29,8 @@ pub struct XdpConfig {
     pub local_ip: Ipv4Addr,
     /// Zero-copy or copy; `None`: the mode that the program was attached in.
     pub mode: Option<BindMode>,
+    /// Copy mode whatever `mode` is, for this reason.
+    pub copy_reason: Option<&'static str>,
     /// The queues to bind; `None`: those that the program was attached for.
     pub queues: Option<Vec<u32>>,
     /// Frames of each socket in each direction.
@@ -42,7 +44,15 @@ pub struct XdpConfig {
 impl XdpConfig {
     pub fn new(local_ip: Ipv4Addr) -> XdpConfig {
         let paths = DEFAULT_PATHS;
-        XdpConfig { local_ip, mode: None, queues: None, frames: 1024, paths, routes: Vec::new() }
+        XdpConfig {
+            local_ip,
+            mode: None,
+            copy_reason: None,
+            queues: None,
+            frames: 1024,
+            paths,
+            routes: Vec::new(),
+        }
     }
 }
 
@@ -96,14 +106,19 @@ impl XdpFrameIo {
             mac_address(name).map_err(|source| XdpError::Address { interface: name.to_owned(), source })?;
         // A packet above a page takes several descriptors.
         let packet_size = interface.mtu + LINK_HEADER;
-        let mode = config.mode.unwrap_or(match attached.requested_mode() {
-            HostMode::Auto => BindMode::Auto,
-            HostMode::ZeroCopy => BindMode::ZeroCopy,
-            HostMode::Copy | HostMode::Generic => BindMode::Copy,
-        });
+        let mode = match (config.copy_reason, config.mode, attached.requested_mode()) {
+            (Some(_), ..) => BindMode::Copy,
+            (None, Some(mode), _) => mode,
+            (None, None, HostMode::Auto) => BindMode::Auto,
+            (None, None, HostMode::ZeroCopy) => BindMode::ZeroCopy,
+            (None, None, HostMode::Copy | HostMode::Generic) => BindMode::Copy,
+        };
         let wanted =
             QueueConfig { frames: config.frames, packet_size, mode, ..QueueConfig::new(name, queue) };
-        let socket = XskQueue::open(&wanted).map_err(|source| XdpError::Open { queue, source })?;
+        let mut socket = XskQueue::open(&wanted).map_err(|source| XdpError::Open { queue, source })?;
+        if let Some(reason) = config.copy_reason {
+            socket.set_fallback(reason);
+        }
         attached.set_socket(queue, socket.as_fd())?;
         let bound = socket.bound();
         let (zero_copy, fallback) = (bound.zero_copy, bound.fallback.as_deref());
@@ -136,6 +151,10 @@ impl XdpFrameIo {
 
     pub fn mac(&self) -> [u8; 6] {
         self.mac
+    }
+
+    pub fn is_zero_copy(&self) -> bool {
+        self.socket.bound().zero_copy
     }
 }
 
