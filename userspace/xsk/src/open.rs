@@ -1,7 +1,8 @@
 //! From a configuration to a bound socket: UMEM, rings and bind, then fill.
 //!
-//! libxdp binds before it gives the fill ring out, so the chunks are filled after the bind and the driver is
-//! woken.
+//! xsk-rs keeps the fill ring, which libxdp makes with the UMEM, until the socket is bound. So the chunks
+//! are filled after the bind and the driver is woken. A driver that misses the wake-up receives nothing,
+//! which the caller has to find out.
 
 use std::{error::Error, io, num::NonZeroU32, thread, time::Duration};
 

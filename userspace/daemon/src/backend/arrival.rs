@@ -1,5 +1,6 @@
-//! Whether frames arrive after a zero-copy bind. A driver may bind, and the queue then receive nothing, as
-//! with igb of Linux 6.16.
+//! Whether frames arrive after a zero-copy bind. A driver may bind, and the queue then receive nothing: the
+//! wake-up of igb in Linux 6.16 raises the interrupt of the transmit queue. Unless the receive queue shares
+//! it, the chunks that are filled after the bind never come to the NIC.
 
 use std::net::SocketAddr;
 
