@@ -14,6 +14,7 @@ mod server;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -215,8 +216,16 @@ async fn nobody_there_is_said_with_the_address() {
     let state_dir = StateDir::new();
     let endpoint = state_dir.endpoint(address, SECRET);
     let hasty = with(request(0, 1), |spec| spec.timeout_s = Some(0.5));
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let following = tracing::subscriber::set_default(subscriber);
     let error = join(&endpoint, hasty).await.unwrap_err();
+    drop(following);
     assert!(matches!(error, JoinError::Unreachable { endpoint, .. } if endpoint == address), "{error}");
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let reports: Vec<_> = log.lines().filter(|line| line.contains("does not answer")).collect();
+    assert!(reports.len() == 1 && reports[0].contains(&address.to_string()), "while it waits, once: {log}");
     // A server that comes up in time is found.
     let waiting = tokio::spawn(async move { join(&endpoint, request(0, 1)).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -351,4 +360,19 @@ async fn a_worker_that_waits_for_others_keeps_its_rank_after_a_cut() {
     waited.leave(Outcome::Done).await.unwrap();
     other.leave(Outcome::Done).await.unwrap();
     server.stop().await;
+}
+
+/// The text of the log.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

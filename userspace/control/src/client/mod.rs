@@ -83,6 +83,7 @@ pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, J
     let mut last_missing = Vec::new();
     let mut place = None;
     let mut lost = start;
+    let mut is_reported = false;
     loop {
         let left = request.timeout().saturating_sub(start.elapsed()).max(RETRY);
         let mut asked = request.clone();
@@ -104,7 +105,11 @@ pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, J
                 lost = Instant::now();
             }
             Err(JoinError::Unreachable { why, .. }) if is_early(request.timeout(), start) => {
-                tracing::debug!(job = spec.job, rank = spec.rank, why, "the control plane does not answer");
+                if !std::mem::replace(&mut is_reported, true) {
+                    let (address, timeout) = (endpoint.address, request.timeout());
+                    tracing::warn!(job = spec.job, rank = spec.rank, %address, ?timeout, why,
+                        "the control plane does not answer; trying again until the join's timeout");
+                }
                 lost = Instant::now();
             }
             Err(JoinError::Unreachable { .. }) if !last_missing.is_empty() => {
