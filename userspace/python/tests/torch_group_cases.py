@@ -47,18 +47,19 @@ def absent_peer(ranks: Ranks) -> None:
 
 def many_groups(ranks: Ranks) -> None:
     """Groups that never communicate have no jobs; their number has no limit, and the last one works."""
-    def jobs() -> int:
+    def jobs() -> set[str]:
         socket = os.environ["SUMAC_SOCKET"].format(rank=ranks.rank, local_rank=ranks.rank)
         with sumac.Client(socket) as client:
-            return len(client.stats()["jobs"])
+            return {job["job"] for job in client.stats()["jobs"]}
 
+    # Jobs of other cases may end meanwhile.
     before = jobs()
     groups = [dist.new_group() for _ in range(1100)]
-    check(jobs() == before, "groups have jobs")
+    check(jobs() <= before, "groups have jobs")
     tensor = torch.ones(10)
     dist.all_reduce(tensor, group=groups[-1])
     same(tensor, torch.full((10,), float(ranks.world)))
-    check(jobs() == before + 1)
+    check(len(jobs() - before) == 1)
 
 
 def destroyed(ranks: Ranks) -> None:
