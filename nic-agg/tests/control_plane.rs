@@ -98,6 +98,7 @@ fn start_server(lab: &Lab) -> (oneshot::Sender<()>, thread::JoinHandle<()>) {
             state_dir,
             stealing: true,
             rejoin_grace: Duration::ZERO,
+            longest_outage: Duration::from_secs(10),
             join_limits: JoinLimits::NONE,
             data_networks: Vec::new(),
         };

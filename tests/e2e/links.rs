@@ -12,7 +12,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sumac_client::{ClientError, Code, Failed, Failure, OpOptions, Pending, Reduction};
+use sumac_client::{ClientError, Code, Failed, Failure, JobOptions, OpOptions, Pending, Reduction};
+use sumac_job::Mode;
 use sumac_lab::cable::{FAR, NEAR};
 use sumac_lab::deployment::{Deployment, DynamicOptions, SumacOptions};
 use sumac_lab::namespace::Namespace;
@@ -138,21 +139,29 @@ fn bounce(lab: &Lab, length: Duration) {
     worker.ip(&[format!("route replace default via {gateway}")]).unwrap();
 }
 
+/// Longer than a control plane needs to find out that a connection is silent, and than a client needs for
+/// another.
 #[test]
-fn a_workers_link_that_is_down_for_three_seconds_ends_no_job() {
+fn a_workers_link_that_is_down_for_seven_seconds_ends_no_job() {
     for (spec, options) in modes() {
         with_sumac(spec, &options, |sumac| {
-            let crew = Crew::join(sumac, "running");
-            let pending = crew.submit(SEED, COUNT);
-            stats::wait_for_results(&crew.trainers[0], 200);
-            bounce(sumac.lab(), Duration::from_secs(3));
+            let crews = [Crew::join(sumac, "running"), Crew::join_with(sumac, "direct", direct)];
+            let pending = crews.each_ref().map(|crew| crew.submit(SEED, COUNT));
+            stats::wait_for_results(&crews[0].trainers[0], 200);
+            bounce(sumac.lab(), Duration::from_secs(7));
             let start = Instant::now();
-            exact::assert_sums("the sum", SEED, &crew.results(pending));
-            println!("{}: after {:.1?}", mode(sumac), start.elapsed());
-            exact::assert_sums("the next", SEED + 1, &crew.allreduce(SEED + 1, 10_000));
-            crew.leave();
+            for (crew, pending) in crews.iter().zip(pending) {
+                exact::assert_sums("the sum", SEED, &crew.results(pending));
+                println!("{}: after {:.1?}", mode(sumac), start.elapsed());
+                exact::assert_sums("the next", SEED + 1, &crew.allreduce(SEED + 1, 10_000));
+            }
+            crews.into_iter().for_each(Crew::leave);
         });
     }
+}
+
+fn direct(options: JobOptions) -> JobOptions {
+    options.mode(Mode::Direct)
 }
 
 #[test]

@@ -29,5 +29,5 @@ pub use options::{Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFo
 pub use path_measure::PathMeasure;
 pub use spec::JobSpec;
 pub use sumac_wire::tos::layer_priority;
-pub use terms::{AggregatorKind, JobTerms, Placement};
+pub use terms::{AggregatorKind, JobTerms, LONGEST_OUTAGE_S, Placement};
 pub use token::{PacketKey, result_token};

@@ -3,12 +3,20 @@
 use std::{
     fmt,
     net::{Ipv4Addr, SocketAddrV4},
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 use sumac_wire::CLASSES;
 
 use crate::{Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFormat};
+
+/// The default of [`JobTerms::longest_outage_s`]: a link that a NIC negotiates anew is back by then.
+pub const LONGEST_OUTAGE_S: u16 = 10;
+
+fn default_outage_s() -> u16 {
+    LONGEST_OUTAGE_S
+}
 
 /// The parameters of a job as the coordinator granted them, the same for all of its workers, aggregators and
 /// parameter hosts. [`Placement`] has each worker's own part.
@@ -51,6 +59,9 @@ pub struct JobTerms {
     pub wire: WireFormat,
     /// Treatment of NaN and infinity.
     pub not_finite: NonFinitePolicy,
+    /// The longest outage of a worker's network that the job survives, in seconds.
+    #[serde(default = "default_outage_s")]
+    pub longest_outage_s: u16,
     /// The rule by which the workers' operations are matched.
     pub order: OperationOrder,
     /// Dynamic mode: chunks of a lane that may be ahead of the first without a result, a power of two. Direct
@@ -94,6 +105,7 @@ impl JobTerms {
             scale: Scale::Block,
             wire: WireFormat::Int32,
             not_finite: NonFinitePolicy::Error,
+            longest_outage_s: LONGEST_OUTAGE_S,
             order: OperationOrder::Submission,
             window: 0,
             congestion_control: false,
@@ -104,6 +116,12 @@ impl JobTerms {
             fan_in_1: 0,
             resume: Vec::new(),
         }
+    }
+
+    /// Returns the longest outage of a worker's network that the job survives.
+    #[must_use]
+    pub const fn longest_outage(&self) -> Duration {
+        Duration::from_secs(self.longest_outage_s as u64)
     }
 
     /// Returns the number of the job's lanes: one for each class and shard.

@@ -50,8 +50,8 @@ impl Handshake {
     }
 
     /// The check of a running job's path, whose first probe has this number.
-    pub fn of_running_job(number: u32, tuning: &Tuning) -> Handshake {
-        Handshake::with_timeout(number, tuning, tuning.path_timeout)
+    pub fn of_running_job(number: u32, tuning: &Tuning, longest_outage: Duration) -> Handshake {
+        Handshake::with_timeout(number, tuning, longest_outage)
     }
 
     fn with_timeout(number: u32, tuning: &Tuning, timeout: Duration) -> Handshake {

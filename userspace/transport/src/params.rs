@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sumac_job::{
-    DType, NonFinitePolicy, Scale, WireFormat,
+    DType, LONGEST_OUTAGE_S, NonFinitePolicy, Scale, WireFormat,
     limits::{DYNAMIC_ELEMENTS, MAX_SHARDS, MAX_SLOTS, MAX_WORLD},
 };
 use sumac_wire::{CLASSES, DEFAULT_PATHS, MAX_ELEMENTS, MAX_PATHS, MAX_WORKERS};
@@ -48,6 +48,9 @@ pub struct JobParams {
     /// Whether a static job has a congestion window within its slots, in place of all its slots in flight;
     /// the same on all workers. Dynamic jobs: [`DynamicParams::congestion`].
     pub congestion_control: bool,
+    /// The time without an answer to the probes of the running job after which it fails. A link that a NIC
+    /// negotiates anew, and a data plane that is attached again, are back by then.
+    pub longest_outage: Duration,
     /// The parameters of a dynamic job (ATP); it has no `slots` of its own.
     pub dynamic: Option<DynamicParams>,
     /// The parameters of a direct job (MLT), which has no slots and no aggregator.
@@ -75,6 +78,7 @@ impl JobParams {
             not_finite: NonFinitePolicy::Error,
             measure: false,
             congestion_control: false,
+            longest_outage: Duration::from_secs(LONGEST_OUTAGE_S.into()),
             dynamic: None,
             direct: None,
         }
@@ -155,9 +159,6 @@ pub struct Tuning {
     pub probe_interval: Duration,
     /// The time without an answer to the handshake after which the job fails.
     pub probe_timeout: Duration,
-    /// The time without an answer to the probes of a running job after which it fails. A link that a NIC
-    /// negotiates anew, and a data plane that is attached again, are back by then.
-    pub path_timeout: Duration,
     /// Only timers detect losses, as in SwitchML: the baseline of ATP's figure 10.
     pub timers_only: bool,
     /// The number of paths (UDP source ports) that packets are spread over, 1 to 256.
@@ -179,7 +180,6 @@ impl Default for Tuning {
             max_rto: Duration::from_millis(200),
             probe_interval: Duration::from_millis(20),
             probe_timeout: Duration::from_secs(3),
-            path_timeout: Duration::from_secs(10),
             timers_only: false,
             paths: DEFAULT_PATHS,
             initial_window: None,
@@ -196,7 +196,6 @@ impl Tuning {
             && self.initial_rto <= self.max_rto
             && !self.probe_interval.is_zero()
             && self.probe_interval < self.probe_timeout
-            && self.probe_interval < self.path_timeout
             && (1..=MAX_PATHS).contains(&self.paths);
         if ordered { Ok(()) } else { Err(ParamError::Tuning) }
     }

@@ -89,7 +89,8 @@ impl PathCheck {
                 if now.since(self.since) >= IDLE {
                     // Each check begins on another path.
                     self.first = self.first.wrapping_add(1) & FIRST;
-                    self.handshake = Some(Handshake::of_running_job(self.first, tuning));
+                    self.handshake =
+                        Some(Handshake::of_running_job(self.first, tuning, params.longest_outage));
                 }
                 None
             }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use sumac_control::{HostPort, server::DataNetwork};
+use sumac_job::LONGEST_OUTAGE_S;
 use sumac_loader::DEFAULT_PIN_ROOT;
 
 use super::switch::SwitchArgs;
@@ -98,6 +99,14 @@ pub struct Args {
     /// before the job fails
     #[arg(long, value_name = "SECONDS", default_value_t = 0, conflicts_with = "parent")]
     pub(super) rejoin_grace: u64,
+
+    /// Longest outage of a worker's network that its jobs survive, in seconds, such as a port that negotiates
+    /// its speed anew; a worker that is silent for longer is dead
+    ///
+    /// A worker whose process ends is named after 2 s, whatever this is.
+    #[arg(long, value_name = "SECONDS", default_value_t = LONGEST_OUTAGE_S, conflicts_with = "parent")]
+    #[arg(value_parser = clap::value_parser!(u16).range(5..=3600))]
+    pub(super) longest_outage: u16,
 
     /// Longest time that a worker may wait for the other ranks of its job, in seconds, whatever it asks for
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, conflicts_with = "parent")]

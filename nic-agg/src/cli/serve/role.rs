@@ -68,6 +68,7 @@ impl Args {
             state_dir: self.state.path(),
             stealing: !self.no_reassignment,
             rejoin_grace: Duration::from_secs(self.rejoin_grace),
+            longest_outage: Duration::from_secs(self.longest_outage.into()),
             join_limits: JoinLimits {
                 longest_wait: Duration::from_secs(self.longest_wait),
                 share_percent: self.share,

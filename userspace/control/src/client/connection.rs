@@ -42,6 +42,9 @@ pub enum ConnectError {
     /// No answer, or no more. Another attempt may help.
     #[error("{0}")]
     Unreachable(String),
+    /// The host answers, and no program listens there. Another attempt may help.
+    #[error("{0}")]
+    Refused(String),
     #[error("{0}")]
     NotTrusted(String),
     #[error("{}", .0.message)]
@@ -189,7 +192,10 @@ pub fn no_answer() -> ConnectError {
 }
 
 fn unreachable(error: &io::Error) -> ConnectError {
-    ConnectError::Unreachable(error.to_string())
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => ConnectError::Refused(error.to_string()),
+        _ => ConnectError::Unreachable(error.to_string()),
+    }
 }
 
 #[cfg(test)]

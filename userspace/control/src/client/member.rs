@@ -11,8 +11,7 @@ use tokio::{
 use super::{
     connection::{Connection, Endpoint},
     stay::{
-        LeaveError, MemberCommand, MemberState, Stay, SuspendedMember, cut, outlives_control,
-        reconnect_timeout,
+        LeaveError, MemberCommand, MemberState, Stay, SuspendedMember, cut, longest_restart, outlives_control,
     },
 };
 use crate::{
@@ -78,7 +77,8 @@ impl Member {
                 received,
             },
             endpoint,
-            reconnect_timeout: reconnect_timeout(&grant),
+            longest_outage: grant.terms.longest_outage(),
+            longest_restart: longest_restart(&grant),
             outlives_control: outlives_control(&grant),
             posted,
             unconfirmed,

@@ -134,7 +134,7 @@ fn missing(request: &JoinRequest, ranks: Vec<u16>) -> JoinError {
 impl ConnectError {
     fn of_join(self, endpoint: SocketAddr, start: Instant) -> JoinError {
         match self {
-            ConnectError::Unreachable(why) => {
+            ConnectError::Unreachable(why) | ConnectError::Refused(why) => {
                 JoinError::Unreachable { endpoint, waited: start.elapsed(), why }
             }
             ConnectError::NotTrusted(why) => JoinError::NotTrusted { endpoint, why },

@@ -24,9 +24,8 @@ use crate::{
     plane::PlaneKind,
 };
 
-/// Time that a static job continues without its control plane, which may be restarting.
-const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same where the aggregator is the process itself, and its slots end with it.
+/// Time that a static job continues without the process that is its control plane and its aggregator: its
+/// slots have ended with it.
 const HOST_RECONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 const LOST_RETRY: Duration = Duration::from_secs(1);
 const POSTS_PER_MESSAGE: usize = 64;
@@ -83,8 +82,10 @@ impl SuspendedMember {
 pub(super) struct Stay {
     pub endpoint: Endpoint,
     pub membership: Reconnect,
-    /// The time without a connection after which a job that does not outlive its control plane fails.
-    pub reconnect_timeout: Duration,
+    /// The time without an answer after which a job that does not outlive its control plane fails.
+    pub longest_outage: Duration,
+    /// The same where the control plane's host answers that it does not run.
+    pub longest_restart: Duration,
     /// Whether the job goes on while its control plane does not answer: parameter hosts and workers need
     /// none.
     pub outlives_control: bool,
@@ -98,11 +99,13 @@ pub(super) struct Stay {
     pub renewed: mpsc::UnboundedSender<Grant>,
 }
 
-/// The time that a job goes on without its control plane.
-pub(super) fn reconnect_timeout(grant: &Grant) -> Duration {
+/// The time that a job goes on while its control plane does not run.
+pub(super) fn longest_restart(grant: &Grant) -> Duration {
     match grant.placement.aggregator {
         PlaneKind::Host => HOST_RECONNECT_TIMEOUT,
-        PlaneKind::Ebpf | PlaneKind::P4 | PlaneKind::None | PlaneKind::Parameter => RECONNECT_TIMEOUT,
+        PlaneKind::Ebpf | PlaneKind::P4 | PlaneKind::None | PlaneKind::Parameter => {
+            grant.terms.longest_outage()
+        }
     }
 }
 
@@ -160,8 +163,12 @@ impl Stay {
                 Err(Ended::Lost(error)) => {
                     let (silence, address) = (lost_at.elapsed(), self.endpoint.address);
                     tracing::debug!(%error, %address, ?silence, "the control plane does not answer");
-                    if self.outlives_control || silence < self.reconnect_timeout {
-                        sleep(if silence < self.reconnect_timeout { RETRY } else { LOST_RETRY }).await;
+                    let limit = match error {
+                        ConnectError::Refused(_) => self.longest_restart,
+                        _ => self.longest_outage,
+                    };
+                    if self.outlives_control || silence < limit {
+                        sleep(if silence < limit { RETRY } else { LOST_RETRY }).await;
                         continue;
                     }
                     let message =

@@ -20,9 +20,10 @@ use crate::{
 const REPORT_TIMEOUT: Time = Time::from_secs(1);
 /// Time from a report until ranks are named: the others' reports are on their way.
 pub(super) const NAMING_DELAY: Time = Time::from_secs(1);
-/// Time from the last report until a job ends in which all ranks wait. A rank reports after one to two
-/// seconds without a result; a lost path is found by its engine earlier, 11 s after the last one.
-const NO_PROGRESS_TIMEOUT: Time = Time::from_secs(12);
+/// Time beyond the longest outage from the last report until a job ends in which all ranks wait. A rank
+/// reports after one to two seconds without a result; a lost path is found by its engine earlier, the longest
+/// outage and a second after the last one.
+const NO_PROGRESS_MARGIN: Time = Time::from_secs(2);
 
 impl Run {
     /// The oldest operation of a rank does not end: another rank may have another under its number, in lanes
@@ -102,10 +103,11 @@ impl Run {
 
     /// The end of a job whose ranks all wait. The earliest of their operations has been submitted by all:
     /// those that wait for a later one have it already.
-    fn no_progress(&self, now: Time) -> Option<JobFailure> {
+    fn no_progress(&self, now: Time, longest_outage: Time) -> Option<JobFailure> {
         let idle = self.standstill.idle.values();
         let last = idle.clone().map(|(_, since)| *since).max()?;
-        if now < last + NO_PROGRESS_TIMEOUT {
+        let limit = longest_outage + NO_PROGRESS_MARGIN;
+        if now < last + limit {
             return None;
         }
         let operations = || idle.clone().map(|(operation, _)| operation);
@@ -113,7 +115,7 @@ impl Run {
         // Numbers wrap; those of one job are close together.
         let earliest = operations().min_by_key(|operation| operation.operation.since(base) as i32)?;
         let message = format!(
-            "no result for {NO_PROGRESS_TIMEOUT:?}, though all ranks have submitted {}; `sumac-agg status` \
+            "no result for {limit:?}, though all ranks have submitted {}; `sumac-agg status` \
             counts what the aggregator refuses",
             printable(&earliest.text, TEXT_LEN)
         );
@@ -135,11 +137,12 @@ impl Run {
 
 impl Coordinator {
     pub(super) fn expire_standstill(&mut self, now: Time, id: RunId) {
+        let longest_outage = self.longest_outage;
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.phase == Phase::Running) else { return };
         let waited_for = run.waited_for(now).or_else(|| run.naming.overdue(now, run.world));
         let Some((what, ranks)) = waited_for else { return };
         let failure = match ranks.is_empty() {
-            true => run.no_progress(now),
+            true => run.no_progress(now, longest_outage),
             false => run.name_ranks(&what, ranks).err(),
         };
         if let Some(failure) = failure {

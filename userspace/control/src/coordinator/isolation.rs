@@ -3,14 +3,14 @@
 //! | connection of a member, rack or parameter host | it is dead after |
 //! | --- | --- |
 //! | ended by it | 2 s |
-//! | open, and silent | 4.5 s: the client tries again after 2 s |
-//! | open, and nobody is received from | a reconnection after somebody is received from again |
+//! | open, and silent | the longest outage: its network may be back by then |
+//! | open, and nobody is received from | the longest outage after somebody is received from again |
 
 use super::{
     Coordinator,
     ids::{ConnectionNumber, MemberId, RackId},
     run::Run,
-    time::{QUIET_TIMEOUT, RECONNECT_GRACE, Time},
+    time::{QUIET_TIMEOUT, Time},
 };
 
 impl Coordinator {
@@ -26,11 +26,14 @@ impl Coordinator {
 
     /// A member has ended its connection, which may have another already. `None`: its only one.
     pub fn on_disconnected(&mut self, id: MemberId, connection: Option<ConnectionNumber>) {
+        let now = self.last_tick;
         let Some(member) = self.member(id) else { return };
         if connection.is_some() && member.connection != connection {
             return;
         }
         member.connection = None;
+        // After an outage the end of the former connection may come before the next one.
+        member.seen = member.seen.max(now);
         let Some((run, rank)) = self.members.get(&id).copied() else { return };
         if self.runs.get(&run).is_some_and(Run::is_waiting) {
             self.vacate(run, rank);
@@ -41,6 +44,7 @@ impl Coordinator {
     pub fn rack_connected(&mut self, id: RackId, is_open: bool) {
         if let Some(rack) = self.racks.get_mut(&id) {
             rack.is_open = is_open;
+            rack.seen = rack.seen.max(self.last_tick);
         }
     }
 
@@ -56,6 +60,6 @@ impl Coordinator {
                 false => tracing::info!("messages from members again; all have time to reconnect"),
             }
         }
-        is_isolated.then_some(now + RECONNECT_GRACE)
+        is_isolated.then_some(now)
     }
 }

@@ -224,7 +224,7 @@ impl Coordinator {
     /// rack is away: a rack that died with its workers' streams is lost itself, and the loss of a rack does
     /// not end a job that outlives it. When the rack is back, its workers need time to reconnect.
     fn is_silent(&self, now: Time, run: &Run, member: &Member) -> bool {
-        let patience = patience(member.connection.is_some());
+        let patience = patience(member.connection.is_some(), self.longest_outage);
         let is_silent = |since: Time| now.saturating_sub(since) >= patience;
         match member.rack.map(|rack| self.racks.get(&rack)) {
             None => is_silent(member.seen),

@@ -97,6 +97,8 @@ pub struct Coordinator {
     /// jobs whose order is by name: what the dead one has announced cannot be distinguished from what the new
     /// one announces again.
     pub rejoin_grace: Time,
+    /// The longest outage of a worker's network that jobs survive: later than that a silent worker is dead.
+    pub longest_outage: Time,
     pub join_limits: JoinLimits,
     actions: VecDeque<Action>,
     records: Vec<Record>,
@@ -221,8 +223,8 @@ impl Coordinator {
             Some(member) if !member.departed => {
                 let message = format!(
                     "job `{job}`: rank {rank} has joined already, from {}; give every worker a rank of its \
-                    own (a dead worker's rank is free 5 s after its last message)",
-                    member.worker.ip
+                    own (a dead worker's rank is free {:?} after its last message)",
+                    member.worker.ip, self.longest_outage
                 );
                 let is_quiet = now.saturating_sub(member.seen) >= QUIET_TIMEOUT;
                 let kind = if is_quiet { RefusalKind::RankSilent } else { RefusalKind::RankTaken };

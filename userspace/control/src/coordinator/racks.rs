@@ -127,7 +127,8 @@ impl Coordinator {
         if let Some(since) = excused {
             self.racks.values_mut().for_each(|rack| rack.seen = rack.seen.max(since));
         }
-        let is_silent = |rack: &Rack| now.saturating_sub(rack.seen) >= patience(rack.is_open);
+        let patience = |rack: &Rack| patience(rack.is_open, self.longest_outage);
+        let is_silent = |rack: &Rack| now.saturating_sub(rack.seen) >= patience(rack);
         let silent = self.racks.iter().filter(|(_, rack)| is_silent(rack)).map(|(id, _)| *id);
         silent.collect::<Vec<_>>().into_iter().for_each(|id| self.rack_lost(id));
     }
@@ -250,6 +251,7 @@ impl Coordinator {
     pub(super) fn terms(&self, run: &Run, hosts: &[RackId]) -> Result<(JobTerms, Limits), Refusal> {
         let limits = self.limits(run, hosts)?;
         let asked = run.members.iter().map(|(rank, member)| (*rank, &member.asked));
-        Ok((agree(asked, &limits)?, limits))
+        let longest_outage_s = u16::try_from(self.longest_outage.as_secs()).unwrap_or(u16::MAX);
+        Ok((JobTerms { longest_outage_s, ..agree(asked, &limits)? }, limits))
     }
 }

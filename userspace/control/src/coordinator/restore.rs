@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use rand::RngCore;
+use sumac_job::LONGEST_OUTAGE_S;
 
 use super::{
     Coordinator,
@@ -49,6 +50,7 @@ impl Coordinator {
             missed_failures: VecDeque::new(),
             stealing: true,
             rejoin_grace: Time::ZERO,
+            longest_outage: Time::from_secs(LONGEST_OUTAGE_S.into()),
             join_limits: JoinLimits::NONE,
             actions: VecDeque::default(),
             records: vec![Record::Instance(instance)],

@@ -1,6 +1,6 @@
 //! The silence of members, racks and parameter hosts.
 
-use super::time::{RECONNECT_GRACE, SILENCE_TIMEOUT, Time};
+use super::time::{SILENCE_TIMEOUT, Time};
 
 /// The time of the last message of anybody, and the connections.
 #[derive(Debug, Default)]
@@ -16,7 +16,8 @@ impl SilenceClock {
     }
 }
 
-/// Returns the silence after which a member, rack or parameter host is dead.
-pub(super) fn patience(is_open: bool) -> Time {
-    if is_open { SILENCE_TIMEOUT + RECONNECT_GRACE } else { SILENCE_TIMEOUT }
+/// Returns the silence after which a member, rack or parameter host is dead. One whose connection is open may
+/// have lost its network.
+pub(super) fn patience(is_open: bool, longest_outage: Time) -> Time {
+    if is_open { longest_outage } else { SILENCE_TIMEOUT }
 }

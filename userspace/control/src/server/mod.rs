@@ -71,6 +71,8 @@ pub struct ServerOptions {
     pub stealing: bool,
     /// Time in which a dead worker of a dynamic job may be replaced (ATP appendix A.3); zero: the job fails.
     pub rejoin_grace: Duration,
+    /// The longest outage of a worker's network that jobs survive, in whole seconds.
+    pub longest_outage: Duration,
     pub join_limits: JoinLimits,
     /// Networks of hosts whose control connection comes from another network than their packets.
     pub data_networks: Vec<DataNetwork>,
@@ -156,16 +158,15 @@ impl<P: DataPlane> Listening<P> {
 }
 
 fn start<P: DataPlane>(plane: &P, options: ServerOptions) -> Result<Arc<Shared>, ServeError> {
-    let ServerOptions { secrets, state_dir, stealing, rejoin_grace, join_limits, data_networks, .. } =
-        options;
+    let ServerOptions { secrets, state_dir, data_networks, .. } = options;
     let (journal, records) = Journal::open(&state_dir)?;
     let restart = Restart::new(records);
     let taken = plane.take_over(&restart.known_jobs())?;
     let (info, instance) = (plane.info()?, plane.instance()?);
     let random = StdRng::try_from_rng(&mut OsRng).map_err(|error| ServeError::Random(error.to_string()))?;
     let mut coordinator = Coordinator::restore(Time::ZERO, info, instance, &taken, restart, Box::new(random));
-    (coordinator.stealing, coordinator.rejoin_grace) = (stealing, rejoin_grace);
-    coordinator.join_limits = join_limits;
+    (coordinator.stealing, coordinator.join_limits) = (options.stealing, options.join_limits);
+    (coordinator.rejoin_grace, coordinator.longest_outage) = (options.rejoin_grace, options.longest_outage);
     let recorder = Recorder::new(journal, Time::ZERO, &mut coordinator);
     let state = State { coordinator, recorder };
     Ok(Arc::new(Shared::new(Instant::now(), state, secrets, data_networks)))

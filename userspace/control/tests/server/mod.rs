@@ -187,7 +187,17 @@ pub fn options(state_dir: &StateDir, rejoin_grace: Duration) -> ServerOptions {
     let join_limits = JoinLimits::default();
     // Workers connect over loopback, and state the addresses of a lab.
     let data_networks = vec!["10.77.0.0/16".parse().unwrap()];
-    ServerOptions { identity, secrets, state_dir, stealing: true, rejoin_grace, join_limits, data_networks }
+    let longest_outage = Duration::from_secs(5);
+    ServerOptions {
+        identity,
+        secrets,
+        state_dir,
+        stealing: true,
+        rejoin_grace,
+        longest_outage,
+        join_limits,
+        data_networks,
+    }
 }
 
 /// Each rank joins at its endpoint.

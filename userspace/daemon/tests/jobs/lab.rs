@@ -127,6 +127,7 @@ impl Aggregator {
             state_dir: state_dir.to_owned(),
             stealing: true,
             rejoin_grace,
+            longest_outage: Duration::from_secs(10),
             join_limits: JoinLimits::NONE,
             data_networks: Vec::new(),
         };

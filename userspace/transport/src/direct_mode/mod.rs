@@ -268,7 +268,7 @@ impl DirectMode {
             probes.into_iter().for_each(|probe| flow.push(probe));
             let silent = flow.sends.values().filter_map(Sender::unanswered_since).min();
             let waited = silent.map_or(0, |since| now.since(since));
-            if waited >= nanos(core.tuning.path_timeout) {
+            if waited >= nanos(core.params.longest_outage) {
                 let reason = format!("does not answer probes on the data path for {} ms", waited / 1_000_000);
                 return core.fail(JobError::Worker { rank, reason });
             }
