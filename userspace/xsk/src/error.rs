@@ -79,6 +79,19 @@ impl OpenError {
             other => other,
         }
     }
+
+    /// Returns the reason to try copy mode after a failed zero-copy bind; `None` where copy mode fails, too.
+    /// Some drivers return EINVAL for "no zero-copy": only a copy bind shows whether the queue exists.
+    pub(crate) fn copy_reason(&self) -> Option<String> {
+        match self {
+            OpenError::NoZeroCopy { source, .. } | OpenError::NoQueue { source, .. } => {
+                Some(format!("the driver refused zero-copy: {source}"))
+            }
+            // Its frames are smaller.
+            OpenError::MemLock { .. } => Some(format!("zero-copy failed: {self}")),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +143,27 @@ mod tests {
         for (errno, has_queue, expected) in cases {
             let error = refused(errno, has_queue);
             assert!(error.contains(expected), "{errno}, {has_queue}: {error}");
+        }
+    }
+
+    #[test]
+    fn copy_mode_is_tried_where_it_may_succeed() {
+        let attempt = Attempt { interface: "eth9", queue: 3, umem_bytes: 8 << 20, zero_copy: true };
+        let cases = [
+            (Step::Bind, Errno::OPNOTSUPP, Some("refused zero-copy")),
+            (Step::Bind, Errno::INVAL, Some("refused zero-copy")),
+            (Step::Umem, Errno::NOBUFS, Some("zero-copy failed: the kernel would not lock 8388608 bytes")),
+            (Step::Umem, Errno::PERM, None),
+            (Step::Bind, Errno::BUSY, None),
+            (Step::Bind, Errno::NETDOWN, None),
+        ];
+        for (step, errno, expected) in cases {
+            let reason = attempt.error(step, errno.into()).copy_reason();
+            let is_expected = match (&reason, expected) {
+                (Some(reason), Some(expected)) => reason.contains(expected),
+                (reason, expected) => reason.is_none() && expected.is_none(),
+            };
+            assert!(is_expected, "{step:?} {errno}: {reason:?}");
         }
     }
 

@@ -39,13 +39,11 @@ impl XskQueue {
                 .map_err(|error| error.of_zero_copy(|| attempt(config, BindFlags::XDP_COPY, None).is_ok())),
             BindMode::Copy => retry_while_busy(config, BindFlags::XDP_COPY, None),
             BindMode::Auto => match retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None) {
-                Err(OpenError::NoZeroCopy { source, .. } | OpenError::NoQueue { source, .. }) => {
-                    // Some drivers return EINVAL for "no zero-copy": only a copy bind shows whether the queue
-                    // exists.
-                    let reason = format!("the driver refused zero-copy: {source}");
-                    retry_while_busy(config, BindFlags::XDP_COPY, Some(reason))
-                }
-                other => other,
+                Err(error) => match error.copy_reason() {
+                    Some(reason) => retry_while_busy(config, BindFlags::XDP_COPY, Some(reason)),
+                    None => Err(error),
+                },
+                bound => bound,
             },
         }
     }
