@@ -171,9 +171,13 @@ class Packages(unittest.TestCase):
             if (edited := re.match(r"editor (\S+)$", command)) is not None:
                 self.debian.write(edited[1], EDITED[edited[1]])
             else:
-                self.debian.inside(
-                    "sh", "-ec", f"cd /built/{version}; {command}", DEBIAN_FRONTEND="noninteractive"
-                )
+                try:
+                    self.debian.inside(
+                        "sh", "-ec", f"cd /built/{version}; {command}", DEBIAN_FRONTEND="noninteractive"
+                    )
+                except AssertionError as error:
+                    journal = self.debian.inside("journalctl", "--no-pager", "--lines=40", check=False)
+                    raise AssertionError(f"{error}\n{journal}") from error
 
     def sum(self, name: str) -> list[str]:
         """Sums on both hosts, as a user of the group sumac: by Debian's package, and by the wheel."""

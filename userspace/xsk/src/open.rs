@@ -29,7 +29,7 @@ impl XskQueue {
     ///
     /// With [`BindMode::Auto`] a refused zero-copy bind is repeated in copy mode, with a new socket and a new
     /// UMEM, because the kernel may have kept the old ones. A queue that is busy is retried for half a
-    /// second: the kernel releases the queue of a closed socket with a delay.
+    /// second: the kernel releases the queue of a closed socket, and its locked memory, with a delay.
     pub fn open(config: &QueueConfig) -> Result<XskQueue, OpenError> {
         check(config)?;
         let missing = |source| OpenError::NoInterface { interface: config.interface.clone(), source };
@@ -68,7 +68,7 @@ fn retry_while_busy(
 ) -> Result<XskQueue, OpenError> {
     for _ in 1..BUSY_RETRIES {
         match attempt(config, mode, fallback.clone()) {
-            Err(OpenError::QueueInUse { .. }) => thread::sleep(BUSY_RETRY_DELAY),
+            Err(OpenError::QueueInUse { .. } | OpenError::MemLock { .. }) => thread::sleep(BUSY_RETRY_DELAY),
             other => return other,
         }
     }
