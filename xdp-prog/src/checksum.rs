@@ -1,11 +1,13 @@
 //! The UDP checksum over headers and elements, in blocks that the verifier can track.
 
+use core::hint::black_box;
+
 use aya_ebpf::{helpers::generated::bpf_xdp_load_bytes, programs::XdpContext};
 use sumac_wire::{PAGE_ELEMENTS, checksum, frame::Frame};
 
 use crate::{
     headers::Headers,
-    maps::{TAIL, TAIL_ELEMENTS},
+    maps::{TAIL, TAIL_ELEMENTS, TAIL_LEN},
     packet::Packet,
 };
 
@@ -27,19 +29,37 @@ pub fn is_intact<const JUMBO: bool>(
         return false;
     }
     let sum = checksum::pseudo_header(frame.src_ip, frame.dst_ip, frame.udp_len) + headers.sum();
-    if JUMBO && elements as usize > PAGE_ELEMENTS {
-        let Some(page) = sum_page(headers.elements(), packet.end) else { return false };
-        // After the Ethernet, IPv4, UDP and Sumac headers and the first page of elements.
-        let at = frame.l4() + Headers::LEN + PAGE_ELEMENTS * WORD;
-        return match sum_tail(ctx, at as u32, elements as usize - PAGE_ELEMENTS) {
-            Some(tail) => checksum::is_intact(sum + page + tail),
-            None => false,
-        };
-    }
-    match sum_elements(headers.elements(), packet.end, elements as usize) {
+    let elements = elements as usize;
+    let of_elements = if JUMBO {
+        sum_buffers(ctx, packet, frame, headers, elements)
+    } else {
+        sum_elements(headers.elements(), packet.end, elements)
+    };
+    match of_elements {
         Some(elements) => checksum::is_intact(sum + elements),
         None => false,
     }
+}
+
+/// Sums the elements of a frame that may have several buffers; `None` when the frame ends before.
+#[inline(always)]
+fn sum_buffers(
+    ctx: &XdpContext,
+    packet: &Packet,
+    frame: &Frame,
+    headers: &Headers,
+    elements: usize,
+) -> Option<u64> {
+    let (from, end) = (headers.elements(), packet.end);
+    // After the Ethernet, IPv4, UDP and Sumac headers.
+    let at = (frame.l4() + Headers::LEN) as u32;
+    if elements <= PAGE_ELEMENTS {
+        // A driver with receive buffers of 2 KiB splits the page, too.
+        return sum_elements(from, end, elements).or_else(|| sum_copied(ctx, at, elements));
+    }
+    let page = sum_page(from, end).or_else(|| sum_copied(ctx, at, PAGE_ELEMENTS))?;
+    let tail = sum_copied(ctx, at + (PAGE_ELEMENTS * WORD) as u32, elements - PAGE_ELEMENTS)?;
+    Some(page + tail)
 }
 
 /// Sums a whole page of elements from the address `from` on; `None` when the readable part ends before.
@@ -58,12 +78,16 @@ fn sum_page(from: usize, end: usize) -> Option<u64> {
     Some(low + high)
 }
 
-/// Sums `count` elements from the offset `at` on; `None` when the frame ends before.
+/// Sums `count` elements from the offset `at` on, in whatever buffers they are; `None` when the frame ends
+/// before.
 #[inline(always)]
-fn sum_tail(ctx: &XdpContext, at: u32, count: usize) -> Option<u64> {
+fn sum_copied(ctx: &XdpContext, at: u32, count: usize) -> Option<u64> {
     if count == 0 || count > TAIL_ELEMENTS {
         return None;
     }
+    // Linux 6.1's verifier wants a length above zero, and forgets the comparison: the mask shows the bounds
+    // where they are needed. Opaque, or LLVM removes it.
+    let count = (black_box(count - 1) & (TAIL_LEN - 1)) + 1;
     let buffer = TAIL.get_ptr_mut(0)?.cast::<u32>();
     // SAFETY: the buffer has room for that many elements.
     let copied = unsafe { bpf_xdp_load_bytes(ctx.ctx, at, buffer.cast(), (count * WORD) as u32) };
@@ -81,8 +105,12 @@ fn sum_tail(ctx: &XdpContext, at: u32, count: usize) -> Option<u64> {
         }
         done += BLOCK;
     }
+    let done = black_box(count & !(BLOCK - 1));
+    if done > TAIL_ELEMENTS - BLOCK {
+        return Some(sum);
+    }
     for at in 0..BLOCK - 1 {
-        if done + at >= count || done + at >= TAIL_ELEMENTS {
+        if done + at >= count {
             break;
         }
         // SAFETY: below TAIL_ELEMENTS, as was just compared.

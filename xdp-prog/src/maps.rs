@@ -34,13 +34,16 @@ pub static QUEUES: PerCpuArray<QueueCounters, MAX_QUEUES> = PerCpuArray::new();
 #[btf_map]
 pub static LIMITERS: PerCpuArray<RateLimiter, 3> = PerCpuArray::new();
 
-/// A buffer for the elements beyond a frame's first page, which are copied to be summed: programs access a
-/// frame's first buffer only.
+/// A buffer for the elements beyond a frame's first buffer, which are copied to be summed: programs access
+/// that one only. It holds a page of them, too.
 #[btf_map]
-pub static TAIL: PerCpuArray<[u32; TAIL_ELEMENTS], 1> = PerCpuArray::new();
+pub static TAIL: PerCpuArray<[u32; TAIL_LEN], 1> = PerCpuArray::new();
 
 /// Elements of a packet beyond those of the first page.
 pub const TAIL_ELEMENTS: usize = MAX_ELEMENTS - PAGE_ELEMENTS;
+/// Elements that the buffer has room for: a power of two.
+pub const TAIL_LEN: usize = 2048;
+const _: () = assert!(TAIL_LEN.is_power_of_two() && TAIL_LEN >= TAIL_ELEMENTS && TAIL_ELEMENTS >= PAGE_ELEMENTS);
 
 /// The rate limiter of one kind of message on one CPU.
 #[repr(C)]

@@ -64,10 +64,15 @@ impl Bench {
     /// Runs the program on a frame as if received on `queue`; returns the verdict and the one counter that
     /// grew.
     fn show(&self, queue: u32, bytes: &[u8]) -> (u32, Reason) {
+        self.show_split(queue, bytes, bytes.len())
+    }
+
+    /// The same for a frame whose first buffer has `first` bytes. Linux 6.18 splits frames so.
+    fn show_split(&self, queue: u32, bytes: &[u8], first: usize) -> (u32, Reason) {
         let before = self.attached.counters().unwrap();
         let ifindex = self.attached.interface().index;
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
-        let context = [0, bytes.len() as u32, 0, ifindex, queue, 0].map(u32::to_ne_bytes).concat();
+        let context = [0, first as u32, 0, ifindex, queue, 0].map(u32::to_ne_bytes).concat();
         let mut out = vec![0; bytes.len() + 256];
         let result = self
             .program
@@ -352,6 +357,25 @@ fn checksums_of_jumbo_frames_are_verified() {
     // Above 832 elements a frame does not fit its first buffer.
     let lengths = [0, 1, 256, 831, 832, 833, 840, 847, 848, 849, 1664, 1665, 2000, 2223, 2224];
     assert_checksums_verified(&mut Bench::with_mtu(9000), lengths);
+}
+
+#[test]
+fn checksums_are_verified_wherever_a_driver_splits_frames() {
+    needs_privileges!("checksums_are_verified_wherever_a_driver_splits_frames");
+    let mut bench = Bench::with_mtu(9000);
+    bench.attached.add_job(JOB, HostJobEntry { elements: MAX_ELEMENTS as u16, ..ENTRY }).unwrap();
+    let headers = OVERHEAD + HEADER_LEN;
+    for elements in [1, 15, 256, 832, 833, 2224] {
+        for first in [headers, headers + 2, headers + 64, 1536, 2048, 3072] {
+            let mut bytes = frame(&header(elements));
+            let first = first.min(bytes.len());
+            let steered = (REDIRECT, Reason::Steered);
+            assert_eq!(bench.show_split(0, &bytes, first), steered, "{elements} elements, {first} bytes");
+            *bytes.last_mut().unwrap() ^= 0x04;
+            let bad = (DROP, Reason::BadChecksum);
+            assert_eq!(bench.show_split(0, &bytes, first), bad, "{elements} elements, {first} bytes");
+        }
+    }
 }
 
 /// Shows results of these lengths, whole and with one bit turned: in the header, in each page, at the end.
