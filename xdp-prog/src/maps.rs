@@ -43,7 +43,8 @@ pub static TAIL: PerCpuArray<[u32; TAIL_LEN], 1> = PerCpuArray::new();
 pub const TAIL_ELEMENTS: usize = MAX_ELEMENTS - PAGE_ELEMENTS;
 /// Elements that the buffer has room for: a power of two.
 pub const TAIL_LEN: usize = 2048;
-const _: () = assert!(TAIL_LEN.is_power_of_two() && TAIL_LEN >= TAIL_ELEMENTS && TAIL_ELEMENTS >= PAGE_ELEMENTS);
+const _: () = assert!(TAIL_LEN.is_power_of_two() && TAIL_LEN >= TAIL_ELEMENTS);
+const _: () = assert!(TAIL_ELEMENTS >= PAGE_ELEMENTS);
 
 /// The rate limiter of one kind of message on one CPU.
 #[repr(C)]

@@ -62,6 +62,11 @@ pub enum OpenError {
         /sys/class/net/{interface}/queues"
     )]
     NoQueue { interface: String, queue: u32, source: io::Error },
+    #[error(
+        "the kernel does not pass packets of {packet} bytes to AF_XDP sockets ({source}): those above 3,840 \
+        bytes need Linux 6.6; lower the MTU of {interface} to 3,822, or use backend udp"
+    )]
+    NoMultiBuffer { interface: String, packet: u32, source: io::Error },
     #[error("{interface} is down; `ip link set {interface} up` first")]
     Down { interface: String },
     #[error("cannot {} {queue} of {interface}: {source}", step.name())]
@@ -75,6 +80,17 @@ impl OpenError {
         match self {
             OpenError::NoQueue { interface, queue, source } if has_queue() => {
                 OpenError::ZeroCopyRefused { interface, queue, source }
+            }
+            other => other,
+        }
+    }
+
+    /// Returns the error of a bind for packets of so many bytes, which take several chunks. EINVAL may be of
+    /// a kernel without such packets: a bind for small ones shows whether the queue is there.
+    pub(crate) fn of_multi_buffer(self, packet: u32, has_queue: impl FnOnce() -> bool) -> OpenError {
+        match self {
+            OpenError::NoQueue { interface, source, .. } if has_queue() => {
+                OpenError::NoMultiBuffer { interface, packet, source }
             }
             other => other,
         }
@@ -144,6 +160,17 @@ mod tests {
             let error = refused(errno, has_queue);
             assert!(error.contains(expected), "{errno}, {has_queue}: {error}");
         }
+    }
+
+    #[test]
+    fn a_kernel_without_multi_buffer_is_no_missing_queue() {
+        let attempt = Attempt { interface: "eth9", queue: 3, umem_bytes: 4096, zero_copy: false };
+        let invalid = || attempt.error(Step::Bind, Errno::INVAL.into());
+        let error = invalid().of_multi_buffer(9018, || true).to_string();
+        assert!(error.contains("packets of 9018 bytes") && error.contains("Linux 6.6"), "{error}");
+        assert!(invalid().of_multi_buffer(9018, || false).to_string().contains("has no queue 3"));
+        let busy = attempt.error(Step::Bind, Errno::BUSY.into()).of_multi_buffer(9018, || true);
+        assert!(matches!(busy, OpenError::QueueInUse { .. }), "{busy}");
     }
 
     #[test]

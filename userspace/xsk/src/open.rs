@@ -12,7 +12,7 @@ use xsk_rs::{
 };
 
 use crate::{
-    config::{BindMode, Bound, QueueConfig},
+    config::{BindMode, Bound, LINK_HEADER, QueueConfig},
     error::{Attempt, OpenError, Step},
     layout::{LARGEST_PACKET, UmemLayout},
     queue::XskQueue,
@@ -20,6 +20,8 @@ use crate::{
     sockopt,
 };
 
+/// A packet of the usual MTU: it fits any chunk.
+const SMALL_PACKET: u32 = 1500 + LINK_HEADER;
 const MAX_FRAMES: u32 = 1 << 16;
 const BUSY_RETRIES: u32 = 20;
 const BUSY_RETRY_DELAY: Duration = Duration::from_millis(25);
@@ -34,7 +36,7 @@ impl XskQueue {
         check(config)?;
         let missing = |source| OpenError::NoInterface { interface: config.interface.clone(), source };
         sockopt::check_interface(&config.interface).map_err(missing)?;
-        match config.mode {
+        let opened = match config.mode {
             BindMode::ZeroCopy => retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None)
                 .map_err(|error| error.of_zero_copy(|| attempt(config, BindFlags::XDP_COPY, None).is_ok())),
             BindMode::Copy => retry_while_busy(config, BindFlags::XDP_COPY, None),
@@ -45,7 +47,14 @@ impl XskQueue {
                 },
                 bound => bound,
             },
+        };
+        if !UmemLayout::for_packets(config.packet_size, config.frames, false).is_multi_buffer() {
+            return opened;
         }
+        let small = QueueConfig { packet_size: SMALL_PACKET, ..config.clone() };
+        opened.map_err(|error| {
+            error.of_multi_buffer(config.packet_size, || attempt(&small, BindFlags::XDP_COPY, None).is_ok())
+        })
     }
 }
 
