@@ -10,7 +10,7 @@ from pathlib import Path
 
 MIRROR = "http://deb.debian.org/debian"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-SUITES = ("bookworm", "bookworm-backports", "trixie-backports", "sid")
+SUITES = ("bullseye", "bookworm", "bookworm-backports", "trixie-backports", "sid")
 LISTS_AGE = 86_400
 """Seconds after which the lists of packages are read anew."""
 
@@ -49,8 +49,11 @@ class Archive:
         self._folder = folder.resolve()
         for part in ("lists/partial", "cache/archives/partial"):
             (self._folder / part).mkdir(parents=True, exist_ok=True)
-        sources = [f"deb [signed-by={KEYRING}] {MIRROR} {suite} main\n" for suite in SUITES]
-        (self._folder / "sources.list").write_text("".join(sources))
+        sources = "".join(f"deb [signed-by={KEYRING}] {MIRROR} {suite} main\n" for suite in SUITES)
+        list_of_sources = self._folder / "sources.list"
+        if not list_of_sources.exists() or list_of_sources.read_text() != sources:
+            (self._folder / "updated").unlink(missing_ok=True)
+        list_of_sources.write_text(sources)
         (self._folder / "preferences").write_text(PREFERENCES)
         (self._folder / "apt.conf").write_text(CONFIGURATION.format(folder=self._folder))
 

@@ -115,14 +115,18 @@ impl Namespace {
     pub fn take_redirects(&self, interface: &str, napi: Napi) -> Result<()> {
         self.offload(interface, &["gro", "on"])?;
         let is_threaded = u8::from(napi == Napi::Threaded);
-        self.sysfs(&format!("echo {is_threaded} > /sys/class/net/{interface}/threaded"))
+        let file = format!("/sys/class/net/{interface}/threaded");
+        let set = self.sysfs(&format!("[ ! -e {file} ] && echo absent || echo {is_threaded} > {file}"))?;
+        if napi == Napi::Threaded && !set.is_empty() {
+            eprintln!("sumac-lab: {interface}: this kernel has no NAPI threads (Linux 5.12): --napi softirq");
+        }
+        Ok(())
     }
 
     /// Runs a shell script where sysfs shows this namespace's interfaces: it shows those of the namespace
     /// that it was mounted in, so this needs a mount of its own.
-    fn sysfs(&self, script: &str) -> Result<()> {
+    fn sysfs(&self, script: &str) -> Result<String> {
         command::output(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", script]))
-            .map(|_| ())
     }
 
     /// Switches features of an interface, as `ethtool -K` names them.
