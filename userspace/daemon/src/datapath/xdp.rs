@@ -106,13 +106,12 @@ impl XdpFrameIo {
             mac_address(name).map_err(|source| XdpError::Address { interface: name.to_owned(), source })?;
         // A packet above a page takes several descriptors.
         let packet_size = interface.mtu + LINK_HEADER;
-        let mode = match (config.copy_reason, config.mode, attached.requested_mode()) {
-            (Some(_), ..) => BindMode::Copy,
-            (None, Some(mode), _) => mode,
-            (None, None, HostMode::Auto) => BindMode::Auto,
-            (None, None, HostMode::ZeroCopy) => BindMode::ZeroCopy,
-            (None, None, HostMode::Copy | HostMode::Generic) => BindMode::Copy,
-        };
+        let mode = config.copy_reason.map(|_| BindMode::Copy).or(config.mode);
+        let mode = mode.unwrap_or(match attached.requested_mode() {
+            HostMode::Auto => BindMode::Auto,
+            HostMode::ZeroCopy => BindMode::ZeroCopy,
+            HostMode::Copy | HostMode::Generic => BindMode::Copy,
+        });
         let wanted =
             QueueConfig { frames: config.frames, packet_size, mode, ..QueueConfig::new(name, queue) };
         let mut socket = XskQueue::open(&wanted).map_err(|source| XdpError::Open { queue, source })?;
