@@ -92,17 +92,14 @@ pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, J
         let had_place = place.is_some();
         match attempt(endpoint, &asked, start, &mut place, &mut last_missing).await {
             Err(JoinError::Refused(refused))
-                if refused.kind == RefusalKind::RankTaken
-                    && is_early(request.timeout(), start)
-                    && is_early(TAKEN_TIMEOUT, lost) =>
+                if is_early(request.timeout(), start)
+                    && (refused.kind == RefusalKind::RankSilent
+                        || refused.kind == RefusalKind::RankTaken && is_early(TAKEN_TIMEOUT, lost)) =>
             {
                 tracing::info!(job = spec.job, rank = spec.rank, %refused, "waiting for the rank");
-            }
-            Err(JoinError::Refused(refused))
-                if refused.kind == RefusalKind::RankSilent && is_early(request.timeout(), start) =>
-            {
-                tracing::info!(job = spec.job, rank = spec.rank, %refused, "waiting for the rank");
-                lost = Instant::now();
+                if refused.kind == RefusalKind::RankSilent {
+                    lost = Instant::now();
+                }
             }
             Err(JoinError::Unreachable { why, .. }) if is_early(request.timeout(), start) => {
                 if !std::mem::replace(&mut is_reported, true) {

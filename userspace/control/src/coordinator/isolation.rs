@@ -10,10 +10,16 @@ use super::{
     Coordinator,
     ids::{ConnectionNumber, MemberId, RackId},
     run::Run,
-    time::{QUIET_TIMEOUT, Time},
+    time::{QUIET_TIMEOUT, SILENCE_TIMEOUT, Time},
 };
 
 impl Coordinator {
+    /// Returns the silence after which a member, rack or parameter host is dead. One whose connection is open
+    /// may have lost its network.
+    pub(super) fn patience(&self, is_open: bool) -> Time {
+        if is_open { self.longest_outage } else { SILENCE_TIMEOUT }
+    }
+
     /// A member has a connection, in place of an earlier one.
     pub fn on_connected(&mut self, id: MemberId) -> ConnectionNumber {
         let connection = ConnectionNumber(self.silence.next_connection);
@@ -48,9 +54,8 @@ impl Coordinator {
         }
     }
 
-    /// Returns until when nobody is silent while no message comes from anybody, although connections are
-    /// open.
-    pub(super) fn isolated_until(&mut self, now: Time) -> Option<Time> {
+    /// Returns whether no message comes from anybody, although connections are open: nobody is silent then.
+    pub(super) fn note_isolation(&mut self, now: Time) -> bool {
         let is_quiet = now.saturating_sub(self.silence.last_message) >= QUIET_TIMEOUT;
         let is_open = |run: &Run| run.members.values().any(|member| member.connection.is_some());
         let is_isolated = is_quiet && self.runs.values().any(|run| !run.is_over() && is_open(run));
@@ -60,6 +65,6 @@ impl Coordinator {
                 false => tracing::info!("messages from members again; all have time to reconnect"),
             }
         }
-        is_isolated.then_some(now)
+        is_isolated
     }
 }

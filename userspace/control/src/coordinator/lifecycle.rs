@@ -11,7 +11,6 @@ use super::{
     orders::{Action, InstalledJob},
     record::Record,
     run::{InstallState, Member, Phase, Run},
-    silence::patience,
     time::{HELD_UP, MEASURE_TIMEOUT, PLANE_TIMEOUT, RECONNECT_GRACE, Time},
 };
 use crate::{
@@ -165,11 +164,11 @@ impl Coordinator {
         let held_up = now.saturating_sub(self.last_tick) > HELD_UP;
         self.last_tick = now;
         // The server's own delay, or a cut of its network, is nobody's silence.
-        let excused = self.isolated_until(now).or(held_up.then_some(now));
-        self.expire_racks(now, excused);
+        let is_excused = self.note_isolation(now) || held_up;
+        self.expire_racks(now, is_excused);
         for id in self.runs_with(|_| true) {
-            if let Some(since) = excused {
-                self.excuse(since, id);
+            if is_excused {
+                self.excuse(now, id);
             }
             self.expire_members(now, id);
             self.expire_vacated(now, id);
@@ -224,7 +223,7 @@ impl Coordinator {
     /// rack is away: a rack that died with its workers' streams is lost itself, and the loss of a rack does
     /// not end a job that outlives it. When the rack is back, its workers need time to reconnect.
     fn is_silent(&self, now: Time, run: &Run, member: &Member) -> bool {
-        let patience = patience(member.connection.is_some(), self.longest_outage);
+        let patience = self.patience(member.connection.is_some());
         let is_silent = |since: Time| now.saturating_sub(since) >= patience;
         match member.rack.map(|rack| self.racks.get(&rack)) {
             None => is_silent(member.seen),

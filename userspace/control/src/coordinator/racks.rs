@@ -14,7 +14,6 @@ use super::{
     rack::{RACK_NAME_LEN, Rack, RackEntry},
     record::Record,
     run::Run,
-    silence::patience,
     time::{PLANE_TIMEOUT, Time},
 };
 use crate::{
@@ -122,13 +121,12 @@ impl Coordinator {
         }
     }
 
-    /// `excused`: the silence of all counts from this on.
-    pub(super) fn expire_racks(&mut self, now: Time, excused: Option<Time>) {
-        if let Some(since) = excused {
-            self.racks.values_mut().for_each(|rack| rack.seen = rack.seen.max(since));
+    /// `is_excused`: the silence of all counts from now on.
+    pub(super) fn expire_racks(&mut self, now: Time, is_excused: bool) {
+        if is_excused {
+            self.racks.values_mut().for_each(|rack| rack.seen = rack.seen.max(now));
         }
-        let patience = |rack: &Rack| patience(rack.is_open, self.longest_outage);
-        let is_silent = |rack: &Rack| now.saturating_sub(rack.seen) >= patience(rack);
+        let is_silent = |rack: &Rack| now.saturating_sub(rack.seen) >= self.patience(rack.is_open);
         let silent = self.racks.iter().filter(|(_, rack)| is_silent(rack)).map(|(id, _)| *id);
         silent.collect::<Vec<_>>().into_iter().for_each(|id| self.rack_lost(id));
     }
