@@ -18,6 +18,7 @@
 //! | [`params`], [`limits`] | the parameters of a job and their limits |
 //! | `peer`, `lane`, `packet`, `transmit` | peers, lanes, received packets, packets to send and their tags |
 //! | [`operation`] | a collective operation on one tensor |
+//! | [`local_sum`] | the same where all ranks are on one host, without packets |
 //! | `stream`, `received` | operations as one sequence of chunks |
 //! | `chunk`, `words`, [`convert`] | tensor bytes to wire elements and back |
 //! | `in_flight`, `queues` | the chunks in flight |
@@ -49,6 +50,7 @@ pub mod histogram;
 mod importance;
 mod in_flight;
 mod lane;
+pub mod local_sum;
 mod loss;
 mod mode;
 pub mod operation;
@@ -79,6 +81,7 @@ pub use exponents::has_exponent_chunk;
 pub use handover::{EngineState, ResumeError, SuspendedEngine};
 pub use histogram::Histogram;
 pub use lane::{LaneField, class_of, shard_of};
+pub use local_sum::{LocalFault, LocalPart, LocalSum};
 pub use operation::{Buffer, Completion, CompletionQueue, Loss, OpId, Operation};
 pub use packet::Packet;
 pub use params::{JobParams, Tuning};

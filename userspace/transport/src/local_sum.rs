@@ -1,0 +1,339 @@
+//! Sums of ranks whose tensors are in this host's memory: each value is read once from every rank and
+//! written once to every rank, and nothing is sent.
+//!
+//! Values are added in the order of ranks, so that the result does not depend on which rank came first.
+//! Floats are added in double precision and rounded once; those of 16 bits are rounded to single precision
+//! before.
+
+use std::ops::Range;
+
+use half::{bf16, f16, slice::HalfFloatSliceExt as _};
+use sumac_job::{DType, NonFinitePolicy};
+
+use crate::{convert::Arithmetic, error::OpError, operation::Buffer};
+
+/// The values of a step, whose sums and results stay in the first cache.
+const BLOCK: usize = 1024;
+
+/// One rank's part in an operation of a host's ranks.
+#[derive(Debug)]
+pub struct LocalPart {
+    /// The values that it contributes; the others are zeros. All of them for [`Arithmetic::Max`] and
+    /// [`Arithmetic::Min`].
+    pub gives: Range<usize>,
+    /// The values whose results it takes.
+    pub takes: Range<usize>,
+    pub buffer: Box<dyn Buffer>,
+}
+
+/// An operation of ranks that are all on this host, or a part of one.
+#[derive(Debug)]
+pub struct LocalSum {
+    pub dtype: DType,
+    pub arithmetic: Arithmetic,
+    pub not_finite: NonFinitePolicy,
+    pub count: usize,
+    /// The index of the first value in the tensor, for messages.
+    pub base: usize,
+    /// By rank.
+    pub parts: Vec<LocalPart>,
+}
+
+/// An operation that has no result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalFault {
+    /// The index of the part at fault; `None` for a sum that does not fit.
+    pub part: Option<usize>,
+    pub error: OpError,
+}
+
+impl LocalSum {
+    /// Reads all values, and writes their results.
+    ///
+    /// # Errors
+    /// A value that the job does not allow, a sum of integers that does not fit, or memory that is too short.
+    /// The outputs are then unspecified.
+    pub fn run(&mut self) -> Result<(), LocalFault> {
+        let mut scratch = Scratch::default();
+        (0..self.count).step_by(BLOCK).try_for_each(|first| {
+            let block = first..(first + BLOCK).min(self.count);
+            match self.dtype {
+                _ if self.arithmetic == Arithmetic::Bits => self.copy(&mut scratch, &block)?,
+                DType::Int32 => self.reduce_integers(&mut scratch, &block)?,
+                _ => self.reduce_floats(&mut scratch, &block)?,
+            }
+            self.write(&scratch, &block)
+        })
+    }
+
+    /// Collects the bytes of the ranks that contribute; where several do, the last one's.
+    fn copy(&self, scratch: &mut Scratch, block: &Range<usize>) -> Result<(), LocalFault> {
+        let size = self.dtype.size();
+        scratch.bytes[..block.len() * size].fill(0);
+        for (number, part) in self.parts.iter().enumerate() {
+            let (at, given) = overlap(&part.gives, block);
+            if !given.is_empty() {
+                let input = self.input(number, &given)?;
+                scratch.bytes[at * size..][..input.len()].copy_from_slice(input);
+            }
+        }
+        Ok(())
+    }
+
+    fn reduce_integers(&self, scratch: &mut Scratch, block: &Range<usize>) -> Result<(), LocalFault> {
+        let sums = &mut scratch.integers[..block.len()];
+        sums.fill(match self.arithmetic {
+            Arithmetic::Max => i64::from(i32::MIN),
+            Arithmetic::Min => i64::from(i32::MAX),
+            _ => 0,
+        });
+        for (number, part) in self.parts.iter().enumerate() {
+            let (at, given) = overlap(&part.gives, block);
+            if given.is_empty() {
+                continue;
+            }
+            let values = self.input(number, &given)?.as_chunks::<4>().0.iter();
+            let pairs = sums[at..].iter_mut().zip(values.map(|value| i64::from(i32::from_ne_bytes(*value))));
+            match self.arithmetic {
+                Arithmetic::Max => pairs.for_each(|(sum, value)| *sum = (*sum).max(value)),
+                Arithmetic::Min => pairs.for_each(|(sum, value)| *sum = (*sum).min(value)),
+                _ => pairs.for_each(|(sum, value)| *sum += value),
+            }
+        }
+        if self.arithmetic == Arithmetic::Mean {
+            let divisor = self.parts.len() as f64;
+            sums.iter_mut().for_each(|sum| *sum = (*sum as f64 / divisor).round_ties_even() as i64);
+        }
+        if let Some(at) = sums.iter().position(|sum| i32::try_from(*sum).is_err()) {
+            let index = self.base + block.start + at;
+            return Err(LocalFault { part: None, error: OpError::SumTooLarge { first: index, last: index } });
+        }
+        let results = scratch.bytes.as_chunks_mut::<4>().0.iter_mut();
+        results.zip(&*sums).for_each(|(result, sum)| *result = (*sum as i32).to_ne_bytes());
+        Ok(())
+    }
+
+    fn reduce_floats(&self, scratch: &mut Scratch, block: &Range<usize>) -> Result<(), LocalFault> {
+        let Scratch { sums, floats, halves, bytes, .. } = scratch;
+        let sums = &mut sums[..block.len()];
+        let pass = Pass::of(self.arithmetic);
+        sums.fill(pass.neutral());
+        for (number, part) in self.parts.iter().enumerate() {
+            let (at, given) = overlap(&part.gives, block);
+            if given.is_empty() {
+                continue;
+            }
+            let input = self.input(number, &given)?;
+            let sums = &mut sums[at..at + given.len()];
+            match self.dtype {
+                DType::Float16 => {
+                    let halves = &mut halves[..given.len()];
+                    let values = input.as_chunks::<2>().0;
+                    halves
+                        .iter_mut()
+                        .zip(values)
+                        .for_each(|(half, value)| *half = f16::from_ne_bytes(*value));
+                    halves.convert_to_f32_slice(&mut floats[..given.len()]);
+                    dispatch(pass, sums, Values::Floats(&floats[..given.len()]));
+                }
+                DType::Bfloat16 => dispatch(pass, sums, Values::Bfloats(input.as_chunks::<2>().0)),
+                DType::Float32 | DType::Int32 => {
+                    dispatch(pass, sums, Values::Bytes(input.as_chunks::<4>().0));
+                }
+            }
+        }
+        if self.not_finite == NonFinitePolicy::Error && !sums.iter().all(|sum| sum.is_finite()) {
+            self.find_not_finite(block)?;
+        }
+        let divisor = if self.arithmetic == Arithmetic::Mean { self.parts.len() as f64 } else { 1.0 };
+        match self.dtype {
+            DType::Float16 => {
+                let floats = &mut floats[..block.len()];
+                round(sums, divisor, floats);
+                let halves = &mut halves[..block.len()];
+                halves.convert_from_f32_slice(floats);
+                let results = bytes.as_chunks_mut::<2>().0.iter_mut();
+                results.zip(&*halves).for_each(|(result, half)| *result = half.to_ne_bytes());
+            }
+            DType::Bfloat16 => {
+                let results = bytes.as_chunks_mut::<2>().0.iter_mut();
+                results.zip(&*sums).for_each(|(result, sum)| {
+                    *result = bf16::from_f32((sum / divisor) as f32).to_ne_bytes();
+                });
+            }
+            DType::Float32 | DType::Int32 => {
+                let results = bytes.as_chunks_mut::<4>().0.iter_mut();
+                results.zip(&*sums).for_each(|(result, sum)| {
+                    *result = ((sum / divisor) as f32).to_ne_bytes();
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Names the first value of a block that is NaN or infinite. Without one a sum has become too large.
+    fn find_not_finite(&self, block: &Range<usize>) -> Result<(), LocalFault> {
+        let size = self.dtype.size();
+        for (number, part) in self.parts.iter().enumerate() {
+            let (_, given) = overlap(&part.gives, block);
+            let values = self.input(number, &given)?.chunks_exact(size);
+            let values = values.map(|value| crate::chunk::number(self.dtype, value));
+            if let Some((at, value)) = values.enumerate().find(|(_, value)| !value.is_finite()) {
+                let index = self.base + given.start + at;
+                let error = OpError::NotFinite { index, value: value as f32 };
+                return Err(LocalFault { part: Some(number), error });
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, scratch: &Scratch, block: &Range<usize>) -> Result<(), LocalFault> {
+        let size = self.dtype.size();
+        for (number, part) in self.parts.iter_mut().enumerate() {
+            let (at, taken) = overlap(&part.takes, block);
+            if taken.is_empty() {
+                continue;
+            }
+            let output = part.buffer.output(taken.start * size, taken.len() * size);
+            if output.len() < taken.len() * size {
+                return Err(short(number, self.base + taken.start + output.len() / size));
+            }
+            output.copy_from_slice(&scratch.bytes[at * size..][..taken.len() * size]);
+        }
+        Ok(())
+    }
+
+    fn input(&self, number: usize, given: &Range<usize>) -> Result<&[u8], LocalFault> {
+        let size = self.dtype.size();
+        let input = self.parts[number].buffer.input(given.start * size, given.len() * size);
+        if input.len() < given.len() * size {
+            return Err(short(number, self.base + given.start + input.len() / size));
+        }
+        Ok(input)
+    }
+}
+
+fn short(part: usize, index: usize) -> LocalFault {
+    LocalFault { part: Some(part), error: OpError::ShortBuffer { index } }
+}
+
+/// The values of a block.
+struct Scratch {
+    sums: Box<[f64; BLOCK]>,
+    integers: Box<[i64; BLOCK]>,
+    floats: Box<[f32; BLOCK]>,
+    halves: Box<[f16; BLOCK]>,
+    /// The results, in the tensor's type.
+    bytes: Box<[u8; 4 * BLOCK]>,
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        Scratch {
+            sums: Box::new([0.0; BLOCK]),
+            integers: Box::new([0; BLOCK]),
+            floats: Box::new([0.0; BLOCK]),
+            halves: Box::new([f16::ZERO; BLOCK]),
+            bytes: Box::new([0; 4 * BLOCK]),
+        }
+    }
+}
+
+/// Returns the part of a range within a block, and where it begins there.
+fn overlap(range: &Range<usize>, block: &Range<usize>) -> (usize, Range<usize>) {
+    let start = range.start.clamp(block.start, block.end);
+    let end = range.end.clamp(start, block.end);
+    (start - block.start, start..end)
+}
+
+#[derive(Clone, Copy)]
+enum Pass {
+    Add,
+    Maximum,
+    Minimum,
+}
+
+impl Pass {
+    fn of(arithmetic: Arithmetic) -> Pass {
+        match arithmetic {
+            Arithmetic::Max => Pass::Maximum,
+            Arithmetic::Min => Pass::Minimum,
+            Arithmetic::Sum | Arithmetic::Mean | Arithmetic::Bits => Pass::Add,
+        }
+    }
+
+    /// The value that changes no other. The sum of -0.0 alone is -0.0.
+    fn neutral(self) -> f64 {
+        match self {
+            Pass::Add => -0.0,
+            Pass::Maximum => f64::NEG_INFINITY,
+            Pass::Minimum => f64::INFINITY,
+        }
+    }
+}
+
+/// A rank's values of a block.
+#[derive(Clone, Copy)]
+enum Values<'a> {
+    Floats(&'a [f32]),
+    /// Single precision, in the machine's byte order.
+    Bytes(&'a [[u8; 4]]),
+    Bfloats(&'a [[u8; 2]]),
+}
+
+/// Reduces values into `sums` with the widest vectors of the machine. Both variants have the same source and
+/// the same results.
+fn dispatch(pass: Pass, sums: &mut [f64], values: Values<'_>) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the machine has AVX2, the function's only requirement.
+        #[expect(unsafe_code, reason = "calls a function for AVX2 machines on one")]
+        return unsafe { reduce_avx2(pass, sums, values) };
+    }
+    reduce(pass, sums, values);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn reduce_avx2(pass: Pass, sums: &mut [f64], values: Values<'_>) {
+    reduce(pass, sums, values);
+}
+
+#[inline(always)]
+fn reduce(pass: Pass, sums: &mut [f64], values: Values<'_>) {
+    match values {
+        Values::Floats(values) => each(pass, sums, values.iter().map(|value| f64::from(*value))),
+        Values::Bytes(values) => {
+            each(pass, sums, values.iter().map(|value| f64::from(f32::from_ne_bytes(*value))));
+        }
+        Values::Bfloats(values) => {
+            let wide = |value: &[u8; 2]| f32::from_bits(u32::from(u16::from_ne_bytes(*value)) << 16);
+            each(pass, sums, values.iter().map(|value| f64::from(wide(value))));
+        }
+    }
+}
+
+#[inline(always)]
+fn each(pass: Pass, sums: &mut [f64], values: impl Iterator<Item = f64>) {
+    let pairs = sums.iter_mut().zip(values);
+    match pass {
+        Pass::Add => pairs.for_each(|(sum, value)| *sum += value),
+        Pass::Maximum => pairs.for_each(|(sum, value)| *sum = larger(*sum, value)),
+        Pass::Minimum => pairs.for_each(|(sum, value)| *sum = -larger(-*sum, -value)),
+    }
+}
+
+/// Returns the larger number, NaN if one is; of the two zeros 0.0.
+#[inline(always)]
+fn larger(a: f64, b: f64) -> f64 {
+    let is_b = b > a || b.is_nan() || (a == b && a.is_sign_negative());
+    if is_b && !a.is_nan() { b } else { a }
+}
+
+/// Divides sums, and rounds them to single precision.
+fn round(sums: &[f64], divisor: f64, floats: &mut [f32]) {
+    floats.iter_mut().zip(sums).for_each(|(float, sum)| *float = (sum / divisor) as f32);
+}
+
+#[cfg(test)]
+mod tests;
