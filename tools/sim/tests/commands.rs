@@ -54,7 +54,11 @@ impl World {
     }
 
     fn connect(&mut self, host: usize) -> Trainer {
-        let (now, credentials) = (self.cluster.now(), Credentials { pid: 1, uid: 1000, groups: vec![1000] });
+        self.connect_as(host, 1000)
+    }
+
+    fn connect_as(&mut self, host: usize, uid: u32) -> Trainer {
+        let (now, credentials) = (self.cluster.now(), Credentials { pid: 1, uid, groups: vec![uid] });
         let found = self.cluster.hosts[host].as_mut().unwrap();
         let connection = found.call(now, |core, _, _| core.connect(now, credentials, 256)).unwrap();
         Trainer { host, connection }
@@ -183,6 +187,28 @@ fn allreduce(Rank { job, region, .. }: &Rank, more: Value) -> Value {
     let command = json!({"cmd": "allreduce", "job": job, "region": region, "dtype": "float32", "offset": 0,
         "count": 10});
     with(command, more)
+}
+
+/// A job of one host is of one user; a rank of another is refused, and the others open without it.
+#[test]
+fn a_job_of_one_host_has_no_rank_of_another_user() {
+    let mut world = World::new(1, 1);
+    let open = |rank| json!({"cmd": "open", "job": "j", "rank": rank, "world": 2, "local_world": 2});
+    let (first, second) = (world.trainer(0), world.trainer(0));
+    let stranger = world.connect_as(0, 1001);
+    world.ask(stranger, json!({"cmd": "hello", "version": sumac_api::VERSION}));
+    let asked = world.send(first, open(0));
+    let refused = world.ask(stranger, open(1));
+    assert_eq!((code(&refused), &refused["error"]["ranks"]), ("denied", &json!([1])), "{refused}");
+    let opened = world.ask(second, open(1));
+    assert_eq!(code(&opened), "none", "{opened}");
+    assert_eq!(code(&world.reply(first, asked)), "none");
+    let attach = |rank: Option<u16>| with(json!({"cmd": "attach", "job": "j"}), json!({"rank": rank}));
+    let third = world.trainer(0);
+    let ambiguous = world.ask(third, json!({"cmd": "attach", "job": "j"}));
+    assert_eq!((code(&ambiguous), &ambiguous["error"]["ranks"]), ("bad_field", &json!([0, 1])));
+    assert_eq!(world.ask(third, attach(Some(1)))["ok"]["rank"], 1);
+    assert_eq!(code(&world.ask(third, attach(Some(2)))), "unknown_job");
 }
 
 /// Two workers whose second operations differ: both receive an error with both operations.

@@ -27,7 +27,10 @@ struct Totals {
     packets: u64,
 }
 
-fn work(rng: &mut ChaCha8Rng, number: usize, world: u16, shards: u16) -> Work {
+/// `hosts`: of which a job has all, each with a rank, or one that has all ranks.
+fn work(rng: &mut ChaCha8Rng, number: usize, hosts: u16, shards: u16) -> Work {
+    let is_local = rng.random_bool(0.2);
+    let world = if is_local { rng.random_range(1..5) } else { hosts };
     let count = rng.random_range(1..12);
     let operations = (0..count).map(|_| (rng.random_range(1..3000), rng.random_bool(0.5))).collect();
     Work {
@@ -36,6 +39,7 @@ fn work(rng: &mut ChaCha8Rng, number: usize, world: u16, shards: u16) -> Work {
         shards,
         slots: 1 << rng.random_range(3..6),
         is_by_name: rng.random_bool(0.4),
+        is_local,
         operations,
     }
 }
@@ -71,7 +75,8 @@ fn run(seed: u64, totals: &mut Totals) {
     let mut misbehaves = vec![false; jobs];
     for (number, misbehaves) in misbehaves.iter_mut().enumerate() {
         let work = work(&mut rng, number, hosts as u16, shards);
-        for rank in 0..hosts {
+        let own = rng.random_range(0..hosts);
+        for rank in 0..work.world {
             let behaviour = match rng.random_range(0..20) {
                 0 => Behaviour::Diverges,
                 1 => Behaviour::Hangs,
@@ -80,7 +85,8 @@ fn run(seed: u64, totals: &mut Totals) {
                 _ => Behaviour::Honest,
             };
             *misbehaves |= !matches!(behaviour, Behaviour::Honest | Behaviour::Lies);
-            cluster.connect(rank, rank as u16, &work, behaviour);
+            let host = if work.is_local { own } else { usize::from(rank) };
+            cluster.connect(host, rank, &work, behaviour);
         }
     }
     let context = format!("seed {seed}: {hosts} hosts, {network:?}, {faults:?}");

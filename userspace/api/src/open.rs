@@ -59,6 +59,9 @@ pub struct Withdraw {
 pub struct Attach {
     /// The job's name.
     pub job: String,
+    /// The rank as which to submit; required where this host has several of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u16>,
     /// The job's secret; not required from the user who opened the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<Secret>,

@@ -292,7 +292,7 @@ mod tests {
             Command::Hello(Hello { version: 4, client: "test".into() }),
             Command::Open(open),
             Command::Withdraw(Withdraw { open: 7 }),
-            Command::Attach(Attach { job: "digits".into(), secret: None }),
+            Command::Attach(Attach { job: "digits".into(), rank: None, secret: None }),
             Command::Register(Register { size: 4096 }),
             Command::Allreduce(reduced.clone()),
             Command::Broadcast(rooted.clone()),

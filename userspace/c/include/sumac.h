@@ -303,6 +303,8 @@ typedef struct sumac_job_options {
     uint32_t owners;
     /// Parameter hosts of a dynamic job; 0 for as many as there are.
     uint32_t parameter_hosts;
+    /// The job's ranks on this host, at this daemon; 0 for one.
+    uint32_t local_world;
 } sumac_job_options;
 
 /// The options of an operation. `sumac_op_options_init` sets all to their defaults, which are zeros but for

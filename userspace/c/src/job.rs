@@ -63,6 +63,7 @@ fn spec(name: &str, rank: u32, world: u32, options: &sumac_job_options) -> Resul
     }
     let timeout = given_milliseconds(options.timeout_ms);
     Ok(JobSpec {
+        local_world: given_short(options.local_world, "local_world")?,
         elements: given_short(options.elements, "elements")?,
         slots: given(options.slots),
         mode: choose_or_default(options.mode, "sumac_mode", MODES)?,

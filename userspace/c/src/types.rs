@@ -221,6 +221,8 @@ pub struct sumac_job_options {
     pub owners: u32,
     /// Parameter hosts of a dynamic job; 0 for as many as there are.
     pub parameter_hosts: u32,
+    /// The job's ranks on this host, at this daemon; 0 for one.
+    pub local_world: u32,
 }
 
 /// The options of an operation. `sumac_op_options_init` sets all to their defaults, which are zeros but for

@@ -62,7 +62,7 @@ impl Client {
     /// # Errors
     /// Among the daemon's: `unknown_job`, `denied`.
     pub fn attach(&self, name: impl Into<String>, secret: Option<String>) -> Result<Job, ClientError> {
-        let attach = Attach { job: name.into(), secret: secret.map(Secret) };
+        let attach = Attach { job: name.into(), rank: None, secret: secret.map(Secret) };
         entered(&self.connection, self.connection.call(Command::Attach(attach), &[])?)
     }
 

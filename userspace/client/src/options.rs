@@ -71,6 +71,8 @@ macro_rules! parameters {
 }
 
 parameters! {
+    /// The job's ranks on this host, at this daemon; without it one.
+    local_world: u16,
     /// 32-bit words per packet, instead of the path's maximum.
     elements: u16,
     /// The use of the aggregators' slots.

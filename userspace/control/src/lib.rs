@@ -36,7 +36,7 @@ pub mod tls;
 mod tune;
 
 pub use client::{Endpoint, JoinError, LeaveError, Member, MemberState, SuspendedMember, join};
-pub use coordinator::{Grant, JoinLimits, Outcome};
+pub use coordinator::{Grant, JoinLimits, Outcome, difference};
 pub use failure::{FailureKind, JobFailure, Refusal, RefusalKind};
 pub use host_port::{HostPort, ResolveError};
 pub use message::{DenialKind, JoinRequest, WorkerHost};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use sumac_api::{Code, Failure, Open};
-use sumac_control::{Credential, Endpoint, HostPort, ResolveError, SecretError};
+use sumac_control::{Credential, Endpoint, HostPort, ResolveError, Secret, SecretError};
 use sumac_host::{AccessRules, Credentials};
 
 use crate::access::user_name;
@@ -148,6 +148,12 @@ impl ControlPlanes {
     }
 }
 
+/// Returns the secret of a job that its trainer has given.
+pub(crate) fn given_secret(open: &Open) -> Result<Option<Secret>, Failure> {
+    let given = open.secret.as_ref().map(|secret| Credential::new(secret.0.as_bytes())).transpose();
+    Ok(given.map_err(bad)?.map(|given| given.secret))
+}
+
 fn bad(problem: impl std::fmt::Display) -> Failure {
     Failure::new(Code::BadField, format!("open: {problem}"))
 }
@@ -156,7 +162,7 @@ fn bad(problem: impl std::fmt::Display) -> Failure {
 mod tests {
     use super::*;
     use std::path::Path;
-    use sumac_api::Secret;
+    use sumac_api::Secret as ApiSecret;
     use sumac_control::{Fingerprint, JoinToken};
 
     fn token(byte: u8) -> String {
@@ -178,7 +184,7 @@ mod tests {
     }
 
     fn open(aggregator: Option<&str>, secret: Option<String>) -> Open {
-        let secret = secret.map(Secret);
+        let secret = secret.map(ApiSecret);
         Open { aggregator: aggregator.map(str::to_owned), secret, ..Open::new("job", 0, 2) }
     }
 

@@ -4,6 +4,7 @@
 //! The lock covers the outputs, so that all lanes have the operations, and each connection its messages, in
 //! the order in which the core made them. Nothing under it waits: outputs are queued for other threads.
 
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use sumac_host::{
@@ -19,6 +20,8 @@ use crate::backend::Backend;
 use crate::datapath::{Event, Rejection};
 use crate::job_events::TaskEvent;
 use crate::outbox::{Delivery, Notification, Outbox};
+use crate::sum_threads::SumThreads;
+
 use crate::sync::monotonic_ns;
 
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub(crate) struct Core {
     inner: Mutex<Inner>,
     /// Set once the data path has started, whose threads have this core.
     backend: OnceLock<Weak<Backend>>,
+    /// Set once.
+    sums: OnceLock<SumThreads>,
     /// The jobs to start.
     starts: UnboundedSender<JobId>,
     /// Notified when a job has been removed, and its name is free.
@@ -44,6 +49,7 @@ impl Core {
         Core {
             inner: Mutex::new(Inner { host, arena, outputs: Vec::new() }),
             backend: OnceLock::new(),
+            sums: OnceLock::new(),
             starts,
             released: Notify::new(),
         }
@@ -52,6 +58,20 @@ impl Core {
     pub(crate) fn set_backend(&self, backend: &Arc<Backend>) {
         // It is set once.
         let _ = self.backend.set(Arc::downgrade(backend));
+    }
+
+    /// Starts the threads that sum the tensors of this host's ranks.
+    pub(crate) fn start_sums(self: &Arc<Core>) -> io::Result<()> {
+        let core = Arc::downgrade(self);
+        let sink = move |key, ended| {
+            if let Some(core) = core.upgrade() {
+                core.fragment_ended(key, ended);
+            }
+        };
+        let threads = SumThreads::start(Arc::new(sink))?;
+        // It is set once.
+        let _ = self.sums.set(threads);
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -98,6 +118,16 @@ impl Core {
                 if let Some(backend) = self.backend.get().and_then(Weak::upgrade) {
                     // Fails when a thread of the data path has ended, which ends the daemon.
                     let _ = backend.datapath().submit(job, lane, key, *operation);
+                }
+            }
+            Output::Sum { keys, mut sum } => {
+                for (part, key) in sum.parts.iter_mut().zip(&keys) {
+                    if let Some(lease) = arena.take_lease(*key) {
+                        part.buffer = Box::new(lease);
+                    }
+                }
+                if let (Some(first), Some(threads)) = (keys.first(), self.sums.get()) {
+                    threads.submit(*first, *sum);
                 }
             }
             // Fails when the daemon stops.
@@ -152,7 +182,7 @@ impl Core {
         }
     }
 
-    fn fragment_ended(&self, key: sumac_host::FragmentKey, ended: EndedFragment) {
+    pub(crate) fn fragment_ended(&self, key: sumac_host::FragmentKey, ended: EndedFragment) {
         self.call(|host, arena, out| host.fragment_ended(monotonic_ns(), key, ended, arena, out));
     }
 

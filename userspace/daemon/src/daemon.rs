@@ -34,6 +34,7 @@ use crate::service::Service;
 use crate::spans::{Collector, Spans, SpansError, SpansTask};
 use crate::state::DaemonState;
 use crate::stats::StatsSource;
+use crate::sum_threads;
 use crate::watch;
 
 /// The time for jobs to leave their coordinators at shutdown.
@@ -175,6 +176,7 @@ impl PreparedDaemon {
             backend: if backend.is_xdp() { "xdp" } else { "udp" }.to_owned(),
             daemon: format!("sumac {}", env!("CARGO_PKG_VERSION")),
             has_spans: collector.is_some(),
+            sum_threads: sum_threads::number(),
         };
         let (takeover, host) = match takeover {
             Some(mut takeover) => {
@@ -190,6 +192,7 @@ impl PreparedDaemon {
         let backend = Backend::start(backend, config.clone(), Arc::new(move |event| sink.deliver(event)))?;
         let backend = Arc::new(backend);
         core.set_backend(&backend);
+        core.start_sums().map_err(DaemonError::Runtime)?;
         let (spans, spans_task) = match collector {
             Some(collector) => {
                 let (spans, task) = SpansTask::start(collector, runtime.handle());

@@ -61,6 +61,7 @@ mod session;
 mod spans;
 mod state;
 mod stats;
+mod sum_threads;
 mod sync;
 mod wake_queue;
 mod watch;

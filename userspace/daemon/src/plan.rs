@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use sumac_api::{Failure, JobSpec, Open, OperationOrder};
-use sumac_control::Endpoint;
+use sumac_control::{Endpoint, Secret};
 use sumac_host::Credentials;
 use sumac_host::plan::{JobDefaults, complete};
 
 use crate::config::Config;
-use crate::control_planes::ControlPlanes;
+use crate::control_planes::{self, ControlPlanes};
 
 /// The request to the control plane, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) endpoint: Endpoint,
+    /// The control plane; none for a job whose ranks are all on this host.
+    pub(crate) endpoint: Option<Endpoint>,
+    /// The job's secret.
+    pub(crate) secret: Option<Secret>,
     pub(crate) spec: JobSpec,
     pub(crate) checksum: bool,
     /// The user whose trainer opens the job.
@@ -43,7 +46,13 @@ impl Planner {
             join_timeout_s: config.join_timeout().as_secs_f64(),
         };
         let spec = complete(&open.spec, &defaults)?;
-        let endpoint = control_planes.endpoint(config, open, credentials)?;
-        Ok(Plan { endpoint, spec, checksum: config.checksum, user: credentials.uid })
+        let (endpoint, secret) = if spec.is_local() {
+            (None, control_planes::given_secret(open)?)
+        } else {
+            let endpoint = control_planes.endpoint(config, open, credentials)?;
+            let secret = endpoint.secret.clone();
+            (Some(endpoint), Some(secret))
+        };
+        Ok(Plan { endpoint, secret, spec, checksum: config.checksum, user: credentials.uid })
     }
 }

@@ -6,6 +6,7 @@ use sumac_transport::JobError;
 use crate::access::Credentials;
 use crate::connection::{ConnectionJob, ConnectionJobState, LIMITS};
 use crate::host::Host;
+use crate::job::{Job, JobPhase};
 use crate::job_end::JobEnd;
 use crate::quotas::Quota;
 use crate::refusals::{gone, limit};
@@ -43,11 +44,7 @@ impl Host {
         resources: &mut dyn Resources,
         out: &mut Vec<Output>,
     ) -> Result<(), Failure> {
-        let Some(job) = self.named(&attach.job) else {
-            let message = format!("job {:?} is not open on this host", attach.job);
-            return Err(Failure::new(Code::UnknownJob, message)
-                .hint("one client opens it as this host's rank; others attach when all ranks have joined"));
-        };
+        let job = self.find_open(attach)?;
         self.check_attach(connection, job, attach, resources)?;
         if let Some(failure) = self.running_mut(job).and_then(|running| running.closed.clone()) {
             return Err(failure);
@@ -61,6 +58,30 @@ impl Host {
         let message = Message { attached_event: Some(handle), ..Message::new(reply) };
         out.push(Output::Send { connection, message: Box::new(message) });
         Ok(())
+    }
+
+    fn find_open(&self, attach: &Attach) -> Result<JobId, Failure> {
+        let (name, wanted) = (&attach.job, attach.rank);
+        let is_open = |job: &&Job| job.name == *name && job.phase == JobPhase::Open;
+        let ranks: Vec<u16> = self.state.jobs.values().filter(is_open).map(|job| job.rank).collect();
+        let mut open = self.state.jobs.iter().filter(|(_, job)| is_open(job));
+        match (wanted, &ranks[..]) {
+            (None, [_, _, ..]) => {
+                let message = format!("ranks {ranks:?} of job {name:?} are on this host");
+                Err(Failure::new(Code::BadField, message).hint("name one of them with `rank`").ranks(ranks))
+            }
+            (None, [_]) | (Some(_), _) if wanted.is_none_or(|wanted| ranks.contains(&wanted)) => {
+                let found = open.find(|(_, job)| wanted.is_none_or(|wanted| job.rank == wanted));
+                found.map(|(id, _)| *id).ok_or_else(gone)
+            }
+            _ => {
+                let which = wanted.map_or_else(String::new, |rank| format!("rank {rank} of "));
+                let message = format!("{which}job {name:?} is not open on this host");
+                Err(Failure::new(Code::UnknownJob, message).hint(
+                    "one client opens it as this host's rank; others attach when all ranks have joined",
+                ))
+            }
+        }
     }
 
     fn check_attach(

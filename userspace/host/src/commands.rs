@@ -10,6 +10,7 @@ use crate::connection::{ConnectionJob, ConnectionJobState, LIMITS, Region};
 use crate::host::Host;
 use crate::job::{Job, JobPhase};
 use crate::job_end::JobEnd;
+use crate::local::NameRefusal;
 use crate::operation::Operation;
 use crate::quotas::Quota;
 use crate::refusals::{gone, limit, unknown_job, unknown_region};
@@ -167,8 +168,6 @@ impl Host {
             }
         };
         self.state.last_job = job;
-        let is_free = self.holder(&spec.job).is_none();
-        let phase = if is_free { JobPhase::Starting } else { JobPhase::AwaitsName };
         let new = Job {
             name: spec.job.clone(),
             rank: spec.rank,
@@ -178,7 +177,7 @@ impl Host {
             request: id,
             asked: now,
             open,
-            phase,
+            phase: JobPhase::AwaitsName,
             has_handle: true,
             is_connected: false,
             posts: std::collections::VecDeque::new(),
@@ -186,6 +185,11 @@ impl Host {
             running: None,
         };
         self.state.jobs.insert(job, new);
+        if let Err(NameRefusal::Refused(failure)) = self.take_name(job, resources, out) {
+            self.remove_handle(connection, handle, resources);
+            self.remove_job(job);
+            return Err(failure);
+        }
         out.push(Output::Start { job });
         Ok(())
     }

@@ -28,11 +28,15 @@ impl Host {
         out: &mut Vec<Output>,
     ) {
         let EndedFragment { outcome, times, loss, left } = ended;
-        let Some(operation) = self.state.operations.get_mut(&key.operation) else { return };
+        let Some(operation) = self.state.operations.get(&key.operation) else { return };
         if !operation.is_in_flight() {
             return;
         }
-        let end = fragment_end(operation, outcome);
+        let end = match outcome {
+            FragmentOutcome::LocalFault(fault) => self.local_fault(operation, &fault),
+            outcome => fragment_end(operation, outcome),
+        };
+        let Some(operation) = self.state.operations.get_mut(&key.operation) else { return };
         match &operation.work {
             Work::Collective { descriptor, .. } => {
                 let count = descriptor.count;
@@ -156,7 +160,16 @@ impl Host {
         resources: &mut dyn Resources,
         out: &mut Vec<Output>,
     ) {
-        let Some(operation) = self.remove_operation(key, outcome.error.is_none(), resources) else { return };
+        let Some(mut operation) = self.remove_operation(key, outcome.error.is_none(), resources) else {
+            return;
+        };
+        for follower in std::mem::take(&mut operation.followers) {
+            let Some(other) = self.state.operations.get_mut(&follower) else { continue };
+            let (timing, loss) = (other.follow(&operation), other.loss());
+            let Outcome { duration_ns, error, .. } = outcome.clone();
+            let theirs = Outcome { duration_ns, error, missed: Vec::new(), loss, timing };
+            self.complete(follower, theirs, resources, out);
+        }
         if let Some(running) = self.running_mut(operation.job) {
             running.ended += 1;
         }
@@ -216,19 +229,22 @@ impl Host {
     }
 }
 
-fn fragment_end(operation: &Operation, outcome: FragmentOutcome) -> FragmentEnd {
+pub(crate) fn fragment_end(operation: &Operation, outcome: FragmentOutcome) -> FragmentEnd {
     match outcome {
+        FragmentOutcome::LocalFault(fault) => explain::fragment_end(&fault.error, &tensor(operation)),
         FragmentOutcome::Complete => FragmentEnd::Complete,
-        FragmentOutcome::Failed(error) => {
-            let tensor = match (&operation.work, operation.id()) {
-                (Work::Collective { descriptor, .. }, Some(id)) => descriptor.tensor(id),
-                _ => String::new(),
-            };
-            explain::fragment_end(&error, &tensor)
-        }
+        FragmentOutcome::Failed(error) => explain::fragment_end(&error, &tensor(operation)),
         FragmentOutcome::Refused(problem) => {
             FragmentEnd::OwnFault(Failure::new(sumac_api::Code::Unsupported, problem))
         }
         FragmentOutcome::JobEnded => FragmentEnd::JobEnded,
+    }
+}
+
+/// Returns the name of an operation's tensor.
+fn tensor(operation: &Operation) -> String {
+    match (&operation.work, operation.id()) {
+        (Work::Collective { descriptor, .. }, Some(id)) => descriptor.tensor(id),
+        _ => String::new(),
     }
 }

@@ -10,6 +10,7 @@ use crate::access::Credentials;
 use crate::connection::{Connection, ConnectionJob, ConnectionJobState, Region};
 use crate::job::{Job, JobPhase};
 use crate::job_end::JobEnd;
+use crate::local::LocalJob;
 use crate::operation::Operation;
 use crate::pace::CommandPace;
 use crate::quotas::{CONNECTION_BYTES, Quota, QuotaLimits, Quotas};
@@ -33,6 +34,8 @@ pub struct HostConfig {
     pub daemon: String,
     /// Whether the times of all operations' steps are taken, for spans.
     pub has_spans: bool,
+    /// The threads that sum the tensors of jobs whose ranks are all on this host.
+    pub sum_threads: u16,
 }
 
 /// All state of a host that a live upgrade hands over, besides the engines' and the handles.
@@ -41,6 +44,8 @@ pub struct HostState {
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
     pub(crate) regions: BTreeMap<RegionId, Region>,
     pub(crate) jobs: BTreeMap<JobId, Job>,
+    /// The jobs whose ranks are all on this host, by name.
+    pub(crate) local_jobs: BTreeMap<String, LocalJob>,
     /// All operations that have not ended.
     pub(crate) operations: BTreeMap<OperationKey, Operation>,
     pub(crate) quotas: Quotas,

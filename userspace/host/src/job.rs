@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::{Deserialize, Serialize};
 use sumac_api::{Failure, Open, OpenReply, Scale};
 use sumac_control::events::{Fault, Post};
-use sumac_job::{DType, JobTerms, OperationDescriptor, OperationId, OperationOrder};
+use sumac_job::{DType, JobTerms, OperationDescriptor, OperationId, OperationOrder, ResumePoint};
 use sumac_transport::Arithmetic;
 use sumac_transport::convert::Codec;
+use sumac_wire::CLASSES;
 
 use crate::fragment::arithmetic;
 use crate::job_end::{JobEnd, Undiagnosed};
@@ -85,6 +86,31 @@ pub(crate) struct RunningJob {
 }
 
 impl RunningJob {
+    /// A job without clients. `point`: the position at which it continues.
+    pub(crate) fn new(terms: JobTerms, reply: OpenReply, held: u64, point: &ResumePoint) -> RunningJob {
+        let mut lanes = Lanes::new(CLASSES, terms.shards, &terms.resume);
+        lanes.begin_at(point);
+        RunningJob {
+            terms,
+            reply,
+            held,
+            next: point.operation,
+            lanes,
+            log: Log::default(),
+            named: Named::default(),
+            next_transfers: BTreeMap::new(),
+            clients: BTreeSet::new(),
+            late: LateWorkers::default(),
+            submitted: 0,
+            ended: 0,
+            is_cancelled: false,
+            closed: None,
+            faults: VecDeque::new(),
+            undiagnosed: None,
+            watch: Watch::default(),
+        }
+    }
+
     /// Returns the elements of an operation's tensor in a full packet.
     pub(crate) fn per_chunk(&self, dtype: DType, arithmetic: Arithmetic) -> u64 {
         let codec = Codec::new(self.terms.world, self.terms.wire, Scale::Block);
@@ -112,6 +138,11 @@ pub struct JobSummary {
 }
 
 impl Job {
+    /// Whether all ranks of the job are on this host.
+    pub(crate) fn is_local(&self) -> bool {
+        self.open.spec.is_local()
+    }
+
     /// Returns whether it waits for its name or for its workers: nothing is begun.
     pub(crate) fn is_joining(&self) -> bool {
         let is_begun = matches!(self.phase, JobPhase::Open | JobPhase::Leaving) || self.running.is_some();

@@ -1,44 +1,21 @@
 //! The life of a job, from the name that it takes to its removal.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use sumac_api::{Code, DynamicReply, Failure, OpenReply, Outbound, Scale};
 use sumac_control::events::Post;
 use sumac_control::{Grant, Outcome};
 use sumac_job::ResumePoint;
 use sumac_transport::JobError;
-use sumac_wire::CLASSES;
 
 use crate::connection::ConnectionJobState;
 use crate::host::Host;
 use crate::job::{Job, JobPhase, JobSummary, RunningJob};
 use crate::job_end::JobEnd;
-use crate::lanes::Lanes;
-use crate::late::LateWorkers;
-use crate::log::Log;
-use crate::named::Named;
 use crate::quotas::{Quota, job_bytes};
-use crate::watch::Watch;
 use crate::{JobId, Message, Nanos, Output, Resources};
 
 impl Host {
-    /// Takes a job's name, of which a host has one job. Returns the rank of the job that has it.
-    ///
-    /// # Errors
-    /// The rank under which the name is in use.
-    pub fn take_name(&mut self, job: JobId) -> Result<(), u16> {
-        let Some(own) = self.state.jobs.get(&job).filter(|own| own.phase == JobPhase::AwaitsName) else {
-            return Ok(());
-        };
-        if let Some(holder) = self.holder(&own.name) {
-            return Err(holder);
-        }
-        if let Some(job) = self.state.jobs.get_mut(&job) {
-            job.phase = JobPhase::Starting;
-        }
-        Ok(())
-    }
-
     /// Returns the rank of the job that has a name.
     pub(crate) fn holder(&self, name: &str) -> Option<u16> {
         let has_it = |job: &&Job| job.name == name && job.phase != JobPhase::AwaitsName;
@@ -66,27 +43,8 @@ impl Host {
             return Err(Failure::new(Code::Refused, message).hint("a daemon is one worker of a job"));
         }
         let reply = open_reply(job, grant, point, &self.config.backend);
-        let mut lanes = Lanes::new(CLASSES, grant.terms.shards, &grant.terms.resume);
-        lanes.begin_at(point);
-        job.running = Some(Box::new(RunningJob {
-            terms: grant.terms.clone(),
-            reply: reply.clone(),
-            held,
-            next: point.operation,
-            lanes,
-            log: Log::default(),
-            named: Named::default(),
-            next_transfers: BTreeMap::new(),
-            clients: BTreeSet::from([job.opener]),
-            late: LateWorkers::default(),
-            submitted: 0,
-            ended: 0,
-            is_cancelled: false,
-            closed: None,
-            faults: VecDeque::new(),
-            undiagnosed: None,
-            watch: Watch::default(),
-        }));
+        let running = RunningJob::new(grant.terms.clone(), reply.clone(), held, point);
+        job.running = Some(Box::new(RunningJob { clients: BTreeSet::from([job.opener]), ..running }));
         Ok(reply)
     }
 
@@ -158,10 +116,13 @@ impl Host {
     }
 
     /// Takes the job's end, if it has one, after which it takes no part in anything.
-    pub fn take_end(&mut self, job: JobId) -> Option<JobEnd> {
-        let job = self.state.jobs.get_mut(&job)?;
+    pub fn take_end(&mut self, id: JobId, out: &mut Vec<Output>) -> Option<JobEnd> {
+        let job = self.state.jobs.get_mut(&id)?;
         let end = job.end.take()?;
         job.phase = JobPhase::Leaving;
+        if job.is_local() {
+            self.end_others(id, &end, out);
+        }
         Some(end)
     }
 
@@ -220,6 +181,7 @@ impl Host {
     /// Removes a job, whose name is free from here on.
     pub fn remove_job(&mut self, id: JobId) {
         let Some(job) = self.state.jobs.remove(&id) else { return };
+        self.leave_locally(&job, id);
         let held = job.running.as_ref().map_or(0, |running| running.held);
         self.state.quotas.release(job.uid, Quota::Held, held);
         if !job.has_handle {
@@ -227,18 +189,12 @@ impl Host {
         }
     }
 
-    /// Fails all jobs of this host, except one that begins.
+    /// Fails all jobs that use the network, except one that begins.
     pub fn fail_all(&mut self, except: Option<JobId>, error: &JobError, out: &mut Vec<Output>) {
-        for (id, job) in self.state.jobs.iter_mut().filter(|(id, _)| Some(**id) != except) {
+        let jobs = self.state.jobs.iter_mut().filter(|(id, job)| Some(**id) != except && !job.is_local());
+        for (id, job) in jobs {
             job.end_with(*id, JobEnd::ours(error.clone()), out);
         }
-    }
-
-    /// Returns the open job of this name.
-    #[must_use]
-    pub fn named(&self, name: &str) -> Option<JobId> {
-        let mut open = self.state.jobs.iter().filter(|(_, job)| job.phase == JobPhase::Open);
-        open.find(|(_, job)| job.name == name).map(|(id, _)| *id)
     }
 
     /// Returns a job as `stats` and the metrics describe it.

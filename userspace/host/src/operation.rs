@@ -5,14 +5,14 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use sumac_api::{LeftPackets, Loss, Timing};
 use sumac_job::{Importance, OperationDescriptor, OperationId};
-use sumac_transport::OpError;
+use sumac_transport::{LocalFault, OpError};
 
 use crate::finished::Outcome;
 use crate::fragment::{ElementRanges, Fragment};
 use crate::fragment_end::FragmentEnd;
 use crate::ranges::{append_range, joined};
 use crate::transfer::Transfer;
-use crate::{JobId, LeaseRequest, Nanos, RegionId, WordPlace};
+use crate::{JobId, LeaseRequest, Nanos, OperationKey, RegionId, WordPlace};
 
 /// The times of a fragment's steps, in nanoseconds of `CLOCK_MONOTONIC`; zeros where it was not taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +30,8 @@ pub struct FragmentTimes {
 pub enum FragmentOutcome {
     Complete,
     Failed(OpError),
+    /// A sum of this host's ranks has failed.
+    LocalFault(LocalFault),
     /// The engine does not take it, for this reason.
     Refused(String),
     /// Submitted while the job was ending.
@@ -70,7 +72,7 @@ pub(crate) struct FragmentRecord {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum OperationPhase {
-    /// It waits until all workers have announced its name.
+    /// It waits until all workers have announced its name, or those of this host have submitted it.
     Named,
     InFlight,
     /// Its values could not be sent by another worker, whose report is awaited until this moment.
@@ -102,6 +104,8 @@ pub(crate) struct Operation {
     pub(crate) is_timed: bool,
     pub(crate) work: Work,
     pub(crate) phase: OperationPhase,
+    /// The operations of the host's other ranks that are summed with it, and end with it.
+    pub(crate) followers: Vec<OperationKey>,
     pub(crate) fragments: Vec<FragmentRecord>,
     pub(crate) fragments_left: usize,
     /// The first fragment's start, and the last one's of the others.
@@ -137,6 +141,7 @@ impl Operation {
             is_timed: false,
             work,
             phase: OperationPhase::Named,
+            followers: Vec::new(),
             fragments: Vec::new(),
             fragments_left: 0,
             times: FragmentTimes { taken: u64::MAX, ..FragmentTimes::default() },
@@ -159,10 +164,12 @@ impl Operation {
         self.phase == OperationPhase::InFlight
     }
 
-    /// The transfer that is in flight, if it is one.
+    /// The transfer that is in flight, or waits for its other end on this host, if it is one.
     pub(crate) fn transfer(&self) -> Option<&Transfer> {
         match &self.work {
-            Work::Transfer(transfer) if self.is_in_flight() => Some(transfer),
+            Work::Transfer(transfer) if self.is_in_flight() || self.phase == OperationPhase::Named => {
+                Some(transfer)
+            }
             _ => None,
         }
     }
@@ -226,6 +233,13 @@ impl Operation {
 
     pub(crate) fn end(&self) -> (FragmentEnd, Nanos) {
         (self.end.clone(), self.times.arrived.saturating_sub(self.times.taken))
+    }
+
+    /// Has the times of the operation that it was summed with. Returns those of its steps, if the client
+    /// asked for them.
+    pub(crate) fn follow(&mut self, leader: &Operation) -> Option<Timing> {
+        self.times = leader.times;
+        self.timing(leader.times.arrived).filter(|_| self.is_timed)
     }
 
     /// Returns the times of the steps, if they are taken. The operation has ended at `now`.

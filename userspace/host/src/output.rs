@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use sumac_api::{Failure, JobSpec, Open, Outbound, Timing};
 use sumac_job::{OperationDescriptor, OperationId};
-use sumac_transport::Operation;
+use sumac_transport::{LocalSum, Operation};
 
 use crate::access::Credentials;
 use crate::{ConnectionId, FragmentKey, JobId, OperationKey, RegionId};
@@ -118,6 +118,13 @@ pub enum Output {
         lane: u16,
         key: FragmentKey,
         operation: Box<Operation>,
+    },
+    /// Sums fragments of the same values, of a job whose ranks are all on this host, in memory. The buffers
+    /// are placeholders for those that were leased under `keys`. [`crate::Host::fragment_ended`] with the
+    /// first key follows.
+    Sum {
+        keys: Vec<FragmentKey>,
+        sum: Box<LocalSum>,
     },
     /// Starts to join the other workers. [`crate::Host::joined`] or [`crate::Host::not_opened`] follows.
     Start {

@@ -50,10 +50,25 @@ fn check(spec: &JobSpec, scale: Scale) -> Result<(), String> {
     let seconds = timeout_s.unwrap_or_default();
     let is_time = Duration::try_from_secs_f64(seconds).is_ok();
     ensure!(is_time, format!("timeout_s {seconds} is no time in seconds"));
+    check_local(spec)?;
     check_mode(spec)?;
     if let Scale::Fixed(scale) = scale {
         ensure!(scale.is_normal() && scale > 0.0, format!("scale {scale} is not a positive number"));
     }
+    Ok(())
+}
+
+fn check_local(spec: &JobSpec) -> Result<(), String> {
+    let JobSpec { world, local_world, .. } = *spec;
+    let Some(local) = local_world else { return Ok(()) };
+    ensure!((1..=world).contains(&local), format!("local_world {local} is not between 1 and world {world}"));
+    ensure!(
+        local == 1 || local == world,
+        format!(
+            "local_world {local} of world {world}: in a job of several hosts each daemon has one rank; start \
+            a daemon for each rank, or leave local_world out"
+        )
+    );
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use crate::connection::ConnectionJobState;
 use crate::finished::Outcome;
 use crate::fragment::{ElementRanges, Fragment, Part, arithmetic, divide};
 use crate::host::Host;
-use crate::job::RunningJob;
+use crate::job::{Job, RunningJob};
 use crate::lanes::Assignment;
 use crate::operation::{FragmentRecord, Operation, OperationPhase, Work};
 use crate::quotas::{Quota, operation_bytes};
@@ -81,7 +81,7 @@ impl Host {
         };
         let key = self.accept(now, connection, job, submission, resources)?;
         let first = out.len();
-        self.place(key, job, resources, out);
+        self.place(now, key, job, resources, out);
         self.reply_submitted(key, id, first, out);
         Ok(())
     }
@@ -97,8 +97,18 @@ impl Host {
     }
 
     /// Launches an operation, or announces its name to the other workers.
-    fn place(&mut self, key: OperationKey, job: JobId, resources: &mut dyn Resources, out: &mut Vec<Output>) {
+    fn place(
+        &mut self,
+        now: Nanos,
+        key: OperationKey,
+        job: JobId,
+        resources: &mut dyn Resources,
+        out: &mut Vec<Output>,
+    ) {
         let Some(found) = self.state.jobs.get_mut(&job) else { return };
+        if found.is_local() {
+            return self.place_locally(now, key, job, resources, out);
+        }
         let Some(running) = &mut found.running else { return };
         if running.terms.order == OperationOrder::Submission {
             return self.launch(key, resources, out);
@@ -167,6 +177,11 @@ impl Host {
         };
         let key = self.accept(now, connection, job, submission, resources)?;
         let first = out.len();
+        if self.state.jobs.get(&job).is_some_and(Job::is_local) {
+            self.post_locally(key, job, resources, out);
+            self.reply_submitted(key, id, first, out);
+            return Ok(());
+        }
         let Some(running) = self.running_mut(job) else { return Ok(()) };
         let next = running.next_transfers.entry((transfer.sends(), transfer.peer)).or_default();
         let number = *next;

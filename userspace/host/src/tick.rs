@@ -135,7 +135,13 @@ impl Host {
 
     /// Notifies the trainers of transfers whose other end is not posted. Only two workers know of a transfer,
     /// so it is not reported to the control plane.
-    fn check_transfers(&mut self, now: Nanos, id: JobId, keys: &[OperationKey], out: &mut Vec<Output>) {
+    pub(crate) fn check_transfers(
+        &mut self,
+        now: Nanos,
+        id: JobId,
+        keys: &[OperationKey],
+        out: &mut Vec<Output>,
+    ) {
         let unposted = self.unposted(now, id, keys);
         let Some(running) = self.running_mut(id) else { return };
         let Some((keys, ranks, message)) = unposted else { return running.watch.unposted.clear() };
@@ -204,7 +210,7 @@ impl Host {
         }
     }
 
-    fn check_departed(&mut self, now: Nanos, id: JobId, departed: &[u16], out: &mut Vec<Output>) {
+    pub(crate) fn check_departed(&mut self, now: Nanos, id: JobId, departed: &[u16], out: &mut Vec<Output>) {
         let awaited = self.awaited(id, departed);
         let Some(job) = self.state.jobs.get_mut(&id) else { return };
         let Some(running) = &mut job.running else { return };

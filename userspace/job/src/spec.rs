@@ -18,6 +18,11 @@ pub struct JobSpec {
     /// The number of the job's workers.
     #[cfg_attr(feature = "clap", arg(long))]
     pub world: u16,
+    /// The job's ranks on this host. Where these are all of them, nothing is sent: the daemon adds their
+    /// tensors in memory.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "RANKS"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_world: Option<u16>,
     /// 32-bit words per packet; without it what MTU and aggregator allow.
     #[cfg_attr(feature = "clap", arg(long = "chunk", visible_alias = "elements", value_name = "WORDS"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,6 +94,12 @@ impl JobSpec {
     #[must_use]
     pub fn new(job: impl Into<String>, rank: u16, world: u16) -> JobSpec {
         JobSpec { job: job.into(), rank, world, ..JobSpec::default() }
+    }
+
+    /// Whether all ranks of the job are on one host.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.local_world == Some(self.world)
     }
 }
 

@@ -44,6 +44,7 @@ class Client:
         *,
         secret: str | None = None,
         aggregator: str | None = None,
+        local_world: int | None = None,
         elements: int | None = None,
         slots: int | None = None,
         mode: str | None = None,
@@ -64,6 +65,8 @@ class Client:
 
         An option that is not given has its default:
 
+        - ``local_world``: the job's ranks on this host. Where these are all, each opens it at this daemon,
+          which sums their tensors in memory: there is no aggregator and no network
         - ``elements``: 32-bit words per packet; default: as the MTU allows
         - ``slots``: slots of each lane of a static job; default: as the measured path needs
         - ``mode``: ``"static"`` (default), ``"dynamic"`` for slots that all dynamic jobs share, or
@@ -92,6 +95,7 @@ class Client:
             world=world,
             secret=secret,
             aggregator=aggregator,
+            local_world=local_world,
             elements=elements,
             slots=slots,
             mode=mode,
@@ -109,12 +113,12 @@ class Client:
             timeout_s=timeout,
         )
 
-    def attach(self, job: str, *, secret: str | None = None) -> Job:
+    def attach(self, job: str, *, rank: int | None = None, secret: str | None = None) -> Job:
         """Attaches to a job that another connection of this host has opened, to submit operations too.
 
         Without the job's ``secret`` this is allowed to the user who opened it.
         """
-        return self._enter("attach", job=job, secret=secret)
+        return self._enter("attach", job=job, rank=rank, secret=secret)
 
     def _enter(self, command: str, request: int | None = None, **fields: Any) -> Job:
         opened, fds = self._connection.call(command, request=request, **fields)

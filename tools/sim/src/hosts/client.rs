@@ -39,6 +39,8 @@ pub struct Work {
     pub shards: u16,
     pub slots: u32,
     pub is_by_name: bool,
+    /// Whether all ranks are on one host.
+    pub is_local: bool,
     /// The elements of each operation, and whether they are floats.
     pub operations: Vec<(usize, bool)>,
 }
@@ -102,7 +104,7 @@ impl Client {
         behaviour: Behaviour,
         mut rng: ChaCha8Rng,
     ) -> Option<Client> {
-        let uid = 1000 + u32::from(rank) % 2;
+        let uid = 1000 + if work.is_local { 0 } else { u32::from(rank) % 2 };
         let credentials = sumac_host::Credentials { pid: 1, uid, groups: vec![uid] };
         let connection = host.call(now, |core, _, _| core.connect(now, credentials, 64)).ok()?;
         let (region, _) = SharedRegion::create(RANGE * OUTSTANDING).expect("memory for a region");
@@ -186,11 +188,14 @@ impl Client {
             (Asked::Hello | Asked::Wait, Ok(_)) => {}
             (Asked::Register, Ok(reply)) => {
                 self.handle = reply["region"].as_u64().expect("a handle");
-                let Work { job, world, shards, slots, is_by_name, .. } = &self.work;
+                let Work { job, world, shards, slots, is_by_name, is_local, .. } = &self.work;
                 let order = if *is_by_name { "name" } else { "submission" };
-                let open = json!({"cmd": "open",
+                let mut open = json!({"cmd": "open",
                     "job": job, "rank": self.rank, "world": world, "shards": shards,
                     "slots": slots, "order": order, "timeout_s": 5.0});
+                if *is_local {
+                    open["local_world"] = (*world).into();
+                }
                 self.ask(now, host, Asked::Open, open);
             }
             (Asked::Open, Ok(reply)) => {

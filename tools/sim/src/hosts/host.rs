@@ -11,12 +11,12 @@ use sumac_host::quotas::QuotaLimits;
 use sumac_host::terms::lane_params;
 use sumac_host::{
     EndedFragment, FragmentKey, FragmentOutcome, FragmentTimes, Host, HostConfig, JobEnd, JobId, Message,
-    Observed, Output, explain,
+    NameRefusal, Observed, Output, explain,
 };
 use sumac_job::{JobSpec, ResumePoint};
 use sumac_transport::{
-    Completion, CompletionQueue, Engine, JobError, JobState, OpId, Packet as Received, PeerId, PeerTable,
-    Time, Transmit,
+    Completion, CompletionQueue, Engine, JobError, JobState, LocalSum, OpId, Packet as Received, PeerId,
+    PeerTable, Time, Transmit,
 };
 
 use super::memory::Handles;
@@ -35,16 +35,16 @@ pub(super) struct Lane {
 /// A job's membership in its control plane.
 pub(super) struct Membership {
     spec: JobSpec,
-    member: Option<MemberId>,
+    pub(super) member: Option<MemberId>,
     /// The time until which the job's name, and then the other ranks, are waited for.
-    deadline: Nanos,
+    pub(super) deadline: Nanos,
     grant: Option<Grant>,
     pub(super) is_open: bool,
     received: u64,
     /// All reports, of which a restarted control plane may lack the last ones.
     posts: Vec<Post>,
     /// Whether the control plane was restarted, and does not know this connection.
-    is_stale: bool,
+    pub(super) is_stale: bool,
     departed: Vec<u16>,
     pub(super) lanes: Vec<Lane>,
 }
@@ -58,6 +58,8 @@ pub struct SimHost {
     /// Messages to its trainers, in order.
     pub outbox: VecDeque<(u64, Message)>,
     pub upgrades: u32,
+    /// The sums of ranks of this host, which its threads have not begun.
+    pub(super) sums: Vec<(Vec<FragmentKey>, LocalSum)>,
     last_tick: Nanos,
 }
 
@@ -67,6 +69,7 @@ pub(super) fn config() -> HostConfig {
         backend: "sim".into(),
         daemon: "sumac".into(),
         has_spans: false,
+        sum_threads: 2,
     }
 }
 
@@ -80,6 +83,7 @@ impl SimHost {
             memberships: BTreeMap::new(),
             outbox: VecDeque::new(),
             upgrades: 0,
+            sums: Vec::new(),
             last_tick: 0,
         }
     }
@@ -146,19 +150,20 @@ impl SimHost {
                     },
                 );
             }
+            Output::Sum { keys, sum } => self.sums.push((keys, *sum)),
             // The cluster looks after each event.
             Output::Wake { .. } | Output::PeerLeft { .. } | Output::Span { .. } | Output::Warn { .. } => {}
         }
     }
 
-    fn fragment_ended(&mut self, now: Nanos, key: FragmentKey, ended: EndedFragment) {
+    pub(super) fn fragment_ended(&mut self, now: Nanos, key: FragmentKey, ended: EndedFragment) {
         self.call(now, |host, handles, out| host.fragment_ended(now, key, ended, handles, out));
     }
 
     /// Exchanges everything with the control plane. Returns whether something has changed.
     pub fn synchronize(&mut self, now: Nanos, coordinator: &mut Coordinator, is_connected: bool) -> bool {
         let ids: Vec<JobId> = self.memberships.keys().copied().collect();
-        let mut has_changed = false;
+        let mut has_changed = self.run_sums(now);
         for id in ids {
             has_changed |= self.synchronize_job(now, id, coordinator, is_connected);
         }
@@ -173,6 +178,9 @@ impl SimHost {
         is_connected: bool,
     ) -> bool {
         let Some(found) = self.memberships.get(&id) else { return false };
+        if found.spec.is_local() {
+            return self.synchronize_local(now, id);
+        }
         if found.is_open {
             return self.synchronize_open(now, id, coordinator, is_connected);
         }
@@ -197,7 +205,12 @@ impl SimHost {
     }
 
     fn join(&mut self, now: Nanos, id: JobId, coordinator: &mut Coordinator) -> bool {
-        if let Err(holder) = self.core.take_name(id) {
+        let taken = self.call(now, |host, handles, out| host.take_name(id, handles, out));
+        if let Err(NameRefusal::Refused(failure)) = taken {
+            self.abort(now, id, coordinator, failure);
+            return true;
+        }
+        if let Err(NameRefusal::Held(holder)) = taken {
             let Some(found) = self.memberships.get(&id) else { return false };
             if now < found.deadline {
                 return false;
@@ -307,7 +320,7 @@ impl SimHost {
         coordinator: &mut Coordinator,
         is_connected: bool,
     ) -> bool {
-        if let Some(end) = self.core.take_end(id) {
+        if let Some(end) = self.call(now, |host, _, out| host.take_end(id, out)) {
             self.finish(now, id, end, coordinator);
             return true;
         }
@@ -380,25 +393,6 @@ impl SimHost {
         self.core.remove_job(id);
     }
 
-    /// The connections to the control plane have ended, which it notices.
-    pub fn disconnect_control(&mut self, coordinator: &mut Coordinator) {
-        for member in self.memberships.values().filter_map(|found| found.member) {
-            coordinator.on_disconnected(member, None);
-        }
-        self.lose_control();
-    }
-
-    /// The control plane was restarted. Jobs that are being opened end, as their connections do.
-    pub fn lose_control(&mut self) {
-        for found in self.memberships.values_mut() {
-            found.is_stale = true;
-            if !found.is_open {
-                found.member = None;
-                found.deadline = 0;
-            }
-        }
-    }
-
     /// Lets time pass: heartbeats, the periodic looks, expired requests.
     pub fn tick(&mut self, now: Nanos, coordinator: &mut Coordinator, is_connected: bool) {
         if now < self.last_tick + 100 * MILLI {
@@ -412,6 +406,10 @@ impl SimHost {
                 coordinator.heartbeat(std::time::Duration::from_nanos(now), member);
             }
             if !found.is_open {
+                continue;
+            }
+            if found.spec.is_local() {
+                self.call(now, |host, _, out| host.tick_locally(now, id, out));
                 continue;
             }
             let departed = found.departed.clone();

@@ -19,6 +19,8 @@
 
 pub mod client;
 pub mod cluster;
-pub mod host;
+mod control;
+mod host;
+mod local;
 pub mod memory;
 mod upgrade;

@@ -9,8 +9,9 @@ impl SimHost {
     /// Goes on as another daemon would: the core's state and the engines are written and read, and the
     /// handles made anew. Does nothing while a job is being opened or ends.
     pub fn upgrade(&mut self) {
-        let is_settled =
-            self.core.unsettled().is_empty() && self.memberships.values().all(|found| found.is_open);
+        let is_settled = self.core.unsettled().is_empty()
+            && self.sums.is_empty()
+            && self.memberships.values().all(|found| found.is_open);
         let lanes = || self.memberships.values().flat_map(|found| &found.lanes);
         if !is_settled || lanes().any(|lane| lane.engine.state_for_handover().is_none()) {
             return;

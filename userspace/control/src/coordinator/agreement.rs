@@ -1,12 +1,14 @@
 //! The parameters of a job that follow from what its ranks ask for and its aggregators have.
 
+use std::net::Ipv4Addr;
+
 use sumac_job::limits::{MAX_WINDOW, MIN_WINDOW};
 use sumac_job::{JobSpec, JobTerms, Mode, Scale, Topology, WireFormat};
 use sumac_wire::{BLOCK_ELEMENTS, CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
 use crate::{
     failure::{COMPILED_IN, Refusal, RefusalKind, invalid},
-    message::JoinRequest,
+    message::{JoinRequest, WorkerHost},
     plane::{PlaneInfo, PlaneKind},
 };
 
@@ -20,6 +22,22 @@ pub const DYNAMIC_SCALE: f32 = 1e8;
 
 fn text(value: Option<impl ToString>) -> Option<String> {
     value.map(|value| value.to_string())
+}
+
+/// Returns the first parameter in which two requests of one job differ, with both values.
+#[must_use]
+pub fn difference(one: &JobSpec, other: &JobSpec) -> Option<(&'static str, [String; 2])> {
+    let host = WorkerHost {
+        data_ip: Ipv4Addr::UNSPECIFIED,
+        data_port: 0,
+        mac: [0; 6],
+        max_elements: 0,
+        max_shards: 0,
+        checksum: false,
+        user: 0,
+    };
+    let request = |spec: &JobSpec| JoinRequest { spec: spec.clone(), host: host.clone() };
+    request(one).difference(&request(other))
 }
 
 impl JoinRequest {
@@ -59,6 +77,7 @@ impl JoinRequest {
             let order = format!("by {}", spec.order.unwrap_or_default().name());
             [
                 ("world size", Some(spec.world.to_string())),
+                ("local world size", text(spec.local_world)),
                 ("mode", Some(asked.mode().name().to_owned())),
                 ("chunk elements", text(spec.elements)),
                 ("scaling", Some(asked.scale().to_string())),

@@ -47,7 +47,7 @@ use sumac_job::Mode;
 use sumac_wire::{CLASSES, MAX_WORKERS};
 
 pub use self::{
-    agreement::{DEFAULT_WINDOW, DYNAMIC_SCALE},
+    agreement::{DEFAULT_WINDOW, DYNAMIC_SCALE, difference},
     holder::Holder,
     ids::{ConnectionNumber, MemberId, RackId, RunId},
     join_limits::JoinLimits,

@@ -165,7 +165,7 @@ impl Resources for Arena {
     }
 
     fn is_secret(&self, job: JobId, secret: &str) -> bool {
-        let own = self.tasks.get(&job).map(|task| &task.plan.endpoint.secret);
+        let own = self.tasks.get(&job).and_then(|task| task.plan.secret.as_ref());
         let given = Credential::new(secret.as_bytes());
         own.zip(given.ok()).is_some_and(|(own, given)| *own == given.secret)
     }

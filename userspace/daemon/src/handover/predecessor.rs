@@ -284,6 +284,7 @@ impl Frozen<'_> {
         if !state.backend.datapath().freeze() {
             return Err("a thread of the data path has ended".into());
         }
+        wait_for_sums(&state.core)?;
         let members = self.freeze_tasks()?;
         let hosted = state.parameter_jobs.numbers();
         if !hosted.is_empty() {
@@ -398,6 +399,16 @@ impl Drop for Frozen<'_> {
             server.thaw();
         }
     }
+}
+
+/// Waits for the ends of the sums of this host's ranks, of which none begins any more.
+fn wait_for_sums(core: &Core) -> Result<(), String> {
+    let deadline = Instant::now() + FREEZE_TIMEOUT;
+    while core.call(|host, _, _| host.is_summing_any()) {
+        ensure!(Instant::now() < deadline, "a sum of this host's ranks does not end".to_owned());
+        std::thread::sleep(SETTLE_PAUSE);
+    }
+    Ok(())
 }
 
 /// Stops the sessions, after they have written all messages.

@@ -132,6 +132,8 @@ fn short(what: &str) -> HandoverError {
 pub(crate) struct Resumed {
     context: JobContext,
     tasks: Vec<(JobTask, UnboundedReceiver<TaskEvent>, SuspendedMember)>,
+    /// The tasks of jobs whose ranks are all on this host.
+    local_tasks: Vec<(JobTask, UnboundedReceiver<TaskEvent>)>,
     sessions: Vec<Session>,
     is_started: bool,
 }
@@ -152,7 +154,13 @@ impl Takeover {
     pub(crate) fn resume(self, context: JobContext, sessions: &Sessions) -> Result<Resumed, HandoverError> {
         let Takeover { channel, state, handles, .. } = self;
         let core = context.core.clone();
-        let mut resumed = Resumed { context, tasks: Vec::new(), sessions: Vec::new(), is_started: false };
+        let mut resumed = Resumed {
+            context,
+            tasks: Vec::new(),
+            local_tasks: Vec::new(),
+            sessions: Vec::new(),
+            is_started: false,
+        };
         let HandoverState { mappings, members, lanes, .. } = state;
         let channels = core.call(|host, arena, _| rebuild(host, arena, handles, &mappings));
         for (connection, credentials, channel) in channels.map_err(HandoverError::State)? {
@@ -163,6 +171,11 @@ impl Takeover {
         }
         for (id, member) in members {
             resumed.job(id, member, &lanes).map_err(HandoverError::State)?;
+        }
+        for id in core.call(|host, _, _| host.open_local_jobs()) {
+            let task = JobTask::new(&resumed.context, id);
+            let missing = || HandoverError::State(format!("the state of job {id} is missing"));
+            resumed.local_tasks.push(task.ok_or_else(missing)?);
         }
         channel.send(&Request::Ready).map_err(silent)?;
         match channel.receive().map_err(silent)?.0 {
@@ -247,6 +260,9 @@ impl Resumed {
         tracing::info!(jobs = tasks.len(), trainers = sessions.len(), "taking over");
         for (task, events, member) in tasks {
             runtime.spawn(task.resume(events, member));
+        }
+        for (task, events) in std::mem::take(&mut self.local_tasks) {
+            runtime.spawn(task.live_locally(events));
         }
         sessions.into_iter().for_each(Session::start);
         self.context.backend.datapath().thaw();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sumac_control::{Grant, Member, MemberState, SuspendedMember};
+use sumac_control::{Endpoint, Grant, Member, MemberState, SuspendedMember};
 use sumac_host::{JobEnd, Observed, Tick};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{MissedTickBehavior, interval};
@@ -17,14 +17,15 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) struct EventLoop<'a> {
     task: &'a JobTask,
+    endpoint: &'a Endpoint,
     member: Member,
     /// The membership while the job stands still.
     suspended: Option<SuspendedMember>,
 }
 
 impl<'a> EventLoop<'a> {
-    pub(super) fn new(task: &'a JobTask, member: Member) -> EventLoop<'a> {
-        EventLoop { task, member, suspended: None }
+    pub(super) fn new(task: &'a JobTask, endpoint: &'a Endpoint, member: Member) -> EventLoop<'a> {
+        EventLoop { task, endpoint, member, suspended: None }
     }
 
     /// Returns the end, and the membership. `None`: the job goes on in another daemon.
@@ -59,7 +60,7 @@ impl<'a> EventLoop<'a> {
                 _ = ticks.tick() => self.tick().await,
             }
             self.post();
-            if let Some(end) = core.call(|host, _, _| host.take_end(id)) {
+            if let Some(end) = core.call(|host, _, out| host.take_end(id, out)) {
                 return (Some(end), self.member);
             }
         }
@@ -105,7 +106,7 @@ impl<'a> EventLoop<'a> {
             return true;
         }
         let plan = &self.task.plan;
-        self.member = Member::resume(plan.endpoint.clone(), &plan.spec, suspended);
+        self.member = Member::resume(self.endpoint.clone(), &plan.spec, suspended);
         *channels = Channels { events: self.member.events(), renewed: self.member.renewed() };
         false
     }

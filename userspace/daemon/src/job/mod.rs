@@ -2,6 +2,7 @@
 //! its installation in the data path. The core decides what becomes of it.
 
 mod live;
+mod local;
 mod start;
 mod task;
 
@@ -37,10 +38,11 @@ impl JobTask {
     }
 
     async fn run(self, mut events: UnboundedReceiver<TaskEvent>) {
+        let Some(endpoint) = self.plan.endpoint.clone() else { return self.run_locally(events).await };
         let core = &self.context.core;
         let opened = loop {
             tokio::select! {
-                opened = self.join() => break opened,
+                opened = self.join(&endpoint) => break opened,
                 // Before the handshake its trainer may disconnect, or withdraw it. The membership ends with
                 // the future that joins.
                 failure = self.interrupted() => return self.given_up(failure),
@@ -101,13 +103,15 @@ impl JobTask {
     pub(crate) async fn resume(self, events: UnboundedReceiver<TaskEvent>, member: SuspendedMember) {
         let job = member.grant().terms.job;
         let _in_use = self.context.backend.in_use().await;
-        let mut member = Member::resume(self.plan.endpoint.clone(), &self.plan.spec, member);
+        let Some(endpoint) = self.plan.endpoint.clone() else { return };
+        let mut member = Member::resume(endpoint, &self.plan.spec, member);
         let channels = Channels { events: member.events(), renewed: member.renewed() };
         self.live(job, member, events, channels).await;
     }
 
     async fn live(self, job: u16, member: Member, events: UnboundedReceiver<TaskEvent>, channels: Channels) {
-        let (end, member) = live::EventLoop::new(&self, member).run(events, channels).await;
+        let Some(endpoint) = &self.plan.endpoint else { return };
+        let (end, member) = live::EventLoop::new(&self, endpoint, member).run(events, channels).await;
         match end {
             Some(end) => self.finish(member, job, end).await,
             None => {

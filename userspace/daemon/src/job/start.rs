@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sumac_api::{Code, Failure, Mode};
 use sumac_control::events::Event;
-use sumac_control::{Grant, JoinRequest, Member, WorkerHost};
-use sumac_host::{explain, is_valid};
+use sumac_control::{Endpoint, Grant, JoinRequest, Member, WorkerHost};
+use sumac_host::{NameRefusal, explain, is_valid};
 use sumac_job::ResumePoint;
 use sumac_wire::PAGE_ELEMENTS;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -64,10 +64,10 @@ impl Channels {
 
 impl JobTask {
     /// Takes the job's name, and joins the other workers, with the backend that is to be had now.
-    pub(super) async fn join(&self) -> Result<(Member, InUse), Failure> {
+    pub(super) async fn join(&self, endpoint: &Endpoint) -> Result<(Member, InUse), Failure> {
         self.take_name().await?;
         let in_use = self.take_backend().await?;
-        let (mut spec, endpoint) = (self.plan.spec.clone(), &self.plan.endpoint);
+        let mut spec = self.plan.spec.clone();
         // It may have waited in another daemon.
         let waited = self.context.core.call(|host, _, _| host.waited(monotonic_ns(), self.id));
         spec.timeout_s = spec.timeout_s.map(|timeout| (timeout - waited.as_secs_f64()).max(0.0));
@@ -106,20 +106,27 @@ impl JobTask {
 
     /// Takes the job's name. Waits for the end of a job that has it: a restarted trainer may meet its former
     /// job.
-    async fn take_name(&self) -> Result<(), Failure> {
+    pub(super) async fn take_name(&self) -> Result<(), Failure> {
         let (core, name) = (&self.context.core, &self.plan.spec.job);
         let deadline = Instant::now() + NAME_TIMEOUT;
         loop {
             // Before the attempt, so that no release is missed.
             let mut released = std::pin::pin!(core.released.notified());
             released.as_mut().enable();
-            let Err(holder) = core.call(|host, _, _| host.take_name(self.id)) else { return Ok(()) };
+            let holder = match core.call(|host, arena, out| host.take_name(self.id, arena, out)) {
+                Ok(()) => return Ok(()),
+                Err(NameRefusal::Refused(failure)) => return Err(failure),
+                Err(NameRefusal::Held(holder)) => holder,
+            };
             if timeout_at(deadline, released).await.is_err() {
                 return Err(Failure::new(
                     Code::RankTaken,
                     format!("job {name:?} is open on this daemon already, as rank {holder}"),
                 )
-                .hint("a daemon is one worker of a job; attach to it, or close it before it is opened again")
+                .hint(
+                    "a daemon is one worker of a job, or with `local_world` all; attach to it, or close \
+                    it before it is opened again",
+                )
                 .ranks([holder]));
             }
         }

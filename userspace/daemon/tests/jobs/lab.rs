@@ -162,6 +162,8 @@ pub struct Lab {
     pub scratch: TempDir,
     pub aggregator: Aggregator,
     pub hosts: Vec<(Option<Daemon>, PathBuf)>,
+    /// The ranks that each daemon has of the jobs that are opened on all hosts.
+    pub ranks_per_host: u16,
     /// Daemons that are only parameter hosts: 127.0.0.40, 41, ...
     pub parameter_hosts: Vec<(Option<Daemon>, PathBuf)>,
 }
@@ -180,7 +182,8 @@ impl Lab {
     fn start(kind: Kind, hosts: usize, further: &str, first: Option<&str>, grace: Duration) -> Lab {
         let scratch = scratch();
         let aggregator = Aggregator::start(kind, grace, &scratch.path().join("aggregator"));
-        let mut lab = Lab { scratch, aggregator, hosts: Vec::new(), parameter_hosts: Vec::new() };
+        let mut lab =
+            Lab { scratch, aggregator, hosts: Vec::new(), ranks_per_host: 1, parameter_hosts: Vec::new() };
         let role = first.map_or(String::new(), |name| role(name, &lab.aggregator.state_dir));
         let lines = |host| if host == 0 { format!("{further}\n{role}") } else { further.to_owned() };
         lab.hosts =
@@ -198,6 +201,11 @@ impl Lab {
     /// The configuration of the daemon of a host.
     pub fn config_of(&self, host: usize, further: &str) -> Config {
         self.config(&format!("host{host}"), 10 + host, further)
+    }
+
+    /// Starts a lab of one host with all ranks.
+    pub fn of_one_host(ranks: u16) -> Lab {
+        Lab { ranks_per_host: ranks, ..Lab::new(1) }
     }
 
     /// As text.
@@ -315,11 +323,13 @@ impl Lab {
         work: impl Fn(Client, Job, u16) -> T + Send + Sync + 'static,
     ) -> Vec<T> {
         let work = Arc::new(work);
-        let world = self.hosts.len() as u16;
+        let of_host = self.ranks_per_host;
+        let world = self.hosts.len() as u16 * of_host;
         let trainers: Vec<_> = (0..world)
             .map(|rank| {
-                let client = self.client(usize::from(rank));
-                let options = options(JobOptions::new(name, rank, world));
+                let client = self.client(usize::from(rank / of_host));
+                let asked = JobOptions::new(name, rank, world);
+                let options = options(if of_host > 1 { asked.local_world(of_host) } else { asked });
                 let work = work.clone();
                 thread::spawn(move || {
                     let job = client.open(&options).unwrap();

@@ -13,6 +13,7 @@ mod failures;
 mod hostile;
 mod kinds;
 mod lab;
+mod local;
 mod metrics;
 mod partner;
 mod peer;

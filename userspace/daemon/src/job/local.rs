@@ -1,0 +1,113 @@
+//! The task of a rank of a job whose ranks are all on this host: it has no membership and no part in the data
+//! path.
+
+use std::time::Duration;
+
+use sumac_api::Failure;
+use sumac_host::{JobEnd, JobId};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
+
+use super::task::JobTask;
+use crate::core::Core;
+use crate::job_events::{Freeze, HandedOver, TaskEvent};
+use crate::sync::monotonic_ns;
+
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The interval of looks at sums that are about to end.
+const SUM_INTERVAL: Duration = Duration::from_millis(1);
+
+impl JobTask {
+    pub(super) async fn run_locally(self, mut events: UnboundedReceiver<TaskEvent>) {
+        let gathered = loop {
+            tokio::select! {
+                gathered = self.gather() => break gathered,
+                Some(TaskEvent::Freeze(Freeze { frozen, release })) = events.recv() => {
+                    let _ = frozen.send(Ok(None));
+                    if let Ok(HandedOver) = release.await {
+                        return;
+                    }
+                }
+            }
+        };
+        let opened = gathered.and_then(|()| self.context.core.call(|host, _, out| host.opened(self.id, out)));
+        match opened {
+            Ok(()) => {
+                self.context.opens.count(&Ok::<_, Failure>(()));
+                tracing::info!(job = self.plan.spec.job, rank = self.plan.spec.rank, "all ranks are here");
+                self.live_locally(events).await;
+            }
+            Err(failure) => self.not_opened(failure),
+        }
+    }
+
+    /// Takes the rank's place in the job, and waits for the others.
+    async fn gather(&self) -> Result<(), Failure> {
+        tokio::select! {
+            named = self.take_name() => named?,
+            failure = self.interrupted() => return Err(failure),
+        }
+        let (core, id) = (&self.context.core, self.id);
+        let waited = core.call(|host, _, _| host.waited(monotonic_ns(), id));
+        let limit = Duration::try_from_secs_f64(self.plan.spec.timeout_s.unwrap_or_default());
+        let deadline = Instant::now() + limit.unwrap_or(Duration::MAX / 4).saturating_sub(waited);
+        loop {
+            let (failure, is_gathered) =
+                core.call(|host, _, _| (host.interruption(id), host.is_gathered(id)));
+            match failure {
+                Some(failure) => return Err(failure),
+                None if is_gathered => return Ok(()),
+                None => {}
+            }
+            if timeout_at(deadline, self.wake.notified()).await.is_err() {
+                return Err(core.call(|host, _, out| host.give_up_gathering(id, out)));
+            }
+        }
+    }
+
+    /// Waits for the job's end, also in a daemon that has taken it over.
+    pub(crate) async fn live_locally(self, mut events: UnboundedReceiver<TaskEvent>) {
+        let (core, id) = (self.context.core.clone(), self.id);
+        let mut ticks = interval(CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let end = loop {
+            tokio::select! {
+                () = self.wake.notified() => {}
+                Some(event) = events.recv() => if let TaskEvent::Freeze(Freeze { frozen, release }) = event {
+                    let _ = frozen.send(Ok(None));
+                    if let Ok(HandedOver) = release.await {
+                        return;
+                    }
+                },
+                _ = ticks.tick() => core.call(|host, _, out| host.tick_locally(monotonic_ns(), id, out)),
+            }
+            if let Some(end) = core.call(|host, _, out| host.take_end(id, out)) {
+                break end;
+            }
+        };
+        wait_for_sums(&core, id).await;
+        self.finish_locally(&end);
+    }
+
+    fn finish_locally(&self, end: &JobEnd) {
+        let (core, id, spec) = (&self.context.core, self.id, &self.plan.spec);
+        core.call(|host, arena, out| host.finish(monotonic_ns(), id, end, arena, out));
+        match end {
+            JobEnd::Closed { request } => {
+                tracing::info!(job = spec.job, rank = spec.rank, "closed");
+                core.call(|host, arena, out| host.closed(id, *request, arena, out));
+            }
+            JobEnd::Failed { failure, .. } => {
+                log_limited!(warn, job = spec.job, rank = spec.rank, %failure, "ended");
+            }
+        }
+        core.remove_job(id);
+    }
+}
+
+/// Waits until no memory of a job is in use.
+async fn wait_for_sums(core: &Core, id: JobId) {
+    while core.call(|host, _, _| host.is_summing(id)) {
+        sleep(SUM_INTERVAL).await;
+    }
+}

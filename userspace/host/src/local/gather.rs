@@ -1,0 +1,193 @@
+//! The ranks of a job of this host come together: each takes its place under the job's name, and the job
+//! opens with the last one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sumac_api::{Code, Failure, JobSpec, Open};
+use sumac_control::{FailureKind, JobFailure, difference};
+use sumac_job::limits::MIN_WINDOW;
+use sumac_job::{JobTerms, Mode, ResumePoint};
+use sumac_wire::PAGE_ELEMENTS;
+
+use super::LocalJob;
+use super::rounds::Rounds;
+use crate::explain;
+use crate::host::Host;
+use crate::job::{JobPhase, RunningJob};
+use crate::job_end::JobEnd;
+use crate::quotas::{Quota, job_bytes};
+use crate::{JobId, Output, Resources};
+
+/// The reason that a job does not get its name.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NameRefusal {
+    /// A job of this host has it, as this rank; that may end soon.
+    Held(u16),
+    Refused(Failure),
+}
+
+impl Host {
+    /// Takes a job's name, of which a host has one job, or one of each rank where all ranks are on this host.
+    ///
+    /// # Errors
+    /// The name is in use, or the job's ranks do not want the same.
+    pub fn take_name(
+        &mut self,
+        id: JobId,
+        resources: &dyn Resources,
+        out: &mut Vec<Output>,
+    ) -> Result<(), NameRefusal> {
+        let Some(own) = self.state.jobs.get(&id).filter(|own| own.phase == JobPhase::AwaitsName) else {
+            return Ok(());
+        };
+        let gathering = self.state.local_jobs.get(&own.name).filter(|local| own.is_local() && !local.is_open);
+        let holder = match gathering {
+            Some(local) => local.members.contains_key(&own.rank).then_some(own.rank),
+            None => self.holder(&own.name),
+        };
+        if let Some(holder) = holder {
+            return Err(NameRefusal::Held(holder));
+        }
+        if own.is_local() {
+            self.gather(id, resources, out).map_err(NameRefusal::Refused)?;
+        }
+        if let Some(job) = self.state.jobs.get_mut(&id)
+            && job.phase == JobPhase::AwaitsName
+        {
+            job.phase = JobPhase::Starting;
+        }
+        Ok(())
+    }
+
+    /// Whether all ranks of a job of this host have come.
+    #[must_use]
+    pub fn is_gathered(&self, id: JobId) -> bool {
+        self.state.jobs.get(&id).is_some_and(|job| job.running.is_some())
+    }
+
+    /// Ends the wait of a job's ranks for those that have not come.
+    pub fn give_up_gathering(&mut self, id: JobId, out: &mut Vec<Output>) -> Failure {
+        let Some(job) = self.state.jobs.get(&id) else {
+            return Failure::new(Code::JobFailed, "its trainer went away");
+        };
+        let name = job.name.clone();
+        let Some(local) = self.state.local_jobs.get(&name) else {
+            return Failure::new(Code::JobFailed, "its other ranks went away");
+        };
+        let missing: Vec<u16> =
+            (0..local.spec.world).filter(|rank| !local.members.contains_key(rank)).collect();
+        let message = format!("job {name:?}: still waiting for ranks {missing:?} at the deadline");
+        let failure = Failure::new(Code::RanksMissing, message)
+            .hint("start the missing workers on this host, or open with a longer timeout_s")
+            .ranks(missing);
+        self.refuse_members(&name, &failure, out);
+        failure
+    }
+
+    fn gather(&mut self, id: JobId, resources: &dyn Resources, out: &mut Vec<Output>) -> Result<(), Failure> {
+        let Some(own) = self.state.jobs.get(&id) else { return Ok(()) };
+        let (name, rank, uid, open) = (own.name.clone(), own.rank, own.uid, own.open.clone());
+        if let Some(local) = self.state.local_jobs.get(&name) {
+            check_user(local, uid, &open, resources)?;
+            if let Some(failure) = mismatch(local, &open.spec) {
+                self.refuse_members(&name, &failure, out);
+                return Err(failure);
+            }
+        }
+        let local = self.state.local_jobs.entry(name.clone()).or_insert_with(|| LocalJob {
+            spec: open.spec.clone(),
+            uid,
+            members: BTreeMap::new(),
+            is_open: false,
+            is_over: false,
+            departed: Vec::new(),
+            rounds: Rounds::default(),
+            transfers: BTreeMap::new(),
+        });
+        local.members.insert(rank, id);
+        if local.members.len() < usize::from(local.spec.world) {
+            return Ok(());
+        }
+        self.open_locally(&name, out).inspect_err(|failure| self.refuse_members(&name, failure, out))
+    }
+
+    /// Opens a job whose ranks have all come.
+    fn open_locally(&mut self, name: &str, out: &mut Vec<Output>) -> Result<(), Failure> {
+        let Some(local) = self.state.local_jobs.get_mut(name) else { return Ok(()) };
+        let terms = terms(&local.spec, self.config.sum_threads);
+        let (members, held) = (local.members.clone(), job_bytes(&terms));
+        local.is_open = true;
+        for (rank, id) in members {
+            let Some(job) = self.state.jobs.get_mut(&id) else { continue };
+            let reserved = self.state.quotas.reserve(&self.config.quotas, job.uid, &[(Quota::Held, held)]);
+            reserved.map_err(|failure| failure.ranks([rank]))?;
+            let reply = super::life::reply(job, &terms);
+            let running = RunningJob::new(terms.clone(), reply, held, &ResumePoint::default());
+            job.running = Some(Box::new(RunningJob { clients: BTreeSet::from([job.opener]), ..running }));
+            (job.phase, job.is_connected) = (JobPhase::Starting, true);
+            out.push(Output::Wake { job: id });
+        }
+        Ok(())
+    }
+
+    /// Fails the opens of all ranks that have come.
+    fn refuse_members(&mut self, name: &str, failure: &Failure, out: &mut Vec<Output>) {
+        let Some(local) = self.state.local_jobs.get(name) else { return };
+        let cause = JobFailure {
+            kind: FailureKind::Mismatch,
+            message: failure.message.to_string(),
+            ranks: failure.ranks.clone(),
+        };
+        let error = explain::engine_error(&cause);
+        for id in local.members.values() {
+            if let Some(job) = self.state.jobs.get_mut(id) {
+                let end = JobEnd::Failed { error: error.clone(), failure: failure.clone(), outcome: None };
+                job.end_with(*id, end, out);
+            }
+        }
+    }
+}
+
+/// Refuses a rank of another user that has not the job's secret.
+fn check_user(local: &LocalJob, uid: u32, open: &Open, resources: &dyn Resources) -> Result<(), Failure> {
+    let first = local.members.values().next();
+    let has_secret = || {
+        open.secret.as_ref().zip(first).is_some_and(|(secret, first)| resources.is_secret(*first, &secret.0))
+    };
+    if uid == local.uid || has_secret() {
+        return Ok(());
+    }
+    let (job, owner) = (&local.spec.job, local.uid);
+    let message = format!("job {job:?}: user {owner} has opened it on this host, not user {uid}");
+    Err(Failure::new(Code::Denied, message)
+        .hint("open all ranks as one user, or all with the same `secret`")
+        .ranks([open.spec.rank]))
+}
+
+/// Returns the refusal of a rank that wants another job than the one that came first.
+fn mismatch(local: &LocalJob, asked: &JobSpec) -> Option<Failure> {
+    let (what, [one, other]) = difference(&local.spec, asked)?;
+    let (job, first, rank) = (&asked.job, local.spec.rank, asked.rank);
+    let message = format!(
+        "job `{job}`: rank {first} wants {what} {one}, rank {rank} wants {other}; give all workers the same"
+    );
+    Some(Failure::new(Code::Refused, message).ranks([first, rank]))
+}
+
+/// Returns the terms of a job of one host. Packets have no part in it; they are the unit of quotas alone.
+fn terms(spec: &JobSpec, threads: u16) -> JobTerms {
+    let mode = spec.mode.unwrap_or_default();
+    JobTerms {
+        mode,
+        elements: spec.elements.unwrap_or(PAGE_ELEMENTS as u16),
+        shards: threads.max(1),
+        slots_reason: "a job of one host has none".into(),
+        wire: spec.wire.unwrap_or_default(),
+        not_finite: spec.not_finite.unwrap_or_default(),
+        order: spec.order.unwrap_or_default(),
+        window: if mode == Mode::Static { 0 } else { MIN_WINDOW },
+        topology: spec.topology.unwrap_or_default(),
+        owners: spec.owners.unwrap_or(spec.world),
+        ..JobTerms::new(0, 0, 0, spec.world)
+    }
+}
