@@ -156,6 +156,30 @@ add_cases(
 
 
 @unittest.skipIf(why_not(), why_not() or "")
+class OneDaemon(Ranks):
+    """The same calls of ranks that have one daemon, which sums their tensors in memory."""
+
+    cases = "tests.torch_cases"
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.lab = Lab(1)
+        cls.addClassCleanup(cls.lab.stop)
+        cls.addClassCleanup(cls.stop_ranks)
+        cls.lab.world = 3
+        for rank in range(1, cls.lab.world):
+            os.symlink(cls.lab.socket(0), cls.lab.socket(rank))
+        cls.start_ranks()
+
+
+add_cases(
+    OneDaemon,
+    "reductions", "means", "integers_are_exact", "floats_are_close", "bits", "blocks", "transfers",
+    "asynchronous", "groups", "ddp", "sharded", "interleaved",
+)
+
+
+@unittest.skipIf(why_not(), why_not() or "")
 class Groups(Ranks):
     """The jobs of groups."""
 
@@ -247,14 +271,18 @@ class Scripts(OfTwoRanks):
     def test_a_dead_rank_is_named_by_the_failing_call(self) -> None:
         self.check_codes(self.start("dead_rank"), 0, 7)
 
-    def test_ranks_of_one_daemon_are_told_to_have_their_own(self) -> None:
-        ranks = self.start("one_daemon", SUMAC_SOCKET=self.lab.socket(0))
-        deadline = time.monotonic() + TEST_TIMEOUT
-        while (
-            ended := [rank for rank in ranks if rank.poll() is not None]
-        ) == [] and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.check_codes(ended[:1], 0)
+    def test_ranks_of_one_daemon_need_no_aggregator(self) -> None:
+        config = self.lab.path / "alone.toml"
+        socket = self.lab.path / "alone.sock"
+        config.write_text(f'socket = "{socket}"\nbackend = "udp"\naddress = "127.0.0.1"\n')
+        with subprocess.Popen([str(program("sumac")), "daemon", "--config", str(config)]) as daemon:
+            try:
+                deadline = time.monotonic() + TEST_TIMEOUT
+                while not socket.exists() and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                self.check_codes(self.start("one_daemon", SUMAC_SOCKET=str(socket)), 0, 0)
+            finally:
+                daemon.terminate()
 
     def test_a_group_has_backends_of_devices(self) -> None:
         from sumac.torch.base import IS_BACKEND

@@ -209,10 +209,18 @@ def job_limit() -> None:
 
 
 def one_daemon() -> None:
-    """Both ranks have the same daemon: the second one has this error, and the first waits."""
+    """All ranks have the same daemon, which knows no aggregator that answers."""
     init(60)
-    raises(sumac.torch.CollectiveError, dist.barrier, "barrier", "rank_taken", "{local_rank}",
-           f"rank {RANK} of 2")
+    tensor = torch.tensor([1e30, 1.0, 1e-30, float(RANK)])
+    dist.all_reduce(tensor)
+    same(tensor, torch.tensor([2e30, 2.0, 2e-30, 1.0]))
+    check(sumac.torch.stats()["mode"] == "static", sumac.torch.stats())
+    other = torch.full((10,), RANK)
+    if RANK == 0:
+        dist.send(other, 1)
+    else:
+        dist.recv(other, 0)
+    same(other, torch.zeros(10, dtype=other.dtype))
 
 
 def no_daemon() -> None:

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -31,6 +31,8 @@ Start = Callable[[Job], Handle]
 Ended = Callable[[Handle | None], None]
 """Is called at an operation's end, before the work's; without a handle if it was not submitted."""
 
+Found = TypeVar("Found")
+
 _CLOSE_TIMEOUT = 5.0
 """Seconds that a destroyed group waits for its last operations and for its jobs' ends."""
 
@@ -43,34 +45,88 @@ class GroupName:
     """
 
     def __init__(self, store: dist.Store, rank: int, group: str) -> None:
-        self._store = store
+        self.store = store
         # The store may have numbers of former groups; each rank counts those that it has made.
-        self._key = f"sumac_job.{store.add(f'sumac_groups.{rank}', 1)}"
+        self.key = f"sumac_job.{store.add(f'sumac_groups.{rank}', 1)}"
         label = "".join(mark if mark.isprintable() else "?" for mark in f"{options.job_prefix()}.{group}")
         self._label = label.encode()[:36].decode(errors="ignore")
-        self._number = store.add(self._key, 1 + secrets.randbits(47)) if rank == 0 else 0
+        self._number = store.add(self.key, 1 + secrets.randbits(47)) if rank == 0 else 0
 
     def __str__(self) -> str:
         """Returns the name, or its beginning while rank 0 has not made the group."""
-        self._number = self._number or self._store.add(self._key, 0)
+        self._number = self._number or self.store.add(self.key, 0)
         return f"{self._label}.{self._number:012x}" if self._number else self._label
 
     def wait(self, timeout: float) -> str:
         """Returns the name once rank 0 has made the group."""
-        deadline = time.monotonic() + timeout
-        pause = 0.001
-        while True:
+
+        def find() -> str | None:
             try:
                 name = str(self)
             except RuntimeError as error:
                 raise SumacError("store", f"the store of the group {self._label}: {error}") from error
-            if self._number:
-                return name
-            if time.monotonic() > deadline:
-                text = f"rank 0 has not made the group {name} within {timeout:.0f} s"
-                raise SumacError("ranks_missing", text, "start all ranks", (0,))
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
+            return name if self._number else None
+
+        name = _poll(find, timeout)
+        if name is None:
+            text = f"rank 0 has not made the group {self._label} within {timeout:.0f} s"
+            raise SumacError("ranks_missing", text, "start all ranks", (0,))
+        return name
+
+
+def _poll(find: Callable[[], Found | None], timeout: float) -> Found | None:
+    """Returns what ``find`` finds when other ranks are as far; ``None`` after so many seconds."""
+    deadline = time.monotonic() + timeout
+    pause = 0.001
+    while (found := find()) is None and time.monotonic() < deadline:
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
+    return found
+
+
+class GroupHosts:
+    """The ranks of a group that share this rank's daemon, found through the group's store when the first job
+    is opened."""
+
+    def __init__(self, name: GroupName, rank: int, world: int) -> None:
+        self._name, self._rank, self._world = name, rank, world
+        self._lock = threading.Lock()
+        self._daemon: str | None = None
+
+    def shared(self, host: Host, members: Sequence[int], timeout: float) -> int:
+        """Returns the number of these ranks at this daemon. Waits until all of them are as far."""
+        try:
+            return self._shared(host, members, timeout)
+        except (OSError, RuntimeError) as error:
+            raise SumacError("store", f"the hosts of the group {self._name}: {error}") from error
+
+    def _shared(self, host: Host, members: Sequence[int], timeout: float) -> int:
+        store, key = self._name.store, self._name.key
+        with self._lock:
+            if self._daemon is None:
+                self._daemon = options.daemon_at(host.path)
+                store.set(f"{key}.daemon.{self._rank}", self._daemon)
+                # Counted, since a rank of a large group cannot look at each other one.
+                store.add(f"{key}.at.{self._daemon}", 1)
+                store.add(f"{key}.rank.{self._rank}", 1)
+                store.add(f"{key}.ranks", 1)
+        is_whole = len(members) == self._world
+        has_come = lambda rank: store.add(f"{key}.rank.{rank}", 0) > 0  # noqa: E731
+
+        def have_come() -> bool | None:
+            if is_whole:
+                return store.add(f"{key}.ranks", 0) >= self._world or None
+            return all(map(has_come, members)) or None
+
+        if not _poll(have_come, timeout):
+            # The ranks of the job, as in the daemon's errors.
+            missing = tuple(number for number, rank in enumerate(members) if not has_come(rank))
+            text = f"job {self._name}: still waiting for ranks {list(missing)} at the deadline"
+            hint = "start the missing workers, or give a longer timeout"
+            raise SumacError("ranks_missing", text, hint, missing)
+        if is_whole:
+            return store.add(f"{key}.at.{self._daemon}", 0)
+        return sum(store.get(f"{key}.daemon.{rank}") == self._daemon.encode() for rank in members)
 
 
 class GroupJob:
@@ -212,6 +268,7 @@ class GroupJobs:
         self._is_closed = False
         self._is_default = is_default
         self.name = GroupName(store, rank, group_name)
+        self._hosts = GroupHosts(self.name, rank, world)
         self.calls = CallQueue()
         """The calls that have the job of :attr:`reductions`."""
         self.counters = Counters()
@@ -244,9 +301,11 @@ class GroupJobs:
 
             def open_job(host: Host, mode: str) -> Job:
                 name = f"{self.name.wait(self._timeout)}{kind}{'' if mode == modes[0] else f'.{mode}'}"
+                shared = self._hosts.shared(host, members, self._timeout)
                 return host.client.open(
                     name, members.index(self.rank), len(members), secret=options.secret(),
                     aggregator=os.environ.get("SUMAC_AGGREGATOR"),
+                    local_world=shared if shared == len(members) else None,
                     timeout=self._timeout, **self.settings.of_job(mode, wire, self._is_default),
                 )
 

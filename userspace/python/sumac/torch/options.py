@@ -131,6 +131,14 @@ def socket_path(rank: int | None) -> str:
         ) from None
 
 
+def daemon_at(path: str) -> str:
+    """Returns what identifies the daemon at a socket among those of all hosts, also where its path differs
+    between mount namespaces."""
+    found = os.stat(path)
+    boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}.{found.st_dev:x}.{found.st_ino:x}"
+
+
 def secret() -> str | None:
     """Returns the content of SUMAC_SECRET_FILE: the join token, or the job's secret."""
     path = os.environ.get("SUMAC_SECRET_FILE")
