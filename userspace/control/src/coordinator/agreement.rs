@@ -1,14 +1,12 @@
 //! The parameters of a job that follow from what its ranks ask for and its aggregators have.
 
-use std::net::Ipv4Addr;
-
 use sumac_job::limits::{MAX_WINDOW, MIN_WINDOW};
 use sumac_job::{JobSpec, JobTerms, Mode, Scale, Topology, WireFormat};
 use sumac_wire::{BLOCK_ELEMENTS, CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
 use crate::{
     failure::{COMPILED_IN, Refusal, RefusalKind, invalid},
-    message::{JoinRequest, WorkerHost},
+    message::JoinRequest,
     plane::{PlaneInfo, PlaneKind},
 };
 
@@ -24,20 +22,65 @@ fn text(value: Option<impl ToString>) -> Option<String> {
     value.map(|value| value.to_string())
 }
 
-/// Returns the first parameter in which two requests of one job differ, with both values.
+fn scale(spec: &JobSpec) -> Scale {
+    let default = match spec.mode {
+        Some(Mode::Dynamic) => Scale::Fixed(DYNAMIC_SCALE),
+        Some(Mode::Static | Mode::Direct) | None => Scale::Block,
+    };
+    spec.scale.unwrap_or(default)
+}
+
+/// Whether the job yields to congestion; `None`: there is no choice in its mode.
+fn congestion_control(spec: &JobSpec) -> Option<bool> {
+    let default = match spec.mode.unwrap_or_default() {
+        Mode::Static => false,
+        Mode::Dynamic => true,
+        Mode::Direct => return None,
+    };
+    Some(spec.congestion_control.unwrap_or(default))
+}
+
+fn lane_slots(spec: &JobSpec) -> Option<u32> {
+    spec.slots.filter(|_| spec.mode.unwrap_or_default() == Mode::Static)
+}
+
+/// A parameter that all ranks have alike: its name, and its value unless that is left open.
+type Parameter = (&'static str, Option<String>);
+
+fn parameters(spec: &JobSpec, checksum: Option<bool>) -> [Parameter; 17] {
+    [
+        ("world size", Some(spec.world.to_string())),
+        ("local world size", text(spec.local_world)),
+        ("mode", Some(spec.mode.unwrap_or_default().name().to_owned())),
+        ("chunk elements", text(spec.elements)),
+        ("scaling", Some(scale(spec).to_string())),
+        ("wire format", Some(spec.wire.unwrap_or_default().name().to_owned())),
+        ("NaN policy", Some(spec.not_finite.unwrap_or_default().name().to_owned())),
+        ("order", Some(format!("by {}", spec.order.unwrap_or_default().name()))),
+        ("checksum", text(checksum)),
+        ("slots", text(lane_slots(spec))),
+        ("shards", text(spec.shards)),
+        ("window", text(spec.window)),
+        ("shared slots", text(spec.dynamic_slots)),
+        ("parameter hosts", text(spec.parameter_hosts)),
+        ("congestion control", text(congestion_control(spec))),
+        ("topology", text(spec.topology.map(Topology::name))),
+        ("owners", text(spec.owners)),
+    ]
+}
+
+/// Returns the first parameter in which two ranks differ, with both values. An absent value differs from
+/// none.
 #[must_use]
 pub fn difference(one: &JobSpec, other: &JobSpec) -> Option<(&'static str, [String; 2])> {
-    let host = WorkerHost {
-        data_ip: Ipv4Addr::UNSPECIFIED,
-        data_port: 0,
-        mac: [0; 6],
-        max_elements: 0,
-        max_shards: 0,
-        checksum: false,
-        user: 0,
-    };
-    let request = |spec: &JobSpec| JoinRequest { spec: spec.clone(), host: host.clone() };
-    request(one).difference(&request(other))
+    first_difference(parameters(one, None), parameters(other, None))
+}
+
+fn first_difference(one: [Parameter; 17], other: [Parameter; 17]) -> Option<(&'static str, [String; 2])> {
+    one.into_iter().zip(other).find_map(|pair| match pair {
+        ((what, Some(a)), (_, Some(b))) if a != b => Some((what, [a, b])),
+        _ => None,
+    })
 }
 
 impl JoinRequest {
@@ -49,56 +92,15 @@ impl JoinRequest {
         self.mode() == Mode::Dynamic
     }
 
-    pub(super) fn scale(&self) -> Scale {
-        let default = if self.is_dynamic() { Scale::Fixed(DYNAMIC_SCALE) } else { Scale::Block };
-        self.spec.scale.unwrap_or(default)
-    }
-
-    /// Whether the job yields to congestion; `None`: there is no choice in its mode.
-    fn congestion_control(&self) -> Option<bool> {
-        let default = match self.mode() {
-            Mode::Static => false,
-            Mode::Dynamic => true,
-            Mode::Direct => return None,
-        };
-        Some(self.spec.congestion_control.unwrap_or(default))
-    }
-
     /// Static mode: slots of a lane that are asked for.
     pub(super) fn lane_slots(&self) -> Option<u32> {
-        self.spec.slots.filter(|_| self.mode() == Mode::Static)
+        lane_slots(&self.spec)
     }
 
-    /// Returns the first parameter in which two ranks differ, with both values. An absent value differs from
-    /// none.
+    /// As [`difference`], of the hosts too.
     pub(super) fn difference(&self, other: &JoinRequest) -> Option<(&'static str, [String; 2])> {
-        let of = |asked: &JoinRequest| {
-            let spec = &asked.spec;
-            let order = format!("by {}", spec.order.unwrap_or_default().name());
-            [
-                ("world size", Some(spec.world.to_string())),
-                ("local world size", text(spec.local_world)),
-                ("mode", Some(asked.mode().name().to_owned())),
-                ("chunk elements", text(spec.elements)),
-                ("scaling", Some(asked.scale().to_string())),
-                ("wire format", Some(spec.wire.unwrap_or_default().name().to_owned())),
-                ("NaN policy", Some(spec.not_finite.unwrap_or_default().name().to_owned())),
-                ("order", Some(order)),
-                ("checksum", Some(asked.host.checksum.to_string())),
-                ("slots", text(asked.lane_slots())),
-                ("shards", text(spec.shards)),
-                ("window", text(spec.window)),
-                ("shared slots", text(spec.dynamic_slots)),
-                ("parameter hosts", text(spec.parameter_hosts)),
-                ("congestion control", text(asked.congestion_control())),
-                ("topology", text(spec.topology.map(Topology::name))),
-                ("owners", text(spec.owners)),
-            ]
-        };
-        of(self).into_iter().zip(of(other)).find_map(|pair| match pair {
-            ((what, Some(a)), (_, Some(b))) if a != b => Some((what, [a, b])),
-            _ => None,
-        })
+        let of = |asked: &JoinRequest| parameters(&asked.spec, Some(asked.host.checksum));
+        first_difference(of(self), of(other))
     }
 
     pub(super) fn check(&self, limits: &Limits) -> Result<(), Refusal> {
@@ -275,14 +277,14 @@ pub(super) fn agree<'a>(
         checksum: limits.verifies_checksums && all().any(|asked| asked.host.checksum),
         headroom: first.is_dynamic() && !limits.marks_overflow,
         whole: first.mode() == Mode::Static && !limits.bounds_loss,
-        scale: first.scale(),
+        scale: scale(&first.spec),
         wire: first.spec.wire.unwrap_or_default(),
         not_finite: first.spec.not_finite.unwrap_or_default(),
         order: first.spec.order.unwrap_or_default(),
         window: if first.mode() == Mode::Static { 0 } else { window },
         topology: first.spec.topology.unwrap_or_default(),
         owners: all().find_map(|asked| asked.spec.owners).unwrap_or(first.spec.world),
-        congestion_control: first.congestion_control().unwrap_or_default(),
+        congestion_control: congestion_control(&first.spec).unwrap_or_default(),
         ..JobTerms::new(0, 0, 0, first.spec.world)
     })
 }
