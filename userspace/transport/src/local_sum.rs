@@ -10,7 +10,7 @@ use std::ops::Range;
 use half::{bf16, f16, slice::HalfFloatSliceExt as _};
 use sumac_job::{DType, NonFinitePolicy};
 
-use crate::{convert::Arithmetic, error::OpError, operation::Buffer};
+use crate::{chunk, convert::Arithmetic, direct_mode::first_not_finite, error::OpError, operation::Buffer};
 
 /// The values of a step, whose sums and results stay in the first cache.
 const BLOCK: usize = 1024;
@@ -176,11 +176,11 @@ impl LocalSum {
         let size = self.dtype.size();
         for (number, part) in self.parts.iter().enumerate() {
             let (_, given) = overlap(&part.gives, block);
-            let values = self.input(number, &given)?.chunks_exact(size);
-            let values = values.map(|value| crate::chunk::number(self.dtype, value));
-            if let Some((at, value)) = values.enumerate().find(|(_, value)| !value.is_finite()) {
+            let values = self.input(number, &given)?;
+            if let Some(at) = first_not_finite(self.dtype, values) {
                 let index = self.base + given.start + at;
-                let error = OpError::NotFinite { index, value: value as f32 };
+                let value = chunk::number(self.dtype, &values[at * size..]) as f32;
+                let error = OpError::NotFinite { index, value };
                 return Err(LocalFault { part: Some(number), error });
             }
         }

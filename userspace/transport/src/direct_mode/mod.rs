@@ -39,6 +39,7 @@ use sumac_wire::{
     header::{exponent, flag},
 };
 
+pub(crate) use self::values::first_not_finite;
 pub use self::{
     agreement::Agreement,
     params::DirectParams,
@@ -49,7 +50,7 @@ use self::{
     running::Running,
     schedule::{Action, Step, TRANSFER, steps},
     transfer::{Part, Receiver, Sender, TransferId},
-    values::{Reducer, first_not_finite},
+    values::Reducer,
 };
 use crate::{
     budget::FixedWindow,

@@ -14,7 +14,7 @@ pub(super) struct Reducer {
 }
 
 /// The index of the first value that is NaN or infinite.
-pub(super) fn first_not_finite(dtype: DType, values: &[u8]) -> Option<usize> {
+pub(crate) fn first_not_finite(dtype: DType, values: &[u8]) -> Option<usize> {
     match dtype {
         DType::Float32 => floats(values).position(|value| !value.is_finite()),
         DType::Float16 => halves(values).position(|bits| !f16::from_bits(bits).is_finite()),
