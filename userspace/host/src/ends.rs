@@ -32,10 +32,7 @@ impl Host {
         if !operation.is_in_flight() {
             return;
         }
-        let end = match outcome {
-            FragmentOutcome::LocalFault(fault) => self.local_fault(operation, &fault),
-            outcome => fragment_end(operation, outcome),
-        };
+        let end = self.fragment_end(operation, outcome);
         let Some(operation) = self.state.operations.get_mut(&key.operation) else { return };
         match &operation.work {
             Work::Collective { descriptor, .. } => {
@@ -121,7 +118,7 @@ impl Host {
         self.complete(key, outcome, resources, out);
     }
 
-    fn transfer_ended(
+    pub(crate) fn transfer_ended(
         &mut self,
         key: OperationKey,
         loss: Option<sumac_api::Loss>,
@@ -227,24 +224,16 @@ impl Host {
             self.complete(key, Outcome { duration_ns, error, ..Outcome::default() }, resources, out);
         }
     }
-}
 
-pub(crate) fn fragment_end(operation: &Operation, outcome: FragmentOutcome) -> FragmentEnd {
-    match outcome {
-        FragmentOutcome::LocalFault(fault) => explain::fragment_end(&fault.error, &tensor(operation)),
-        FragmentOutcome::Complete => FragmentEnd::Complete,
-        FragmentOutcome::Failed(error) => explain::fragment_end(&error, &tensor(operation)),
-        FragmentOutcome::Refused(problem) => {
-            FragmentEnd::OwnFault(Failure::new(sumac_api::Code::Unsupported, problem))
+    fn fragment_end(&self, operation: &Operation, outcome: FragmentOutcome) -> FragmentEnd {
+        match outcome {
+            FragmentOutcome::Complete => FragmentEnd::Complete,
+            FragmentOutcome::Failed(error) => explain::fragment_end(&error, &operation.tensor()),
+            FragmentOutcome::LocalFault(fault) => self.local_fault(operation, &fault),
+            FragmentOutcome::Refused(problem) => {
+                FragmentEnd::OwnFault(Failure::new(sumac_api::Code::Unsupported, problem))
+            }
+            FragmentOutcome::JobEnded => FragmentEnd::JobEnded,
         }
-        FragmentOutcome::JobEnded => FragmentEnd::JobEnded,
-    }
-}
-
-/// Returns the name of an operation's tensor.
-fn tensor(operation: &Operation) -> String {
-    match (&operation.work, operation.id()) {
-        (Work::Collective { descriptor, .. }, Some(id)) => descriptor.tensor(id),
-        _ => String::new(),
     }
 }

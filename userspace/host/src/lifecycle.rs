@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use sumac_api::{Code, DynamicReply, Failure, OpenReply, Outbound, Scale};
 use sumac_control::events::Post;
 use sumac_control::{Grant, Outcome};
-use sumac_job::ResumePoint;
+use sumac_job::{JobTerms, ResumePoint};
 use sumac_transport::JobError;
 
 use crate::connection::ConnectionJobState;
@@ -42,7 +42,8 @@ impl Host {
             let message = format!("job number {number} with the same token is on this host already");
             return Err(Failure::new(Code::Refused, message).hint("a daemon is one worker of a job"));
         }
-        let reply = open_reply(job, grant, point, &self.config.backend);
+        let plane = grant.placement.aggregator.name();
+        let reply = open_reply(job, &grant.terms, point, (&self.config.backend, plane));
         let running = RunningJob::new(grant.terms.clone(), reply.clone(), held, point);
         job.running = Some(Box::new(RunningJob { clients: BTreeSet::from([job.opener]), ..running }));
         Ok(reply)
@@ -221,15 +222,15 @@ impl Host {
     }
 }
 
-fn open_reply(
+pub(crate) fn open_reply(
     job: &Job,
-    Grant { terms, placement }: &Grant,
+    terms: &JobTerms,
     point: &ResumePoint,
-    backend: &str,
+    (backend, plane): (&str, &str),
 ) -> OpenReply {
     let is_dynamic = terms.is_dynamic();
-    // A dynamic job detects overflow of sums, and mostly needs no headroom.
-    let has_headroom = !is_dynamic || terms.headroom;
+    // A dynamic job detects overflow of sums, and mostly needs no headroom; a job of one host needs none.
+    let has_headroom = !job.is_local() && (!is_dynamic || terms.headroom);
     let max_int = i32::MAX / if has_headroom { i32::from(terms.world) } else { 1 };
     let max_float = match terms.scale {
         // In a dynamic job values that do not fit travel as floats.
@@ -261,6 +262,6 @@ fn open_reply(
         max_int,
         max_float,
         backend: backend.to_owned(),
-        plane: placement.aggregator.name().to_owned(),
+        plane: plane.to_owned(),
     }
 }

@@ -160,6 +160,14 @@ impl Operation {
         }
     }
 
+    /// Returns the name of its tensor, for messages.
+    pub(crate) fn tensor(&self) -> String {
+        match (&self.work, self.id()) {
+            (Work::Collective { descriptor, .. }, Some(id)) => descriptor.tensor(id),
+            _ => String::new(),
+        }
+    }
+
     pub(crate) fn is_in_flight(&self) -> bool {
         self.phase == OperationPhase::InFlight
     }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use sumac_api::{Code, Failure, Loss};
-use sumac_job::{CollectiveKind, DType, Importance, JobTerms, LossBound, OperationDescriptor, Reduction};
+use sumac_job::{DType, Importance, JobTerms};
 use sumac_transport::{Arithmetic, Exchange, Operation, Pattern};
 
 use crate::fragment::ElementRanges;
@@ -56,20 +56,6 @@ impl Transfer {
             ElementRanges { input: all, output: none }
         } else {
             ElementRanges { input: none, output: all }
-        }
-    }
-
-    /// Returns the description of its values, for the two ranks of one host.
-    pub(crate) fn descriptor(&self) -> OperationDescriptor {
-        OperationDescriptor {
-            kind: CollectiveKind::Broadcast,
-            reduction: Reduction::Sum,
-            dtype: self.dtype,
-            count: self.count,
-            root: None,
-            name: None,
-            is_urgent: false,
-            loss_bound: LossBound::default(),
         }
     }
 

@@ -4,17 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sumac_api::{Code, Failure, JobSpec, Open};
-use sumac_control::{FailureKind, JobFailure, difference};
+use sumac_control::{PlaneKind, difference};
 use sumac_job::limits::MIN_WINDOW;
 use sumac_job::{JobTerms, Mode, ResumePoint};
+use sumac_transport::JobError;
 use sumac_wire::PAGE_ELEMENTS;
 
 use super::LocalJob;
 use super::rounds::Rounds;
-use crate::explain;
 use crate::host::Host;
 use crate::job::{JobPhase, RunningJob};
 use crate::job_end::JobEnd;
+use crate::lifecycle::open_reply;
 use crate::quotas::{Quota, job_bytes};
 use crate::{JobId, Output, Resources};
 
@@ -121,8 +122,9 @@ impl Host {
             let Some(job) = self.state.jobs.get_mut(&id) else { continue };
             let reserved = self.state.quotas.reserve(&self.config.quotas, job.uid, &[(Quota::Held, held)]);
             reserved.map_err(|failure| failure.ranks([rank]))?;
-            let reply = super::life::reply(job, &terms);
-            let running = RunningJob::new(terms.clone(), reply, held, &ResumePoint::default());
+            let point = ResumePoint::default();
+            let reply = open_reply(job, &terms, &point, ("memory", PlaneKind::None.name()));
+            let running = RunningJob::new(terms.clone(), reply, held, &point);
             job.running = Some(Box::new(RunningJob { clients: BTreeSet::from([job.opener]), ..running }));
             (job.phase, job.is_connected) = (JobPhase::Starting, true);
             out.push(Output::Wake { job: id });
@@ -133,12 +135,7 @@ impl Host {
     /// Fails the opens of all ranks that have come.
     fn refuse_members(&mut self, name: &str, failure: &Failure, out: &mut Vec<Output>) {
         let Some(local) = self.state.local_jobs.get(name) else { return };
-        let cause = JobFailure {
-            kind: FailureKind::Mismatch,
-            message: failure.message.to_string(),
-            ranks: failure.ranks.clone(),
-        };
-        let error = explain::engine_error(&cause);
+        let error = JobError::Ended { reason: failure.message.to_string() };
         for id in local.members.values() {
             if let Some(job) = self.state.jobs.get_mut(id) {
                 let end = JobEnd::Failed { error: error.clone(), failure: failure.clone(), outcome: None };

@@ -3,19 +3,18 @@
 
 use std::ops::Range;
 
-use sumac_api::{Code, Failure};
+use sumac_api::Failure;
 use sumac_control::JobFailure;
-use sumac_job::{OperationDescriptor, OperationOrder};
-use sumac_transport::{Arithmetic, LocalFault, LocalPart, LocalSum};
+use sumac_job::{DType, OperationOrder};
+use sumac_transport::{Arithmetic, LocalFault, LocalPart, LocalSum, OpError};
 
 use super::rounds::{Round, Submitted};
-use crate::ends::fragment_end;
-use crate::explain::bounded;
+use crate::explain::{self, bounded};
 use crate::finished::Outcome;
 use crate::fragment::arithmetic;
 use crate::fragment_end::FragmentEnd;
 use crate::host::Host;
-use crate::operation::{FragmentOutcome, FragmentRecord, Operation, OperationPhase, Work};
+use crate::operation::{FragmentRecord, FragmentTimes, Operation, OperationPhase, Work};
 use crate::transfer::Transfer;
 use crate::{FragmentKey, JobId, Nanos, OperationKey, Output, Resources};
 
@@ -75,17 +74,11 @@ impl Host {
         if round.descriptor.count == 0 {
             return keys.iter().for_each(|key| self.complete(*key, Outcome::default(), resources, out));
         }
-        self.sum(&keys, &round.descriptor, arithmetic(&round.descriptor), out);
+        self.sum(&keys, round.descriptor.dtype, arithmetic(&round.descriptor), out);
     }
 
     /// Has the values of operations summed, which end together. The first of them records the end.
-    fn sum(
-        &mut self,
-        keys: &[OperationKey],
-        descriptor: &OperationDescriptor,
-        arithmetic: Arithmetic,
-        out: &mut Vec<Output>,
-    ) {
+    fn sum(&mut self, keys: &[OperationKey], dtype: DType, arithmetic: Arithmetic, out: &mut Vec<Output>) {
         let Some((first, followers)) = keys.split_first() else { return };
         let Some(leader) = self.state.operations.get_mut(first) else { return };
         let (fragments, job) = (leader.fragments.len(), leader.job);
@@ -109,7 +102,7 @@ impl Host {
             };
             let elements = records.clone().next().map_or(0..0, |record| sizes(&record.fragment.elements));
             let sum = LocalSum {
-                dtype: descriptor.dtype,
+                dtype,
                 arithmetic,
                 not_finite,
                 count: elements.len(),
@@ -123,17 +116,13 @@ impl Host {
 
     /// Returns the end of a fragment whose sum has failed: the same for all ranks, with the rank at fault.
     pub(crate) fn local_fault(&self, leader: &Operation, fault: &LocalFault) -> FragmentEnd {
-        let end = fragment_end(leader, FragmentOutcome::LocalFault(fault.clone()));
-        let (FragmentEnd::OwnFault(failure), Some(part)) = (&end, fault.part) else { return end };
-        let job = match part.checked_sub(1) {
-            None => Some(leader.job),
-            Some(at) => {
-                leader.followers.get(at).and_then(|key| self.state.operations.get(key)).map(|own| own.job)
-            }
-        };
-        let Some(rank) = job.and_then(|job| self.state.jobs.get(&job)).map(|job| job.rank) else {
-            return end;
-        };
+        let end = explain::fragment_end(&fault.error, &leader.tensor());
+        let at_fault = fault.part.and_then(|part| match part.checked_sub(1) {
+            None => Some(leader),
+            Some(at) => self.state.operations.get(leader.followers.get(at)?),
+        });
+        let rank = at_fault.and_then(|operation| self.state.jobs.get(&operation.job)).map(|job| job.rank);
+        let (FragmentEnd::OwnFault(failure), Some(rank)) = (&end, rank) else { return end };
         let message = bounded(format!("rank {rank}: {}", failure.message));
         FragmentEnd::SumFault(Failure { message: message.into(), ..failure.clone() }.ranks([rank]))
     }
@@ -149,52 +138,40 @@ impl Host {
         let Some(job) = self.state.jobs.get(&id) else { return };
         let local = self.state.local_jobs.get_mut(&job.name).filter(|local| !local.is_over);
         let Some(local) = local else { return };
-        let Some(Work::Transfer(own)) = self.state.operations.get(&key).map(|operation| &operation.work)
-        else {
-            return;
-        };
+        let transfer = |key: &OperationKey| self.state.operations.get(key)?.transfer();
+        let Some(own) = transfer(&key) else { return };
         let pair = if own.sends() { (job.rank, own.peer) } else { (own.peer, job.rank) };
         let unmatched = local.transfers.entry(pair).or_default();
-        let queues = (&mut unmatched.sends, &mut unmatched.receives);
-        let (own_queue, others) = if own.sends() { queues } else { (queues.1, queues.0) };
-        let Some(other) = others.pop_front() else { return own_queue.push_back(key) };
-        if others.is_empty() {
+        let is_other_end =
+            |key: &OperationKey| transfer(key).is_some_and(|other| other.sends() != own.sends());
+        let other = if unmatched.front().is_some_and(is_other_end) { unmatched.pop_front() } else { None };
+        let Some(other) = other else { return unmatched.push_back(key) };
+        if unmatched.is_empty() {
             local.transfers.remove(&pair);
         }
-        let Some(Work::Transfer(peer)) = self.state.operations.get(&other).map(|operation| &operation.work)
-        else {
-            return;
-        };
+        let Some(peer) = transfer(&other) else { return };
         let form = |transfer: &Transfer| format!("{}[{}]", transfer.dtype.name(), transfer.count);
         let (ours, theirs) = (form(own), form(peer));
         if ours != theirs {
-            for (key, [here, there]) in [(key, [&ours, &theirs]), (other, [&theirs, &ours])] {
-                self.disagree(key, here, there, resources, out);
-            }
-            return;
+            self.disagree(key, ours.clone(), theirs.clone(), resources, out);
+            return self.disagree(other, theirs, ours, resources, out);
         }
-        let descriptor = own.descriptor();
-        let keys = if own.sends() { [key, other] } else { [other, key] };
-        self.sum(&keys, &descriptor, Arithmetic::Bits, out);
+        let (keys, dtype) = (if own.sends() { [key, other] } else { [other, key] }, own.dtype);
+        self.sum(&keys, dtype, Arithmetic::Bits, out);
     }
 
     fn disagree(
         &mut self,
         key: OperationKey,
-        here: &str,
-        there: &str,
+        ours: String,
+        theirs: String,
         resources: &mut dyn Resources,
         out: &mut Vec<Output>,
     ) {
-        let Some(operation) = self.state.operations.get(&key) else { return };
-        let Work::Transfer(transfer) = &operation.work else { return };
-        let rank = self.state.jobs.get(&operation.job).map_or(0, |job| job.rank);
-        let message = format!(
-            "{transfer}: rank {} has {there} where this worker has {here}; give both the same",
-            transfer.peer
-        );
-        let ranks = [rank.min(transfer.peer), rank.max(transfer.peer)];
-        let failure = Failure::new(Code::Mismatch, message).ranks(ranks);
-        self.complete(key, Outcome { error: Some(failure), ..Outcome::default() }, resources, out);
+        let Some(operation) = self.state.operations.get_mut(&key) else { return };
+        let Some(rank) = operation.transfer().map(|transfer| transfer.peer) else { return };
+        let end = explain::fragment_end(&OpError::Disagrees { rank, ours, theirs }, "");
+        operation.fragment_ended(FragmentTimes::default(), end);
+        self.transfer_ended(key, None, resources, out);
     }
 }

@@ -1,9 +1,7 @@
 //! The life of a job of this host from its opening on: late ranks are named, the end of one rank is that of
 //! all.
 
-use sumac_api::{OpenReply, Scale};
 use sumac_control::{FailureKind, JobFailure, Outcome};
-use sumac_job::JobTerms;
 
 use crate::explain::bounded;
 use crate::host::Host;
@@ -33,9 +31,8 @@ impl Host {
             (round.descriptor.to_string(), ranks.collect::<Vec<u16>>())
         });
         self.report_late(id, late, out);
-        let is_unmatched = |phase: &OperationPhase| *phase == OperationPhase::Named;
         let own = self.state.operations.iter().filter(|(_, operation)| operation.job == id);
-        let unposted = own.filter(|(_, operation)| is_unmatched(&operation.phase));
+        let unposted = own.filter(|(_, operation)| operation.phase == OperationPhase::Named);
         let unposted: Vec<OperationKey> = unposted.map(|(key, _)| *key).collect();
         self.check_transfers(now, id, &unposted, out);
         self.check_departed(now, id, &departed, out);
@@ -100,33 +97,8 @@ impl Host {
     /// Whether values of any job of this host are being summed.
     #[must_use]
     pub fn is_summing_any(&self) -> bool {
-        let local = self.state.local_jobs.values().filter(|local| local.is_open);
-        local.flat_map(|local| local.members.values()).any(|id| self.is_summing(*id))
-    }
-}
-
-/// Returns the reply to a rank's `open`.
-pub(super) fn reply(job: &Job, terms: &JobTerms) -> OpenReply {
-    OpenReply {
-        job: job.opener.1,
-        wire_job: terms.job,
-        epoch: terms.epoch,
-        rank: job.rank,
-        world: terms.world,
-        mode: terms.mode,
-        slots: terms.slots,
-        slots_reason: terms.slots_reason.clone(),
-        dynamic: None,
-        shards: terms.shards,
-        elements: terms.elements,
-        // Floats are added as they are.
-        scale: Scale::Block,
-        wire: terms.wire,
-        not_finite: terms.not_finite,
-        order: terms.order,
-        max_int: i32::MAX,
-        max_float: None,
-        backend: "memory".to_owned(),
-        plane: "none".to_owned(),
+        let is_local = |id: &JobId| self.state.jobs.get(id).is_some_and(Job::is_local);
+        let mut in_flight = self.state.operations.values().filter(|operation| operation.is_in_flight());
+        in_flight.any(|operation| is_local(&operation.job))
     }
 }

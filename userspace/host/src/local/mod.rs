@@ -6,7 +6,7 @@ mod launch;
 mod life;
 mod rounds;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use sumac_api::JobSpec;
@@ -33,13 +33,6 @@ pub(crate) struct LocalJob {
     departed: Vec<u16>,
     /// The collective operations that some ranks have not submitted.
     rounds: Rounds,
-    /// The sends and receives whose other end is not posted, by the sender's rank and the receiver's.
-    transfers: BTreeMap<(u16, u16), UnmatchedTransfers>,
-}
-
-/// Transfers of one pair of ranks, in the order of their posts. One of the lists is empty.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct UnmatchedTransfers {
-    sends: std::collections::VecDeque<OperationKey>,
-    receives: std::collections::VecDeque<OperationKey>,
+    /// The sends, or the receives, whose other end is not posted, by the sender's rank and the receiver's.
+    transfers: BTreeMap<(u16, u16), VecDeque<OperationKey>>,
 }

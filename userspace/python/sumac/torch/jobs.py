@@ -113,12 +113,12 @@ class GroupHosts:
         is_whole = len(members) == self._world
         has_come = lambda rank: store.add(f"{key}.rank.{rank}", 0) > 0  # noqa: E731
 
-        def have_come() -> bool | None:
+        def are_all_here() -> bool | None:
             if is_whole:
                 return store.add(f"{key}.ranks", 0) >= self._world or None
             return all(map(has_come, members)) or None
 
-        if not _poll(have_come, timeout):
+        if not _poll(are_all_here, timeout):
             # The ranks of the job, as in the daemon's errors.
             missing = tuple(number for number, rank in enumerate(members) if not has_come(rank))
             text = f"job {self._name}: still waiting for ranks {list(missing)} at the deadline"
