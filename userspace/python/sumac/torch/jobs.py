@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ..errors import SumacError
 from ..job import Handle, Job
-from . import options
+from . import options, threads
 from .counters import Counters
 from .errors import CollectiveError
 from .floats import FloatSums
@@ -190,7 +190,7 @@ class GroupJob:
 
     def open_in_thread(self) -> GroupJob:
         """Begins to open the job."""
-        threading.Thread(target=self.open, name="sumac-open", daemon=True).start()
+        threads.start("sumac-open", self.open)
         return self
 
     def submit(self, work: Work, start: Start, ended: Ended | None = None) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 from ..job import Job
+from . import threads
 from .errors import CollectiveError
 from .work import Work
 
@@ -57,7 +58,7 @@ class CallQueue:
             self._calls.append((work, run))
             if not self._is_running:
                 self._is_running = True
-                threading.Thread(target=self._run, name="sumac-calls", daemon=True).start()
+                threads.start("sumac-calls", self._run)
 
     def close(self, close: Callable[[], None]) -> None:
         """Has ``close`` called after the last call. Does not wait."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ..client import Client
 from ..errors import SumacError
 from ..job import Handle, Job
-from . import options
+from . import options, threads
 from .completion import Completer
 from .staging import Staging
 from .work import Work
@@ -26,6 +26,8 @@ _LOG = logging.getLogger("sumac.torch")
 
 _STOP_TIMEOUT = 5.0
 """Seconds at the process's end for operations to end and jobs to close. Jobs that are still open then fail on all ranks."""
+_LAST_TIMEOUT = 1.0
+"""Of them, those that the completer has at least."""
 
 
 class Host:
@@ -132,7 +134,10 @@ class Runtime:
     def _stop(self) -> None:
         for close in list(self.open_groups):
             close()
-        self.completer.stop(_STOP_TIMEOUT)
+        deadline = time.monotonic() + _STOP_TIMEOUT
+        # Their calls end by the completer, which goes on until then.
+        threads.join(deadline)
+        self.completer.stop(max(_LAST_TIMEOUT, deadline - time.monotonic()))
         for host in self._hosts:
             try:
                 host.client.close()
