@@ -191,18 +191,24 @@ impl ChunkCodec {
     }
 
     /// The exponent of this worker's values of a chunk, in one pass over them.
-    pub fn exponent(&self, operation: &Operation, span: Span) -> i8 {
+    pub fn exponent(&self, operation: &mut Operation, span: Span) -> i8 {
         let given = span.overlap(&operation.gives);
         if given.is_empty() || !self.needs_exponent(operation) {
             return exponent::NONE;
         }
-        let size = operation.dtype.size();
-        let input = operation.buffer.input(given.start * size, given.len() * size);
-        self.codec.exponent(operation.dtype, operation.arithmetic, whole(input, size))
+        operation.prepare(&given);
+        let input = whole(operation.input(&given), operation.dtype.size());
+        self.codec.exponent(operation.dtype, operation.arithmetic, input)
     }
 
     /// Converts this worker's values of a chunk into its packet, in one pass over them.
-    pub fn encode(&self, operation: &Operation, span: Span, form: Form, wire: &mut [u8]) -> ConvertedChunk {
+    pub fn encode(
+        &self,
+        operation: &mut Operation,
+        span: Span,
+        form: Form,
+        wire: &mut [u8],
+    ) -> ConvertedChunk {
         if form == Form::Floats && !self.has_floats(operation) {
             // Integers have no form that fits better: the flag reaches all workers, and ends the chunk.
             wire.fill(0);
@@ -214,7 +220,9 @@ impl ChunkCodec {
             return ConvertedChunk::default();
         }
         let size = operation.dtype.size();
-        let input = whole(operation.buffer.input(given.start * size, given.len() * size), size);
+        operation.prepare(&given);
+        let operation = &*operation;
+        let input = whole(operation.input(&given), size);
         let at = given.start - span.first;
         let met = match form {
             Form::Scaled(exponent) => self.words(operation, exponent).encode(at, input, wire),
@@ -323,6 +331,7 @@ impl ChunkCodec {
                 None => raw::decode(dtype, divisor, self.codec.part(), at, wire, output),
             }
         }
+        operation.buffer.written(taken.start * size, values * size);
         let index = operation.base as usize + taken.start + values;
         let fault = (values < taken.len()).then_some(OpError::ShortBuffer { index });
         ConvertedChunk { flags: 0, fault, values }

@@ -28,7 +28,7 @@ pub(crate) enum ImportanceRule {
 }
 
 impl ImportanceRule {
-    pub fn of(operation: &Operation) -> ImportanceRule {
+    pub fn of(operation: &mut Operation) -> ImportanceRule {
         match operation.importance {
             Importance::None => ImportanceRule::None,
             Importance::High => ImportanceRule::All(true),
@@ -70,15 +70,17 @@ fn magnitude(dtype: DType, value: &[u8]) -> f64 {
 }
 
 /// The median magnitude of a sample of the values that this worker contributes.
-fn median(operation: &Operation) -> f64 {
+fn median(operation: &mut Operation) -> f64 {
     let Operation { gives: Range { start, end }, dtype, .. } = *operation;
-    let size = dtype.size();
-    let input = operation.buffer.input(start * size, (end - start) * size);
     let step = SAMPLE_STEP.max((end - start).div_ceil(MAX_SAMPLE));
     // The middle of each step: also a tensor of less than one has a sample.
-    let at = (step / 2).min((end - start) / 2);
-    let sampled = input.chunks_exact(size).skip(at).step_by(step);
-    let mut sample: Vec<f64> = sampled.map(|value| magnitude(dtype, value)).collect();
+    let first = start + (step / 2).min((end - start) / 2);
+    let sampled = (first..end).step_by(step).map(|at| {
+        let value = at..at + 1;
+        operation.prepare(&value);
+        magnitude(dtype, operation.input(&value))
+    });
+    let mut sample: Vec<f64> = sampled.collect();
     let middle = sample.len() / 2;
     if sample.is_empty() {
         return 0.0;
@@ -95,7 +97,7 @@ mod tests {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let operation =
             Operation::allreduce(1, DType::Float32, Arithmetic::Sum, values.len(), Box::new(bytes));
-        ImportanceRule::of(&Operation { importance, ..operation })
+        ImportanceRule::of(&mut Operation { importance, ..operation })
     }
 
     fn is_important(rule: ImportanceRule, values: &[f32]) -> Option<bool> {

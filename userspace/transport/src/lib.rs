@@ -18,7 +18,7 @@
 //! | [`params`], [`limits`] | the parameters of a job and their limits |
 //! | `peer`, `lane`, `packet`, `transmit` | peers, lanes, received packets, packets to send and their tags |
 //! | [`operation`] | a collective operation on one tensor |
-//! | [`local_sum`] | the same where all ranks are on one host, without packets |
+//! | [`local_sum`] | the same of ranks on one host, without packets; several ranks as one worker |
 //! | `stream`, `received` | operations as one sequence of chunks |
 //! | `chunk`, `words`, [`convert`] | tensor bytes to wire elements and back |
 //! | `in_flight`, `queues` | the chunks in flight |
@@ -81,6 +81,7 @@ pub use exponents::has_exponent_chunk;
 pub use handover::{EngineState, ResumeError, SuspendedEngine};
 pub use histogram::Histogram;
 pub use lane::{LaneField, class_of, shard_of};
+pub use local_sum::worker::{DirectWorkerBuffer, WorkerBuffer};
 pub use local_sum::{LocalFault, LocalPart, LocalSum};
 pub use operation::{Buffer, Completion, CompletionQueue, Loss, OpId, Operation};
 pub use packet::Packet;

@@ -4,6 +4,11 @@
 //! Values are added in the order of ranks, so that the result does not depend on which rank came first.
 //! Floats are added in double precision and rounded once; those of 16 bits are rounded to single precision
 //! before.
+//!
+//! Where there are more hosts, each of them is one worker, whose contribution is the sum of its ranks
+//! ([`worker`]).
+
+pub mod worker;
 
 use std::ops::Range;
 
@@ -24,6 +29,29 @@ pub struct LocalPart {
     /// The values whose results it takes.
     pub takes: Range<usize>,
     pub buffer: Box<dyn Buffer>,
+}
+
+impl LocalPart {
+    /// Writes the results of a block, as far as the rank takes them. `number`, `base`: for a fault.
+    fn write(
+        &mut self,
+        results: &[u8],
+        block: &Range<usize>,
+        dtype: DType,
+        (number, base): (usize, usize),
+    ) -> Result<(), LocalFault> {
+        let (at, taken) = overlap(&self.takes, block);
+        let size = dtype.size();
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let output = self.buffer.output(taken.start * size, taken.len() * size);
+        if output.len() < taken.len() * size {
+            return Err(short(number, base + taken.start + output.len() / size));
+        }
+        output.copy_from_slice(&results[at * size..][..taken.len() * size]);
+        Ok(())
+    }
 }
 
 /// An operation of ranks that are all on this host, or a part of one.
@@ -55,15 +83,19 @@ impl LocalSum {
     /// The outputs are then unspecified.
     pub fn run(&mut self) -> Result<(), LocalFault> {
         let mut scratch = Scratch::default();
-        (0..self.count).step_by(BLOCK).try_for_each(|first| {
-            let block = first..(first + BLOCK).min(self.count);
-            match self.dtype {
-                _ if self.arithmetic == Arithmetic::Bits => self.copy(&mut scratch, &block)?,
-                DType::Int32 => self.reduce_integers(&mut scratch, &block)?,
-                _ => self.reduce_floats(&mut scratch, &block)?,
-            }
-            self.write(&scratch, &block)
+        blocks(&(0..self.count)).try_for_each(|block| {
+            self.reduce(&mut scratch, &block)?;
+            self.write(&scratch.bytes[..block.len() * self.dtype.size()], &block)
         })
+    }
+
+    /// Reduces a block's values to their results in `scratch.bytes`.
+    fn reduce(&self, scratch: &mut Scratch, block: &Range<usize>) -> Result<(), LocalFault> {
+        match self.dtype {
+            _ if self.arithmetic == Arithmetic::Bits => self.copy(scratch, block),
+            DType::Int32 => self.reduce_integers(scratch, block),
+            _ => self.reduce_floats(scratch, block),
+        }
     }
 
     /// Collects the bytes of the ranks that contribute; where several do, the last one's.
@@ -187,20 +219,11 @@ impl LocalSum {
         Ok(())
     }
 
-    fn write(&mut self, scratch: &Scratch, block: &Range<usize>) -> Result<(), LocalFault> {
-        let size = self.dtype.size();
-        for (number, part) in self.parts.iter_mut().enumerate() {
-            let (at, taken) = overlap(&part.takes, block);
-            if taken.is_empty() {
-                continue;
-            }
-            let output = part.buffer.output(taken.start * size, taken.len() * size);
-            if output.len() < taken.len() * size {
-                return Err(short(number, self.base + taken.start + output.len() / size));
-            }
-            output.copy_from_slice(&scratch.bytes[at * size..][..taken.len() * size]);
-        }
-        Ok(())
+    /// Writes the results of a range to the ranks that take them.
+    fn write(&mut self, results: &[u8], block: &Range<usize>) -> Result<(), LocalFault> {
+        let LocalSum { dtype, base, ref mut parts, .. } = *self;
+        let mut parts = (0..).zip(parts);
+        parts.try_for_each(|(number, part)| part.write(results, block, dtype, (number, base)))
     }
 
     fn input(&self, number: usize, given: &Range<usize>) -> Result<&[u8], LocalFault> {
@@ -217,7 +240,14 @@ fn short(part: usize, index: usize) -> LocalFault {
     LocalFault { part: Some(part), error: OpError::ShortBuffer { index } }
 }
 
+/// Divides a range into blocks.
+fn blocks(range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    let end = range.end;
+    range.clone().step_by(BLOCK).map(move |first| first..(first + BLOCK).min(end))
+}
+
 /// The values of a block.
+#[derive(Debug)]
 struct Scratch {
     sums: Box<[f64; BLOCK]>,
     integers: Box<[i64; BLOCK]>,

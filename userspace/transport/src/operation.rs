@@ -9,18 +9,29 @@ use crate::{
     convert::Arithmetic,
     direct_mode::Exchange,
     error::{OpError, SubmitError},
+    local_sum::LocalFault,
     time::Time,
 };
 
 /// A tensor's memory. Input and output may be the same bytes: an output range is written only after the last
 /// reading of its input.
 pub trait Buffer: Send + Any {
+    /// Is called before a range of the input is read, with the same range.
+    fn prepare(&mut self, _byte_offset: usize, _len: usize) {}
     /// `len` bytes of the input from `byte_offset`. A shorter slice fails the operation.
     fn input(&self, byte_offset: usize, len: usize) -> &[u8];
     /// `len` bytes of the output from `byte_offset`. A shorter slice fails the operation.
     fn output(&mut self, byte_offset: usize, len: usize) -> &mut [u8];
+    /// Is called when a range of the output has its final values. Ranges may be parts of one that
+    /// [`Buffer::output`] has returned.
+    fn written(&mut self, _byte_offset: usize, _len: usize) {}
     /// Has the output reach the tensor's memory, where it is collected elsewhere first.
     fn write_back(&mut self) {}
+    /// The reason for which a range of the input was too short, or not finite, where the buffer knows more
+    /// than the engine.
+    fn fault(&self) -> Option<LocalFault> {
+        None
+    }
 }
 
 impl fmt::Debug for dyn Buffer {
@@ -109,6 +120,18 @@ impl Operation {
             exchange: None,
             buffer,
         }
+    }
+
+    /// Has these values ready for [`Operation::input`].
+    pub(crate) fn prepare(&mut self, values: &Range<usize>) {
+        let size = self.dtype.size();
+        self.buffer.prepare(values.start * size, values.len() * size);
+    }
+
+    /// The bytes of these values, which were prepared.
+    pub(crate) fn input(&self, values: &Range<usize>) -> &[u8] {
+        let size = self.dtype.size();
+        self.buffer.input(values.start * size, values.len() * size)
     }
 
     pub(crate) fn check(&self) -> Result<(), SubmitError> {

@@ -27,6 +27,8 @@ pub struct JobParams {
     /// This worker, from 0.
     pub rank: u16,
     pub world: u16,
+    /// Ranks of each worker, whose sum it contributes ([`WorkerBuffer`](crate::local_sum::worker)).
+    pub local_world: u16,
     /// This worker's number below its aggregator, from 0: `rank` where there is only one aggregator.
     pub rack_rank: u16,
     /// Workers below the same aggregator, 1 to 32: `world` where there is only one aggregator.
@@ -67,6 +69,7 @@ impl JobParams {
             token: 0,
             rank: 0,
             world,
+            local_world: 1,
             rack_rank: 0,
             rack_world: world,
             lane: 0,
@@ -133,7 +136,7 @@ impl JobParams {
     }
 
     pub(crate) fn codec(&self) -> Codec {
-        let codec = Codec::new(self.world, self.wire, self.scaling);
+        let codec = Codec::new(self.world, self.wire, self.scaling).of_ranks(self.local_world);
         // Where a clamped sum would not be marked, none may be clamped.
         let is_marked = self.dynamic.as_ref().is_some_and(|dynamic| !dynamic.headroom);
         if is_marked { codec.clamped_sums() } else { codec }

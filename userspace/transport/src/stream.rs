@@ -90,7 +90,7 @@ impl Stream {
     }
 
     /// Appends an operation. Returns its number.
-    pub fn push(&mut self, operation: Operation, place: Place, now: Time) -> u64 {
+    pub fn push(&mut self, mut operation: Operation, place: Place, now: Time) -> u64 {
         let number = self.front + self.entries.len() as u64;
         let Place { chunk, chunks, first_seq, has_exponents } = place;
         // Skipped chunks precede the stream's end.
@@ -103,7 +103,7 @@ impl Stream {
             self.ended.push_back(number);
         }
         self.entries.push_back(Entry::Pending(Pending {
-            importance: ImportanceRule::of(&operation),
+            importance: ImportanceRule::of(&mut operation),
             operation,
             ledger: None,
             chunk,

@@ -78,6 +78,8 @@ pub struct Codec {
     sharing: u16,
     /// Workers whose values a result holds.
     contributors: u16,
+    /// Ranks of each worker.
+    ranks: u16,
     wire: WireFormat,
     scaling: Scale,
     /// Whether NaN and infinity are values of maxima and minima.
@@ -121,11 +123,19 @@ impl Codec {
             world,
             sharing: world,
             contributors: world,
+            ranks: 1,
             wire,
             scaling,
             keeps_infinity: false,
             instructions: Instructions::best(),
         }
+    }
+
+    /// The same codec for workers of so many ranks each, with whose number means of integers are divided: a
+    /// worker contributes their sum. Of floats it contributes their mean.
+    #[must_use]
+    pub fn of_ranks(self, ranks: u16) -> Codec {
+        Codec { ranks: ranks.max(1), ..self }
     }
 
     /// The same codec on these instructions, or the best below them that the machine has.
@@ -254,7 +264,9 @@ impl Codec {
         let (wire, tensor) = (&wire[..wire_len], &mut tensor[..tensor_len]);
         let divisor = if arithmetic == Arithmetic::Mean { self.world } else { 1 };
         let dequantizer = |factor: Factor| factor.dequantizer(divisor, self.part());
-        let decoding = self.conversion(dtype, arithmetic, exponent, dequantizer, || divisor);
+        let ranks = if arithmetic == Arithmetic::Mean { self.ranks } else { 1 };
+        let integers = || divisor.saturating_mul(ranks);
+        let decoding = self.conversion(dtype, arithmetic, exponent, dequantizer, integers);
         match self.instructions {
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => avx512::decode(decoding, wire, tensor),

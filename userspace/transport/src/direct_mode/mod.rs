@@ -31,6 +31,7 @@ mod transmit;
 mod values;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use sumac_job::{DType, NonFinitePolicy};
@@ -175,8 +176,12 @@ impl DirectMode {
             let last = pending.operation.base as usize + pending.operation.count.saturating_sub(1);
             pending.fault_unless(OpError::Peer { first: pending.operation.base as usize, last });
         }
-        let operation = core.stream.get(number).map(|pending| &pending.operation);
-        let (bound, base) = operation.map_or((0.0, 0), |operation| (operation.loss_bound, operation.base));
+        let operation = core.stream.get_mut(number).map(|pending| &mut pending.operation);
+        let (bound, base) = operation.map_or((0.0, 0), |operation| {
+            let (size, Range { start, end }) = (operation.dtype.size(), operation.takes.clone());
+            operation.buffer.written(start * size, (end - start) * size);
+            (operation.loss_bound, operation.base)
+        });
         core.stream.finish(number, core.now, running.loss(bound, base as usize));
     }
 
@@ -293,26 +298,29 @@ impl DirectMode {
 /// Ends the reduction of a block at its owner: the division of a mean. Returns whether an own value is not
 /// finite, which is noted unless another worker has such a value.
 fn finish_block(core: &mut Core, number: u64, part: &Part, is_faulty: bool) -> bool {
-    let world = core.params.world;
+    let JobParams { world, local_world, .. } = core.params;
     let refuses = core.params.not_finite == NonFinitePolicy::Error && !is_faulty;
     let Some(pending) = core.stream.get_mut(number) else { return false };
     let Operation { dtype, arithmetic, .. } = pending.operation;
     let (first, size) = (part.range.start, dtype.size());
     let fault =
-        if refuses { own_fault(&pending.operation, part.range.start, part.range.len()) } else { None };
+        if refuses { own_fault(&mut pending.operation, part.range.start, part.range.len()) } else { None };
     let is_faulty = fault.is_some();
     fault.into_iter().for_each(|fault| pending.own_fault(fault));
     if arithmetic == Arithmetic::Mean {
         let values = pending.operation.buffer.output(first * size, part.range.len() * size);
-        Reducer { dtype, arithmetic }.scale(values, 1.0 / f64::from(world));
+        // A contribution of floats is a mean already.
+        let ranks = if dtype == DType::Int32 { local_world } else { 1 };
+        Reducer { dtype, arithmetic }.scale(values, 1.0 / (f64::from(world) * f64::from(ranks)));
     }
     is_faulty
 }
 
 /// The fault of the first value of this worker, among so many from `first` on, that is not finite.
-fn own_fault(operation: &Operation, first: usize, values: usize) -> Option<OpError> {
-    let size = operation.dtype.size();
-    let input = operation.buffer.input(first * size, values * size);
+fn own_fault(operation: &mut Operation, first: usize, values: usize) -> Option<OpError> {
+    let (size, values) = (operation.dtype.size(), first..first + values);
+    operation.prepare(&values);
+    let input = operation.input(&values);
     let at = first_not_finite(operation.dtype, input)?;
     let value = crate::chunk::number(operation.dtype, &input[at * size..]) as f32;
     Some(OpError::NotFinite { index: operation.base as usize + first + at, value })
@@ -324,6 +332,7 @@ fn copy_own(operation: &mut Operation) {
     let size = operation.dtype.size();
     let first = operation.gives.start.max(operation.takes.start) * size;
     let end = operation.gives.end.min(operation.takes.end) * size;
+    operation.buffer.prepare(first, end.saturating_sub(first));
     let mut values = [0; STEP];
     for at in (first..end).step_by(STEP) {
         let len = STEP.min(end - at);

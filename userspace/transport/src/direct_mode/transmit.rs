@@ -167,6 +167,7 @@ impl DirectMode {
         let values = if takes(operation, span) {
             &*operation.buffer.output(at, len)
         } else {
+            operation.buffer.prepare(at, len);
             operation.buffer.input(at, len)
         };
         let is_important = pending.importance.is_important(operation.dtype, || values);

@@ -35,8 +35,12 @@ impl Core {
         if !self.needs_exponent(pending, seq) {
             return exponent::NONE;
         }
-        let operation = &pending.operation;
-        let span = self.codec.span(operation, pending.first(seq));
+        let first = pending.first(seq);
+        let Some(pending) = number.and_then(|number| self.stream.get_mut(number)) else {
+            return exponent::UNKNOWN;
+        };
+        let operation = &mut pending.operation;
+        let span = self.codec.span(operation, first);
         self.stats.elements_scanned += ChunkCodec::contributed(operation, span) as u64;
         self.codec.exponent(operation, span)
     }

@@ -55,7 +55,7 @@ impl Core {
         let span = self.codec.span(&pending.operation, pending.first(record.seq));
         header.elements = span.words as u16;
         let elements = &mut out[HEADER_LEN..payload_len(header.elements)];
-        let written = self.codec.encode(&pending.operation, span, form, elements);
+        let written = self.codec.encode(&mut pending.operation, span, form, elements);
         header.flags |= written.flags;
         self.stats.elements_sent += written.values as u64;
         written.fault.into_iter().for_each(|fault| pending.own_fault(fault));
@@ -107,16 +107,18 @@ impl Core {
     }
 
     /// Whether a chunk's packet is important; `None` where the operation's packets are not told apart.
-    fn is_important(&self, operation: u64, seq: u64, header: &Header) -> Option<bool> {
-        let pending = self.stream.get(operation)?;
+    fn is_important(&mut self, operation: u64, seq: u64, header: &Header) -> Option<bool> {
+        let pending = self.stream.get_mut(operation)?;
         if header.elements == 0 || pending.is_exponents(seq) {
             return pending.importance.of_short();
         }
-        let operation = &pending.operation;
-        let given = self.codec.span(operation, pending.first(seq)).overlap(&operation.gives);
-        let size = operation.dtype.size();
-        let values = || operation.buffer.input(given.start * size, given.len() * size);
-        pending.importance.is_important(operation.dtype, values)
+        let first = pending.first(seq);
+        let operation = &mut pending.operation;
+        let (dtype, given) = (operation.dtype, self.codec.span(operation, first).overlap(&operation.gives));
+        pending.importance.is_important(dtype, move || {
+            operation.prepare(&given);
+            operation.input(&given)
+        })
     }
 
     /// Chooses the path of a packet.

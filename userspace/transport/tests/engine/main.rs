@@ -11,6 +11,7 @@ mod numbers;
 mod operations;
 mod passes;
 mod path;
+mod ranks;
 mod recovery;
 mod streams;
 mod support;

@@ -6,7 +6,9 @@ use std::sync::{
 };
 
 use crate::support::{Lone, block, job};
-use sumac_transport::{Buffer, DType, DynamicParams, JobParams};
+use sumac_transport::{
+    Arithmetic, Buffer, DType, DynamicParams, JobParams, LocalPart, LocalSum, NonFinitePolicy, WorkerBuffer,
+};
 
 const SIZE: usize = 4;
 
@@ -79,6 +81,39 @@ fn passes(params: JobParams) -> (Vec<usize>, Vec<usize>) {
 #[test]
 fn without_loss_every_element_is_read_once_and_written_once() {
     assert_eq!(passes(job(2, 4, 16)), (vec![1; ELEMENTS], vec![1; ELEMENTS]));
+}
+
+/// The passes over each rank's tensor where the worker has three.
+fn passes_of_ranks(params: JobParams) {
+    let counts: Vec<Counts> = (0..3).map(|_| Counts::new(ELEMENTS)).collect();
+    let part = |counts: &Counts| LocalPart {
+        gives: 0..ELEMENTS,
+        takes: 0..ELEMENTS,
+        buffer: Box::new(Counting { bytes: 1f32.to_ne_bytes().repeat(ELEMENTS), counts: counts.clone() }),
+    };
+    let sum = LocalSum {
+        dtype: DType::Float32,
+        arithmetic: Arithmetic::Sum,
+        not_finite: NonFinitePolicy::Error,
+        count: ELEMENTS,
+        base: 0,
+        parts: counts.iter().map(part).collect(),
+    };
+    let mut lone = Lone::ready(JobParams { local_world: 3, ..params }, 50_000);
+    lone.submit(DType::Float32, ELEMENTS, WorkerBuffer::new(sum));
+    lone.finish();
+    assert!(lone.engine.poll_completion().is_some_and(|completion| completion.result.is_ok()));
+    for counts in counts {
+        assert_eq!(counts.seen(), (vec![1; ELEMENTS], vec![1; ELEMENTS]));
+    }
+}
+
+#[test]
+fn every_ranks_element_is_read_once_and_written_once() {
+    passes_of_ranks(job(2, 4, 16));
+    // The exponent's pass is over the sums.
+    passes_of_ranks(block(2, 4, 16));
+    passes_of_ranks(dynamic(block(2, 4, 16)));
 }
 
 fn dynamic(params: JobParams) -> JobParams {
