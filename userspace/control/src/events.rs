@@ -69,6 +69,9 @@ pub struct Announcement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     pub operation: OperationId,
+    /// The rank of the worker that has the value; none: the worker's first.
+    #[serde(default)]
+    pub rank: Option<u16>,
     /// The first such element, counted from its tensor's start.
     pub index: Option<u64>,
     /// The reason: at most [`TEXT_LEN`] bytes.

@@ -15,11 +15,11 @@ pub struct JobSpec {
     /// This worker's number, `0..world`.
     #[cfg_attr(feature = "clap", arg(long))]
     pub rank: u16,
-    /// The number of the job's workers.
+    /// The number of the job's ranks.
     #[cfg_attr(feature = "clap", arg(long))]
     pub world: u16,
-    /// The job's ranks on this host. Where these are all of them, nothing is sent: the daemon adds their
-    /// tensors in memory.
+    /// The job's ranks on this host: consecutive ones, and as many on every other. The daemon adds their
+    /// tensors in memory, and the host is one worker of the job. Where these are all ranks, nothing is sent.
     #[cfg_attr(feature = "clap", arg(long, value_name = "RANKS"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_world: Option<u16>,
@@ -100,6 +100,18 @@ impl JobSpec {
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.local_world == Some(self.world)
+    }
+
+    /// Returns the number of ranks of each host.
+    #[must_use]
+    pub fn ranks_per_worker(&self) -> u16 {
+        self.local_world.unwrap_or(1).max(1)
+    }
+
+    /// Returns the number of workers: hosts, whose ranks count as one.
+    #[must_use]
+    pub fn workers(&self) -> u16 {
+        self.world / self.ranks_per_worker()
     }
 }
 

@@ -14,6 +14,10 @@ use crate::{Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFormat};
 /// The default of [`JobTerms::longest_outage_s`]: a link that a NIC negotiates anew is back by then.
 pub const LONGEST_OUTAGE_S: u16 = 10;
 
+fn one() -> u16 {
+    1
+}
+
 fn default_outage_s() -> u16 {
     LONGEST_OUTAGE_S
 }
@@ -30,6 +34,9 @@ pub struct JobTerms {
     pub token: u64,
     /// The number of the job's workers.
     pub world: u16,
+    /// Ranks of each worker: consecutive ones, on one host.
+    #[serde(default = "one")]
+    pub local_world: u16,
     /// Use of the aggregators' slots.
     pub mode: Mode,
     /// 32-bit words in a chunk.
@@ -93,6 +100,7 @@ impl JobTerms {
             epoch,
             token,
             world,
+            local_world: 1,
             mode: Mode::Static,
             elements: 0,
             shards: 1,
@@ -116,6 +124,18 @@ impl JobTerms {
             fan_in_1: 0,
             resume: Vec::new(),
         }
+    }
+
+    /// Returns the number of the job's ranks.
+    #[must_use]
+    pub const fn ranks(&self) -> u16 {
+        self.world.saturating_mul(self.local_world)
+    }
+
+    /// Returns the worker that a rank belongs to.
+    #[must_use]
+    pub fn worker_of(&self, rank: u16) -> u16 {
+        rank / self.local_world.max(1)
     }
 
     /// Returns the longest outage of a worker's network that the job survives.

@@ -50,7 +50,7 @@ type Parameter = (&'static str, Option<String>);
 fn parameters(spec: &JobSpec, checksum: Option<bool>) -> [Parameter; 17] {
     [
         ("world size", Some(spec.world.to_string())),
-        ("local world size", text(spec.local_world)),
+        ("local world size", Some(spec.ranks_per_worker().to_string())),
         ("mode", Some(spec.mode.unwrap_or_default().name().to_owned())),
         ("chunk elements", text(spec.elements)),
         ("scaling", Some(scale(spec).to_string())),
@@ -138,9 +138,12 @@ impl JoinRequest {
     }
 
     fn check_direct(&self) -> Result<(), Refusal> {
-        let JobSpec { world, owners, window, wire, .. } = self.spec;
-        if let Some(owners) = owners.filter(|owners| !(1..=world).contains(owners)) {
-            return invalid(format!("{owners} owners of blocks in a world of {world}: give 1 to {world}"));
+        let JobSpec { owners, window, wire, .. } = self.spec;
+        let workers = self.spec.workers();
+        if let Some(owners) = owners.filter(|owners| !(1..=workers).contains(owners)) {
+            return invalid(format!(
+                "{owners} owners of blocks in a world of {workers}: give 1 to {workers}"
+            ));
         }
         if let Some(window) = window.filter(|window| !(MIN_WINDOW..=MAX_WINDOW).contains(window)) {
             return invalid(format!("a window of {window} packets: give {MIN_WINDOW} to {MAX_WINDOW}"));
@@ -283,9 +286,10 @@ pub(super) fn agree<'a>(
         order: first.spec.order.unwrap_or_default(),
         window: if first.mode() == Mode::Static { 0 } else { window },
         topology: first.spec.topology.unwrap_or_default(),
-        owners: all().find_map(|asked| asked.spec.owners).unwrap_or(first.spec.world),
+        owners: all().find_map(|asked| asked.spec.owners).unwrap_or(first.spec.workers()),
         congestion_control: congestion_control(&first.spec).unwrap_or_default(),
-        ..JobTerms::new(0, 0, 0, first.spec.world)
+        local_world: first.spec.ranks_per_worker(),
+        ..JobTerms::new(0, 0, 0, first.spec.workers())
     })
 }
 

@@ -90,7 +90,8 @@ impl Run {
         }
     }
 
-    /// An operation that does not end, and the ranks that it waits for: those that do not wait themselves.
+    /// An operation that does not end, and the first ranks of the members that it waits for: those that do not
+    /// wait themselves.
     fn waited_for(&self, now: Time) -> Option<(String, Vec<u16>)> {
         let idle = &self.standstill.idle;
         let (operation, since) = idle.values().min_by_key(|(_, since)| *since)?;
@@ -139,8 +140,9 @@ impl Coordinator {
     pub(super) fn expire_standstill(&mut self, now: Time, id: RunId) {
         let longest_outage = self.longest_outage;
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.phase == Phase::Running) else { return };
-        let waited_for = run.waited_for(now).or_else(|| run.naming.overdue(now, run.world));
-        let Some((what, ranks)) = waited_for else { return };
+        let waited_for = run.waited_for(now).or_else(|| run.naming.overdue(now, run.first_ranks()));
+        let Some((what, first)) = waited_for else { return };
+        let ranks = run.all_ranks(first);
         let failure = match ranks.is_empty() {
             true => run.no_progress(now, longest_outage),
             false => run.name_ranks(&what, ranks).err(),

@@ -174,11 +174,20 @@ impl Coordinator {
         if spec.job.is_empty() || spec.job.len() > JOB_NAME_LEN || spec.job.chars().any(char::is_control) {
             return invalid(format!("a job's name has 1 to {JOB_NAME_LEN} bytes and no control characters"));
         }
-        let (world, is_static) = (spec.world, request.asked.mode() == Mode::Static);
+        let (world, local, is_static) =
+            (spec.world, spec.ranks_per_worker(), request.asked.mode() == Mode::Static);
+        if !world.is_multiple_of(local) || !spec.rank.is_multiple_of(local) {
+            return invalid(format!(
+                "rank {} of {world} as the first of {local} on its host: every host has as many ranks, one \
+                after the other",
+                spec.rank
+            ));
+        }
         let is_large = !is_static || request.rack.is_some();
         let most = if is_large { MAX_WORKERS * MAX_WORKERS } else { MAX_WORKERS };
-        if world == 0 || usize::from(world) > most {
-            return invalid(format!("a world of {world}: an aggregator takes 1 to {MAX_WORKERS} workers"));
+        let workers = spec.workers();
+        if workers == 0 || usize::from(workers) > most {
+            return invalid(format!("a world of {workers}: an aggregator takes 1 to {MAX_WORKERS} workers"));
         }
         if is_static && self.plane.kind == PlaneKind::None {
             return Err(Refusal::no_aggregator());
@@ -273,7 +282,7 @@ impl Coordinator {
         let name = &request.asked.spec.job;
         self.names.check_free(name, &self.withheld()).map_err(|why| self.no_number(why))?;
         let earlier = self.names.get(name).and_then(|name| name.on_plane);
-        self.check_numbers(&parts(&request.holders, request.asked.spec.world), earlier)
+        self.check_numbers(&parts(&request.holders, request.asked.spec.workers()), earlier)
     }
 
     fn no_number(&self, why: NoNumber) -> Refusal {

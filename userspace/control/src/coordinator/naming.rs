@@ -37,7 +37,7 @@ struct Waiting {
 }
 
 impl Naming {
-    /// A rank of a job with `world` ranks is ready for an operation. An error ends the job.
+    /// A member of a job of `world` is ready for an operation. An error ends the job.
     pub fn announce(
         &mut self,
         now: Time,
@@ -109,14 +109,15 @@ impl Naming {
         Ok(())
     }
 
-    /// The operation that has waited longest, and too long, with the ranks that have not announced it.
-    pub fn overdue(&self, now: Time, world: u16) -> Option<(String, Vec<u16>)> {
+    /// The operation that has waited longest, and too long, with those of these ranks that have not announced
+    /// it.
+    pub fn overdue(&self, now: Time, ranks: impl Iterator<Item = u16>) -> Option<(String, Vec<u16>)> {
         let (name, first) = self.waiting.iter().min_by_key(|(name, waiting)| (waiting.since, *name))?;
         if now < first.since + NAMING_TIMEOUT {
             return None;
         }
         let what = format!("operation `{}`, {},", printable(name, OPERATION_NAME_LEN), first.description);
-        Some((what, (0..world).filter(|rank| !first.ranks.contains(rank)).collect()))
+        Some((what, ranks.filter(|rank| !first.ranks.contains(rank)).collect()))
     }
 
     pub fn release(&mut self) -> Option<String> {

@@ -128,6 +128,8 @@ impl Run {
             }
             Post::Fault(fault) => {
                 let problem = printable(&fault.problem, TEXT_LEN);
+                // A rank of another member is not believed.
+                let rank = fault.rank.filter(|at| self.all_ranks([rank]).contains(at)).unwrap_or(rank);
                 self.tell(Event::Fault { rank, fault: Fault { problem, ..fault } })
             }
             Post::ResumePoint { epoch, point } => self.tell(Event::ResumePoint { epoch, point }),
@@ -145,7 +147,7 @@ impl Run {
                     );
                     return Err(JobFailure::mismatch(&[rank], message));
                 }
-                self.naming.announce(now, rank, self.world, announcement)
+                self.naming.announce(now, rank, self.workers(), announcement)
             }
         }
     }

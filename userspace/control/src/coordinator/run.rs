@@ -157,7 +157,12 @@ pub(super) struct Run {
     /// Its number; 0 before it starts.
     pub job: u16,
     pub token: u64,
+    /// Its ranks.
     pub world: u16,
+    /// Ranks of each member.
+    #[serde(default)]
+    pub local_world: u16,
+    /// By their first ranks.
     pub members: BTreeMap<u16, Member>,
     #[serde(skip)]
     pub phase: Phase,
@@ -216,7 +221,24 @@ pub(super) struct Run {
 impl Run {
     pub fn new(request: &Join, token: u64) -> Run {
         let JoinRequest { spec, .. } = &request.asked;
-        Run { name: spec.job.clone(), token, world: spec.world, revision: 1, ..Run::default() }
+        let (world, local_world) = (spec.world, spec.ranks_per_worker());
+        Run { name: spec.job.clone(), token, world, local_world, revision: 1, ..Run::default() }
+    }
+
+    /// The first ranks of all members.
+    pub fn first_ranks(&self) -> impl Iterator<Item = u16> + use<> {
+        (0..self.world).step_by(self.local_world.max(1).into())
+    }
+
+    /// The number of members when all are there.
+    pub fn workers(&self) -> u16 {
+        self.world / self.local_world.max(1)
+    }
+
+    /// All ranks of the members with these first ranks.
+    pub fn all_ranks(&self, first: impl IntoIterator<Item = u16>) -> Vec<u16> {
+        let local = self.local_world.max(1);
+        first.into_iter().flat_map(|first| first..first.saturating_add(local)).collect()
     }
 
     pub fn epoch(&self) -> u16 {
@@ -224,13 +246,14 @@ impl Run {
     }
 
     pub fn missing(&self) -> Vec<u16> {
-        (0..self.world).filter(|rank| !self.members.contains_key(rank)).collect()
+        self.all_ranks(self.first_ranks().filter(|rank| !self.members.contains_key(rank)))
     }
 
     pub fn departed(&self) -> Vec<u16> {
-        self.ranks(|member| member.departed)
+        self.all_ranks(self.ranks(|member| member.departed))
     }
 
+    /// The first ranks of the members that have not left.
     pub fn present(&self) -> Vec<u16> {
         self.ranks(|member| !member.departed)
     }
@@ -312,7 +335,7 @@ impl Run {
     }
 
     pub fn grant(&self, rank: u16) -> Option<Grant> {
-        let placement = *self.placements.get(usize::from(rank))?;
+        let placement = *self.placements.get(usize::from(rank / self.local_world.max(1)))?;
         Some(Grant { terms: self.terms.clone()?, placement })
     }
 
@@ -334,9 +357,14 @@ impl Run {
         Err(self.blame(FailureKind::Silent, slowest.unwrap_or_default(), what))
     }
 
-    /// The failure that a rank causes.
+    /// The failure that a member causes.
     pub fn blame(&self, kind: FailureKind, rank: u16, what: &str) -> JobFailure {
         let ip = self.members.get(&rank).map_or(Ipv4Addr::UNSPECIFIED, |member| member.worker.ip);
-        JobFailure::new(kind, &[rank], format!("rank {rank} ({ip}) {what}"))
+        let ranks = self.all_ranks([rank]);
+        let who = match ranks.last() {
+            Some(last) if *last != rank => format!("ranks {rank} to {last}"),
+            _ => format!("rank {rank}"),
+        };
+        JobFailure::new(kind, &ranks, format!("{who} ({ip}) {what}"))
     }
 }

@@ -20,7 +20,7 @@ use crate::{
 impl Run {
     /// Returns the parts of the job that count for each holder.
     pub(super) fn parts(&self) -> BTreeMap<Holder, u64> {
-        parts(self.members.values().flat_map(|member| &member.holders), self.world)
+        parts(self.members.values().flat_map(|member| &member.holders), self.workers())
     }
 
     fn parts_of(&self, holder: &Holder) -> u64 {

@@ -266,7 +266,7 @@ pub async fn refusal(endpoint: &Endpoint, request: JoinRequest) -> Refusal {
 
 /// A report that all members receive.
 pub fn fault(problem: impl Into<String>) -> Post {
-    Post::Fault(Fault { operation: OperationId(5), index: None, problem: problem.into() })
+    Post::Fault(Fault { operation: OperationId(5), rank: None, index: None, problem: problem.into() })
 }
 
 /// Receives the report of a rank.

@@ -7,6 +7,7 @@ mod hosts;
 mod isolation;
 mod joins;
 mod life;
+mod members;
 mod outlived;
 mod posts;
 mod racks;

@@ -18,7 +18,7 @@ fn announce_as(name: &str, priority: u8, description: &str) -> Post {
 }
 
 fn fault(text: &str) -> Post {
-    Post::Fault(Fault { operation: OperationId(7), index: None, problem: text.into() })
+    Post::Fault(Fault { operation: OperationId(7), rank: None, index: None, problem: text.into() })
 }
 
 /// The events from number `from` on, as text.
