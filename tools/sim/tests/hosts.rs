@@ -27,10 +27,19 @@ struct Totals {
     packets: u64,
 }
 
-/// `hosts`: of which a job has all, each with a rank, or one that has all ranks.
+/// `hosts`: of which a job has all, each with a rank or with several, or one that has all ranks.
 fn work(rng: &mut ChaCha8Rng, number: usize, hosts: u16, shards: u16) -> Work {
-    let is_local = rng.random_bool(0.2);
-    let world = if is_local { rng.random_range(1..5) } else { hosts };
+    let (world, local_world) = match rng.random_range(0..10) {
+        0..2 => {
+            let world = rng.random_range(1..5);
+            (world, Some(world))
+        }
+        2..6 => {
+            let local = rng.random_range(1..4);
+            (hosts * local, Some(local))
+        }
+        _ => (hosts, None),
+    };
     let count = rng.random_range(1..12);
     let operations = (0..count).map(|_| (rng.random_range(1..3000), rng.random_bool(0.5))).collect();
     Work {
@@ -39,7 +48,7 @@ fn work(rng: &mut ChaCha8Rng, number: usize, hosts: u16, shards: u16) -> Work {
         shards,
         slots: 1 << rng.random_range(3..6),
         is_by_name: rng.random_bool(0.4),
-        is_local,
+        local_world,
         operations,
     }
 }
@@ -85,7 +94,10 @@ fn run(seed: u64, totals: &mut Totals) {
                 _ => Behaviour::Honest,
             };
             *misbehaves |= !matches!(behaviour, Behaviour::Honest | Behaviour::Lies);
-            let host = if work.is_local { own } else { usize::from(rank) };
+            let host = match work.local_world {
+                Some(local) if local == work.world => own,
+                local => usize::from(rank / local.unwrap_or(1)),
+            };
             cluster.connect(host, rank, &work, behaviour);
         }
     }

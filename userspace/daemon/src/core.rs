@@ -111,23 +111,20 @@ impl Core {
     fn execute(&self, arena: &mut Arena, own: Option<ConnectionId>, output: Output) {
         match output {
             Output::Send { connection, message } => send(arena, own, connection, *message),
-            Output::Submit { job, lane, key, mut operation } => {
-                if let Some(lease) = arena.take_lease(key) {
-                    operation.buffer = Box::new(lease);
+            Output::Submit { job, lane, key, mut operation, ranks } => {
+                let is_direct = operation.exchange.is_some();
+                if let Some(buffer) = arena.buffer(key, ranks.map(|ranks| *ranks), is_direct) {
+                    operation.buffer = buffer;
                 }
                 if let Some(backend) = self.backend.get().and_then(Weak::upgrade) {
                     // Fails when a thread of the data path has ended, which ends the daemon.
                     let _ = backend.datapath().submit(job, lane, key, *operation);
                 }
             }
-            Output::Sum { keys, mut sum } => {
-                for (part, key) in sum.parts.iter_mut().zip(&keys) {
-                    if let Some(lease) = arena.take_lease(*key) {
-                        part.buffer = Box::new(lease);
-                    }
-                }
-                if let (Some(first), Some(threads)) = (keys.first(), self.sums.get()) {
-                    threads.submit(*first, *sum);
+            Output::Sum(ranks) => {
+                let first = ranks.keys.first().copied();
+                if let (Some(first), Some(threads)) = (first, self.sums.get()) {
+                    threads.submit(first, arena.sum(*ranks));
                 }
             }
             // Fails when the daemon stops.
@@ -137,9 +134,9 @@ impl Core {
                     task.wake.notify_one();
                 }
             }
-            Output::PeerLeft { job, rank } => {
+            Output::PeerLeft { job, worker } => {
                 if let Some(backend) = self.backend.get().and_then(Weak::upgrade) {
-                    backend.peer_left(job, rank);
+                    backend.peer_left(job, worker);
                 }
             }
             Output::Span { job, span } => {
@@ -165,9 +162,10 @@ impl Core {
             // The memory is released before the trainer is notified.
             Event::Completed { id, completion, sent, .. } => {
                 let Completion { result, buffer, started, finished, loss, left, .. } = completion;
+                let fault = buffer.fault();
                 drop(buffer);
                 let times = FragmentTimes { taken: started.0, sent: sent.0, arrived: finished.0 };
-                let outcome = result.map_or_else(FragmentOutcome::Failed, |()| FragmentOutcome::Complete);
+                let outcome = FragmentOutcome::of(result, fault);
                 self.fragment_ended(id, EndedFragment { outcome, times, loss, left });
             }
             Event::Rejected { id, error, operation, .. } => {

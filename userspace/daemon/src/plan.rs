@@ -13,7 +13,8 @@ use crate::control_planes::{self, ControlPlanes};
 /// The request to the control plane, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// The control plane; none for a job whose ranks are all on this host.
+    /// The control plane. None for a job whose ranks are all on this host, and for a rank whose worker another
+    /// rank has joined.
     pub(crate) endpoint: Option<Endpoint>,
     /// The job's secret.
     pub(crate) secret: Option<Secret>,
@@ -46,7 +47,7 @@ impl Planner {
             join_timeout_s: config.join_timeout().as_secs_f64(),
         };
         let spec = complete(&open.spec, &defaults)?;
-        let (endpoint, secret) = if spec.is_local() {
+        let (endpoint, secret) = if spec.is_local() || spec.is_follower() {
             (None, control_planes::given_secret(open)?)
         } else {
             let endpoint = control_planes.endpoint(config, open, credentials)?;

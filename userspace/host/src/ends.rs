@@ -2,6 +2,7 @@
 
 use sumac_api::{Event, Failure, Outbound};
 use sumac_control::events::{Fault, Post};
+use sumac_transport::OpError;
 
 use crate::connection::LIMITS;
 use crate::explain::{self, bounded};
@@ -81,7 +82,9 @@ impl Host {
                 let loss = operation.loss();
                 let late = loss.as_ref().map_or(Vec::new(), |loss| running.late.record(loss));
                 if !late.is_empty() {
-                    let ranks = late.into_iter().map(|rank| rank as u16).collect();
+                    let local = running.terms.local_world.max(1);
+                    let first = late.into_iter().map(|worker| worker as u16 * local);
+                    let ranks = first.flat_map(|first| first..first + local).collect();
                     let message = "always late: left out up to the loss bound".to_owned();
                     out.push(Output::Warn { job: id, message, ranks });
                 }
@@ -90,10 +93,14 @@ impl Host {
             }
             FragmentEnd::SumFault(failure) => failed(failure),
             FragmentEnd::OwnFault(failure) => {
-                let failure = failure.ranks([rank]);
+                let mut failure = if failure.ranks.is_empty() { failure.ranks([rank]) } else { failure };
                 let problem = bounded(failure.message.to_string());
-                let fault = Fault { operation: number, index: failure.index, problem };
+                let at_fault = failure.ranks.first().copied();
+                let fault = Fault { operation: number, rank: at_fault, index: failure.index, problem };
                 job.post(id, Post::Fault(fault), out);
+                if let (true, [rank]) = (job.is_shared(), &failure.ranks[..]) {
+                    failure.message = bounded(format!("rank {rank}: {}", failure.message)).into();
+                }
                 failed(failure)
             }
             FragmentEnd::PeerFault(failure) => {
@@ -162,9 +169,9 @@ impl Host {
         };
         for follower in std::mem::take(&mut operation.followers) {
             let Some(other) = self.state.operations.get_mut(&follower) else { continue };
-            let (timing, loss) = (other.follow(&operation), other.loss());
-            let Outcome { duration_ns, error, .. } = outcome.clone();
-            let theirs = Outcome { duration_ns, error, missed: Vec::new(), loss, timing };
+            let (timing, own_loss) = (other.follow(&operation), other.loss());
+            let theirs = outcome.clone();
+            let theirs = Outcome { loss: own_loss.or(theirs.loss), timing, ..theirs };
             self.complete(follower, theirs, resources, out);
         }
         if let Some(running) = self.running_mut(operation.job) {
@@ -228,6 +235,11 @@ impl Host {
     fn fragment_end(&self, operation: &Operation, outcome: FragmentOutcome) -> FragmentEnd {
         match outcome {
             FragmentOutcome::Complete => FragmentEnd::Complete,
+            FragmentOutcome::Failed(OpError::Disagrees { rank, ours, theirs }) => {
+                // The engine knows the worker.
+                let rank = operation.transfer().map_or(rank, |transfer| transfer.peer);
+                explain::fragment_end(&OpError::Disagrees { rank, ours, theirs }, &operation.tensor())
+            }
             FragmentOutcome::Failed(error) => explain::fragment_end(&error, &operation.tensor()),
             FragmentOutcome::LocalFault(fault) => self.local_fault(operation, &fault),
             FragmentOutcome::Refused(problem) => {

@@ -142,7 +142,7 @@ fn exchange(
     let size = |elements: u64| usize::try_from(elements).unwrap_or(usize::MAX);
     let owned = (0..world).map(|rank| {
         let owned = match descriptor.root {
-            Some(root) if u64::from(root) == rank => 0..count,
+            Some(root) if u64::from(terms.worker_of(root)) == rank => 0..count,
             Some(_) => 0..0,
             None if kind.has_blocks() => cut(&(rank * block..(rank + 1) * block), elements),
             None if rank < owners => rank * count / owners..(rank + 1) * count / owners,

@@ -257,13 +257,19 @@ impl Host {
         out.extend(joining.map(|(job, _)| Output::Start { job: *job }));
     }
 
-    /// Returns the names of jobs that end, or whose workers have joined and that are not open yet.
+    /// Returns the names of jobs that cannot be handed over now: they end, or their workers have joined and they
+    /// are not open yet, or a direct one has the sums of its ranks in this daemon's memory.
     #[must_use]
     pub fn unsettled(&self) -> Vec<String> {
         let is_open = |job: &Job| job.phase == JobPhase::Open && job.end.is_none();
         let is_settled = |job: &Job| is_open(job) || job.is_joining();
-        let unsettled = self.state.jobs.values().filter(|job| !is_settled(job));
-        unsettled.map(|job| job.name.clone()).collect()
+        let sums_directly = |id: &JobId, job: &Job| {
+            let is_direct = job.running.as_ref().is_some_and(|running| running.terms.is_direct());
+            let mut own = self.state.operations.values().filter(|operation| operation.job == *id);
+            is_direct && !job.is_local() && own.any(|own| own.is_in_flight() && !own.followers.is_empty())
+        };
+        let unsettled = self.state.jobs.iter().filter(|(id, job)| !is_settled(job) || sums_directly(id, job));
+        unsettled.map(|(_, job)| job.name.clone()).collect()
     }
 
     pub(crate) fn send(&self, connection: ConnectionId, outbound: Outbound, out: &mut Vec<Output>) {

@@ -143,6 +143,22 @@ impl Job {
         self.open.spec.is_local()
     }
 
+    /// Whether other ranks of the job are on this host too, or may be.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_local() || self.open.spec.ranks_per_worker() > 1
+    }
+
+    /// Whether another rank is on this host too.
+    pub(crate) fn is_shared_with(&self, rank: u16) -> bool {
+        let local = self.open.spec.ranks_per_worker();
+        self.is_local() || rank / local == self.rank / local
+    }
+
+    /// Whether another rank's job on this host has the membership and the data path.
+    pub(crate) fn is_follower(&self) -> bool {
+        self.open.spec.is_follower()
+    }
+
     /// Returns whether it waits for its name or for its workers: nothing is begun.
     pub(crate) fn is_joining(&self) -> bool {
         let is_begun = matches!(self.phase, JobPhase::Open | JobPhase::Leaving) || self.running.is_some();

@@ -71,7 +71,7 @@ pub use job_pattern::{JobPattern, PatternError};
 pub use lanes::is_valid;
 pub use local::NameRefusal;
 pub use operation::{EndedFragment, FragmentOutcome, FragmentTimes};
-pub use output::{LeaseRequest, Message, Output, Resources, Span, WordPlace};
+pub use output::{LeaseRequest, Message, Output, RankSum, Resources, Span, WordPlace};
 pub use watch::{Observed, Tick};
 
 pub use ids::{ConnectionId, FragmentKey, JobId, Nanos, OperationKey, RegionId};

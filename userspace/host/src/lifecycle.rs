@@ -63,7 +63,7 @@ impl Host {
         }
     }
 
-    /// Answers the `open` of a job that is ready, and lets others attach.
+    /// Answers the `open` of a job that is ready, and lets others attach. The host's other ranks follow.
     ///
     /// # Errors
     /// It was withdrawn, or has failed, meanwhile.
@@ -73,6 +73,10 @@ impl Host {
             return Err(failure.clone());
         }
         job.phase = JobPhase::Open;
+        if job.is_shared() && !job.is_local() && !job.is_follower() {
+            self.open_followers(id, out);
+        }
+        let Some(job) = self.state.jobs.get(&id) else { return Ok(()) };
         let (Some(running), (connection, handle)) = (&job.running, job.opener) else { return Ok(()) };
         let reply = Outbound::ok(job.request, &OpenReply { job: handle, ..running.reply.clone() });
         if let Some(own) = self.handle_mut(connection, handle) {
@@ -93,6 +97,7 @@ impl Host {
     ) {
         let Some(job) = self.state.jobs.get(&id) else { return };
         let ((connection, handle), request) = (job.opener, job.request);
+        self.not_joined(id, &failure, out);
         if self.handle_mut(connection, handle).is_some() {
             self.remove_handle(connection, handle, resources);
             self.send(connection, Outbound::failed(Some(request), failure), out);
@@ -121,7 +126,7 @@ impl Host {
         let job = self.state.jobs.get_mut(&id)?;
         let end = job.end.take()?;
         job.phase = JobPhase::Leaving;
-        if job.is_local() {
+        if job.is_shared() {
             self.end_others(id, &end, out);
         }
         Some(end)
@@ -231,7 +236,7 @@ pub(crate) fn open_reply(
     let is_dynamic = terms.is_dynamic();
     // A dynamic job detects overflow of sums, and mostly needs no headroom; a job of one host needs none.
     let has_headroom = !job.is_local() && (!is_dynamic || terms.headroom);
-    let max_int = i32::MAX / if has_headroom { i32::from(terms.world) } else { 1 };
+    let max_int = i32::MAX / if has_headroom { i32::from(terms.ranks()) } else { 1 };
     let max_float = match terms.scale {
         // In a dynamic job values that do not fit travel as floats.
         Scale::Fixed(scale) if !is_dynamic => Some(f64::from(max_int) / f64::from(scale)),
@@ -242,7 +247,7 @@ pub(crate) fn open_reply(
         wire_job: terms.job,
         epoch: terms.epoch,
         rank: job.rank,
-        world: terms.world,
+        world: terms.ranks(),
         mode: terms.mode,
         slots: terms.slots,
         slots_reason: terms.slots_reason.clone(),

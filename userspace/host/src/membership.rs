@@ -7,6 +7,7 @@ use sumac_transport::JobError;
 use crate::explain::{self, bounded};
 use crate::finished::Outcome;
 use crate::host::Host;
+use crate::job::JobPhase;
 use crate::job_end::{JobEnd, Undiagnosed};
 use crate::operation::{Operation, OperationPhase};
 use crate::{JobId, Nanos, OperationKey, Output, Resources, SECOND};
@@ -22,15 +23,20 @@ impl Host {
     /// Handles the failure of a job's engines.
     pub fn engine_failed(&mut self, now: Nanos, id: JobId, error: JobError, out: &mut Vec<Output>) {
         let Some(job) = self.state.jobs.get_mut(&id) else { return };
+        let error = match error {
+            // The engine knows the worker, by its number.
+            JobError::Worker { rank, reason } => {
+                JobError::Worker { rank: rank.saturating_mul(job.open.spec.ranks_per_worker()), reason }
+            }
+            error => error,
+        };
         match (error, &mut job.running) {
             (JobError::Mismatch { lane, seq, .. }, Some(_)) => {
                 self.report_operations(now, id, Some((lane, seq)), out);
             }
             // The control plane has removed it, and knows why; where a new one has never known it, nobody
             // does.
-            (error @ JobError::UnknownJob { .. }, Some(running))
-                if job.phase == crate::job::JobPhase::Open =>
-            {
+            (error @ JobError::UnknownJob { .. }, Some(running)) if job.phase == JobPhase::Open => {
                 running
                     .undiagnosed
                     .get_or_insert_with(|| Undiagnosed::new(now, JobEnd::ours(error), REASON_TIMEOUT));
@@ -43,7 +49,12 @@ impl Host {
     pub fn membership_failed(&mut self, id: JobId, failure: &JobFailure, out: &mut Vec<Output>) {
         let Some(job) = self.state.jobs.get_mut(&id) else { return };
         let (error, failure) = (explain::engine_error(failure), explain::job_failure(failure, job.order));
-        job.end_with(id, JobEnd::Failed { error, failure, outcome: None }, out);
+        let end = JobEnd::Failed { error, failure, outcome: None };
+        let is_left_to_others = job.is_shared() && job.phase == JobPhase::Leaving;
+        job.end_with(id, end.clone(), out);
+        if is_left_to_others {
+            self.end_others(id, &end, out);
+        }
     }
 
     /// Ends a job that cannot go on here, for this reason.
@@ -81,7 +92,7 @@ impl Host {
         out: &mut Vec<Output>,
     ) {
         let Some(job) = self.state.jobs.get_mut(&id) else { return };
-        if rank == job.rank {
+        if job.is_shared_with(rank) {
             // This worker's own operations have failed already.
             return;
         }
@@ -179,6 +190,7 @@ mod tests {
         let error = Some(error.elements("w", 256, Some(512)));
         let outcome = Outcome { error, ..Outcome::default() };
         let fault = |index, problem: &str| Fault {
+            rank: None,
             operation: sumac_job::OperationId(3),
             index,
             problem: problem.into(),

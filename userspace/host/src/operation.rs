@@ -38,6 +38,18 @@ pub enum FragmentOutcome {
     JobEnded,
 }
 
+impl FragmentOutcome {
+    /// The outcome of an engine's operation. `fault`: its buffer's, which says more than the engine's error.
+    #[must_use]
+    pub fn of(result: Result<(), OpError>, fault: Option<LocalFault>) -> FragmentOutcome {
+        match (fault, result) {
+            (Some(fault), _) => FragmentOutcome::LocalFault(fault),
+            (None, Ok(())) => FragmentOutcome::Complete,
+            (None, Err(error)) => FragmentOutcome::Failed(error),
+        }
+    }
+}
+
 /// A fragment that has ended; its lease has, too.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndedFragment {
@@ -243,10 +255,11 @@ impl Operation {
         (self.end.clone(), self.times.arrived.saturating_sub(self.times.taken))
     }
 
-    /// Has the times of the operation that it was summed with. Returns those of its steps, if the client
-    /// asked for them.
+    /// Has the times of the operation that it was summed with, and the packets that were left. Returns the
+    /// times of its steps, if the client asked for them.
     pub(crate) fn follow(&mut self, leader: &Operation) -> Option<Timing> {
         self.times = leader.times;
+        (self.per_chunk, self.left) = (leader.per_chunk, leader.left.clone());
         self.timing(leader.times.arrived).filter(|_| self.is_timed)
     }
 

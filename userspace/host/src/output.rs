@@ -105,6 +105,14 @@ pub struct Span {
     pub error: Option<String>,
 }
 
+/// The sum of the same fragment of several ranks. Its buffers are placeholders for those that were leased under
+/// the keys.
+#[derive(Debug)]
+pub struct RankSum {
+    pub keys: Vec<FragmentKey>,
+    pub sum: LocalSum,
+}
+
 /// An action for the daemon around the core. Those of one call are executed in order, before another call's.
 #[derive(Debug)]
 pub enum Output {
@@ -118,14 +126,12 @@ pub enum Output {
         lane: u16,
         key: FragmentKey,
         operation: Box<Operation>,
+        /// Where the worker has several ranks, the sum of which is its contribution.
+        ranks: Option<Box<RankSum>>,
     },
-    /// Sums fragments of the same values, of a job whose ranks are all on this host, in memory. The buffers
-    /// are placeholders for those that were leased under `keys`. [`crate::Host::fragment_ended`] with the
-    /// first key follows.
-    Sum {
-        keys: Vec<FragmentKey>,
-        sum: Box<LocalSum>,
-    },
+    /// Sums fragments of a job whose ranks are all on this host, in memory. [`crate::Host::fragment_ended`]
+    /// with the first key follows.
+    Sum(Box<RankSum>),
     /// Starts to join the other workers. [`crate::Host::joined`] or [`crate::Host::not_opened`] follows.
     Start {
         job: JobId,
@@ -138,7 +144,7 @@ pub enum Output {
     /// Another worker of a direct job has left.
     PeerLeft {
         job: JobId,
-        rank: u16,
+        worker: u16,
     },
     Span {
         job: JobId,

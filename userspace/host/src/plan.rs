@@ -45,7 +45,8 @@ fn check(spec: &JobSpec, scale: Scale) -> Result<(), String> {
     let JobSpec { ref job, rank, world, timeout_s, .. } = *spec;
     let is_name = !job.is_empty() && job.len() <= JOB_NAME_LEN && !job.contains(char::is_control);
     ensure!(is_name, format!("the job's name must have 1 to {JOB_NAME_LEN} bytes and no control characters"));
-    ensure!((1..=MAX_WORLD).contains(&world), format!("world {world} is not between 1 and {MAX_WORLD}"));
+    let workers = if spec.is_local() { world } else { spec.workers() };
+    ensure!(world > 0 && workers <= MAX_WORLD, format!("world {world} is not between 1 and {MAX_WORLD}"));
     ensure!(rank < world, format!("rank {rank} is not below world {world}"));
     let seconds = timeout_s.unwrap_or_default();
     let is_time = Duration::try_from_secs_f64(seconds).is_ok();
@@ -63,11 +64,8 @@ fn check_local(spec: &JobSpec) -> Result<(), String> {
     let Some(local) = local_world else { return Ok(()) };
     ensure!((1..=world).contains(&local), format!("local_world {local} is not between 1 and world {world}"));
     ensure!(
-        local == 1 || local == world,
-        format!(
-            "local_world {local} of world {world}: in a job of several hosts each daemon has one rank; start \
-            a daemon for each rank, or leave local_world out"
-        )
+        world.is_multiple_of(local),
+        format!("local_world {local} of world {world}: all hosts of a job have as many ranks")
     );
     Ok(())
 }

@@ -16,6 +16,7 @@ use crate::fragment::{ElementRanges, Fragment, Part, arithmetic, divide};
 use crate::host::Host;
 use crate::job::{Job, RunningJob};
 use crate::lanes::Assignment;
+use crate::local::hull;
 use crate::operation::{FragmentRecord, Operation, OperationPhase, Work};
 use crate::quotas::{Quota, operation_bytes};
 use crate::ranges::append_range;
@@ -58,7 +59,7 @@ impl Host {
         let (job, running, rank) = self.open_job(connection, request.job)?;
         let terms = &running.terms;
         check(kind, request, terms)?;
-        let ranges = ElementRanges::of(kind, request.count, rank, terms.world, request.root);
+        let ranges = ElementRanges::of(kind, request.count, rank, terms.ranks(), request.root);
         let tensor = Tensor::new(kind, request, ranges);
         let descriptor = request.descriptor(kind);
         let per_chunk = running.per_chunk(descriptor.dtype, arithmetic(&descriptor));
@@ -96,7 +97,7 @@ impl Host {
         out.extend(later);
     }
 
-    /// Launches an operation, or announces its name to the other workers.
+    /// Has an operation wait for those of this host's other ranks, if there are any, and launches it.
     fn place(
         &mut self,
         now: Nanos,
@@ -105,10 +106,21 @@ impl Host {
         resources: &mut dyn Resources,
         out: &mut Vec<Output>,
     ) {
-        let Some(found) = self.state.jobs.get_mut(&job) else { return };
-        if found.is_local() {
+        if self.state.jobs.get(&job).is_some_and(Job::is_shared) {
             return self.place_locally(now, key, job, resources, out);
         }
+        self.announce_or_launch(key, job, resources, out);
+    }
+
+    /// Launches an operation of this worker, or announces its name to the other ones.
+    pub(crate) fn announce_or_launch(
+        &mut self,
+        key: OperationKey,
+        job: JobId,
+        resources: &mut dyn Resources,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(found) = self.state.jobs.get_mut(&job) else { return };
         let Some(running) = &mut found.running else { return };
         if running.terms.order == OperationOrder::Submission {
             return self.launch(key, resources, out);
@@ -177,24 +189,25 @@ impl Host {
         };
         let key = self.accept(now, connection, job, submission, resources)?;
         let first = out.len();
-        if self.state.jobs.get(&job).is_some_and(Job::is_local) {
+        if self.state.jobs.get(&job).is_some_and(|found| found.is_shared_with(transfer.peer)) {
             self.post_locally(key, job, resources, out);
             self.reply_submitted(key, id, first, out);
             return Ok(());
         }
+        let leader = self.leader_of(job);
         let Some(running) = self.running_mut(job) else { return Ok(()) };
         let next = running.next_transfers.entry((transfer.sends(), transfer.peer)).or_default();
-        let number = *next;
-        *next = number.wrapping_add(1);
-        let shard = number % u32::from(running.terms.shards.max(1));
+        let count = *next;
+        *next = count.wrapping_add(1);
+        let shard = count % u32::from(running.terms.shards.max(1));
+        let operation = Box::new(transfer.operation(count, rank, &running.terms));
         // The lanes of the class that is not urgent come first: the receiver does not know the priority.
         let lane = u16::try_from(shard).unwrap_or(0);
         if let Some(operation) = self.state.operations.get_mut(&key) {
             (operation.phase, operation.fragments_left) = (OperationPhase::InFlight, 1);
         }
         let fragment = FragmentKey { operation: key, fragment: 0 };
-        let operation = Box::new(transfer.operation(number));
-        out.push(Output::Submit { job, lane, key: fragment, operation });
+        out.push(Output::Submit { job: leader, lane, key: fragment, operation, ranks: None });
         self.reply_submitted(key, id, first, out);
         Ok(())
     }
@@ -278,6 +291,7 @@ impl Host {
     /// Assigns an operation its id, and submits its fragments to their lanes. All lanes have the operations
     /// in the same order.
     pub(crate) fn launch(&mut self, key: OperationKey, resources: &mut dyn Resources, out: &mut Vec<Output>) {
+        let mut sums = self.begin_followers(key);
         let Some(operation) = self.state.operations.get_mut(&key) else { return };
         let running = self.state.jobs.get_mut(&operation.job).and_then(|job| job.running.as_deref_mut());
         let (Some(running), Work::Collective { descriptor, priority, importance, id: number }) =
@@ -301,6 +315,7 @@ impl Host {
             let skipped = u64::from(*completed_values) * per_chunk;
             append_range(&mut operation.missed, start..end.min(start + skipped));
             if *completed < chunks.chunks {
+                let ranks = sums.get_mut(usize::from(fragment)).and_then(Option::take);
                 let part = Part {
                     terms: &running.terms,
                     descriptor,
@@ -308,12 +323,13 @@ impl Host {
                     priority: *priority,
                     importance: *importance,
                     elements: start..end,
-                    ranges: record.ranges.clone(),
+                    ranges: ranks.as_ref().map_or_else(|| record.ranges.clone(), |ranks| hull(&ranks.sum)),
                     skip: *completed,
                 };
                 let key = FragmentKey { operation: key, fragment };
                 let (job, lane) = (operation.job, chunks.lane);
-                out.push(Output::Submit { job, lane, key, operation: Box::new(part.operation()) });
+                let (operation, ranks) = (Box::new(part.operation()), ranks.map(Box::new));
+                out.push(Output::Submit { job, lane, key, operation, ranks });
                 submitted += 1;
             }
         }
@@ -432,11 +448,12 @@ fn check(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Result<(
         let problem = format!("{count} elements; packets can address {} of a tensor", u32::MAX);
         return Err(bad(problem).hint("split the tensor"));
     }
-    if let Some(root) = root.filter(|root| *root >= job.world) {
-        return Err(bad(format!("root {root} is not below world {}", job.world)));
+    let world = job.ranks();
+    if let Some(root) = root.filter(|root| *root >= world) {
+        return Err(bad(format!("root {root} is not below world {world}")));
     }
-    if kind.has_blocks() && !count.is_multiple_of(u64::from(job.world)) {
-        let problem = format!("{count} elements do not divide into blocks for {} workers", job.world);
+    if kind.has_blocks() && !count.is_multiple_of(u64::from(world)) {
+        let problem = format!("{count} elements do not divide into blocks for {world} workers");
         return Err(bad(problem).hint("count is that of the whole tensor; pad it to a multiple of world"));
     }
     match name {

@@ -16,6 +16,7 @@ pub fn lane_params(grant: &Grant, lane: u16, line_rate: u64) -> JobParams {
         token: terms.token,
         rank: placement.rank,
         world: terms.world,
+        local_world: terms.local_world,
         rack_rank: placement.rack_rank,
         rack_world: placement.rack_world,
         lane,

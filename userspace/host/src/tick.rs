@@ -5,6 +5,7 @@ use sumac_control::events::Post;
 use sumac_transport::JobError;
 
 use crate::host::Host;
+use crate::job::Job;
 use crate::job_end::JobEnd;
 use crate::watch::{Observed, Tick, Watch};
 use crate::{JobId, MILLISECOND, Nanos, OperationKey, Output, Resources, SECOND};
@@ -43,7 +44,13 @@ impl Host {
         self.expire_held_back(now, id, resources, out);
         self.check_oldest(now, id, out);
         self.check_undiagnosed(now, id, is_connected, out);
-        self.check_departed(now, id, departed, out);
+        if self.state.jobs.get(&id).is_some_and(Job::is_shared) {
+            let departed = [departed, &self.departed_here(id)[..]].concat();
+            self.check_departed(now, id, &departed, out);
+            self.tick_locally(now, id, out);
+        } else {
+            self.check_departed(now, id, departed, out);
+        }
         Tick { wants_results, wants_unposted }
     }
 
@@ -51,6 +58,9 @@ impl Host {
     pub fn observe(&mut self, now: Nanos, id: JobId, observed: Observed, out: &mut Vec<Output>) {
         match observed {
             Observed::Results(results) => self.check_progress(now, id, results, out),
+            Observed::Unposted(keys) if self.state.jobs.get(&id).is_some_and(Job::is_shared) => {
+                self.set_unposted(id, &keys);
+            }
             Observed::Unposted(keys) => self.check_transfers(now, id, &keys, out),
         }
     }
@@ -111,12 +121,15 @@ impl Host {
         if let Some(running) = self.running_mut(id) {
             running.watch.is_wait_reported = true;
         }
-        self.notify_waiting(id, message, ranks, out);
+        for id in self.ranks_of(id) {
+            self.notify_waiting(id, message, ranks, out);
+        }
         out.push(Output::Warn { job: id, message: message.to_owned(), ranks: ranks.to_vec() });
     }
 
     fn needs_unposted(&mut self, now: Nanos, id: JobId) -> bool {
-        let own = self.state.operations.values().filter(|operation| operation.job == id);
+        let ranks = self.ranks_of(id);
+        let own = self.state.operations.values().filter(|operation| ranks.contains(&operation.job));
         let transfers = own.filter(|operation| operation.transfer().is_some());
         let oldest = transfers.map(|operation| operation.submitted).min();
         let is_old = oldest.is_some_and(|since| now.saturating_sub(since) >= TRANSFER_TIMEOUT);
@@ -124,6 +137,7 @@ impl Host {
         let watch = &mut running.watch;
         if !is_old {
             watch.unposted.clear();
+            self.set_unposted(id, &[]);
             return false;
         }
         let is_due = watch.looked_at_transfers.is_none_or(|at| now.saturating_sub(at) >= LOOK_INTERVAL);
@@ -216,7 +230,10 @@ impl Host {
         let Some(running) = &mut job.running else { return };
         let watch = &mut running.watch;
         let new = departed.iter().filter(|rank| !watch.departed.contains(rank));
-        out.extend(new.map(|rank| Output::PeerLeft { job: id, rank: *rank }));
+        // The data path has workers, each once.
+        let local = running.terms.local_world.max(1);
+        let workers = new.filter(|rank| rank.is_multiple_of(local)).map(|rank| rank / local);
+        out.extend(workers.map(|worker| Output::PeerLeft { job: id, worker }));
         watch.departed = departed.to_vec();
         let Some(rank) = awaited else {
             watch.deserted = None;

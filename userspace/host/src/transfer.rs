@@ -59,10 +59,16 @@ impl Transfer {
         }
     }
 
-    /// Returns the engine's operation, with a placeholder for its buffer. `number`: the transfer's among
-    /// those of the pair of workers.
-    pub(crate) fn operation(&self, number: u32) -> Operation {
+    /// Returns the engine's operation, with a placeholder for its buffer. `before`: the transfers of the pair
+    /// of ranks in this direction before it.
+    pub(crate) fn operation(&self, before: u32, rank: u16, terms: &JobTerms) -> Operation {
         let Transfer { direction, peer, dtype, count } = *self;
+        let local = terms.local_world.max(1);
+        let (from, to) = if self.sends() { (rank, peer) } else { (peer, rank) };
+        // Each pair of ranks has numbers of its own among those of its workers.
+        let pair = u32::from(from % local) * u32::from(local) + u32::from(to % local);
+        let number = before.wrapping_mul(u32::from(local).pow(2)).wrapping_add(pair);
+        let peer = terms.worker_of(peer);
         // A tensor has at most 2^32 - 1 elements.
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let whole = Operation::allreduce(SIGNATURE, dtype, Arithmetic::Bits, count, Box::new(Vec::new()));
@@ -99,8 +105,8 @@ pub(crate) fn check(transfer: &Transfer, job: &JobTerms, rank: u16) -> Result<()
         Direction::Receive { .. } => "source",
     };
     match () {
-        () if peer >= job.world => {
-            return Err(bad(format!("{role} {peer} is not below world {}", job.world)).ranks([peer]));
+        () if peer >= job.ranks() => {
+            return Err(bad(format!("{role} {peer} is not below world {}", job.ranks())).ranks([peer]));
         }
         () if peer == rank => return Err(bad(format!("{role} {peer} is this worker itself")).ranks([peer])),
         () if count == 0 => return Err(bad("a transfer has at least one element".into())),

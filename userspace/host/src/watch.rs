@@ -34,6 +34,8 @@ pub(crate) struct Watch {
     pub(crate) idle: Option<OperationId>,
     /// Whether the trainers know for which workers it waits.
     pub(crate) is_wait_reported: bool,
+    /// Whether the trainer knows for which other ranks of this host it waits.
+    pub(crate) is_late_reported: bool,
     pub(crate) looked_at_transfers: Option<Nanos>,
     /// The transfers of which trainers were notified that their other end is not posted.
     pub(crate) unposted: Vec<OperationKey>,

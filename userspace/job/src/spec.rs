@@ -108,6 +108,12 @@ impl JobSpec {
         self.local_world.unwrap_or(1).max(1)
     }
 
+    /// Whether another rank of the same host joins the other hosts, for all of its ranks.
+    #[must_use]
+    pub fn is_follower(&self) -> bool {
+        !self.is_local() && !self.rank.is_multiple_of(self.ranks_per_worker())
+    }
+
     /// Returns the number of workers: hosts, whose ranks count as one.
     #[must_use]
     pub fn workers(&self) -> u16 {

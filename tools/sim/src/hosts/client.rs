@@ -39,8 +39,8 @@ pub struct Work {
     pub shards: u16,
     pub slots: u32,
     pub is_by_name: bool,
-    /// Whether all ranks are on one host.
-    pub is_local: bool,
+    /// Ranks of each host, where hosts have several.
+    pub local_world: Option<u16>,
     /// The elements of each operation, and whether they are floats.
     pub operations: Vec<(usize, bool)>,
 }
@@ -104,7 +104,7 @@ impl Client {
         behaviour: Behaviour,
         mut rng: ChaCha8Rng,
     ) -> Option<Client> {
-        let uid = 1000 + if work.is_local { 0 } else { u32::from(rank) % 2 };
+        let uid = 1000 + if work.local_world.is_some() { 0 } else { u32::from(rank) % 2 };
         let credentials = sumac_host::Credentials { pid: 1, uid, groups: vec![uid] };
         let connection = host.call(now, |core, _, _| core.connect(now, credentials, 64)).ok()?;
         let (region, _) = SharedRegion::create(RANGE * OUTSTANDING).expect("memory for a region");
@@ -188,13 +188,13 @@ impl Client {
             (Asked::Hello | Asked::Wait, Ok(_)) => {}
             (Asked::Register, Ok(reply)) => {
                 self.handle = reply["region"].as_u64().expect("a handle");
-                let Work { job, world, shards, slots, is_by_name, is_local, .. } = &self.work;
+                let Work { job, world, shards, slots, is_by_name, local_world, .. } = &self.work;
                 let order = if *is_by_name { "name" } else { "submission" };
                 let mut open = json!({"cmd": "open",
                     "job": job, "rank": self.rank, "world": world, "shards": shards,
                     "slots": slots, "order": order, "timeout_s": 5.0});
-                if *is_local {
-                    open["local_world"] = (*world).into();
+                if let Some(local) = local_world {
+                    open["local_world"] = (*local).into();
                 }
                 self.ask(now, host, Asked::Open, open);
             }

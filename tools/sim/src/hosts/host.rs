@@ -11,13 +11,10 @@ use sumac_host::quotas::QuotaLimits;
 use sumac_host::terms::lane_params;
 use sumac_host::{
     EndedFragment, FragmentKey, FragmentOutcome, FragmentTimes, Host, HostConfig, JobEnd, JobId, Message,
-    NameRefusal, Observed, Output, explain,
+    NameRefusal, Observed, Output, RankSum, explain,
 };
 use sumac_job::{JobSpec, ResumePoint};
-use sumac_transport::{
-    Completion, CompletionQueue, Engine, JobError, JobState, LocalSum, OpId, Packet as Received, PeerId,
-    PeerTable, Time, Transmit,
-};
+use sumac_transport::{CompletionQueue, Engine, JobError, JobState, OpId, PeerTable, Time};
 
 use super::memory::Handles;
 use crate::events::{MILLI, Nanos};
@@ -34,11 +31,11 @@ pub(super) struct Lane {
 
 /// A job's membership in its control plane.
 pub(super) struct Membership {
-    spec: JobSpec,
+    pub(super) spec: JobSpec,
     pub(super) member: Option<MemberId>,
     /// The time until which the job's name, and then the other ranks, are waited for.
     pub(super) deadline: Nanos,
-    grant: Option<Grant>,
+    pub(super) grant: Option<Grant>,
     pub(super) is_open: bool,
     received: u64,
     /// All reports, of which a restarted control plane may lack the last ones.
@@ -46,6 +43,8 @@ pub(super) struct Membership {
     /// Whether the control plane was restarted, and does not know this connection.
     pub(super) is_stale: bool,
     departed: Vec<u16>,
+    /// Its end, while other ranks of the host go on.
+    pub(super) end: Option<JobEnd>,
     pub(super) lanes: Vec<Lane>,
 }
 
@@ -59,7 +58,7 @@ pub struct SimHost {
     pub outbox: VecDeque<(u64, Message)>,
     pub upgrades: u32,
     /// The sums of ranks of this host, which its threads have not begun.
-    pub(super) sums: Vec<(Vec<FragmentKey>, LocalSum)>,
+    pub(super) sums: Vec<RankSum>,
     last_tick: Nanos,
 }
 
@@ -105,9 +104,9 @@ impl SimHost {
     fn execute(&mut self, now: Nanos, output: Output) {
         match output {
             Output::Send { connection, message } => self.outbox.push_back((connection, *message)),
-            Output::Submit { job, lane, key, mut operation } => {
-                if let Some(memory) = self.handles.take_lease(key) {
-                    operation.buffer = Box::new(memory);
+            Output::Submit { job, lane, key, mut operation, ranks } => {
+                if let Some(memory) = self.handles.buffer(key, ranks.map(|ranks| *ranks)) {
+                    operation.buffer = memory;
                 }
                 let found = self.memberships.get_mut(&job);
                 let lane = found.and_then(|found| found.lanes.get_mut(usize::from(lane)));
@@ -146,11 +145,12 @@ impl SimHost {
                         posts: Vec::new(),
                         is_stale: false,
                         departed: Vec::new(),
+                        end: None,
                         lanes: Vec::new(),
                     },
                 );
             }
-            Output::Sum { keys, sum } => self.sums.push((keys, *sum)),
+            Output::Sum(ranks) => self.sums.push(*ranks),
             // The cluster looks after each event.
             Output::Wake { .. } | Output::PeerLeft { .. } | Output::Span { .. } | Output::Warn { .. } => {}
         }
@@ -178,7 +178,7 @@ impl SimHost {
         is_connected: bool,
     ) -> bool {
         let Some(found) = self.memberships.get(&id) else { return false };
-        if found.spec.is_local() {
+        if found.spec.is_local() || found.spec.is_follower() {
             return self.synchronize_local(now, id);
         }
         if found.is_open {
@@ -219,6 +219,14 @@ impl SimHost {
                 sumac_api::Failure::new(sumac_api::Code::RankTaken, format!("rank {holder} has it"));
             self.abort(now, id, coordinator, failure);
             return true;
+        }
+        match self.is_gathered(now, id) {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(failure) => {
+                self.abort(now, id, coordinator, failure);
+                return true;
+            }
         }
         let Some(found) = self.memberships.get_mut(&id) else { return false };
         let host = WorkerHost {
@@ -320,7 +328,7 @@ impl SimHost {
         coordinator: &mut Coordinator,
         is_connected: bool,
     ) -> bool {
-        if let Some(end) = self.call(now, |host, _, out| host.take_end(id, out)) {
+        if let Some(end) = self.take_end(now, id) {
             self.finish(now, id, end, coordinator);
             return true;
         }
@@ -380,7 +388,7 @@ impl SimHost {
         self.collect(now);
         let member = self.memberships.remove(&id).and_then(|found| found.member);
         let outcome = match &end {
-            JobEnd::Closed { .. } => Some(sumac_control::Outcome::Done),
+            JobEnd::Closed { .. } => Some(self.core.outcome_of_ranks(id)),
             JobEnd::Failed { outcome, .. } => outcome.clone(),
         };
         if let (Some(member), Some(outcome)) = (member, outcome) {
@@ -408,7 +416,7 @@ impl SimHost {
             if !found.is_open {
                 continue;
             }
-            if found.spec.is_local() {
+            if found.spec.is_local() || found.spec.is_follower() {
                 self.call(now, |host, _, out| host.tick_locally(now, id, out));
                 continue;
             }
@@ -424,74 +432,6 @@ impl SimHost {
         let connections: Vec<u64> = self.core.connections().map(|(id, ..)| id).collect();
         for connection in connections {
             self.call(now, |host, _, out| host.expire(now, connection, out));
-        }
-    }
-
-    /// Delivers a packet of the aggregator.
-    pub fn deliver(&mut self, now: Nanos, payload: &[u8]) {
-        let Ok(packet) = Received::parse(payload, PeerId(0), false) else { return };
-        // The simulated hosts have one control plane.
-        let number = packet.header.job;
-        let is_its_job =
-            |found: &&mut Membership| found.grant.as_ref().is_some_and(|grant| grant.terms.job == number);
-        let Some(found) = self.memberships.values_mut().find(is_its_job) else { return };
-        let slots = found.grant.as_ref().map_or(1, |grant| grant.terms.slots.max(1));
-        let lane = sumac_transport::LaneField::Slot(slots).lane(&packet.header);
-        if let Some(lane) = lane.and_then(|lane| found.lanes.get_mut(usize::from(lane))) {
-            lane.engine.on_packet(Time(now), &packet);
-        }
-    }
-
-    /// Returns the next packet, with its shard.
-    pub fn transmit(&mut self, now: Nanos, frame: &mut [u8]) -> Option<(u16, Vec<u8>)> {
-        let mut lanes = self.memberships.values_mut().flat_map(|found| &mut found.lanes);
-        let sent = lanes.find_map(|lane| lane.engine.poll_transmit(Time(now), frame))?;
-        let Transmit { len, port_offset, .. } = sent;
-        Some((port_offset, frame[..len].to_vec()))
-    }
-
-    pub fn deadline(&self) -> Option<Nanos> {
-        let lanes = self.memberships.values().flat_map(|found| &found.lanes);
-        lanes.filter_map(|lane| lane.engine.poll_timeout()).map(|time| time.0).min()
-    }
-
-    /// Runs the engines' timers.
-    pub fn expire(&mut self, now: Nanos) {
-        for lane in self.memberships.values_mut().flat_map(|found| &mut found.lanes) {
-            if lane.engine.poll_timeout().is_some_and(|due| due.0 <= now) {
-                lane.engine.on_timeout(Time(now));
-            }
-        }
-    }
-
-    /// Passes the ends of operations and jobs to the core.
-    pub fn collect(&mut self, now: Nanos) {
-        let mut ended = Vec::new();
-        let mut failed = Vec::new();
-        for (id, found) in &mut self.memberships {
-            for lane in &mut found.lanes {
-                while let Some(completion) = lane.engine.poll_completion() {
-                    lane.ended.push(completion);
-                }
-                while let Some(Completion { id, result, buffer, started, finished, loss, left, .. }) =
-                    lane.ended.pop()
-                {
-                    drop(buffer);
-                    let Some(key) = lane.keys.remove(&id) else { continue };
-                    let times = FragmentTimes { taken: started.0, sent: started.0, arrived: finished.0 };
-                    let outcome = result.map_or_else(FragmentOutcome::Failed, |()| FragmentOutcome::Complete);
-                    ended.push((key, EndedFragment { outcome, times, loss, left }));
-                }
-                if let (JobState::Failed(error), true) = (lane.engine.state(), found.is_open) {
-                    failed.push((*id, error.clone()));
-                }
-            }
-        }
-        for (key, end) in ended {
-            self.fragment_ended(now, key, end);
-        }
-        for (id, error) in failed {
-            self.call(now, |host, _, out| host.engine_failed(now, id, error, out));
         }
     }
 }

@@ -1,9 +1,6 @@
-//! Jobs whose ranks are all on one simulated host: what the daemon's tasks and threads do for them.
+//! Ranks of a simulated host without a membership of their own: what the daemon's tasks and threads do for them.
 
-use sumac_host::{
-    EndedFragment, FragmentKey, FragmentOutcome, FragmentTimes, JobEnd, JobId, NameRefusal, Nanos,
-};
-use sumac_transport::LocalSum;
+use sumac_host::{EndedFragment, FragmentOutcome, FragmentTimes, JobEnd, JobId, NameRefusal, Nanos, RankSum};
 
 use super::host::SimHost;
 
@@ -12,21 +9,18 @@ impl SimHost {
     pub(super) fn run_sums(&mut self, now: Nanos) -> bool {
         let sums = std::mem::take(&mut self.sums);
         let has_some = !sums.is_empty();
-        sums.into_iter().for_each(|(keys, sum)| self.sum(now, &keys, sum));
+        sums.into_iter().for_each(|ranks| self.sum(now, ranks));
         has_some
     }
 
-    fn sum(&mut self, now: Nanos, keys: &[FragmentKey], mut sum: LocalSum) {
-        for (part, key) in sum.parts.iter_mut().zip(keys) {
-            if let Some(memory) = self.handles.take_lease(*key) {
-                part.buffer = Box::new(memory);
-            }
-        }
+    fn sum(&mut self, now: Nanos, ranks: RankSum) {
+        let first = ranks.keys.first().copied();
+        let mut sum = self.handles.sum(ranks);
         let outcome = sum.run().map_or_else(FragmentOutcome::LocalFault, |()| FragmentOutcome::Complete);
         drop(sum);
-        if let Some(first) = keys.first() {
+        if let Some(first) = first {
             let times = FragmentTimes::default();
-            self.fragment_ended(now, *first, EndedFragment { outcome, times, loss: None, left: Vec::new() });
+            self.fragment_ended(now, first, EndedFragment { outcome, times, loss: None, left: Vec::new() });
         }
     }
 
@@ -35,7 +29,11 @@ impl SimHost {
         let Some(found) = self.memberships.get(&id) else { return false };
         let (is_open, deadline) = (found.is_open, found.deadline);
         if is_open {
-            let end = self.call(now, |host, _, out| host.take_end(id, out));
+            let taken = self.call(now, |host, _, out| host.take_end(id, out));
+            let Some(found) = self.memberships.get_mut(&id) else { return false };
+            found.end = taken.or(found.end.take());
+            // Its memory may be in use.
+            let end = found.end.clone().filter(|_| !self.core.is_summing(id));
             return end.is_some_and(|end| self.finish_local(now, id, &end));
         }
         if let Some(failure) = self.core.interruption(id) {
@@ -51,7 +49,7 @@ impl SimHost {
             Err(NameRefusal::Held(_)) => return false,
             Ok(()) => {}
         }
-        if self.core.is_gathered(id) {
+        if self.core.is_running(id) {
             if let Some(found) = self.memberships.get_mut(&id) {
                 found.is_open = true;
             }
@@ -60,11 +58,40 @@ impl SimHost {
                 Err(failure) => self.refuse_local(now, id, failure),
             };
         }
-        if now < deadline {
+        if now < deadline || self.core.is_gathered(id) {
             return false;
         }
         let failure = self.call(now, |host, _, out| host.give_up_gathering(id, out));
         self.refuse_local(now, id, failure)
+    }
+
+    /// Whether the host's other ranks have come, which a job waits for before it joins the other hosts.
+    pub(super) fn is_gathered(&mut self, now: Nanos, id: JobId) -> Result<bool, sumac_api::Failure> {
+        let Some(found) = self.memberships.get(&id) else { return Ok(false) };
+        if found.spec.ranks_per_worker() == 1 || self.core.is_gathered(id) {
+            return Ok(true);
+        }
+        if now < found.deadline {
+            return Ok(false);
+        }
+        Err(self.call(now, |host, _, out| host.give_up_gathering(id, out)))
+    }
+
+    /// Takes the end of a job, once the host's other ranks do not need its engines any more.
+    pub(super) fn take_end(&mut self, now: Nanos, id: JobId) -> Option<JobEnd> {
+        let taken = self.call(now, |host, _, out| host.take_end(id, out));
+        let found = self.memberships.get_mut(&id)?;
+        found.end = taken.or(found.end.take());
+        let end = found.end.clone()?;
+        if let JobEnd::Closed { request } = end
+            && self.core.has_other_ranks(id)
+        {
+            if !self.core.is_summing(id) {
+                self.call(now, |host, handles, out| host.closed(id, request, handles, out));
+            }
+            return None;
+        }
+        Some(end)
     }
 
     fn refuse_local(&mut self, now: Nanos, id: JobId, failure: sumac_api::Failure) -> bool {

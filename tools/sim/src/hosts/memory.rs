@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use sumac_api::{Code, Failure, JobSpec, Open};
 use sumac_host::plan::{JobDefaults, complete};
 use sumac_host::{
-    ConnectionId, Credentials, FragmentKey, JobId, LeaseRequest, OperationKey, RegionId, Resources, WordPlace,
+    ConnectionId, Credentials, FragmentKey, JobId, LeaseRequest, OperationKey, RankSum, RegionId, Resources,
+    WordPlace,
 };
 use sumac_memory::{Lease, LeaseError, SharedRegion, Word};
-use sumac_transport::Buffer;
+use sumac_transport::{Buffer, LocalSum, WorkerBuffer};
 
 /// The memory of a fragment.
 #[derive(Debug)]
@@ -57,6 +58,24 @@ impl Handles {
     /// Takes a fragment's lease, for the engine that sums it.
     pub fn take_lease(&mut self, key: FragmentKey) -> Option<LeasedMemory> {
         self.leases.remove(&key)
+    }
+
+    /// Takes the leases of a fragment of several ranks, for their sum.
+    pub fn sum(&mut self, RankSum { keys, mut sum }: RankSum) -> LocalSum {
+        for (part, key) in sum.parts.iter_mut().zip(keys) {
+            if let Some(memory) = self.take_lease(key) {
+                part.buffer = Box::new(memory);
+            }
+        }
+        sum
+    }
+
+    /// Takes a fragment's memory, for the engine: that of one rank, or of all of this host's.
+    pub fn buffer(&mut self, key: FragmentKey, ranks: Option<RankSum>) -> Option<Box<dyn Buffer>> {
+        match ranks {
+            Some(ranks) => Some(Box::new(WorkerBuffer::new(self.sum(ranks)))),
+            None => self.take_lease(key).map(|memory| Box::new(memory) as Box<dyn Buffer>),
+        }
     }
 
     /// Whether nothing is leased or open.

@@ -10,7 +10,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`memory`] | the handles of a host: regions, leases, completion words |
-//! | [`host`] | a host: core, engines, memberships |
+//! | [`host`], `engines`, `local` | a host: core, memberships, engines, ranks that have another as leader |
 //! | `upgrade` | its live upgrade |
 //! | [`client`] | a trainer: honest, lying, hanging, or dying |
 //! | [`cluster`] | the event loop, the network, coordinator and aggregator |
@@ -20,6 +20,7 @@
 pub mod client;
 pub mod cluster;
 mod control;
+mod engines;
 mod host;
 mod local;
 pub mod memory;

@@ -1,7 +1,7 @@
 //! A live upgrade of a simulated host, in place.
 
 use sumac_host::{Host, HostState, Resources as _};
-use sumac_transport::{Buffer, Engine, OpId, PeerTable, SuspendedEngine};
+use sumac_transport::{Engine, OpId, PeerTable, SuspendedEngine};
 
 use super::host::{AGGREGATOR, SimHost, config};
 
@@ -43,10 +43,10 @@ impl SimHost {
         let mut suspended = suspended.into_iter();
         for lane in self.memberships.values_mut().flat_map(|found| &mut found.lanes) {
             let Some((engine, with_memory)) = suspended.next() else { return };
-            let (keys, handles) = (&lane.keys, &mut self.handles);
+            let (keys, handles, core) = (&lane.keys, &mut self.handles, &self.core);
             let buffer = |number: OpId| {
                 let key = keys.get(&number).filter(|_| with_memory.contains(&number))?;
-                handles.take_lease(*key).map(|memory| Box::new(memory) as Box<dyn Buffer>)
+                handles.buffer(*key, core.rank_sum(*key))
             };
             lane.engine = engine.resume(buffer).expect("an engine goes on");
         }

@@ -13,9 +13,11 @@ use std::sync::Arc;
 use sumac_api::{Channel, Code, Failure, JobSpec, Open};
 use sumac_control::Credential;
 use sumac_host::{
-    ConnectionId, Credentials, FragmentKey, JobId, LeaseRequest, OperationKey, RegionId, Resources, WordPlace,
+    ConnectionId, Credentials, FragmentKey, JobId, LeaseRequest, OperationKey, RankSum, RegionId, Resources,
+    WordPlace,
 };
 use sumac_memory::{Holder, SharedRegion};
+use sumac_transport::{Buffer, DirectWorkerBuffer, LocalSum, WorkerBuffer};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -78,6 +80,30 @@ impl Arena {
     /// Takes a fragment's lease, for the engine that sums it.
     pub(crate) fn take_lease(&mut self, key: FragmentKey) -> Option<LeasedBuffer> {
         self.leases.remove(&key)
+    }
+
+    /// Takes the leases of a fragment of several ranks, for their sum.
+    pub(crate) fn sum(&mut self, RankSum { keys, mut sum }: RankSum) -> LocalSum {
+        for (part, key) in sum.parts.iter_mut().zip(keys) {
+            if let Some(lease) = self.take_lease(key) {
+                part.buffer = Box::new(lease);
+            }
+        }
+        sum
+    }
+
+    /// Takes a fragment's memory, for the engine: that of one rank, or of all of this host's.
+    pub(crate) fn buffer(
+        &mut self,
+        key: FragmentKey,
+        ranks: Option<RankSum>,
+        is_direct: bool,
+    ) -> Option<Box<dyn Buffer>> {
+        match ranks.map(|ranks| self.sum(ranks)) {
+            None => self.take_lease(key).map(|lease| Box::new(lease) as Box<dyn Buffer>),
+            Some(sum) if is_direct => Some(Box::new(DirectWorkerBuffer::new(sum))),
+            Some(sum) => Some(Box::new(WorkerBuffer::new(sum))),
+        }
     }
 
     /// Leaves all completion words to another daemon: they are not set here. Returns the regions whose

@@ -427,8 +427,8 @@ impl Backend {
         lanes.map(|lane| lane.engine.results).reduce(|sum, more| sum + more)
     }
 
-    pub(crate) fn peer_left(&self, job: JobId, rank: u16) {
-        self.datapath().peer_left(job, rank);
+    pub(crate) fn peer_left(&self, job: JobId, worker: u16) {
+        self.datapath().peer_left(job, worker);
     }
 
     /// Returns the transfers of a job whose other end was not posted.

@@ -235,7 +235,7 @@ fn settle(parts: &Parts) -> Result<(), String> {
         }
         if Instant::now() >= deadline {
             return Err(format!(
-                "jobs {unsettled:?} have just been opened, or are being closed; try again later"
+                "jobs {unsettled:?} have just been opened, are being closed, or sum in memory; try again later"
             ));
         }
         std::thread::sleep(SETTLE_PAUSE);
@@ -302,7 +302,7 @@ impl Frozen<'_> {
             let unsettled = host.unsettled();
             if !unsettled.is_empty() {
                 return Err(format!(
-                    "jobs {unsettled:?} have just been opened, or are being closed; try again later"
+                    "jobs {unsettled:?} have just been opened, are being closed, or sum in memory; try again later"
                 ));
             }
             descriptors.extend(handles(host, arena)?);

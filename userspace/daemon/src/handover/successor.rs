@@ -14,7 +14,6 @@ use sumac_api::Channel;
 use sumac_control::SuspendedMember;
 use sumac_host::{ConnectionId, Credentials, Host, HostState, JobId, Resources as _};
 use sumac_memory::Holder;
-use sumac_transport::Buffer;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -240,10 +239,8 @@ impl Resumed {
         task.trace(&grant);
         let own = lanes.iter().filter(|lane| lane.job == id);
         let core = &self.context.core;
-        let lease = |key| {
-            let lease = core.call(|_, arena, _| arena.take_lease(key));
-            lease.map(|lease| Box::new(lease) as Box<dyn Buffer>)
-        };
+        let lease =
+            |key| core.call(|host, arena, _| arena.buffer(key, host.rank_sum(key), grant.terms.is_direct()));
         let own: Vec<ResumedLane> = own
             .map(|lane| lane.resume(lease))
             .collect::<Result<_, _>>()

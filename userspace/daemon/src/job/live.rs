@@ -36,12 +36,16 @@ impl<'a> EventLoop<'a> {
     ) -> (Option<JobEnd>, Member) {
         let (core, id) = (self.task.context.core.clone(), self.task.id);
         let mut failed = Box::pin(self.member.failed());
+        let (mut has_failed, mut ended) = (false, None);
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
-                failure = &mut failed => core.call(|host, _, out| host.membership_failed(id, &failure, out)),
+                failure = &mut failed, if !has_failed => {
+                    has_failed = true;
+                    core.call(|host, _, out| host.membership_failed(id, &failure, out));
+                }
                 () = self.task.wake.notified() => {}
                 Some(event) = events.recv() => match event {
                     TaskEvent::Freeze(freeze) => {
@@ -60,10 +64,25 @@ impl<'a> EventLoop<'a> {
                 _ = ticks.tick() => self.tick().await,
             }
             self.post();
-            if let Some(end) = core.call(|host, _, out| host.take_end(id, out)) {
-                return (Some(end), self.member);
+            ended = ended.or_else(|| core.call(|host, _, out| host.take_end(id, out)));
+            if ended.as_ref().is_some_and(|end| self.is_over(end)) {
+                return (ended, self.member);
             }
         }
+    }
+
+    /// Whether nothing on this host needs the job any more. A rank that closes it is answered; the host's other
+    /// ranks may go on.
+    fn is_over(&self, end: &JobEnd) -> bool {
+        let JobEnd::Closed { request } = end else { return true };
+        let id = self.task.id;
+        self.task.context.core.call(|host, arena, out| {
+            let has_others = host.has_other_ranks(id);
+            if has_others && !host.is_summing(id) {
+                host.closed(id, *request, arena, out);
+            }
+            !has_others
+        })
     }
 
     fn on_control_event(&self, event: sumac_control::events::Event) {

@@ -1,5 +1,5 @@
-//! The task of a rank of a job whose ranks are all on this host: it has no membership and no part in the data
-//! path.
+//! The task of a rank without a membership and a part in the data path of its own: all ranks of the job are on
+//! this host, or another one of this host's has them.
 
 use std::time::Duration;
 
@@ -19,17 +19,7 @@ const SUM_INTERVAL: Duration = Duration::from_millis(1);
 
 impl JobTask {
     pub(super) async fn run_locally(self, mut events: UnboundedReceiver<TaskEvent>) {
-        let gathered = loop {
-            tokio::select! {
-                gathered = self.gather() => break gathered,
-                Some(TaskEvent::Freeze(Freeze { frozen, release })) = events.recv() => {
-                    let _ = frozen.send(Ok(None));
-                    if let Ok(HandedOver) = release.await {
-                        return;
-                    }
-                }
-            }
-        };
+        let Some(gathered) = self.gathered(&mut events).await else { return };
         let opened = gathered.and_then(|()| self.context.core.call(|host, _, out| host.opened(self.id, out)));
         match opened {
             Ok(()) => {
@@ -41,7 +31,25 @@ impl JobTask {
         }
     }
 
-    /// Takes the rank's place in the job, and waits for the others.
+    /// Takes the rank's place in the job, and waits for the others: those of this host, and unless this one is to
+    /// join them itself those of the other hosts. `None`: the job goes on in another daemon.
+    pub(super) async fn gathered(
+        &self,
+        events: &mut UnboundedReceiver<TaskEvent>,
+    ) -> Option<Result<(), Failure>> {
+        loop {
+            tokio::select! {
+                gathered = self.gather() => return Some(gathered),
+                Some(TaskEvent::Freeze(Freeze { frozen, release })) = events.recv() => {
+                    let _ = frozen.send(Ok(None));
+                    if let Ok(HandedOver) = release.await {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
     async fn gather(&self) -> Result<(), Failure> {
         tokio::select! {
             named = self.take_name() => named?,
@@ -51,12 +59,18 @@ impl JobTask {
         let waited = core.call(|host, _, _| host.waited(monotonic_ns(), id));
         let limit = Duration::try_from_secs_f64(self.plan.spec.timeout_s.unwrap_or_default());
         let deadline = Instant::now() + limit.unwrap_or(Duration::MAX / 4).saturating_sub(waited);
+        let joins = self.plan.endpoint.is_some();
         loop {
-            let (failure, is_gathered) =
-                core.call(|host, _, _| (host.interruption(id), host.is_gathered(id)));
+            let (failure, is_gathered, is_running) =
+                core.call(|host, _, _| (host.interruption(id), host.is_gathered(id), host.is_running(id)));
             match failure {
                 Some(failure) => return Err(failure),
-                None if is_gathered => return Ok(()),
+                None if is_running || joins && is_gathered => return Ok(()),
+                // The wait for the other hosts has its own deadline.
+                None if is_gathered => {
+                    self.wake.notified().await;
+                    continue;
+                }
                 None => {}
             }
             if timeout_at(deadline, self.wake.notified()).await.is_err() {

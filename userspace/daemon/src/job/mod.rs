@@ -39,6 +39,13 @@ impl JobTask {
 
     async fn run(self, mut events: UnboundedReceiver<TaskEvent>) {
         let Some(endpoint) = self.plan.endpoint.clone() else { return self.run_locally(events).await };
+        if self.plan.spec.ranks_per_worker() > 1 {
+            match self.gathered(&mut events).await {
+                Some(Ok(())) => {}
+                Some(Err(failure)) => return self.not_opened(failure),
+                None => return,
+            }
+        }
         let core = &self.context.core;
         let opened = loop {
             tokio::select! {
@@ -159,9 +166,10 @@ impl JobTask {
         };
         match &end {
             JobEnd::Closed { request } => {
+                let outcome = core.call(|host, _, _| host.outcome_of_ranks(id));
                 self.clear(job).await;
                 finish();
-                leave(member, Outcome::Done).await;
+                leave(member, outcome).await;
                 log_limited!(info, job = name, wire_job = job, "closed");
                 core.call(|host, arena, out| host.closed(id, *request, arena, out));
             }

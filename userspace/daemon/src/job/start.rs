@@ -124,7 +124,7 @@ impl JobTask {
                     format!("job {name:?} is open on this daemon already, as rank {holder}"),
                 )
                 .hint(
-                    "a daemon is one worker of a job, or with `local_world` all; attach to it, or close \
+                    "a daemon is one rank of a job, or with `local_world` so many; attach to it, or close \
                     it before it is opened again",
                 )
                 .ranks([holder]));

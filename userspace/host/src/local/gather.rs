@@ -1,9 +1,9 @@
-//! The ranks of a job of this host come together: each takes its place under the job's name, and the job
-//! opens with the last one.
+//! The ranks of a job come together on this host: each takes its place under the job's name. With the last
+//! one a job of one host opens; otherwise its leader joins the other hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sumac_api::{Code, Failure, JobSpec, Open};
+use sumac_api::{Code, Failure, JobSpec, Open, OpenReply};
 use sumac_control::{PlaneKind, difference};
 use sumac_job::limits::MIN_WINDOW;
 use sumac_job::{JobTerms, Mode, ResumePoint};
@@ -28,7 +28,7 @@ pub enum NameRefusal {
 }
 
 impl Host {
-    /// Takes a job's name, of which a host has one job, or one of each rank where all ranks are on this host.
+    /// Takes a job's name, of which a host has one job, or one of each of its ranks.
     ///
     /// # Errors
     /// The name is in use, or the job's ranks do not want the same.
@@ -41,7 +41,8 @@ impl Host {
         let Some(own) = self.state.jobs.get(&id).filter(|own| own.phase == JobPhase::AwaitsName) else {
             return Ok(());
         };
-        let gathering = self.state.local_jobs.get(&own.name).filter(|local| own.is_local() && !local.is_open);
+        let gathering =
+            self.state.local_jobs.get(&own.name).filter(|local| own.is_shared() && !local.is_open);
         let holder = match gathering {
             Some(local) => local.members.contains_key(&own.rank).then_some(own.rank),
             None => self.holder(&own.name),
@@ -49,7 +50,7 @@ impl Host {
         if let Some(holder) = holder {
             return Err(NameRefusal::Held(holder));
         }
-        if own.is_local() {
+        if own.is_shared() {
             self.gather(id, resources, out).map_err(NameRefusal::Refused)?;
         }
         if let Some(job) = self.state.jobs.get_mut(&id)
@@ -60,9 +61,16 @@ impl Host {
         Ok(())
     }
 
-    /// Whether all ranks of a job of this host have come.
+    /// Whether all of the job's ranks on this host have come.
     #[must_use]
     pub fn is_gathered(&self, id: JobId) -> bool {
+        let local = self.state.jobs.get(&id).and_then(|job| self.state.local_jobs.get(&job.name));
+        local.is_some_and(LocalJob::is_complete)
+    }
+
+    /// Whether the job's workers have joined, of which this host is one.
+    #[must_use]
+    pub fn is_running(&self, id: JobId) -> bool {
         self.state.jobs.get(&id).is_some_and(|job| job.running.is_some())
     }
 
@@ -75,8 +83,7 @@ impl Host {
         let Some(local) = self.state.local_jobs.get(&name) else {
             return Failure::new(Code::JobFailed, "its other ranks went away");
         };
-        let missing: Vec<u16> =
-            (0..local.spec.world).filter(|rank| !local.members.contains_key(rank)).collect();
+        let missing: Vec<u16> = local.ranks().filter(|rank| !local.members.contains_key(rank)).collect();
         let message = format!("job {name:?}: still waiting for ranks {missing:?} at the deadline");
         let failure = Failure::new(Code::RanksMissing, message)
             .hint("start the missing workers on this host, or open with a longer timeout_s")
@@ -104,9 +111,15 @@ impl Host {
             departed: Vec::new(),
             rounds: Rounds::default(),
             transfers: BTreeMap::new(),
+            unposted: Vec::new(),
         });
         local.members.insert(rank, id);
-        if local.members.len() < usize::from(local.spec.world) {
+        if !local.is_complete() {
+            return Ok(());
+        }
+        if !local.spec.is_local() {
+            // The leader goes on.
+            out.extend(local.members.values().map(|id| Output::Wake { job: *id }));
             return Ok(());
         }
         self.open_locally(&name, out).inspect_err(|failure| self.refuse_members(&name, failure, out))
@@ -132,8 +145,28 @@ impl Host {
         Ok(())
     }
 
+    /// Opens the jobs of the other ranks of a worker, whose leader has opened.
+    pub(crate) fn open_followers(&mut self, leader: JobId, out: &mut Vec<Output>) {
+        let Some(own) = self.state.jobs.get(&leader) else { return };
+        let (Some(running), Some(local)) = (&own.running, self.state.local_jobs.get_mut(&own.name)) else {
+            return;
+        };
+        let (terms, reply) = (running.terms.clone(), running.reply.clone());
+        let next = running.next;
+        local.is_open = true;
+        for (rank, id) in local.members.iter().filter(|(_, id)| **id != leader) {
+            let Some(job) = self.state.jobs.get_mut(id) else { continue };
+            let reply = OpenReply { job: job.opener.1, rank: *rank, ..reply.clone() };
+            let mut running = RunningJob::new(terms.clone(), reply, 0, &ResumePoint::default());
+            running.next = next;
+            running.clients.insert(job.opener);
+            (job.running, job.is_connected) = (Some(Box::new(running)), true);
+            out.push(Output::Wake { job: *id });
+        }
+    }
+
     /// Fails the opens of all ranks that have come.
-    fn refuse_members(&mut self, name: &str, failure: &Failure, out: &mut Vec<Output>) {
+    pub(super) fn refuse_members(&mut self, name: &str, failure: &Failure, out: &mut Vec<Output>) {
         let Some(local) = self.state.local_jobs.get(name) else { return };
         let error = JobError::Ended { reason: failure.message.to_string() };
         for id in local.members.values() {
@@ -161,8 +194,23 @@ fn check_user(local: &LocalJob, uid: u32, open: &Open, resources: &dyn Resources
         .ranks([open.spec.rank]))
 }
 
-/// Returns the refusal of a rank that wants another job than the one that came first.
+/// Returns the refusal of a rank that wants another job than the one that came first, or is of another host.
 fn mismatch(local: &LocalJob, asked: &JobSpec) -> Option<Failure> {
+    let ranks = local.ranks();
+    if asked.world == local.spec.world && !ranks.contains(&asked.rank) {
+        let (job, first, rank, last) = (&asked.job, local.spec.rank, asked.rank, ranks.end - 1);
+        let message = format!(
+            "job `{job}`: ranks {first} and {rank} are on one host, which by local_world {} has ranks {} to \
+            {last}",
+            ranks.len(),
+            ranks.start
+        );
+        return Some(
+            Failure::new(Code::Refused, message)
+                .hint("number the ranks of a host one after the other, as torchrun does")
+                .ranks([first, rank]),
+        );
+    }
     let (what, [one, other]) = difference(&local.spec, asked)?;
     let (job, first, rank) = (&asked.job, local.spec.rank, asked.rank);
     let message = format!(

@@ -1,22 +1,22 @@
-//! Operations of a job of this host: when the last rank has submitted one, the data of all of them are
-//! summed, or copied from one to the other.
+//! Operations of ranks of one host: when the last rank has submitted one, the data of all of them are summed,
+//! or copied from one to the other, or contributed to the sum of all hosts.
 
 use std::ops::Range;
 
 use sumac_api::Failure;
 use sumac_control::JobFailure;
-use sumac_job::{DType, OperationOrder};
+use sumac_job::OperationOrder;
 use sumac_transport::{Arithmetic, LocalFault, LocalPart, LocalSum, OpError};
 
 use super::rounds::{Round, Submitted};
 use crate::explain::{self, bounded};
 use crate::finished::Outcome;
-use crate::fragment::arithmetic;
+use crate::fragment::{ElementRanges, arithmetic};
 use crate::fragment_end::FragmentEnd;
 use crate::host::Host;
 use crate::operation::{FragmentRecord, FragmentTimes, Operation, OperationPhase, Work};
 use crate::transfer::Transfer;
-use crate::{FragmentKey, JobId, Nanos, OperationKey, Output, Resources};
+use crate::{FragmentKey, JobId, Nanos, OperationKey, Output, RankSum, Resources};
 
 impl Host {
     /// Matches a rank's collective operation with those of the others.
@@ -33,18 +33,94 @@ impl Host {
         let Some(local) = self.state.local_jobs.get_mut(&name).filter(|local| !local.is_over) else { return };
         let Some(operation) = self.state.operations.get(&key) else { return };
         let Work::Collective { descriptor, .. } = &operation.work else { return };
+        let ranks = u16::try_from(local.ranks().len()).unwrap_or(u16::MAX);
         let queue = match job.order {
             OperationOrder::Submission => "",
             OperationOrder::Name => descriptor.name.as_deref().unwrap_or_default(),
         };
-        match local.rounds.add(now, local.spec.world, queue, (rank, key), descriptor) {
+        match local.rounds.add(now, ranks, queue, (rank, key), descriptor) {
             Submitted::Waits => {}
-            Submitted::Complete(round) => self.launch_locally(&round, resources, out),
+            Submitted::Complete(round) if local.spec.is_local() => {
+                self.launch_locally(&round, resources, out);
+            }
+            Submitted::Complete(round) => self.launch_as_one(&round, resources, out),
             Submitted::Differs { rank: other, descriptor: theirs } => {
                 let both = [(other, theirs.to_string()), (rank, descriptor.to_string())];
                 self.differ(&name, both, out);
             }
         }
+    }
+
+    /// Launches an operation of all ranks of this host as that of their leader.
+    fn launch_as_one(&mut self, round: &Round, resources: &mut dyn Resources, out: &mut Vec<Output>) {
+        let mut keys = round.submitted.values().copied();
+        let Some(first) = keys.next() else { return };
+        if let Some(leader) = self.state.operations.get_mut(&first) {
+            leader.followers = keys.collect();
+            let job = leader.job;
+            self.announce_or_launch(first, job, resources, out);
+        }
+    }
+
+    /// Numbers the operations of this host's other ranks that end with a leader's. Returns the sum of each
+    /// fragment; none of a barrier, which has no values.
+    pub(crate) fn begin_followers(&mut self, key: OperationKey) -> Vec<Option<RankSum>> {
+        let Some(leader) = self.state.operations.get(&key) else { return Vec::new() };
+        let number = self.state.jobs.get(&leader.job).and_then(|job| job.running.as_ref());
+        let Some(number) = number.map(|running| running.next) else { return Vec::new() };
+        let has_values = matches!(&leader.work, Work::Collective { descriptor, .. } if descriptor.count > 0);
+        let fragments = u16::try_from(leader.fragments.len()).unwrap_or(u16::MAX);
+        let sum = |fragment| self.rank_sum(FragmentKey { operation: key, fragment });
+        let sums = (0..fragments).map(|fragment| sum(fragment).filter(|_| has_values)).collect();
+        for follower in leader.followers.clone() {
+            let Some(operation) = self.state.operations.get_mut(&follower) else { continue };
+            operation.phase = OperationPhase::InFlight;
+            if let Work::Collective { id, .. } = &mut operation.work {
+                *id = Some(number);
+            }
+            let job = operation.job;
+            if let Some(running) = self.running_mut(job) {
+                running.next = number.next();
+            }
+        }
+        sums
+    }
+
+    /// The sum of a fragment of an operation over the ranks of this host that take part in it, if there are
+    /// several.
+    #[must_use]
+    pub fn rank_sum(&self, key: FragmentKey) -> Option<RankSum> {
+        let leader = self.state.operations.get(&key.operation)?;
+        if leader.followers.is_empty() { None } else { self.sum_of(key) }
+    }
+
+    fn sum_of(&self, FragmentKey { operation: first, fragment }: FragmentKey) -> Option<RankSum> {
+        let leader = self.state.operations.get(&first)?;
+        let (dtype, arithmetic) = match &leader.work {
+            Work::Collective { descriptor, .. } => (descriptor.dtype, arithmetic(descriptor)),
+            Work::Transfer(transfer) => (transfer.dtype, Arithmetic::Bits),
+        };
+        let running = self.state.jobs.get(&leader.job).and_then(|job| job.running.as_ref());
+        let not_finite = running.map_or_else(Default::default, |running| running.terms.not_finite);
+        let keys: Vec<OperationKey> = [first].into_iter().chain(leader.followers.iter().copied()).collect();
+        let at = usize::from(fragment);
+        let records = keys.iter().filter_map(|key| self.state.operations.get(key)?.fragments.get(at));
+        let part = |record: &FragmentRecord| LocalPart {
+            gives: sizes(&record.ranges.input),
+            takes: sizes(&record.ranges.output),
+            buffer: Box::new(Vec::new()),
+        };
+        let elements = sizes(&leader.fragments.get(at)?.fragment.elements);
+        let sum = LocalSum {
+            dtype,
+            arithmetic,
+            not_finite,
+            count: elements.len(),
+            base: elements.start,
+            parts: records.map(part).collect(),
+        };
+        let fragment = |key: &OperationKey| FragmentKey { operation: *key, fragment };
+        Some(RankSum { keys: keys.iter().map(fragment).collect(), sum })
     }
 
     /// Ends a job whose ranks do not do the same.
@@ -74,57 +150,47 @@ impl Host {
         if round.descriptor.count == 0 {
             return keys.iter().for_each(|key| self.complete(*key, Outcome::default(), resources, out));
         }
-        self.sum(&keys, round.descriptor.dtype, arithmetic(&round.descriptor), out);
+        self.sum(&keys, out);
     }
 
     /// Has the values of operations summed, which end together. The first of them records the end.
-    fn sum(&mut self, keys: &[OperationKey], dtype: DType, arithmetic: Arithmetic, out: &mut Vec<Output>) {
+    fn sum(&mut self, keys: &[OperationKey], out: &mut Vec<Output>) {
         let Some((first, followers)) = keys.split_first() else { return };
         let Some(leader) = self.state.operations.get_mut(first) else { return };
-        let (fragments, job) = (leader.fragments.len(), leader.job);
         leader.followers = followers.to_vec();
-        leader.fragments_left = fragments;
+        leader.fragments_left = leader.fragments.len();
+        let fragments = u16::try_from(leader.fragments.len()).unwrap_or(u16::MAX);
         for key in keys {
             if let Some(operation) = self.state.operations.get_mut(key) {
                 operation.phase = OperationPhase::InFlight;
             }
         }
-        let running = self.state.jobs.get(&job).and_then(|job| job.running.as_ref());
-        let not_finite = running.map_or_else(Default::default, |running| running.terms.not_finite);
-        let size = |elements: u64| usize::try_from(elements).unwrap_or(usize::MAX);
-        let sizes = |range: &Range<u64>| size(range.start)..size(range.end);
-        for (number, at) in (0u16..).zip(0..fragments) {
-            let records = keys.iter().filter_map(|key| self.state.operations.get(key)?.fragments.get(at));
-            let part = |record: &FragmentRecord| LocalPart {
-                gives: sizes(&record.ranges.input),
-                takes: sizes(&record.ranges.output),
-                buffer: Box::new(Vec::new()),
-            };
-            let elements = records.clone().next().map_or(0..0, |record| sizes(&record.fragment.elements));
-            let sum = LocalSum {
-                dtype,
-                arithmetic,
-                not_finite,
-                count: elements.len(),
-                base: elements.start,
-                parts: records.map(part).collect(),
-            };
-            let fragment = |key: &OperationKey| FragmentKey { operation: *key, fragment: number };
-            out.push(Output::Sum { keys: keys.iter().map(fragment).collect(), sum: Box::new(sum) });
-        }
+        let sums = (0..fragments)
+            .filter_map(|fragment| self.sum_of(FragmentKey { operation: *first, fragment }))
+            .map(|sum| Output::Sum(Box::new(sum)));
+        out.extend(sums);
     }
 
-    /// Returns the end of a fragment whose sum has failed: the same for all ranks, with the rank at fault.
+    /// Returns the end of a fragment whose sum has failed, with the ranks at fault. In a job of one host it is
+    /// the same for all.
     pub(crate) fn local_fault(&self, leader: &Operation, fault: &LocalFault) -> FragmentEnd {
         let end = explain::fragment_end(&fault.error, &leader.tensor());
+        let (FragmentEnd::OwnFault(failure) | FragmentEnd::SumFault(failure)) = end else { return end };
+        let rank = |operation: &Operation| self.state.jobs.get(&operation.job).map(|job| job.rank);
         let at_fault = fault.part.and_then(|part| match part.checked_sub(1) {
             None => Some(leader),
             Some(at) => self.state.operations.get(leader.followers.get(at)?),
         });
-        let rank = at_fault.and_then(|operation| self.state.jobs.get(&operation.job)).map(|job| job.rank);
-        let (FragmentEnd::OwnFault(failure), Some(rank)) = (&end, rank) else { return end };
+        let rank_at_fault = at_fault.and_then(rank);
+        if self.state.jobs.get(&leader.job).is_some_and(|job| !job.is_local()) {
+            let followers = leader.followers.iter().filter_map(|key| self.state.operations.get(key));
+            let all = || [leader].into_iter().chain(followers).filter_map(rank).collect();
+            let ranks: Vec<u16> = rank_at_fault.map_or_else(all, |rank| vec![rank]);
+            return FragmentEnd::OwnFault(failure.ranks(ranks));
+        }
+        let Some(rank) = rank_at_fault else { return FragmentEnd::SumFault(failure) };
         let message = bounded(format!("rank {rank}: {}", failure.message));
-        FragmentEnd::SumFault(Failure { message: message.into(), ..failure.clone() }.ranks([rank]))
+        FragmentEnd::SumFault(Failure { message: message.into(), ..failure }.ranks([rank]))
     }
 
     /// Matches a rank's send or receive with the other end.
@@ -156,8 +222,8 @@ impl Host {
             self.disagree(key, ours.clone(), theirs.clone(), resources, out);
             return self.disagree(other, theirs, ours, resources, out);
         }
-        let (keys, dtype) = (if own.sends() { [key, other] } else { [other, key] }, own.dtype);
-        self.sum(&keys, dtype, Arithmetic::Bits, out);
+        let keys = if own.sends() { [key, other] } else { [other, key] };
+        self.sum(&keys, out);
     }
 
     fn disagree(
@@ -174,4 +240,19 @@ impl Host {
         operation.fragment_ended(FragmentTimes::default(), end);
         self.transfer_ended(key, None, resources, out);
     }
+}
+
+/// The values that any of a worker's ranks contributes, and those that any takes.
+pub(crate) fn hull(sum: &LocalSum) -> ElementRanges {
+    let hull = |range: fn(&LocalPart) -> &Range<usize>| {
+        let ranges = sum.parts.iter().map(range).filter(|range| !range.is_empty());
+        let hull = ranges.cloned().reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0);
+        hull.start as u64..hull.end as u64
+    };
+    ElementRanges { input: hull(|part| &part.gives), output: hull(|part| &part.takes) }
+}
+
+fn sizes(range: &Range<u64>) -> Range<usize> {
+    let size = |elements: u64| usize::try_from(elements).unwrap_or(usize::MAX);
+    size(range.start)..size(range.end)
 }

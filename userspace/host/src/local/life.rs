@@ -1,6 +1,7 @@
-//! The life of a job of this host from its opening on: late ranks are named, the end of one rank is that of
-//! all.
+//! The life of the ranks of a job on this host from its opening on: late ranks are named, the end of one is
+//! that of all.
 
+use sumac_api::Failure;
 use sumac_control::{FailureKind, JobFailure, Outcome};
 
 use crate::explain::bounded;
@@ -8,7 +9,7 @@ use crate::host::Host;
 use crate::job::{Job, JobPhase};
 use crate::job_end::JobEnd;
 use crate::operation::{Operation, OperationPhase};
-use crate::{JobId, Nanos, OperationKey, Output, SECOND};
+use crate::{JobId, Nanos, OperationKey, Output, SECOND, explain};
 
 /// The age from which an operation is reported that other ranks have not submitted.
 const LATE: Nanos = 3 * SECOND;
@@ -20,39 +21,110 @@ impl Host {
         local.map_or(Vec::new(), |local| local.members.values().copied().collect())
     }
 
-    /// Looks at an open job of this host, some ten times a second.
+    /// The job of the rank that has the membership and the data path: the same, unless there are other ranks.
+    pub(crate) fn leader_of(&self, id: JobId) -> JobId {
+        let Some(job) = self.state.jobs.get(&id).filter(|job| job.is_follower()) else { return id };
+        let local = self.state.local_jobs.get(&job.name);
+        local.and_then(|local| local.members.get(&local.ranks().start)).copied().unwrap_or(id)
+    }
+
+    /// The jobs of all ranks of this host: the same alone, unless there are other ranks.
+    pub(crate) fn ranks_of(&self, id: JobId) -> Vec<JobId> {
+        match self.state.jobs.get(&id) {
+            Some(job) if job.is_shared() => self.members(&job.name),
+            _ => vec![id],
+        }
+    }
+
+    /// Whether the job has other ranks on this host that have not left.
+    #[must_use]
+    pub fn has_other_ranks(&self, id: JobId) -> bool {
+        self.ranks_of(id).iter().any(|other| *other != id)
+    }
+
+    /// The reason for which the host's ranks have ended the job, if one of them has.
+    #[must_use]
+    pub fn outcome_of_ranks(&self, id: JobId) -> Outcome {
+        let local = self.state.jobs.get(&id).and_then(|job| self.state.local_jobs.get(&job.name));
+        match local {
+            Some(local) if local.is_over => Outcome::Failed("a rank of this host has failed".into()),
+            _ => Outcome::Done,
+        }
+    }
+
+    /// Looks at an open job with several ranks on this host, some ten times a second.
     pub fn tick_locally(&mut self, now: Nanos, id: JobId, out: &mut Vec<Output>) {
+        let leader = self.leader_of(id);
+        let elsewhere = self.state.jobs.get(&leader).and_then(|job| job.running.as_ref());
+        let elsewhere = elsewhere.filter(|_| leader != id).map(|running| running.watch.departed.clone());
         let Some(job) = self.state.jobs.get(&id) else { return };
         let Some(local) = self.state.local_jobs.get(&job.name) else { return };
-        let departed = local.departed.clone();
+        let departed = [&local.departed[..], &elsewhere.unwrap_or_default()].concat();
+        let unposted_elsewhere = local.unposted.clone();
         let late = local.rounds.oldest_of(job.rank).filter(|round| now.saturating_sub(round.since) >= LATE);
         let late = late.map(|round| {
-            let ranks = (0..local.spec.world).filter(|rank| !round.submitted.contains_key(rank));
+            let ranks = local.ranks().filter(|rank| !round.submitted.contains_key(rank));
             (round.descriptor.to_string(), ranks.collect::<Vec<u16>>())
         });
         self.report_late(id, late, out);
         let own = self.state.operations.iter().filter(|(_, operation)| operation.job == id);
         let unposted = own.filter(|(_, operation)| operation.phase == OperationPhase::Named);
-        let unposted: Vec<OperationKey> = unposted.map(|(key, _)| *key).collect();
+        let unposted = unposted.map(|(key, _)| *key).chain(unposted_elsewhere);
+        let unposted: Vec<OperationKey> = unposted.collect();
         self.check_transfers(now, id, &unposted, out);
-        self.check_departed(now, id, &departed, out);
+        if leader != id || self.state.jobs.get(&id).is_some_and(Job::is_local) {
+            self.check_departed(now, id, &departed, out);
+        }
+    }
+
+    /// The ranks of this host that have left the job.
+    pub(crate) fn departed_here(&self, id: JobId) -> Vec<u16> {
+        let local = self.state.jobs.get(&id).and_then(|job| self.state.local_jobs.get(&job.name));
+        local.map_or(Vec::new(), |local| local.departed.clone())
+    }
+
+    /// Records the transfers to other hosts that are not posted there.
+    pub(crate) fn set_unposted(&mut self, id: JobId, keys: &[OperationKey]) {
+        let Some(job) = self.state.jobs.get(&id) else { return };
+        if let Some(local) = self.state.local_jobs.get_mut(&job.name) {
+            local.unposted = keys.to_vec();
+        }
     }
 
     fn report_late(&mut self, id: JobId, late: Option<(String, Vec<u16>)>, out: &mut Vec<Output>) {
         let Some(running) = self.running_mut(id) else { return };
         match late {
-            None => running.watch.is_wait_reported = false,
-            Some(_) if running.watch.is_wait_reported => {}
+            None => running.watch.is_late_reported = false,
+            Some(_) if running.watch.is_late_reported => {}
             Some((text, ranks)) => {
+                running.watch.is_late_reported = true;
                 let message = format!(
                     "{text} waits for ranks {ranks:?}: they have not submitted it, or are not as far"
                 );
-                self.report_waiting(id, &message, &ranks, out);
+                self.notify_waiting(id, &message, &ranks, out);
+                out.push(Output::Warn { job: id, message, ranks });
             }
         }
     }
 
-    /// Has the other ranks of a job of this host learn of a rank's end.
+    /// Has the other ranks of this host learn that a job does not open, for which all of them had come.
+    pub(crate) fn not_joined(&mut self, id: JobId, failure: &Failure, out: &mut Vec<Output>) {
+        let Some(job) = self.state.jobs.get(&id) else { return };
+        let (name, rank) = (job.name.clone(), job.rank);
+        let Some(local) = self.state.local_jobs.get(&name) else { return };
+        let is_one = local.members.get(&rank) == Some(&id);
+        if !is_one || local.is_open || !local.is_complete() {
+            return;
+        }
+        let mut failure = failure.clone();
+        if failure.ranks.is_empty() {
+            failure.message = bounded(format!("rank {rank}: {}", failure.message)).into();
+            failure.ranks = vec![rank];
+        }
+        self.refuse_members(&name, &failure, out);
+    }
+
+    /// Has the other ranks of this host learn of a rank's end.
     pub(crate) fn end_others(&mut self, id: JobId, end: &JobEnd, out: &mut Vec<Output>) {
         let Some(job) = self.state.jobs.get(&id) else { return };
         let (name, rank) = (job.name.clone(), job.rank);
@@ -60,15 +132,31 @@ impl Host {
         let reason = match end {
             JobEnd::Closed { .. } => return local.departed.push(rank),
             JobEnd::Failed { outcome: Some(Outcome::Died(reason) | Outcome::Failed(reason)), .. } => reason,
-            // The others have it already.
-            JobEnd::Failed { .. } => return local.is_over = true,
+            JobEnd::Failed { .. } => {
+                local.is_over = true;
+                for other in local.members.values().filter(|other| **other != id) {
+                    if let Some(job) = self.state.jobs.get_mut(other) {
+                        job.end_with(*other, end.clone(), out);
+                    }
+                }
+                return;
+            }
         };
         local.is_over = true;
         let message = bounded(format!("rank {rank} left: {reason}"));
         let failure = JobFailure { kind: FailureKind::Left, message, ranks: vec![rank] };
         for other in self.members(&name).into_iter().filter(|other| *other != id) {
-            self.membership_failed(other, &failure, out);
+            self.rank_left(other, &failure, out);
         }
+    }
+
+    /// Ends a job of which another rank on this host has failed. The leader reports it to the control plane.
+    fn rank_left(&mut self, id: JobId, failure: &JobFailure, out: &mut Vec<Output>) {
+        let Some(job) = self.state.jobs.get_mut(&id) else { return };
+        let has_membership = !job.is_local() && !job.is_follower();
+        let outcome = has_membership.then(|| Outcome::Failed(failure.message.clone()));
+        let (error, failure) = (explain::engine_error(failure), explain::job_failure(failure, job.order));
+        job.end_with(id, JobEnd::Failed { error, failure, outcome }, out);
     }
 
     /// Removes a rank that is gone.
@@ -80,14 +168,15 @@ impl Host {
         }
     }
 
-    /// Returns the open jobs whose ranks are all on this host, one for each rank.
+    /// Returns the open jobs without a membership of their own, one for each rank: those of one host, and of
+    /// ranks that have a leader.
     #[must_use]
     pub fn open_local_jobs(&self) -> Vec<JobId> {
-        let is_open = |job: &Job| job.is_local() && job.phase == JobPhase::Open;
+        let is_open = |job: &Job| (job.is_local() || job.is_follower()) && job.phase == JobPhase::Open;
         self.state.jobs.iter().filter(|(_, job)| is_open(job)).map(|(id, _)| *id).collect()
     }
 
-    /// Whether values of a job of this host are being summed: its memory is in use.
+    /// Whether values of a rank are being summed: its memory is in use.
     #[must_use]
     pub fn is_summing(&self, id: JobId) -> bool {
         let mut own = self.state.operations.values().filter(|operation| operation.job == id);

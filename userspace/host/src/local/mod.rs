@@ -1,5 +1,9 @@
-//! Jobs whose ranks are all on this host: they need no aggregator, no control plane and no network. The
-//! ranks gather here, their operations are matched here, and their tensors are summed where they lie.
+//! Jobs with several ranks on this host. They gather here, their operations are matched here, and their
+//! tensors are summed where they lie.
+//!
+//! Where these are all ranks, nothing else is needed: no aggregator, no control plane and no network. Otherwise
+//! they are one worker of the job. The *leader*, the job of the lowest rank, has the worker's membership in the
+//! control plane and its part of the data path.
 
 mod gather;
 mod launch;
@@ -7,6 +11,7 @@ mod life;
 mod rounds;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use sumac_api::JobSpec;
@@ -15,8 +20,9 @@ use self::rounds::Rounds;
 use crate::{JobId, OperationKey};
 
 pub use self::gather::NameRefusal;
+pub(crate) use self::launch::hull;
 
-/// The ranks of one job, each of which is a [`Job`](crate::job::Job) with a trainer of its own.
+/// The ranks of one job on this host, each of which is a [`Job`](crate::job::Job) with a trainer of its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LocalJob {
     /// The request of the rank that came first.
@@ -25,7 +31,7 @@ pub(crate) struct LocalJob {
     uid: u32,
     /// By rank.
     members: BTreeMap<u16, JobId>,
-    /// Whether all ranks have come.
+    /// Whether all ranks of the job have come, on all hosts.
     is_open: bool,
     /// Whether it has failed: no operation begins any more.
     is_over: bool,
@@ -35,4 +41,20 @@ pub(crate) struct LocalJob {
     rounds: Rounds,
     /// The sends, or the receives, whose other end is not posted, by the sender's rank and the receiver's.
     transfers: BTreeMap<(u16, u16), VecDeque<OperationKey>>,
+    /// Transfers to other hosts that are not posted there, as the data path has last reported.
+    unposted: Vec<OperationKey>,
+}
+
+impl LocalJob {
+    /// The job's ranks on this host, whether they have come or not.
+    fn ranks(&self) -> Range<u16> {
+        let local = self.spec.ranks_per_worker();
+        let first = self.spec.rank / local * local;
+        first..first.saturating_add(local)
+    }
+
+    /// Whether all ranks of this host have come.
+    fn is_complete(&self) -> bool {
+        self.members.len() >= self.ranks().len()
+    }
 }
