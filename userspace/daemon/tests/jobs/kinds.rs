@@ -5,8 +5,8 @@ use sumac_client::{
 };
 
 pub const WORLD: u16 = 3;
-/// Three blocks, and a partial last packet.
-const COUNT: usize = 3 * 1111;
+/// Blocks of three, four or six ranks, and a partial last packet.
+const COUNT: usize = 12 * 277;
 
 /// A type that represents small integers exactly.
 pub trait Number: Element + PartialEq + std::fmt::Debug + Send {
@@ -67,8 +67,8 @@ pub fn failure<T: Element + std::fmt::Debug>(pending: Submitted<T>) -> Failure {
 }
 
 /// Returns element `i` of all ranks.
-fn column(i: usize) -> impl Iterator<Item = i32> {
-    (0..WORLD).map(move |rank| value(rank, i))
+fn column(world: u16, i: usize) -> impl Iterator<Item = i32> {
+    (0..world).map(move |rank| value(rank, i))
 }
 
 fn expect<T: Number>(what: &str, found: &[T], expected: impl Fn(usize) -> i32) {
@@ -81,6 +81,8 @@ fn expect<T: Number>(what: &str, found: &[T], expected: impl Fn(usize) -> i32) {
 pub fn every_kind<T: Number>(client: &Client, job: &Job, rank: u16) {
     let with = |reduction| OpOptions { reduction, ..OpOptions::default() };
     let plain = OpOptions::default();
+    let world = job.opened().world;
+    let column = |i| column(world, i);
     let sums = ended(job.allreduce(filled::<T>(client, rank)));
     expect("sum", &sums, |i| column(i).sum());
     let least = ended(job.allreduce_with(filled::<T>(client, rank), with(Reduction::Min)));
@@ -97,7 +99,7 @@ pub fn every_kind<T: Number>(client: &Client, job: &Job, rank: u16) {
         if own.contains(&i) { column(i).max().unwrap() } else { value(rank, i) }
     });
     let gathered = ended(job.allgather(filled::<T>(client, rank), plain));
-    expect("allgather", &gathered, |i| value((i / (COUNT / usize::from(WORLD))) as u16, i));
+    expect("allgather", &gathered, |i| value((i / (COUNT / usize::from(world))) as u16, i));
     let urgent = OpOptions { priority: 7, ..plain };
     let pending =
         [plain, urgent].map(|options| job.allreduce_with(filled::<T>(client, rank), options).unwrap());

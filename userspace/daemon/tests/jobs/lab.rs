@@ -205,7 +205,12 @@ impl Lab {
 
     /// Starts a lab of one host with all ranks.
     pub fn of_one_host(ranks: u16) -> Lab {
-        Lab { ranks_per_host: ranks, ..Lab::new(1) }
+        Lab::with_ranks(1, ranks)
+    }
+
+    /// Starts a lab of hosts with several ranks each.
+    pub fn with_ranks(hosts: usize, ranks: u16) -> Lab {
+        Lab { ranks_per_host: ranks, ..Lab::new(hosts) }
     }
 
     /// As text.

@@ -12,7 +12,7 @@ use crate::common::{Alone, Raw, code};
 use crate::kinds::{WORLD, every_kind, every_type, failure, sum, tensor};
 use crate::lab::Lab;
 
-fn refused(opened: Result<Job, ClientError>) -> Failure {
+pub fn refused(opened: Result<Job, ClientError>) -> Failure {
     match opened.unwrap_err() {
         ClientError::Daemon(failure) => failure,
         other => panic!("{other}"),
@@ -162,8 +162,8 @@ fn ranks_that_do_not_fit_are_refused_by_name() {
     let alone = Alone::new("");
     let client = || Client::connect(&alone.socket).unwrap();
     let asked = |rank, world: u16| JobOptions::new("j", rank, world).local_world(world);
-    let some = refused(client().open(&JobOptions::new("j", 0, 4).local_world(2)));
-    assert!(some.code == Code::BadField && some.message.contains("local_world 2 of world 4"), "{some}");
+    let some = refused(client().open(&JobOptions::new("j", 0, 4).local_world(3)));
+    assert!(some.code == Code::BadField && some.message.contains("local_world 3 of world 4"), "{some}");
     let late = refused(client().open(&asked(1, 3).timeout(Duration::from_millis(200))));
     assert_eq!((late.code, &late.ranks[..]), (Code::RanksMissing, &[0, 2][..]), "{late}");
     let first = std::thread::spawn({

@@ -19,6 +19,7 @@ mod partner;
 mod peer;
 mod planes;
 mod quotas;
+mod ranks;
 mod replace;
 mod resume;
 mod spans;

@@ -131,7 +131,7 @@ impl Host {
             format!("the workers do not do the same: rank {low} has {one} where rank {high} has {other}");
         let failure = JobFailure::mismatch(&[low, high], message);
         for id in self.members(name) {
-            self.membership_failed(id, &failure, out);
+            self.end_rank(id, &failure, out);
         }
     }
 

@@ -146,12 +146,12 @@ impl Host {
         let message = bounded(format!("rank {rank} left: {reason}"));
         let failure = JobFailure { kind: FailureKind::Left, message, ranks: vec![rank] };
         for other in self.members(&name).into_iter().filter(|other| *other != id) {
-            self.rank_left(other, &failure, out);
+            self.end_rank(other, &failure, out);
         }
     }
 
-    /// Ends a job of which another rank on this host has failed. The leader reports it to the control plane.
-    fn rank_left(&mut self, id: JobId, failure: &JobFailure, out: &mut Vec<Output>) {
+    /// Ends a rank's job for a reason of this host. The leader reports it to the control plane.
+    pub(super) fn end_rank(&mut self, id: JobId, failure: &JobFailure, out: &mut Vec<Output>) {
         let Some(job) = self.state.jobs.get_mut(&id) else { return };
         let has_membership = !job.is_local() && !job.is_follower();
         let outcome = has_membership.then(|| Outcome::Failed(failure.message.clone()));

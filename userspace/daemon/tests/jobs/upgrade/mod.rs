@@ -53,7 +53,8 @@ fn work(client: &Client, job: &Job, rank: u16, seed: u64, rounds: &AtomicU64, st
         control = last.wait().unwrap();
         for (number, tensor) in tensors.iter().enumerate() {
             for (i, sum) in tensor.iter().enumerate() {
-                let expected: f32 = (0..WORLD).map(|rank| value(seed, round, number, rank, i)).sum();
+                let world = job.opened().world;
+                let expected: f32 = (0..world).map(|rank| value(seed, round, number, rank, i)).sum();
                 assert_eq!(*sum, expected, "seed {seed}, round {round}, tensor {number}, element {i}");
             }
         }
@@ -152,6 +153,13 @@ fn a_takeover_creates_nothing_once_the_former_daemon_has_let_go() {
 fn daemons_of_a_static_job_with_shards_and_few_slots_are_upgraded() {
     let further = "shards = 2";
     upgrade_in_turn(Lab::with(usize::from(WORLD), further), further, |o| o.slots(16));
+}
+
+#[test]
+fn daemons_of_several_ranks_are_upgraded_in_turn() {
+    upgrade_in_turn(Lab::with_ranks(usize::from(WORLD), 2), "", |o| o);
+    let dynamic = Lab::dynamic(Kind::Host { shared: 256 }, usize::from(WORLD), 1, "");
+    upgrade_in_turn(Lab { ranks_per_host: 2, ..dynamic }, "", |o| o.mode(Mode::Dynamic));
 }
 
 #[test]
