@@ -4,7 +4,7 @@
 # RENDEZVOUS  an address of one of the hosts, which all reach; its torchrun serves there
 # NODES       the number of hosts
 # SUMAC_JOB   the job's name, the same on all hosts and of no other job that runs now
-# PROCESSES   trainers on this host (1): each needs a daemon, whose sockets SUMAC_SOCKET names by {local_rank}
+# PROCESSES   trainers on this host (1), the same number on all hosts
 # SUMAC_SOCKET, PYTHON  the daemon's socket, the interpreter
 set -euo pipefail
 

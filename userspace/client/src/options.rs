@@ -71,7 +71,7 @@ macro_rules! parameters {
 }
 
 parameters! {
-    /// The job's ranks on this host, at this daemon; without it one.
+    /// The job's ranks on this host, at this daemon; without it one. All hosts have as many.
     local_world: u16,
     /// 32-bit words per packet, instead of the path's maximum.
     elements: u16,

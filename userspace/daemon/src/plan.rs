@@ -13,8 +13,8 @@ use crate::control_planes::{self, ControlPlanes};
 /// The request to the control plane, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// The control plane. None for a job whose ranks are all on this host, and for a rank whose worker another
-    /// rank has joined.
+    /// The control plane. None for a job whose ranks are all on this host, and for a rank whose worker
+    /// another rank has joined.
     pub(crate) endpoint: Option<Endpoint>,
     /// The job's secret.
     pub(crate) secret: Option<Secret>,

@@ -257,8 +257,8 @@ impl Host {
         out.extend(joining.map(|(job, _)| Output::Start { job: *job }));
     }
 
-    /// Returns the names of jobs that cannot be handed over now: they end, or their workers have joined and they
-    /// are not open yet, or a direct one has the sums of its ranks in this daemon's memory.
+    /// Returns the names of jobs that cannot be handed over now: they end, or their workers have joined and
+    /// they are not open yet, or a direct one has the sums of its ranks in this daemon's memory.
     #[must_use]
     pub fn unsettled(&self) -> Vec<String> {
         let is_open = |job: &Job| job.phase == JobPhase::Open && job.end.is_none();

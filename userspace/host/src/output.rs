@@ -105,8 +105,8 @@ pub struct Span {
     pub error: Option<String>,
 }
 
-/// The sum of the same fragment of several ranks. Its buffers are placeholders for those that were leased under
-/// the keys.
+/// The sum of the same fragment of several ranks. Its buffers are placeholders for those that were leased
+/// under the keys.
 #[derive(Debug)]
 pub struct RankSum {
     pub keys: Vec<FragmentKey>,
@@ -126,7 +126,7 @@ pub enum Output {
         lane: u16,
         key: FragmentKey,
         operation: Box<Operation>,
-        /// Where the worker has several ranks, the sum of which is its contribution.
+        /// The sum that is its contribution, of a worker with several ranks.
         ranks: Option<Box<RankSum>>,
     },
     /// Sums fragments of a job whose ranks are all on this host, in memory. [`crate::Host::fragment_ended`]

@@ -47,6 +47,8 @@ class Lab:
         """Starts all. ``daemon_config``: further lines of the daemons' configuration; ``share``: of
         ``serve``."""
         self.world = world
+        self.ranks_per_daemon = 1
+        """By which tests of several ranks at a daemon find a rank's."""
         self._daemon_config = daemon_config
         self._share = share
         self._folder = tempfile.TemporaryDirectory(prefix="sumac-python-")

@@ -45,8 +45,8 @@ def environment(lab: Lab, rank: int, **more: str) -> dict[str, str]:
     """Returns the environment of a rank."""
     return {
         **os.environ, "PYTHONPATH": str(PYTHON), "RANK": str(rank), "WORLD_SIZE": str(lab.world),
-        "OMP_NUM_THREADS": "1",
-        "SUMAC_SOCKET": str(lab.path / "host{rank}.sock"), "GLOO_SOCKET_IFNAME": "lo", **more,
+        "OMP_NUM_THREADS": "1", "RANKS_PER_DAEMON": str(lab.ranks_per_daemon),
+        "SUMAC_SOCKET": lab.socket(rank // lab.ranks_per_daemon), "GLOO_SOCKET_IFNAME": "lo", **more,
     }
 
 
@@ -163,20 +163,32 @@ class OneDaemon(Ranks):
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.lab = Lab(1)
+        cls.start_lab(daemons=1, ranks_per_daemon=3)
+
+    @classmethod
+    def start_lab(cls, daemons: int, ranks_per_daemon: int) -> None:
+        cls.lab = Lab(daemons)
         cls.addClassCleanup(cls.lab.stop)
         cls.addClassCleanup(cls.stop_ranks)
-        cls.lab.world = 3
-        for rank in range(1, cls.lab.world):
-            os.symlink(cls.lab.socket(0), cls.lab.socket(rank))
+        cls.lab.world = daemons * ranks_per_daemon
+        cls.lab.ranks_per_daemon = ranks_per_daemon
         cls.start_ranks()
 
 
-add_cases(
-    OneDaemon,
+class TwoDaemons(OneDaemon):
+    """The same calls of ranks that have two daemons, which sum their ranks' tensors as they send them."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.start_lab(daemons=2, ranks_per_daemon=2)
+
+
+SHARED = (
     "reductions", "means", "integers_are_exact", "floats_are_close", "bits", "blocks", "transfers",
     "asynchronous", "groups", "ddp", "sharded", "interleaved",
 )
+add_cases(OneDaemon, *SHARED)
+add_cases(TwoDaemons, *SHARED)
 
 
 @unittest.skipIf(why_not(), why_not() or "")

@@ -193,3 +193,11 @@ pub enum JobError {
     #[error("cancelled by {by}")]
     Cancelled { by: String },
 }
+
+/// The reason for which a sum of a host's ranks has no result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalFault {
+    /// The index of the part at fault; `None` for a sum that does not fit.
+    pub part: Option<usize>,
+    pub error: OpError,
+}

@@ -15,7 +15,13 @@ use std::ops::Range;
 use half::{bf16, f16, slice::HalfFloatSliceExt as _};
 use sumac_job::{DType, NonFinitePolicy};
 
-use crate::{chunk, convert::Arithmetic, direct_mode::first_not_finite, error::OpError, operation::Buffer};
+use crate::{
+    chunk,
+    convert::Arithmetic,
+    direct_mode::first_not_finite,
+    error::{LocalFault, OpError},
+    operation::Buffer,
+};
 
 /// The values of a step, whose sums and results stay in the first cache.
 const BLOCK: usize = 1024;
@@ -65,14 +71,6 @@ pub struct LocalSum {
     pub base: usize,
     /// By rank.
     pub parts: Vec<LocalPart>,
-}
-
-/// An operation that has no result.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LocalFault {
-    /// The index of the part at fault; `None` for a sum that does not fit.
-    pub part: Option<usize>,
-    pub error: OpError,
 }
 
 impl LocalSum {

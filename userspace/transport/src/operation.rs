@@ -8,8 +8,7 @@ use sumac_job::{DType, Importance};
 use crate::{
     convert::Arithmetic,
     direct_mode::Exchange,
-    error::{OpError, SubmitError},
-    local_sum::LocalFault,
+    error::{LocalFault, OpError, SubmitError},
     time::Time,
 };
 

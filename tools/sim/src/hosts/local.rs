@@ -1,4 +1,5 @@
-//! Ranks of a simulated host without a membership of their own: what the daemon's tasks and threads do for them.
+//! Ranks of a simulated host without a membership of their own: what the daemon's tasks and threads do for
+//! them.
 
 use sumac_host::{EndedFragment, FragmentOutcome, FragmentTimes, JobEnd, JobId, NameRefusal, Nanos, RankSum};
 

@@ -90,8 +90,8 @@ impl Run {
         }
     }
 
-    /// An operation that does not end, and the first ranks of the members that it waits for: those that do not
-    /// wait themselves.
+    /// An operation that does not end, and the first ranks of the members that it waits for: those that do
+    /// not wait themselves.
     fn waited_for(&self, now: Time) -> Option<(String, Vec<u16>)> {
         let idle = &self.standstill.idle;
         let (operation, since) = idle.values().min_by_key(|(_, since)| *since)?;

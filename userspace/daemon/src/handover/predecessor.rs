@@ -234,12 +234,14 @@ fn settle(parts: &Parts) -> Result<(), String> {
             return Ok(());
         }
         if Instant::now() >= deadline {
-            return Err(format!(
-                "jobs {unsettled:?} have just been opened, are being closed, or sum in memory; try again later"
-            ));
+            return Err(unsettled_jobs(&unsettled));
         }
         std::thread::sleep(SETTLE_PAUSE);
     }
+}
+
+fn unsettled_jobs(names: &[String]) -> String {
+    format!("jobs {names:?} have just been opened, are being closed, or sum in memory; try again later")
 }
 
 fn send_state(channel: &HandoverChannel, state: &HandoverState, descriptors: &[OwnedFd]) -> io::Result<()> {
@@ -301,9 +303,7 @@ impl Frozen<'_> {
         let (host, mappings) = state.core.call(|host, arena, _| {
             let unsettled = host.unsettled();
             if !unsettled.is_empty() {
-                return Err(format!(
-                    "jobs {unsettled:?} have just been opened, are being closed, or sum in memory; try again later"
-                ));
+                return Err(unsettled_jobs(&unsettled));
             }
             descriptors.extend(handles(host, arena)?);
             let (mappings, holders) = mappings(host, arena, own)?;

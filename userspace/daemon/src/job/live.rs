@@ -71,8 +71,8 @@ impl<'a> EventLoop<'a> {
         }
     }
 
-    /// Whether nothing on this host needs the job any more. A rank that closes it is answered; the host's other
-    /// ranks may go on.
+    /// Whether nothing on this host needs the job any more. A rank that closes it is answered; the host's
+    /// other ranks may go on.
     fn is_over(&self, end: &JobEnd) -> bool {
         let JobEnd::Closed { request } = end else { return true };
         let id = self.task.id;

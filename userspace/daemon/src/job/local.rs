@@ -1,5 +1,5 @@
-//! The task of a rank without a membership and a part in the data path of its own: all ranks of the job are on
-//! this host, or another one of this host's has them.
+//! The task of a rank without a membership and a part in the data path of its own: all ranks of the job are
+//! on this host, or another one of this host's has them.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ impl JobTask {
         }
     }
 
-    /// Takes the rank's place in the job, and waits for the others: those of this host, and unless this one is to
-    /// join them itself those of the other hosts. `None`: the job goes on in another daemon.
+    /// Takes the rank's place in the job, and waits for the others: those of this host, and unless this one
+    /// is to join them itself those of the other hosts. `None`: the job goes on in another daemon.
     pub(super) async fn gathered(
         &self,
         events: &mut UnboundedReceiver<TaskEvent>,

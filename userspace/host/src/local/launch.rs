@@ -171,8 +171,8 @@ impl Host {
         out.extend(sums);
     }
 
-    /// Returns the end of a fragment whose sum has failed, with the ranks at fault. In a job of one host it is
-    /// the same for all.
+    /// Returns the end of a fragment whose sum has failed, with the ranks at fault. In a job of one host it
+    /// is the same for all.
     pub(crate) fn local_fault(&self, leader: &Operation, fault: &LocalFault) -> FragmentEnd {
         let end = explain::fragment_end(&fault.error, &leader.tensor());
         let (FragmentEnd::OwnFault(failure) | FragmentEnd::SumFault(failure)) = end else { return end };

@@ -45,9 +45,8 @@ def _of_group(message: str, members: Sequence[int]) -> str:
 
 _HINTS = {
     "rank_taken": (
-        "in a group of several hosts a daemon is one worker of a job, so each rank needs a daemon of its own: "
-        "start one for each rank of this host, and set SUMAC_SOCKET to a pattern such as "
-        "/run/sumac/{local_rank}.sock"
+        "each rank has a place of its own at its daemon: give the ranks of a group different numbers, and "
+        "start no second group of this name"
     ),
     "saturated": (
         "an int32 in a sum may have at most (2^31-1)/world: sum int64, which is exact; floats need scale='block' and "

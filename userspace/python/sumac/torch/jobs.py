@@ -305,7 +305,7 @@ class GroupJobs:
                 return host.client.open(
                     name, members.index(self.rank), len(members), secret=options.secret(),
                     aggregator=os.environ.get("SUMAC_AGGREGATOR"),
-                    local_world=shared if shared == len(members) else None,
+                    local_world=shared if shared > 1 else None,
                     timeout=self._timeout, **self.settings.of_job(mode, wire, self._is_default),
                 )
 

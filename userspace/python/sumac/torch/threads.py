@@ -1,7 +1,8 @@
 """Threads that the process's end waits for.
 
-A thread that is in torch's code when the interpreter ends takes the process down: its wait for the interpreter's
-lock ends by unwinding the stack, which C++ does not allow there ("terminate called without an active exception").
+A thread that is in torch's code when the interpreter ends takes the process down: its wait for the
+interpreter's lock ends by unwinding the stack, which C++ does not allow there ("terminate called without an
+active exception").
 """
 
 from __future__ import annotations

@@ -1,12 +1,16 @@
-//! Tensors of a host's ranks as the buffer of one worker: its input are the ranks' sums, and its output reaches
-//! each of them.
+//! Tensors of a host's ranks as the buffer of one worker: its input are the ranks' sums, and its output
+//! reaches each of them.
 
 use std::ops::Range;
 
 use sumac_job::NonFinitePolicy;
 
-use super::{LocalFault, LocalSum, Scratch, blocks};
-use crate::{convert::Arithmetic, error::OpError, operation::Buffer};
+use super::{LocalSum, Scratch, blocks};
+use crate::{
+    convert::Arithmetic,
+    error::{LocalFault, OpError},
+    operation::Buffer,
+};
 
 /// The sums that are kept, of a chunk each: more than are between a chunk's first reading, for its exponent,
 /// and its last, for its packet.
@@ -154,8 +158,8 @@ fn contribution(sum: &LocalSum) -> Arithmetic {
     }
 }
 
-/// Appends the sums of a range. Values that are not finite go to the engine, whose packets say so to the other
-/// workers; after any other fault the sums end.
+/// Appends the sums of a range. Values that are not finite go to the engine, whose packets say so to the
+/// other workers; after any other fault the sums end.
 fn append(
     sum: &mut LocalSum,
     scratch: &mut Scratch,
