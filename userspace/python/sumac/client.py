@@ -65,8 +65,8 @@ class Client:
 
         An option that is not given has its default:
 
-        - ``local_world``: the job's ranks on this host. Each opens it at this daemon, which sums their tensors
-          in memory. Where these are all, there is no aggregator and no network
+        - ``local_world``: the job's ranks on this host. Each opens it at this daemon, which sums their
+          tensors in memory. Where these are all, there is no aggregator and no network
         - ``elements``: 32-bit words per packet; default: as the MTU allows
         - ``slots``: slots of each lane of a static job; default: as the measured path needs
         - ``mode``: ``"static"`` (default), ``"dynamic"`` for slots that all dynamic jobs share, or
