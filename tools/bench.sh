@@ -16,6 +16,7 @@ declare -A groups=(
     [straight]="n4-1500 n4-1500-gro n8-1500 n4-3506 n8-3506 n4-9000 n8-9000"
     [udp]="udp4 udp8 udp4-loopback"
     [mbit]="mbit2 mbit4 mbit8 mbit16"
+    [ranks]="ranks2x4-gbit ranks4x2-udp ranks4x2-udp-small"
     [gbit]="gbit4-1500 gbit8-1500 gbit4-super gbit8-super"
     [latency]="tiny tiny-poll small small-super small-loss0 small-loss0.1 small-loss1"
     [loss]="loss0.01 loss0.1 loss1 loss1-fixed"
@@ -35,6 +36,7 @@ quick=(--elements 25000000 --iterations 15)
 link_bound=(--workers 4 --elements 2500000 --rate 100mbit --iterations 5 --slots 64 --trace)
 converted=(run --workers 4 --elements 10000000 --slots 64)
 shared=(run --mode dynamic --elements 2500000 --rate 100mbit --iterations 3)
+ranks=(compare --tcp-offloads all --libraries)
 tiny=(--workers 2 --elements 1024 --iterations 1000 --warmup 20)
 small=(--workers 4 --elements 65536 --iterations 300 --warmup 5)
 
@@ -54,6 +56,10 @@ case_of() { # NAME: the words of its command
     gbit[48]-1500) echo "${all[@]}" --workers "${1:4:1}" --rate 1gbit "${large[@]}" ;;
     # Whoever sends frames larger than the MTU does not mind which it is; Sumac does.
     gbit[48]-super) echo "${all[@]}" --workers "${1:4:1}" --rate 1gbit --mtu 3506 --tcp-offloads all "${large[@]}" ;;
+    # Hosts of several ranks: a cable carries one contribution of each host.
+    ranks2x4-gbit) echo "${ranks[@]}" xdp,gloo --workers 2 --ranks-per-host 4 --rate 1gbit --mtu 3506 "${large[@]}" ;;
+    ranks4x2-udp) echo "${ranks[@]}" udp,gloo --workers 4 --ranks-per-host 2 "${large[@]}" ;;
+    ranks4x2-udp-small) echo "${ranks[@]}" udp,gloo --workers 4 --ranks-per-host 2 "${small[@]:2}" ;;
     tiny) echo "${all[@]}" "${tiny[@]}" ;;
     tiny-poll) echo compare --libraries xdp "${tiny[@]}" --poll ;;
     small) echo "${all[@]}" "${small[@]}" ;;
@@ -136,7 +142,7 @@ simulate() { # FIGURE [OPTION...]
     record "sim-$1"
 }
 
-[ "$#" -gt 0 ] || set -- programs convert sim straight udp mbit gbit latency loss pool conversion dynamic bounded
+[ "$#" -gt 0 ] || set -- programs convert sim straight udp mbit gbit ranks latency loss pool conversion dynamic bounded
 for name in "$@"; do
     case $name in
     programs) programs ;;

@@ -43,6 +43,7 @@ fn sum_files(sumac: &Deployment<'_>, job: &str, options: &[&str], direct: Option
     let by_rank = [0, 1].map(|rank| npy::read(&file(rank, "out"))).into();
     // The command takes the daemon's defaults.
     let numbers = ReferenceSum {
+        ranks_per_host: 1,
         scale: None,
         wire: WireFormat::Int32,
         words: DEFAULT_WORDS,

@@ -33,6 +33,7 @@ mod p4;
 mod paths;
 mod queues;
 mod racks;
+mod ranks;
 mod saturation;
 mod udp;
 mod upgrade;

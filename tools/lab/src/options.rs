@@ -171,6 +171,9 @@ impl SumacArguments {
     }
 }
 
+/// Ranks of a host: trainers' threads and tensors in this one process.
+const MOST_RANKS: i64 = 16;
+
 /// The options of a measurement in a lab of its own.
 #[derive(Clone, Debug, Args)]
 pub struct MeasureArguments {
@@ -178,7 +181,11 @@ pub struct MeasureArguments {
     lab: LabOptions,
     #[command(flatten)]
     sumac: SumacArguments,
-    /// Elements of each worker's tensor
+    /// Ranks of each worker host, each with a trainer and a tensor: the host's daemon adds them
+    #[arg(long, value_name = "RANKS", default_value_t = 1)]
+    #[arg(value_parser = value_parser!(u16).range(1..=MOST_RANKS))]
+    ranks_per_host: u16,
+    /// Elements of each rank's tensor
     #[arg(long, default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1..))]
     elements: u32,
     /// Measured operations
@@ -206,16 +213,22 @@ impl MeasureArguments {
     pub fn options(&self, backend: Backend) -> RunOptions {
         let sum = Operation::sum(self.elements as usize);
         let (lab, sumac) = (self.lab.spec(), self.sumac.sumac(backend, &self.lab));
-        if sumac.collective().has_blocks() && !self.elements.is_multiple_of(lab.workers.into()) {
+        let ranks = lab.workers * self.ranks_per_host;
+        if sumac.collective().has_blocks() && !self.elements.is_multiple_of(ranks.into()) {
             refuse(&format!(
-                "--elements {}: they do not divide into blocks for {} workers",
-                self.elements, lab.workers
+                "--elements {}: they do not divide into blocks for {ranks} workers",
+                self.elements
             ));
         }
         RunOptions {
             lab,
             sumac,
-            operation: Operation { wire: self.sumac.wire, polled: self.poll, ..sum },
+            operation: Operation {
+                ranks_per_host: self.ranks_per_host,
+                wire: self.sumac.wire,
+                polled: self.poll,
+                ..sum
+            },
             jobs: 1,
             iterations: self.iterations,
             warmup: self.warmup,

@@ -13,7 +13,9 @@ use super::offloads::TcpOffloads;
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     pub lab: LabSpec,
-    /// Elements of each worker's float32 tensor.
+    /// Ranks of each worker host.
+    pub ranks_per_host: u16,
+    /// Elements of each rank's float32 tensor.
     pub elements: usize,
     /// Measured allreduces of each library.
     pub iterations: u32,

@@ -51,6 +51,7 @@ pub fn compare(
     rows.reverse();
     let mut comparison = Comparison {
         lab: options.lab.clone(),
+        ranks_per_host: options.operation.ranks_per_host,
         elements: options.operation.elements,
         iterations: options.iterations,
         tcp_offloads,

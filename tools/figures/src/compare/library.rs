@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::comparison::Measurement;
 use super::rank::{self, RankResult};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use sumac_lab::Lab;
 use sumac_lab::checkout::script;
 use sumac_lab::process::Process;
@@ -73,8 +73,8 @@ impl Library {
             }
             ended?;
         }
-        let workers = 0..lab.spec().workers;
-        let ranks = workers.map(|rank| self.result(lab, rank)).collect::<Result<Vec<_>, _>>()?;
+        let world = lab.spec().workers * options.operation.ranks_per_host;
+        let ranks = (0..world).map(|rank| self.result(lab, rank)).collect::<Result<Vec<_>, _>>()?;
         let spans = rank::spans(&ranks).context(DISAGREEMENT)?;
         let mut measurement = rank::together(&ranks).context(DISAGREEMENT)?;
         if let Some(sampler) = sampler {
@@ -105,19 +105,21 @@ fn mpi_output(lab: &Lab) -> PathBuf {
 
 fn start_gloo(lab: &Lab, options: &RunOptions) -> Result<Vec<Process>> {
     let script = script("figures/compare/gloo.py")?;
-    let spec = lab.spec();
+    let (spec, of_host) = (lab.spec(), options.operation.ranks_per_host);
+    let world = spec.workers * of_host;
     let start = |rank: u16| {
         let mut gloo = Command::new(PYTHON);
-        gloo.arg(&script).args(["--rank", &rank.to_string(), "--world", &spec.workers.to_string()]);
+        gloo.arg(&script).args(["--rank", &rank.to_string(), "--world", &world.to_string()]);
         gloo.args(["--master", &spec.worker_ip(0).to_string(), "--interface", lab.worker_interface()]);
         gloo.args(["--timeout", &(START_LIMIT + options.limit).as_secs().to_string()]);
         gloo.args(sizes(options)).arg("--out").arg(gloo_output(lab, rank));
-        lab.start(lab.worker(rank), &format!("gloo{rank}"), &mut gloo)
+        lab.start(lab.worker(rank / of_host), &format!("gloo{rank}"), &mut gloo)
     };
-    (0..spec.workers).map(start).collect()
+    (0..world).map(start).collect()
 }
 
 fn start_open_mpi(lab: &Lab, options: &RunOptions) -> Result<Process> {
+    ensure!(options.operation.ranks_per_host == 1, "mpi-run starts one rank on each host");
     let spec = lab.spec();
     let mut mpi = Command::new(script("figures/compare/mpi-run")?);
     mpi.args([lab.aggregator().name(), SUBNET]);

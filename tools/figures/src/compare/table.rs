@@ -28,7 +28,11 @@ const FIRST_NUMBER: usize = 1;
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} workers, {} float32 elements each, ", self.lab.workers, self.elements)?;
+        write!(f, "{} workers", self.lab.workers)?;
+        if self.ranks_per_host > 1 {
+            write!(f, " of {} ranks", self.ranks_per_host)?;
+        }
+        write!(f, ", {} float32 elements each, ", self.elements)?;
         writeln!(f, "MTU {}, {}", self.lab.mtu, cables(self))?;
         let cells: Vec<_> = self.rows.iter().map(cells).collect();
         let widths: Vec<usize> = (0..HEAD.len() - 1)
@@ -124,7 +128,14 @@ mod tests {
             Row { library: "Gloo".into(), path: "-".into(), outcome: missing },
             Row { library: "Open MPI".into(), path: "-".into(), outcome: failed },
         ];
-        Comparison { lab, elements: 1000, iterations: 5, tcp_offloads: TcpOffloads::Gro, rows }
+        Comparison {
+            lab,
+            ranks_per_host: 1,
+            elements: 1000,
+            iterations: 5,
+            tcp_offloads: TcpOffloads::Gro,
+            rows,
+        }
     }
 
     #[test]

@@ -37,9 +37,11 @@ pub fn demo(options: &DemoOptions) -> Result<bool> {
     let mut with_torch = Vec::new();
     let (sumac, none) = (SumacOptions::default(), Faults::default());
     let (clean, clean_left) = in_lab(options, none, &sumac, &single, &[], |deployment| {
-        story::chapter(
-            "2. PyTorch's DistributedDataParallel under torchrun, one on each host of the same lab",
-        );
+        story::chapter(&format!(
+            "2. PyTorch's DistributedDataParallel under torchrun, on {} hosts of the same lab, {} ranks each",
+            torch::hosts(options),
+            torch::RANKS_PER_HOST
+        ));
         with_torch = torch::train(deployment, options)?;
         story::torch(deployment, &with_torch)
     })?;

@@ -26,7 +26,7 @@ pub(super) fn opening(options: &DemoOptions) {
         "{workers} trainers on {workers} hosts learn to read scikit-learn's digits, {epochs} epochs, each \
         with its part of\nevery batch. An aggregator on the path, an XDP program, adds up their gradients. \
         Beside each epoch stands the\naccuracy of the same training in one process on the same batches. \
-        PyTorch then trains a larger network over the\nsame hosts, once with Sumac's backend of \
+        PyTorch then trains a larger network over the\nsame lab, once with Sumac's backend of \
         torch.distributed and once with Gloo."
     );
 }

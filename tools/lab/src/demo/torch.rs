@@ -1,4 +1,5 @@
-//! The training with PyTorch: one torchrun for each host, the same script with Sumac's backend and with Gloo.
+//! The training with PyTorch: a torchrun on each of some hosts, with several ranks each, the same script with
+//! Sumac's backend and with Gloo.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -22,8 +23,16 @@ const BACKENDS: [&str; 2] = ["sumac", "gloo"];
 /// The timeout of one training. It takes seconds, but machines differ.
 const LIMIT: Duration = Duration::from_secs(600);
 
+/// The ranks of each host, as many as of one with that many GPUs.
+pub(super) const RANKS_PER_HOST: u16 = 2;
+
 /// The port of rank 0's rendezvous; each host has its own network namespace.
 const PORT: u16 = 29500;
+
+/// Returns the number of hosts of the training: with about as many ranks as the lab has hosts.
+pub(super) fn hosts(options: &DemoOptions) -> u16 {
+    (options.workers / RANKS_PER_HOST).max(2)
+}
 
 /// Checks that Python has PyTorch with `torch.distributed`.
 pub fn check_torch() -> Result<()> {
@@ -49,10 +58,10 @@ fn with_backend(deployment: &Deployment<'_>, options: &DemoOptions, backend: &st
     story::line(&format!("backend {backend}"));
     let out = lab.folder().join(format!("ddp-{backend}.json"));
     let mut nodes = Vec::new();
-    for rank in 0..options.workers {
-        let mut torchrun = torchrun(deployment, options, backend, rank)?;
+    for host in 0..hosts(options) {
+        let mut torchrun = torchrun(deployment, options, backend, host)?;
         torchrun.arg("--out").arg(&out);
-        nodes.push(lab.start_piped(lab.worker(rank), &format!("torchrun-{backend}{rank}"), &mut torchrun)?);
+        nodes.push(lab.start_piped(lab.worker(host), &format!("torchrun-{backend}{host}"), &mut torchrun)?);
     }
     let speakers: Vec<_> = nodes
         .iter_mut()
@@ -69,13 +78,13 @@ fn with_backend(deployment: &Deployment<'_>, options: &DemoOptions, backend: &st
     read(&out)
 }
 
-/// One host's torchrun, with a single process.
-fn torchrun(deployment: &Deployment<'_>, options: &DemoOptions, backend: &str, rank: u16) -> Result<Command> {
+/// One host's torchrun.
+fn torchrun(deployment: &Deployment<'_>, options: &DemoOptions, backend: &str, host: u16) -> Result<Command> {
     let lab = deployment.lab();
     let ddp = script("demo/ddp.py")?;
     let mut torchrun = Command::new(PYTHON);
-    torchrun.args(["-B", "-m", "torch.distributed.run", "--nnodes", &options.workers.to_string()]);
-    torchrun.args(["--node_rank", &rank.to_string(), "--nproc_per_node", "1"]);
+    torchrun.args(["-B", "-m", "torch.distributed.run", "--nnodes", &hosts(options).to_string()]);
+    torchrun.args(["--node_rank", &host.to_string(), "--nproc_per_node", &RANKS_PER_HOST.to_string()]);
     torchrun.args([
         "--master_addr",
         &lab.spec().worker_ip(0).to_string(),
@@ -87,7 +96,7 @@ fn torchrun(deployment: &Deployment<'_>, options: &DemoOptions, backend: &str, r
     torchrun.arg(&ddp).args(["--backend", backend, "--epochs", &options.epochs.to_string()]);
     // Gloo takes the address of the host's name otherwise, which is the same for all namespaces.
     torchrun.env("GLOO_SOCKET_IFNAME", lab.worker_interface());
-    torchrun.env("SUMAC_SOCKET", deployment.socket(rank)).env("SUMAC_SECRET_FILE", deployment.secret_file());
+    torchrun.env("SUMAC_SOCKET", deployment.socket(host)).env("SUMAC_SECRET_FILE", deployment.secret_file());
     torchrun.env("PYTHONPATH", client_folder(&ddp)).env("PYTHONDONTWRITEBYTECODE", "1");
     // As torchrun itself does where a host has several processes. Here all hosts have the same processors.
     torchrun.env("OMP_NUM_THREADS", "1");

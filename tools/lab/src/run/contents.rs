@@ -87,8 +87,8 @@ impl Contents {
         self.compare_of(results.len() as u16, reference, elements, results)
     }
 
-    /// The same of an operation with a loss bound; `left_out` has by rank the ranges of elements without the
-    /// worker.
+    /// The same of an operation with a loss bound; `left_out` has by worker the ranges of elements without
+    /// it.
     pub fn compare_bounded<T: Value>(
         self,
         reference: ReferenceSum,
@@ -103,15 +103,15 @@ impl Contents {
                 |ranges: &[(u64, u64)]| !ranges.iter().any(|(a, b)| (*a..*b).contains(&(first as u64)));
             let ranks = left_out.iter().enumerate().filter(|(_, ranges)| is_in(ranges));
             let contributors: Vec<usize> = ranks.map(|(rank, _)| rank).collect();
-            if contributors.len() == results.len() {
+            if contributors.len() == left_out.len() {
                 comparison = comparison.and(self.compare(reference, packet, results));
                 continue;
             }
-            let values = |rank| packet.clone().map(|index| self.value(rank, index)).collect();
-            let inputs: Vec<Vec<T>> = (0..results.len() as u16).map(values).collect();
+            let values = |rank| packet.clone().map(|index| self.value::<T>(rank, index)).collect();
+            let inputs = reference.contributions((0..results.len() as u16).map(values).collect());
             for (at, expected) in reference.reduce_some(&inputs, &contributors).iter().enumerate() {
                 let exact = contributors.iter().map(|rank| inputs[*rank][at].exact());
-                let exact = reference.exact_some(exact, results.len());
+                let exact = reference.exact_some(exact, inputs.len());
                 for result in results {
                     comparison.hold(result.get(first + at), *expected, exact, first + at);
                 }
@@ -137,7 +137,7 @@ impl Contents {
                 comparison.hold_direct(reference, first, &inputs, results);
                 continue;
             }
-            let Reduced { values, or_floats } = reference.reduce(&inputs);
+            let Reduced { values, or_floats } = reference.reduce(&reference.contributions(inputs.clone()));
             // Where both are right, all workers must have the same: that which the first has.
             let is_first = |floats: &Vec<T>| {
                 let got = results.first().and_then(|first| first.get(packet.clone()));
@@ -279,6 +279,7 @@ mod tests {
 
     const CONTENTS: Contents = Contents { seed: 7, iteration: 1 };
     const BASE: ReferenceSum = ReferenceSum {
+        ranks_per_host: 1,
         scale: Some(1_048_576.0),
         wire: WireFormat::Int32,
         words: 10,

@@ -29,7 +29,9 @@ pub struct RunOptions {
 
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Operation {
-    /// Elements of each worker's tensor.
+    /// Ranks of each worker, each with a trainer and a tensor.
+    pub ranks_per_host: u16,
+    /// Elements of each rank's tensor.
     pub elements: usize,
     /// Their type.
     pub dtype: DType,
@@ -47,6 +49,6 @@ impl Operation {
     /// The sum of this many float32 elements, as 32-bit integers.
     pub fn sum(elements: usize) -> Operation {
         let (dtype, reduction, wire) = (DType::Float32, Reduction::Sum, WireFormat::Int32);
-        Operation { elements, dtype, reduction, wire, loss_bound: 0.0, polled: false }
+        Operation { ranks_per_host: 1, elements, dtype, reduction, wire, loss_bound: 0.0, polled: false }
     }
 }

@@ -94,6 +94,8 @@ impl Value for i32 {
 /// The arithmetic of a job's sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReferenceSum {
+    /// Ranks of each worker, which contributes their sum, rounded to the tensor's type.
+    pub ranks_per_host: usize,
     /// The factor for floats; none: block floating point.
     pub scale: Option<f32>,
     /// The wire format of floats.
@@ -144,7 +146,8 @@ impl ReferenceSum {
         };
         let (wire, words) = (opened.wire, usize::from(opened.elements));
         let direct = (opened.mode == Mode::Direct).then_some(loss_bound);
-        ReferenceSum { scale, wire, words, reduction, dynamic: opened.dynamic.is_some(), direct }
+        let dynamic = opened.dynamic.is_some();
+        ReferenceSum { ranks_per_host: 1, scale, wire, words, reduction, dynamic, direct }
     }
 
     pub fn packet<T: Value>(self) -> usize {
@@ -175,7 +178,22 @@ impl ReferenceSum {
         self.exact(values) * scaled
     }
 
-    /// Reduces a packet's values, by worker; all have the same length.
+    /// The contributions of workers with several ranks: the sums, or means, of floats. Integers, maxima and
+    /// minima are the same however they are grouped.
+    pub fn contributions<T: Value>(self, ranks: Vec<Vec<T>>) -> Vec<Vec<T>> {
+        if self.ranks_per_host < 2 || !self.is_scaled(T::DTYPE) {
+            return ranks;
+        }
+        let sum =
+            |of_host: &[Vec<T>], index: usize| self.exact(of_host.iter().map(|values| values[index].exact()));
+        let contribution = |of_host: &[Vec<T>]| {
+            let length = of_host.first().map_or(0, Vec::len);
+            (0..length).map(|index| T::nearest(sum(of_host, index))).collect()
+        };
+        ranks.chunks(self.ranks_per_host).map(contribution).collect()
+    }
+
+    /// Reduces a packet's contributions; all have the same length.
     pub fn reduce<T: Value>(self, workers: &[Vec<T>]) -> Reduced<T> {
         let length = workers.first().map_or(0, Vec::len);
         let column = |index: usize| workers.iter().map(move |values| values[index].exact());
@@ -296,6 +314,7 @@ mod tests {
     use super::*;
 
     const BLOCK: ReferenceSum = ReferenceSum {
+        ranks_per_host: 1,
         scale: None,
         wire: WireFormat::Int32,
         words: 4,
@@ -350,6 +369,17 @@ mod tests {
         near(ReferenceSum { reduction: Reduction::Mean, ..BLOCK }.reduce_some(&workers, &[1]), [0.25, 0.5]);
         assert_eq!(BLOCK.exact_some([1.0, 1.0].into_iter(), 3), 3.0);
         assert_eq!(BLOCK.reduce_some(&workers, &[0, 1, 2]), BLOCK.reduce(&workers).values);
+    }
+
+    #[test]
+    fn ranks_of_a_host_are_added_before_they_are_scaled() {
+        let of_two = ReferenceSum { scale: Some(1.0), ranks_per_host: 2, ..BLOCK };
+        // Each value by itself would be nothing.
+        let ranks = [vec![0.5f32], vec![0.75], vec![-0.5], vec![2.0]];
+        let reduce = |sum: ReferenceSum| sum.reduce(&sum.contributions(ranks.to_vec())).values;
+        assert_eq!(reduce(of_two), [3.0]);
+        assert_eq!(reduce(ReferenceSum { reduction: Reduction::Mean, ..of_two }), [1.0]);
+        assert_eq!(of_two.contributions(vec![vec![3], vec![1]]), [vec![3], vec![1]]);
     }
 
     #[test]

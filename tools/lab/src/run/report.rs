@@ -178,10 +178,12 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Times { median, min, max, .. } = self.tat_s;
         let join = |modes: &BTreeSet<String>| modes.iter().cloned().collect::<Vec<_>>().join("; ");
-        let Operation { elements, dtype, .. } = self.operation;
+        let Operation { elements, dtype, ranks_per_host, .. } = self.operation;
         let (workers, chunk, dtype) = (self.workers, self.chunk, dtype.name());
         let kind = self.collective.name();
-        writeln!(f, "{workers} workers, {kind} of {elements} {dtype} elements, packets of {chunk} words")?;
+        let of_ranks = if ranks_per_host > 1 { format!(" of {ranks_per_host} ranks") } else { String::new() };
+        write!(f, "{workers} workers{of_ranks}, ")?;
+        writeln!(f, "{kind} of {elements} {dtype} elements, packets of {chunk} words")?;
         writeln!(f, "  workers       {}", join(&self.modes.workers))?;
         writeln!(f, "  aggregator    {}", join(&self.modes.aggregator))?;
         if let Some(run) = self.packets_per_message {
@@ -279,6 +281,7 @@ mod tests {
     #[test]
     fn headers_count_on_the_wire() {
         let words = |words| ReferenceSum {
+            ranks_per_host: 1,
             scale: None,
             wire: WireFormat::Int32,
             words,

@@ -1,4 +1,4 @@
-//! The trainers of a run: one connection, job and tensor per worker, all at once.
+//! The trainers of a run: one connection, job and tensor per rank, all at once.
 
 use std::sync::{Barrier, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -27,9 +27,9 @@ const JOIN_LIMIT: Duration = Duration::from_secs(30);
 
 const PANICKED: &str = "a trainer's thread of the lab panicked";
 
-/// Makes the error of a worker whose daemon refused or failed.
+/// Makes the error of a rank whose daemon refused or failed.
 fn failed(rank: u16, doing: &'static str) -> impl Fn(ClientError) -> anyhow::Error {
-    move |error| anyhow!("worker {rank}, {doing}: {error}")
+    move |error| anyhow!("rank {rank}, {doing}: {error}")
 }
 
 struct Trainer<T> {
@@ -51,16 +51,18 @@ pub struct Trainers<T> {
 impl<T: Element> Trainers<T> {
     /// Connects to all daemons, joins the job `name` as all its workers and makes a tensor for each.
     pub fn join(deployment: &Deployment<'_>, name: &str, operation: Operation) -> Result<Trainers<T>> {
-        let world = deployment.lab().spec().workers;
+        let of_host = operation.ranks_per_host;
+        let world = deployment.lab().spec().workers * of_host;
         let mut clients = Vec::new();
         for rank in 0..world {
-            clients.push((rank, deployment.client(rank)?));
+            clients.push((rank, deployment.client(rank / of_host)?));
         }
         // A worker's join returns when all have joined, so they must come at the same time.
         let all = in_parallel(clients, |(rank, client)| {
             let tensor = client.tensor::<T>(operation.elements).map_err(failed(rank, "making its tensor"))?;
             let options = JobOptions::new(name, rank, world).wire(operation.wire).timeout(JOIN_LIMIT);
             let options = deployment.in_its_mode(options);
+            let options = if of_host > 1 { options.local_world(of_host) } else { options };
             let job = client.open(&options).map_err(failed(rank, "joining the job"))?;
             Ok(Trainer { rank, client, job, tensor: Some(tensor), loss: None })
         })?;
@@ -107,12 +109,13 @@ impl<T: Element> Trainers<T> {
                 Ok(())
             });
         }
+        let of_host = usize::from(self.operation.ranks_per_host);
         for (rank, trainer) in self.all.iter().enumerate() {
             let loss = trainer.loss.as_ref().context("a worker does not report its loss")?;
             let own: u64 = loss.own.iter().map(|(first, end)| end - first).sum();
             let most = loss.by_worker.iter().max().copied().unwrap_or(0);
             ensure!(loss.by_worker == first.by_worker, "workers 0 and {rank} report other losses");
-            ensure!(Some(&own) == loss.by_worker.get(rank), "worker {rank}: {own} of {loss:?}");
+            ensure!(Some(&own) == loss.by_worker.get(rank / of_host), "rank {rank}: {own} of {loss:?}");
             ensure!(most <= loss.budget, "worker {rank}: {loss:?}");
         }
         Ok(())
@@ -126,7 +129,9 @@ impl<T: Element> Trainers<T> {
     /// Compares every element of every worker with the reference, on all CPUs.
     pub fn compare(&self, contents: Contents) -> Result<Comparison> {
         const PACKETS: usize = 100;
-        let reference = ReferenceSum::of(self.opened()?, self.operation.reduction, self.operation.loss_bound);
+        let Operation { reduction, loss_bound, ranks_per_host, .. } = self.operation;
+        let reference = ReferenceSum::of(self.opened()?, reduction, loss_bound);
+        let reference = ReferenceSum { ranks_per_host: ranks_per_host.into(), ..reference };
         let (block, elements) = (PACKETS * reference.packet::<T>(), self.operation.elements);
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let results: Vec<&[T]> =
@@ -138,7 +143,9 @@ impl<T: Element> Trainers<T> {
             .map(|trainer| trainer.loss.as_ref().map_or(Vec::new(), |loss| loss.missing.clone()));
         let missing: Vec<Vec<(u64, u64)>> = missing.collect();
         let blocks = Blocks { kind: self.kind, size: elements / self.all.len().max(1), missing: &missing };
-        let left_out: Vec<Vec<(u64, u64)>> = self.all.iter().map(own).collect();
+        // The ranks of a host have the same.
+        let hosts = self.all.iter().step_by(ranks_per_host.into());
+        let left_out: Vec<Vec<(u64, u64)>> = hosts.map(own).collect();
         let left_out: Vec<&[(u64, u64)]> = left_out.iter().map(Vec::as_slice).collect();
         let next = RwLock::new((0..elements).step_by(block));
         let take = || next.write().unwrap_or_else(PoisonError::into_inner).next();
@@ -165,10 +172,11 @@ impl<T: Element> Trainers<T> {
 
     /// Each daemon's statistics, as long as the job is open.
     pub fn stats(&self) -> Result<Vec<Value>> {
+        let of_host = usize::from(self.operation.ranks_per_host);
         let ask = |trainer: &Trainer<T>| {
             trainer.client.stats_json().map_err(failed(trainer.rank, "asking for statistics"))
         };
-        self.all.iter().map(ask).collect()
+        self.all.iter().step_by(of_host).map(ask).collect()
     }
 
     pub fn leave(self) -> Result<()> {
@@ -195,7 +203,7 @@ impl<T: Element> Trainer<T> {
             interrupt::check()?;
             if Instant::now() > deadline {
                 bail!(
-                    "worker {rank} waited {seconds} s for its result; `sumac stats` and the logs in the \
+                    "rank {rank} waited {seconds} s for its result; `sumac stats` and the logs in the \
                     lab's folder tell more"
                 );
             }
