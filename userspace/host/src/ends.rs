@@ -93,7 +93,16 @@ impl Host {
             }
             FragmentEnd::SumFault(failure) => failed(failure),
             FragmentEnd::OwnFault(failure) => {
-                let mut failure = if failure.ranks.is_empty() { failure.ranks([rank]) } else { failure };
+                let mut failure = match (failure.ranks.is_empty(), operation.followers.is_empty()) {
+                    (false, _) => failure,
+                    (true, true) => failure.ranks([rank]),
+                    // The engine has the sum alone.
+                    (true, false) => {
+                        let ranks: Vec<u16> = (rank..=rank + operation.followers.len() as u16).collect();
+                        let message = format!("the sum of ranks {ranks:?}: {}", failure.message);
+                        Failure { message: bounded(message).into(), ..failure }.ranks(ranks)
+                    }
+                };
                 let problem = bounded(failure.message.to_string());
                 let at_fault = failure.ranks.first().copied();
                 let fault = Fault { operation: number, rank: at_fault, index: failure.index, problem };

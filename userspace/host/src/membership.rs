@@ -41,7 +41,7 @@ impl Host {
                     .undiagnosed
                     .get_or_insert_with(|| Undiagnosed::new(now, JobEnd::ours(error), REASON_TIMEOUT));
             }
-            (error, _) => job.end_with(id, JobEnd::ours(error), out),
+            (error, _) => self.end_job(id, JobEnd::ours(error), out),
         }
     }
 
@@ -49,18 +49,12 @@ impl Host {
     pub fn membership_failed(&mut self, id: JobId, failure: &JobFailure, out: &mut Vec<Output>) {
         let Some(job) = self.state.jobs.get_mut(&id) else { return };
         let (error, failure) = (explain::engine_error(failure), explain::job_failure(failure, job.order));
-        let end = JobEnd::Failed { error, failure, outcome: None };
-        let is_left_to_others = job.is_shared() && job.phase == JobPhase::Leaving;
-        job.end_with(id, end.clone(), out);
-        if is_left_to_others {
-            self.end_others(id, &end, out);
-        }
+        self.end_job(id, JobEnd::Failed { error, failure, outcome: None }, out);
     }
 
     /// Ends a job that cannot go on here, for this reason.
     pub fn fail_job(&mut self, id: JobId, reason: String, out: &mut Vec<Output>) {
-        let Some(job) = self.state.jobs.get_mut(&id) else { return };
-        job.end_with(id, JobEnd::ours(JobError::Ended { reason }), out);
+        self.end_job(id, JobEnd::ours(JobError::Ended { reason }), out);
     }
 
     /// Handles an event of a job's control plane.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sumac_api::{Code, Failure, JobSpec, Mode, Scale, WireFormat};
 use sumac_control::JOB_NAME_LEN;
 use sumac_control::coordinator::DYNAMIC_SCALE;
-use sumac_job::limits::{MAX_WINDOW, MAX_WORLD, MIN_WINDOW};
+use sumac_job::limits::{MAX_RANKS, MAX_WINDOW, MAX_WORLD, MIN_WINDOW};
 use sumac_wire::{MAX_HOSTS, PAGE_ELEMENTS};
 
 /// The settings of the configuration for jobs that leave them open.
@@ -47,6 +47,7 @@ fn check(spec: &JobSpec, scale: Scale) -> Result<(), String> {
     ensure!(is_name, format!("the job's name must have 1 to {JOB_NAME_LEN} bytes and no control characters"));
     let workers = if spec.is_local() { world } else { spec.workers() };
     ensure!(world > 0 && workers <= MAX_WORLD, format!("world {world} is not between 1 and {MAX_WORLD}"));
+    ensure!(world <= MAX_RANKS, format!("world {world}: a job has at most {MAX_RANKS} ranks"));
     ensure!(rank < world, format!("rank {rank} is not below world {world}"));
     let seconds = timeout_s.unwrap_or_default();
     let is_time = Duration::try_from_secs_f64(seconds).is_ok();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sumac_api::{Code, Failure};
 use sumac_job::{JobTerms, Mode, NonFinitePolicy};
+use sumac_transport::KEPT_SUMS;
 
 /// The part of a limit that one user may hold: a half.
 const USERS_SHARE: u64 = 2;
@@ -32,6 +33,9 @@ const MISSING_BYTES: u64 = 8;
 /// digit in the message.
 const CHUNKS_PER_BYTE: u64 = 4;
 
+/// The bytes with which a fragment of several ranks is added.
+const SCRATCH_BYTES: u64 = 64 << 10;
+
 /// Returns the bytes that the daemon holds for a job.
 pub(crate) fn job_bytes(terms: &JobTerms) -> u64 {
     let chunks = u64::from(if terms.mode == Mode::Static { terms.slots } else { terms.window });
@@ -40,7 +44,8 @@ pub(crate) fn job_bytes(terms: &JobTerms) -> u64 {
 
 /// Returns the bytes that the daemon holds for an operation of this many chunks in a job.
 pub(crate) fn operation_bytes(chunks: u64, terms: &JobTerms) -> u64 {
-    let fixed = OPERATION_BYTES + u64::from(terms.shards) * FRAGMENT_BYTES;
+    let shards = u64::from(terms.shards);
+    let fixed = OPERATION_BYTES + shards * FRAGMENT_BYTES + sum_bytes(chunks, terms);
     if terms.is_direct() {
         // Of each worker's transfers a bit for a chunk, and the numbers of those that are missing.
         return fixed
@@ -49,6 +54,22 @@ pub(crate) fn operation_bytes(chunks: u64, terms: &JobTerms) -> u64 {
     }
     let leaves = terms.mode == Mode::Static && terms.not_finite == NonFinitePolicy::Raw;
     fixed + chunks.div_ceil(if leaves { 1 } else { CHUNKS_PER_BYTE })
+}
+
+/// Returns a rank's part of the bytes of the sums of a worker's ranks: of a direct job the whole tensor, else
+/// the chunks in flight, and what adding them takes.
+fn sum_bytes(chunks: u64, terms: &JobTerms) -> u64 {
+    if terms.local_world < 2 {
+        return 0;
+    }
+    let chunk = 4 * u64::from(terms.elements);
+    let sums = if terms.is_direct() {
+        chunks * chunk
+    } else {
+        let shards = u64::from(terms.shards);
+        chunks.min(shards * KEPT_SUMS as u64) * chunk + shards * SCRATCH_BYTES
+    };
+    sums / u64::from(terms.local_world)
 }
 
 /// A limited resource.

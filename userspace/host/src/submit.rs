@@ -351,7 +351,10 @@ impl Host {
         resources: &mut dyn Resources,
         out: &mut Vec<Output>,
     ) {
-        let Some(job) = self.state.jobs.get_mut(&id) else { return };
+        if self.is_over(id) {
+            return;
+        }
+        let Some(job) = self.state.jobs.get_mut(&id).filter(|job| job.end.is_none()) else { return };
         let released = job.running.as_mut().and_then(|running| running.named.release(name));
         let Some((released, next)) = released else {
             let message = format!("name {name:?} was released, for which no operation here waits");

@@ -220,7 +220,7 @@ impl Host {
         let Some(running) = &mut job.running else { return };
         let due = running.undiagnosed.take_if(|undiagnosed| undiagnosed.is_due(now, is_connected));
         if let Some(undiagnosed) = due {
-            job.end_with(id, undiagnosed.end, out);
+            self.end_job(id, undiagnosed.end, out);
         }
     }
 
@@ -246,7 +246,7 @@ impl Host {
         let reason = format!("has left job {:?} while sums were outstanding here", job.name);
         let message = "sums wait for workers that have left".to_owned();
         out.push(Output::Warn { job: id, message, ranks: departed.to_vec() });
-        job.end_with(id, JobEnd::ours(JobError::Worker { rank, reason }), out);
+        self.end_job(id, JobEnd::ours(JobError::Worker { rank, reason }), out);
     }
 
     /// Returns one of the ranks that have left whose part in an outstanding operation is missing.

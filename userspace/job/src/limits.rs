@@ -6,6 +6,8 @@ use sumac_wire::{CLASSES, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS};
 pub const MAX_SLOTS: u32 = 1 << 16;
 /// Most shards of a job: each has a lane in every class.
 pub const MAX_SHARDS: u16 = MAX_LANES as u16 / CLASSES;
+/// Most ranks of a job: messages list them.
+pub const MAX_RANKS: u16 = 8192;
 /// Most workers of a job, below two levels of aggregators.
 pub const MAX_WORLD: u16 = (MAX_WORKERS * MAX_WORKERS) as u16;
 /// Fewest chunks of a dynamic job's window.

@@ -81,7 +81,7 @@ pub use exponents::has_exponent_chunk;
 pub use handover::{EngineState, ResumeError, SuspendedEngine};
 pub use histogram::Histogram;
 pub use lane::{LaneField, class_of, shard_of};
-pub use local_sum::worker::{DirectWorkerBuffer, WorkerBuffer};
+pub use local_sum::worker::{DirectWorkerBuffer, KEPT_SUMS, WorkerBuffer};
 pub use local_sum::{LocalPart, LocalSum};
 pub use operation::{Buffer, Completion, CompletionQueue, Loss, OpId, Operation};
 pub use packet::Packet;

@@ -378,6 +378,10 @@ impl SimHost {
     }
 
     fn finish(&mut self, now: Nanos, id: JobId, end: JobEnd, coordinator: &mut Coordinator) {
+        let outcome = match &end {
+            JobEnd::Closed { .. } => Some(self.core.outcome_of_ranks(id)),
+            JobEnd::Failed { outcome, .. } => outcome.clone(),
+        };
         let error = match &end {
             JobEnd::Failed { error, .. } => error.clone(),
             JobEnd::Closed { .. } => JobError::Ended { reason: "this worker has left it".into() },
@@ -387,10 +391,6 @@ impl SimHost {
         }
         self.collect(now);
         let member = self.memberships.remove(&id).and_then(|found| found.member);
-        let outcome = match &end {
-            JobEnd::Closed { .. } => Some(self.core.outcome_of_ranks(id)),
-            JobEnd::Failed { outcome, .. } => outcome.clone(),
-        };
         if let (Some(member), Some(outcome)) = (member, outcome) {
             coordinator.leave(member, &outcome);
         }

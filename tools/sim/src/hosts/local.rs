@@ -86,9 +86,10 @@ impl SimHost {
         let end = found.end.clone()?;
         if let JobEnd::Closed { request } = end
             && self.core.has_other_ranks(id)
+            && !self.core.is_over(id)
         {
             if !self.core.is_summing(id) {
-                self.call(now, |host, handles, out| host.closed(id, request, handles, out));
+                self.call(now, |host, handles, out| host.close_rank(id, request, handles, out));
             }
             return None;
         }

@@ -44,6 +44,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use rand::RngCore;
 use sumac_job::Mode;
+use sumac_job::limits::MAX_RANKS;
 use sumac_wire::{CLASSES, MAX_WORKERS};
 
 pub use self::{
@@ -185,6 +186,9 @@ impl Coordinator {
         }
         let is_large = !is_static || request.rack.is_some();
         let most = if is_large { MAX_WORKERS * MAX_WORKERS } else { MAX_WORKERS };
+        if world > MAX_RANKS {
+            return invalid(format!("a world of {world}: a job has at most {MAX_RANKS} ranks"));
+        }
         let workers = spec.workers();
         if workers == 0 || usize::from(workers) > most {
             return invalid(format!("a world of {workers}: an aggregator takes 1 to {MAX_WORKERS} workers"));

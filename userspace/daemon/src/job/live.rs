@@ -77,9 +77,9 @@ impl<'a> EventLoop<'a> {
         let JobEnd::Closed { request } = end else { return true };
         let id = self.task.id;
         self.task.context.core.call(|host, arena, out| {
-            let has_others = host.has_other_ranks(id);
+            let has_others = host.has_other_ranks(id) && !host.is_over(id);
             if has_others && !host.is_summing(id) {
-                host.closed(id, *request, arena, out);
+                host.close_rank(id, *request, arena, out);
             }
             !has_others
         })

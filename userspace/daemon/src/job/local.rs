@@ -119,8 +119,8 @@ impl JobTask {
     }
 }
 
-/// Waits until no memory of a job is in use.
-async fn wait_for_sums(core: &Core, id: JobId) {
+/// Waits until no memory of a rank is in use.
+pub(super) async fn wait_for_sums(core: &Core, id: JobId) {
     while core.call(|host, _, _| host.is_summing(id)) {
         sleep(SUM_INTERVAL).await;
     }

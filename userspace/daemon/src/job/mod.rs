@@ -11,6 +11,7 @@ use sumac_control::{Grant, JobFailure, Member, Outcome, SuspendedMember};
 use sumac_host::{JobEnd, JobId};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use self::local::wait_for_sums;
 use self::start::Channels;
 pub(crate) use self::task::{JobContext, JobTask, blocking};
 use crate::job_events::{Freeze, HandedOver, TaskEvent};
@@ -168,6 +169,7 @@ impl JobTask {
             JobEnd::Closed { request } => {
                 let outcome = core.call(|host, _, _| host.outcome_of_ranks(id));
                 self.clear(job).await;
+                self.wait_for_ranks().await;
                 finish();
                 leave(member, outcome).await;
                 log_limited!(info, job = name, wire_job = job, "closed");
@@ -178,6 +180,7 @@ impl JobTask {
                 log_limited!(warn, job = name, wire_job = job, %failure, "ended {by}");
                 self.context.backend.datapath().fail_job(id, error);
                 self.clear(job).await;
+                self.wait_for_ranks().await;
                 if let Some(outcome) = outcome {
                     leave(member, outcome.clone()).await;
                 }
@@ -185,6 +188,13 @@ impl JobTask {
             }
         }
         core.remove_job(id);
+    }
+
+    /// Waits for copies between the host's ranks, which the data path has no part in.
+    async fn wait_for_ranks(&self) {
+        if self.plan.spec.ranks_per_worker() > 1 {
+            wait_for_sums(&self.context.core, self.id).await;
+        }
     }
 
     /// Removes the job from the data path, which reports its last completions before this returns.

@@ -145,14 +145,32 @@ fn a_value_that_is_not_allowed_names_its_rank_on_all_hosts() {
 /// Each value fits, but the host's sum does not.
 #[test]
 fn a_sum_of_integers_that_does_not_fit_names_the_hosts_ranks() {
+    for mode in [Mode::Static, Mode::Direct] {
+        Lab::with_ranks(2, 2).train(
+            "large",
+            move |o| o.mode(mode),
+            |client, job, rank| {
+                let large = |at| if rank < 2 && at == 7 { 1_500_000_000i32 } else { 1 };
+                let error = failure(job.allreduce(tensor(client, 100, large)));
+                assert_eq!((error.code, error.index), (Code::Saturated, Some(7)), "{error}");
+                assert!(error.ranks.iter().all(|rank| *rank < 2) && !error.ranks.is_empty(), "{error}");
+            },
+        );
+    }
+}
+
+/// The host's sum fits its type, but not the host's part of what the network adds.
+#[test]
+fn a_sum_that_is_too_large_for_the_network_is_that_of_the_hosts_ranks() {
     Lab::with_ranks(2, 2).train(
-        "large",
+        "part",
         |o| o,
         |client, job, rank| {
-            let large = |at| if rank < 2 && at == 7 { 1_500_000_000i32 } else { 1 };
-            let error = failure(job.allreduce(tensor(client, 100, large)));
-            assert_eq!((error.code, error.index), (Code::Saturated, Some(7)), "{error}");
-            assert!(error.ranks.iter().all(|rank| *rank < 2) && !error.ranks.is_empty(), "{error}");
+            let large = |_| if rank < 2 { 1 } else { 600_000_000i32 };
+            let error = failure(job.allreduce(tensor(client, 10, large)));
+            let message = &error.message;
+            assert!(message.contains("the sum of ranks [2, 3]"), "{error}");
+            assert!(rank < 2 || error.ranks == [2, 3], "{error}");
         },
     );
 }
@@ -250,6 +268,42 @@ fn ranks_close_in_any_order() {
     }
 }
 
+/// The leader's rank has closed the job, and another one's ends with a transfer that nobody answers.
+#[test]
+fn a_rank_that_dies_after_its_leader_has_closed_ends_the_job() {
+    let lab = Lab::with_ranks(2, 2);
+    let mut opened = lab.open("deserted", |o| o.mode(Mode::Direct));
+    let (client, job) = opened.remove(1);
+    let empty = client.tensor::<f32>(1000).unwrap();
+    let received = job.post_recv(empty, 2, RecvOptions::default()).unwrap();
+    opened.remove(0).1.close().unwrap();
+    drop((received, job, client));
+    lab.await_no_job(0);
+    for (client, job) in opened {
+        let error = failure(job.allreduce(tensor(&client, 1, |_| 1.0f32)));
+        assert_eq!(error.code, Code::JobFailed, "{error}");
+    }
+    lab.await_no_job(1);
+    lab.train("deserted", |o| o, |client, job, _| assert_eq!(sum(client, job, 1, |_| 1.0f32), [4.0]));
+}
+
+#[test]
+fn the_end_of_another_host_reaches_ranks_whose_leader_has_closed() {
+    let lab = Lab::with_ranks(2, 2);
+    let mut opened = lab.open("other", |o| o.mode(Mode::Direct));
+    let others = opened.split_off(2);
+    let (client, job) = opened.remove(1);
+    let empty = client.tensor::<f32>(1000).unwrap();
+    let received = job.post_recv(empty, 2, RecvOptions::default()).unwrap();
+    opened.remove(0).1.close().unwrap();
+    drop(others);
+    let error = failure(Ok(received));
+    assert_eq!(error.code, Code::JobFailed, "{error}");
+    assert!(error.ranks.contains(&2), "{error}");
+    drop((job, client));
+    (0..2).for_each(|host| lab.await_no_job(host));
+}
+
 #[test]
 fn a_rank_that_is_late_is_named_on_all_hosts() {
     let lab = Lab::with_ranks(2, 2);
@@ -330,19 +384,4 @@ fn a_rank_that_never_comes_is_named_on_its_host() {
         let expected: &[u16] = if host == 0 { &[1] } else { &[0, 1] };
         assert_eq!((error.code, &error.ranks[..]), (Code::RanksMissing, expected), "{error}");
     }
-}
-
-#[test]
-fn losses_are_counted_by_host() {
-    Lab::with_ranks(2, 2).train(
-        "loss",
-        |o| o,
-        |client, job, _| {
-            let bound = OpOptions { loss_bound: 0.1, ..OpOptions::default() };
-            let mut pending = job.allreduce_with(tensor(client, 5000, |_| 1.0f32), bound).unwrap();
-            assert!(pending.wait_timeout(OTHERS).unwrap());
-            let loss = pending.loss().unwrap();
-            assert_eq!((loss.by_worker.len(), loss.elements), (2, 5000), "{loss:?}");
-        },
-    );
 }

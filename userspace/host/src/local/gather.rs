@@ -41,8 +41,13 @@ impl Host {
         let Some(own) = self.state.jobs.get(&id).filter(|own| own.phase == JobPhase::AwaitsName) else {
             return Ok(());
         };
-        let gathering =
-            self.state.local_jobs.get(&own.name).filter(|local| own.is_shared() && !local.is_open);
+        // Ranks that have been refused have the name until they are gone.
+        let waits = |id: &JobId| self.state.jobs.get(id).is_some_and(|job| job.end.is_none());
+        let gathering = self
+            .state
+            .local_jobs
+            .get(&own.name)
+            .filter(|local| own.is_shared() && !local.is_open && local.members.values().all(waits));
         let holder = match gathering {
             Some(local) => local.members.contains_key(&own.rank).then_some(own.rank),
             None => self.holder(&own.name),

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use sumac_api::Failure;
-use sumac_control::JobFailure;
+use sumac_control::{JobFailure, Outcome as LeaveOutcome};
 use sumac_job::OperationOrder;
 use sumac_transport::{Arithmetic, LocalFault, LocalPart, LocalSum, OpError};
 
@@ -104,7 +104,8 @@ impl Host {
         let not_finite = running.map_or_else(Default::default, |running| running.terms.not_finite);
         let keys: Vec<OperationKey> = [first].into_iter().chain(leader.followers.iter().copied()).collect();
         let at = usize::from(fragment);
-        let records = keys.iter().filter_map(|key| self.state.operations.get(key)?.fragments.get(at));
+        let record = |key: &OperationKey| self.state.operations.get(key)?.fragments.get(at);
+        let records = keys.iter().map(record).collect::<Option<Vec<&FragmentRecord>>>()?;
         let part = |record: &FragmentRecord| LocalPart {
             gives: sizes(&record.ranges.input),
             takes: sizes(&record.ranges.output),
@@ -117,7 +118,7 @@ impl Host {
             not_finite,
             count: elements.len(),
             base: elements.start,
-            parts: records.map(part).collect(),
+            parts: records.into_iter().map(part).collect(),
         };
         let fragment = |key: &OperationKey| FragmentKey { operation: *key, fragment };
         Some(RankSum { keys: keys.iter().map(fragment).collect(), sum })
@@ -130,8 +131,9 @@ impl Host {
         let message =
             format!("the workers do not do the same: rank {low} has {one} where rank {high} has {other}");
         let failure = JobFailure::mismatch(&[low, high], message);
+        let outcome = LeaveOutcome::Failed(failure.message.clone());
         for id in self.members(name) {
-            self.end_rank(id, &failure, out);
+            self.end_rank(id, &failure, &outcome, out);
         }
     }
 

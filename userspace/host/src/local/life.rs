@@ -1,15 +1,16 @@
 //! The life of the ranks of a job on this host from its opening on: late ranks are named, the end of one is
 //! that of all.
 
-use sumac_api::Failure;
+use sumac_api::{Code, Failure};
 use sumac_control::{FailureKind, JobFailure, Outcome};
+use sumac_transport::JobError;
 
 use crate::explain::bounded;
 use crate::host::Host;
 use crate::job::{Job, JobPhase};
 use crate::job_end::JobEnd;
 use crate::operation::{Operation, OperationPhase};
-use crate::{JobId, Nanos, OperationKey, Output, SECOND, explain};
+use crate::{JobId, Nanos, OperationKey, Output, Resources, SECOND, explain};
 
 /// The age from which an operation is reported that other ranks have not submitted.
 const LATE: Nanos = 3 * SECOND;
@@ -42,13 +43,13 @@ impl Host {
         self.ranks_of(id).iter().any(|other| *other != id)
     }
 
-    /// The reason for which the host's ranks have ended the job, if one of them has.
+    /// The report to the control plane about a job that its rank has closed.
     #[must_use]
     pub fn outcome_of_ranks(&self, id: JobId) -> Outcome {
-        let local = self.state.jobs.get(&id).and_then(|job| self.state.local_jobs.get(&job.name));
-        match local {
-            Some(local) if local.is_over => Outcome::Failed("a rank of this host has failed".into()),
-            _ => Outcome::Done,
+        if self.is_over(id) {
+            Outcome::Failed("a rank of this host has failed".into())
+        } else {
+            Outcome::Done
         }
     }
 
@@ -113,7 +114,14 @@ impl Host {
         let (name, rank) = (job.name.clone(), job.rank);
         let Some(local) = self.state.local_jobs.get(&name) else { return };
         let is_one = local.members.get(&rank) == Some(&id);
-        if !is_one || local.is_open || !local.is_complete() {
+        if is_one && local.is_open {
+            // It was withdrawn at the moment of opening.
+            let reason = failure.message.to_string();
+            let (error, failure) = (JobError::Ended { reason: reason.clone() }, failure.clone());
+            let end = JobEnd::Failed { error, failure, outcome: Some(Outcome::Failed(reason)) };
+            return self.end_others(id, &end, out);
+        }
+        if !is_one || !local.is_complete() {
             return;
         }
         let mut failure = failure.clone();
@@ -124,14 +132,55 @@ impl Host {
         self.refuse_members(&name, &failure, out);
     }
 
+    /// Ends a job. Where its rank has closed it, the host's other ranks may still use its data path: then
+    /// theirs.
+    pub(crate) fn end_job(&mut self, id: JobId, end: JobEnd, out: &mut Vec<Output>) {
+        let Some(job) = self.state.jobs.get_mut(&id) else { return };
+        let is_closed = job.is_shared() && job.phase == JobPhase::Leaving;
+        job.end_with(id, end.clone(), out);
+        if is_closed {
+            self.end_others(id, &end, out);
+        }
+    }
+
+    /// Answers a rank that closes a job whose data path other ranks still use.
+    pub fn close_rank(
+        &mut self,
+        id: JobId,
+        request: u64,
+        resources: &mut dyn Resources,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(job) = self.state.jobs.get_mut(&id) else { return };
+        let opener = job.opener;
+        let Some(running) = &mut job.running else { return };
+        let failure = Failure::new(Code::JobFailed, "the client that opened the job has closed it");
+        running.closed.get_or_insert_with(|| failure.clone());
+        for (connection, handle) in std::mem::take(&mut running.clients) {
+            if (connection, handle) != opener {
+                self.job_failed_at(connection, handle, &failure, resources, out);
+            }
+        }
+        self.closed(id, request, resources, out);
+    }
+
+    /// Whether a rank of this host has ended the job for all of them.
+    #[must_use]
+    pub fn is_over(&self, id: JobId) -> bool {
+        let local = self.state.jobs.get(&id).and_then(|job| self.state.local_jobs.get(&job.name));
+        local.is_some_and(|local| local.is_over)
+    }
+
     /// Has the other ranks of this host learn of a rank's end.
     pub(crate) fn end_others(&mut self, id: JobId, end: &JobEnd, out: &mut Vec<Output>) {
         let Some(job) = self.state.jobs.get(&id) else { return };
         let (name, rank) = (job.name.clone(), job.rank);
         let Some(local) = self.state.local_jobs.get_mut(&name).filter(|local| local.is_open) else { return };
-        let reason = match end {
+        // One that has closed it waits for the others.
+        out.extend(local.members.values().map(|member| Output::Wake { job: *member }));
+        let outcome = match end {
             JobEnd::Closed { .. } => return local.departed.push(rank),
-            JobEnd::Failed { outcome: Some(Outcome::Died(reason) | Outcome::Failed(reason)), .. } => reason,
+            JobEnd::Failed { outcome: Some(outcome), .. } => outcome,
             JobEnd::Failed { .. } => {
                 local.is_over = true;
                 for other in local.members.values().filter(|other| **other != id) {
@@ -143,18 +192,29 @@ impl Host {
             }
         };
         local.is_over = true;
-        let message = bounded(format!("rank {rank} left: {reason}"));
+        let message = |reason: &str| bounded(format!("rank {rank} left: {reason}"));
+        let (message, outcome) = match outcome {
+            Outcome::Died(reason) => (message(reason), Outcome::Died(message(reason))),
+            Outcome::Failed(reason) => (message(reason), Outcome::Failed(message(reason))),
+            Outcome::Done => return,
+        };
         let failure = JobFailure { kind: FailureKind::Left, message, ranks: vec![rank] };
         for other in self.members(&name).into_iter().filter(|other| *other != id) {
-            self.end_rank(other, &failure, out);
+            self.end_rank(other, &failure, &outcome, out);
         }
     }
 
     /// Ends a rank's job for a reason of this host. The leader reports it to the control plane.
-    pub(super) fn end_rank(&mut self, id: JobId, failure: &JobFailure, out: &mut Vec<Output>) {
+    pub(super) fn end_rank(
+        &mut self,
+        id: JobId,
+        failure: &JobFailure,
+        outcome: &Outcome,
+        out: &mut Vec<Output>,
+    ) {
         let Some(job) = self.state.jobs.get_mut(&id) else { return };
         let has_membership = !job.is_local() && !job.is_follower();
-        let outcome = has_membership.then(|| Outcome::Failed(failure.message.clone()));
+        let outcome = has_membership.then(|| outcome.clone());
         let (error, failure) = (explain::engine_error(failure), explain::job_failure(failure, job.order));
         job.end_with(id, JobEnd::Failed { error, failure, outcome }, out);
     }

@@ -178,8 +178,11 @@ impl DirectMode {
         }
         let operation = core.stream.get_mut(number).map(|pending| &mut pending.operation);
         let (bound, base) = operation.map_or((0.0, 0), |operation| {
-            let (size, Range { start, end }) = (operation.dtype.size(), operation.takes.clone());
-            operation.buffer.written(start * size, (end - start) * size);
+            let size = operation.dtype.size();
+            let is_moved = operation.arithmetic == Arithmetic::Bits;
+            for Range { start, end } in running.written(&operation.takes, is_moved) {
+                operation.buffer.written(start * size, (end - start) * size);
+            }
             (operation.loss_bound, operation.base)
         });
         core.stream.finish(number, core.now, running.loss(bound, base as usize));
@@ -369,7 +372,14 @@ impl ModeProtocol for DirectMode {
         let Some(exchange) = pending.operation.exchange.clone() else { return };
         copy_own(&mut pending.operation);
         let steps = steps(&exchange, rank, world, pending.operation.count);
-        self.running.insert(number, Running::new(exchange.number, steps, world));
+        let mut running = Running::new(exchange.number, steps, world);
+        // Values that are not finite are found where they are sent, and only where they matter.
+        let fault = pending.operation.buffer.fault().map(|fault| fault.error);
+        if let Some(fault) = fault.filter(|fault| !matches!(fault, OpError::NotFinite { .. })) {
+            pending.own_fault(fault);
+            running.is_faulty = true;
+        }
+        self.running.insert(number, running);
         self.advance(core, number);
     }
 

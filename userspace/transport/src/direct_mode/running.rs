@@ -46,6 +46,21 @@ impl Running {
         self.missing.extend(missing);
     }
 
+    /// The ranges of `takes` that have their final values. Values that are only moved (`is_moved`) stay as
+    /// they were where they did not come.
+    pub fn written(&self, takes: &Range<usize>, is_moved: bool) -> Vec<Range<usize>> {
+        let mut written = Vec::new();
+        let mut from = takes.start;
+        for missing in joined(self.missing.clone()).into_iter().filter(|_| is_moved) {
+            let end = missing.start.clamp(from, takes.end);
+            written.push(from..end);
+            from = missing.end.clamp(end, takes.end);
+        }
+        written.push(from..takes.end);
+        written.retain(|range| !range.is_empty());
+        written
+    }
+
     /// The loss of an operation with this bound; `base`: the index of its first value in the tensor.
     pub fn loss(self, bound: f32, base: usize) -> Option<Loss> {
         let budget = |values: &u64| (*values as f64 * f64::from(bound)) as u64;
@@ -81,5 +96,21 @@ impl Running {
 
     pub fn is_done(&self) -> bool {
         self.states.iter().all(|state| *state == State::Ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_come_is_not_written_where_values_are_moved() {
+        let mut running = Running::new(0, Vec::new(), 2);
+        let all = 10..90;
+        assert_eq!(running.written(&all, true), vec![all.clone()]);
+        running.received(1, 80, vec![50..60, 0..12, 85..100]);
+        assert_eq!(running.written(&all, true), [12..50, 60..85]);
+        assert_eq!(running.written(&all, false), vec![all], "sums of some are scaled");
+        assert_eq!(running.written(&(52..58), true), []);
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 
 /// The sums that are kept, of a chunk each: more than are between a chunk's first reading, for its exponent,
 /// and its last, for its packet.
-const KEPT: usize = 512;
+pub const KEPT_SUMS: usize = 512;
 
 /// The buffer of a worker that has several ranks. Each value is read when the engine reads its chunk, and
 /// written when the engine writes it. A sum is made anew where it is not kept.
@@ -23,7 +23,8 @@ const KEPT: usize = 512;
 #[derive(Debug)]
 pub struct WorkerBuffer {
     sum: LocalSum,
-    scratch: Box<Scratch>,
+    /// Both from the first reading on.
+    scratch: Option<Box<Scratch>>,
     kept: Vec<Kept>,
     /// The results of a chunk, which go from the cache to all ranks that take them.
     results: Vec<u8>,
@@ -43,12 +44,11 @@ impl WorkerBuffer {
     #[must_use]
     pub fn new(mut sum: LocalSum) -> WorkerBuffer {
         sum.arithmetic = contribution(&sum);
-        let kept = vec![Kept::default(); KEPT];
-        WorkerBuffer { sum, scratch: Box::default(), kept, results: Vec::new(), fault: None }
+        WorkerBuffer { sum, scratch: None, kept: Vec::new(), results: Vec::new(), fault: None }
     }
 
     fn place(byte_offset: usize, len: usize) -> usize {
-        byte_offset / len.max(1) % KEPT
+        byte_offset / len.max(1) % KEPT_SUMS
     }
 
     fn range(&self, byte_offset: usize, len: usize) -> Range<usize> {
@@ -60,19 +60,22 @@ impl WorkerBuffer {
 impl Buffer for WorkerBuffer {
     fn prepare(&mut self, byte_offset: usize, len: usize) {
         let range = self.range(byte_offset, len);
+        self.kept.resize_with(KEPT_SUMS, Kept::default);
         let kept = &mut self.kept[WorkerBuffer::place(byte_offset, len)];
         if (kept.byte_offset, kept.len) == (byte_offset, len) {
             return;
         }
         (kept.byte_offset, kept.len) = (byte_offset, len);
         kept.bytes.clear();
-        let fault = append(&mut self.sum, &mut self.scratch, &range, &mut kept.bytes);
+        let scratch = self.scratch.get_or_insert_default();
+        let fault = append(&mut self.sum, scratch, &range, &mut kept.bytes);
         self.fault = self.fault.take().or(fault);
     }
 
     fn input(&self, byte_offset: usize, len: usize) -> &[u8] {
-        let kept = &self.kept[WorkerBuffer::place(byte_offset, len)];
-        if (kept.byte_offset, kept.len) == (byte_offset, len) { &kept.bytes } else { &[] }
+        let kept = self.kept.get(WorkerBuffer::place(byte_offset, len));
+        let is_it = |kept: &&Kept| (kept.byte_offset, kept.len) == (byte_offset, len);
+        kept.filter(is_it).map_or(&[], |kept| &kept.bytes)
     }
 
     fn output(&mut self, _byte_offset: usize, len: usize) -> &mut [u8] {
@@ -115,11 +118,18 @@ impl DirectWorkerBuffer {
 
 impl Buffer for DirectWorkerBuffer {
     fn prepare(&mut self, _byte_offset: usize, _len: usize) {
-        if !std::mem::replace(&mut self.is_summed, true) {
-            let whole = 0..self.sum.count;
-            self.values.reserve(self.sum.count * self.sum.dtype.size());
-            self.fault = append(&mut self.sum, &mut Scratch::default(), &whole, &mut self.values);
+        if std::mem::replace(&mut self.is_summed, true) {
+            return;
         }
+        let (whole, bytes) = (0..self.sum.count, self.sum.count * self.sum.dtype.size());
+        if self.values.try_reserve_exact(bytes).is_err() {
+            let error = OpError::ShortBuffer { index: self.sum.base };
+            self.fault = Some(LocalFault { part: None, error });
+            return;
+        }
+        self.fault = append(&mut self.sum, &mut Scratch::default(), &whole, &mut self.values);
+        // After a fault the rest counts as zeros, of which nobody has a result.
+        self.values.resize(bytes, 0);
     }
 
     fn input(&self, byte_offset: usize, len: usize) -> &[u8] {
