@@ -1,6 +1,7 @@
 //! Statistics of daemons and aggregators.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sumac_client::Client;
@@ -70,10 +71,20 @@ pub fn counter(trainer: &Trainer, name: &str) -> u64 {
     engine[name].as_u64().unwrap_or_else(|| panic!("no counter {name} in {engine}"))
 }
 
-/// Waits until the job's engine has written this many results more; it must have that many to come.
+/// Waits until the job's engine has written this many results more, or has no more to come: on a busy machine
+/// a sum may have ended before the first look.
 pub fn wait_for_results(trainer: &Trainer, more: u64) {
+    const QUIET: Duration = Duration::from_secs(5);
     let before = counter(trainer, "results");
-    eventually("results on the way", || (counter(trainer, "results") >= before + more).then_some(()));
+    let mut last = (before, Instant::now());
+    eventually("results on the way", || {
+        let results = counter(trainer, "results");
+        if results != last.0 {
+            last = (results, Instant::now());
+        }
+        let is_over = last.1.elapsed() > QUIET && counter(trainer, "in_flight") == 0;
+        (results >= before + more || is_over).then_some(())
+    });
 }
 
 /// Waits until a worker has a chunk on the way, which sits in its slot for want of another worker's. It has

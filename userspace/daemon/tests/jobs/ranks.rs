@@ -345,7 +345,7 @@ fn ranks_that_do_not_fit_are_refused_by_name() {
     });
     let error = first.join().unwrap();
     assert_eq!((error.code, &error.ranks[..]), (Code::Refused, &[0, 2][..]), "{error}");
-    assert!(error.message.contains("by local_world 2 has ranks 0 to 1"), "{error}");
+    assert!(error.message.contains("are on one host, and by local_world 2 on different ones"), "{error}");
     // Hosts with other numbers of ranks.
     let open = |host: usize, rank, local| {
         let client = lab.client(host);

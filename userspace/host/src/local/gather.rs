@@ -203,12 +203,10 @@ fn check_user(local: &LocalJob, uid: u32, open: &Open, resources: &dyn Resources
 fn mismatch(local: &LocalJob, asked: &JobSpec) -> Option<Failure> {
     let ranks = local.ranks();
     if asked.world == local.spec.world && !ranks.contains(&asked.rank) {
-        let (job, first, rank, last) = (&asked.job, local.spec.rank, asked.rank, ranks.end - 1);
+        let (job, first) = (&asked.job, local.spec.rank.min(asked.rank));
+        let (rank, all) = (local.spec.rank.max(asked.rank), ranks.len());
         let message = format!(
-            "job `{job}`: ranks {first} and {rank} are on one host, which by local_world {} has ranks {} to \
-            {last}",
-            ranks.len(),
-            ranks.start
+            "job `{job}`: ranks {first} and {rank} are on one host, and by local_world {all} on different ones"
         );
         return Some(
             Failure::new(Code::Refused, message)
@@ -216,8 +214,10 @@ fn mismatch(local: &LocalJob, asked: &JobSpec) -> Option<Failure> {
                 .ranks([first, rank]),
         );
     }
-    let (what, [one, other]) = difference(&local.spec, asked)?;
-    let (job, first, rank) = (&asked.job, local.spec.rank, asked.rank);
+    let (lower, higher) =
+        if local.spec.rank < asked.rank { (&local.spec, asked) } else { (asked, &local.spec) };
+    let (what, [one, other]) = difference(lower, higher)?;
+    let (job, first, rank) = (&asked.job, lower.rank, higher.rank);
     let message = format!(
         "job `{job}`: rank {first} wants {what} {one}, rank {rank} wants {other}; give all workers the same"
     );
