@@ -206,7 +206,8 @@ fn mismatch(local: &LocalJob, asked: &JobSpec) -> Option<Failure> {
         let (job, first) = (&asked.job, local.spec.rank.min(asked.rank));
         let (rank, all) = (local.spec.rank.max(asked.rank), ranks.len());
         let message = format!(
-            "job `{job}`: ranks {first} and {rank} are on one host, and by local_world {all} on different ones"
+            "job `{job}`: ranks {first} and {rank} are on one host, and by local_world {all} on different \
+            ones"
         );
         return Some(
             Failure::new(Code::Refused, message)
