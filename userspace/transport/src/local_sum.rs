@@ -5,8 +5,7 @@
 //! Floats are added in double precision and rounded once; those of 16 bits are rounded to single precision
 //! before.
 //!
-//! Where there are more hosts, each of them is one worker, whose contribution is the sum of its ranks
-//! ([`worker`]).
+//! In a job of several hosts each host is one worker, which contributes the sum of its ranks ([`worker`]).
 
 pub mod worker;
 

@@ -115,3 +115,18 @@ pub fn every_type(client: &Client, job: &Job, rank: u16) {
     every_kind::<bf16>(client, job, rank);
     every_kind::<i32>(client, job, rank);
 }
+
+/// Submits operations with names, in an order of each rank's own.
+pub fn sums_by_name(client: &Client, job: &Job, rank: u16) {
+    let named = |name| OpOptions { name: Some(name), ..OpOptions::default() };
+    let submit = |name: &'static str, value: i32| {
+        let pending = job.allreduce_with(tensor(client, 10, |_| value), named(name)).unwrap();
+        (value, pending)
+    };
+    let mut values = vec![("a", 1), ("b", 10), ("c", 100)];
+    values.rotate_left(usize::from(rank) % 3);
+    let pending: Vec<_> = values.into_iter().map(|(name, value)| submit(name, value)).collect();
+    for (value, pending) in pending {
+        assert_eq!(pending.wait().unwrap()[0], i32::from(job.opened().world) * value);
+    }
+}

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sumac_client::{
-    Client, ClientError, Code, Failure, Job, JobOptions, Mode, NonFinitePolicy, OpOptions, OperationOrder,
-    RecvOptions, SendOptions,
+    Client, ClientError, Code, Failure, Job, JobOptions, Mode, NonFinitePolicy, OperationOrder, RecvOptions,
+    SendOptions,
 };
 
 use crate::common::{Alone, Raw, code};
-use crate::kinds::{WORLD, every_kind, every_type, failure, sum, tensor};
+use crate::kinds::{WORLD, every_kind, every_type, failure, sum, sums_by_name, tensor};
 use crate::lab::Lab;
 
 pub fn refused(opened: Result<Job, ClientError>) -> Failure {
@@ -77,23 +77,7 @@ fn a_value_that_is_not_allowed_names_its_rank_on_all() {
 
 #[test]
 fn operations_are_matched_by_name_where_the_job_says_so() {
-    Lab::of_one_host(WORLD).train(
-        "named",
-        |o| o.order(OperationOrder::Name),
-        |client, job, rank| {
-            let named = |name| OpOptions { name: Some(name), ..OpOptions::default() };
-            let submit = |name: &'static str, value: i32| {
-                let pending = job.allreduce_with(tensor(client, 10, |_| value), named(name)).unwrap();
-                (value, pending)
-            };
-            let mut values = vec![("a", 1), ("b", 10), ("c", 100)];
-            values.rotate_left(usize::from(rank));
-            let pending: Vec<_> = values.into_iter().map(|(name, value)| submit(name, value)).collect();
-            for (value, pending) in pending {
-                assert_eq!(pending.wait().unwrap()[0], 3 * value);
-            }
-        },
-    );
+    Lab::of_one_host(WORLD).train("named", |o| o.order(OperationOrder::Name), sums_by_name);
 }
 
 #[test]

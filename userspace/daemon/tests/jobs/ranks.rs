@@ -9,7 +9,7 @@ use sumac_client::{
 };
 
 use crate::common::{Raw, code};
-use crate::kinds::{every_kind, every_type, failure, sum, tensor};
+use crate::kinds::{every_kind, every_type, failure, sum, sums_by_name, tensor};
 use crate::lab::{Kind, Lab};
 use crate::local::refused;
 
@@ -60,23 +60,7 @@ fn a_mean_is_that_of_all_ranks() {
 
 #[test]
 fn operations_are_matched_by_name_where_the_job_says_so() {
-    Lab::with_ranks(2, 2).train(
-        "named",
-        |o| o.order(OperationOrder::Name),
-        |client, job, rank| {
-            let named = |name| OpOptions { name: Some(name), ..OpOptions::default() };
-            let submit = |name: &'static str, value: i32| {
-                let pending = job.allreduce_with(tensor(client, 10, |_| value), named(name)).unwrap();
-                (value, pending)
-            };
-            let mut values = vec![("a", 1), ("b", 10), ("c", 100)];
-            values.rotate_left(usize::from(rank) % 3);
-            let pending: Vec<_> = values.into_iter().map(|(name, value)| submit(name, value)).collect();
-            for (value, pending) in pending {
-                assert_eq!(pending.wait().unwrap()[0], 4 * value);
-            }
-        },
-    );
+    Lab::with_ranks(2, 2).train("named", |o| o.order(OperationOrder::Name), sums_by_name);
 }
 
 /// Within a host they are copied; between hosts each pair of ranks has an order of its own.

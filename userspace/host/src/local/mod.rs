@@ -1,8 +1,8 @@
 //! Jobs with several ranks on this host. They gather here, their operations are matched here, and their
 //! tensors are summed where they lie.
 //!
-//! Where these are all ranks, nothing else is needed: no aggregator, no control plane and no network.
-//! Otherwise they are one worker of the job. The *leader*, the job of the lowest rank, has the worker's
+//! A job whose ranks are all on this host needs nothing else: no aggregator, no control plane and no network.
+//! In a job of several hosts they are one worker. The *leader*, the job of the lowest rank, has the worker's
 //! membership in the control plane and its part of the data path.
 
 mod gather;
