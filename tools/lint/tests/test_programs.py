@@ -19,6 +19,7 @@ PACKAGES = {
     "cargo": "cargo-web",
     "bash": ESSENTIAL,
     "cat": ESSENTIAL,
+    "g++": "build-essential",
     "nm": "build-essential",
     "pkg-config": "pkg-config",
     "readelf": "build-essential",

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import unittest
-from typing import Any
+from typing import Any, ClassVar
 
 from .lab import ROOT, TEST_TIMEOUT, Lab, program
 
@@ -53,13 +53,13 @@ def environment(lab: Lab, rank: int, **more: str) -> dict[str, str]:
 class Rank:
     """A process that runs cases."""
 
-    def __init__(self, lab: Lab, rank: int, cases: str) -> None:
+    def __init__(self, lab: Lab, rank: int, cases: str, **more: str) -> None:
         self.log = lab.path / f"rank{rank}.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.torch_ranks", cases], cwd=PYTHON, stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=log,
-                env=environment(lab, rank, INIT_FILE=str(lab.path / "init")),
+                env=environment(lab, rank, INIT_FILE=str(lab.path / "init"), **more),
             )
 
     def start(self, case: str) -> None:
@@ -91,17 +91,23 @@ class Rank:
 
 
 class Ranks(unittest.TestCase):
-    """Three ranks, each with its daemon, which run one case of a module after the other."""
+    """Ranks that run one case of a module after the other: three, each with its daemon."""
 
     cases: str
+    daemons = 3
+    ranks_per_daemon = 1
+    more: ClassVar[dict[str, str]] = {}
+    """Further variables of the ranks' environment."""
     lab: Lab
     ranks: list[Rank]
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.lab = Lab(3)
+        cls.lab = Lab(cls.daemons)
         cls.addClassCleanup(cls.lab.stop)
         cls.addClassCleanup(cls.stop_ranks)
+        cls.lab.world = cls.daemons * cls.ranks_per_daemon
+        cls.lab.ranks_per_daemon = cls.ranks_per_daemon
         cls.ranks = []
         cls.start_ranks()
 
@@ -109,7 +115,7 @@ class Ranks(unittest.TestCase):
     def start_ranks(cls) -> None:
         init = cls.lab.path / "init"
         init.unlink(missing_ok=True)
-        cls.ranks = [Rank(cls.lab, rank, cls.cases) for rank in range(cls.lab.world)]
+        cls.ranks = [Rank(cls.lab, rank, cls.cases, **cls.more) for rank in range(cls.lab.world)]
         for rank in cls.ranks:
             answer = rank.answer()
             assert answer["error"] is None, answer["error"]
@@ -160,27 +166,15 @@ class OneDaemon(Ranks):
     """The same calls of ranks that have one daemon, which sums their tensors in memory."""
 
     cases = "tests.torch_cases"
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        cls.start_lab(daemons=1, ranks_per_daemon=3)
-
-    @classmethod
-    def start_lab(cls, daemons: int, ranks_per_daemon: int) -> None:
-        cls.lab = Lab(daemons)
-        cls.addClassCleanup(cls.lab.stop)
-        cls.addClassCleanup(cls.stop_ranks)
-        cls.lab.world = daemons * ranks_per_daemon
-        cls.lab.ranks_per_daemon = ranks_per_daemon
-        cls.start_ranks()
+    daemons, ranks_per_daemon = 1, 3
 
 
-class TwoDaemons(OneDaemon):
+@unittest.skipIf(why_not(), why_not() or "")
+class TwoDaemons(Ranks):
     """The same calls of ranks that have two daemons, which sum their ranks' tensors as they send them."""
 
-    @classmethod
-    def setUpClass(cls) -> None:
-        cls.start_lab(daemons=2, ranks_per_daemon=2)
+    cases = "tests.torch_cases"
+    daemons, ranks_per_daemon = 2, 2
 
 
 SHARED = (
@@ -189,6 +183,18 @@ SHARED = (
 )
 add_cases(OneDaemon, *SHARED)
 add_cases(TwoDaemons, *SHARED)
+
+
+@unittest.skipIf(why_not(), why_not() or "")
+class TwoLevels(Ranks):
+    """Reductions inside two hosts by Gloo, and across them by Sumac."""
+
+    cases = "tests.torch_hybrid_cases"
+    more: ClassVar[dict[str, str]] = {"SUMAC_LOCAL": "gloo"}
+    daemons, ranks_per_daemon = 2, 2
+
+
+add_cases(TwoLevels, "two_levels", "other_calls", "errors_have_the_groups_ranks", "ddp")
 
 
 @unittest.skipIf(why_not(), why_not() or "")

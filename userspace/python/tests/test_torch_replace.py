@@ -19,9 +19,13 @@ class Replaced(OfTwoRanks):
         names = frozenset({"gloo"})
         for asked, expected in (
             ("gloo", "sumac"), ("Gloo", "sumac"), ("cpu:gloo", "cpu:sumac"), ("nccl", "nccl"), ("mpi", "mpi"),
-            ("cpu:gloo,cuda:nccl", "cpu:sumac,cuda:nccl"), ("cuda:gloo", "cuda:gloo"), ("sumac", "sumac"),
+            ("cpu:gloo,cuda:nccl", "cpu:sumac,cuda:nccl"), ("cuda:gloo", "cuda:sumac"), ("sumac", "sumac"),
         ):
             self.assertEqual(replaced(asked, names), expected, asked)
+        for asked, expected in (
+            ("nccl", "sumac"), ("cuda:nccl", "cuda:sumac"), ("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:sumac"),
+        ):
+            self.assertEqual(replaced(asked, frozenset({"nccl"})), expected, asked)
 
     def test_groups_of_gloo_are_sumacs(self) -> None:
         self.check_codes(self.start("replaced_gloo", SUMAC_REPLACES="gloo"), 0, 0)
@@ -29,11 +33,11 @@ class Replaced(OfTwoRanks):
     def test_a_backend_that_cannot_be_replaced_is_named(self) -> None:
         ran = subprocess.run(
             [sys.executable, "-c", "import sumac.torch"], stderr=subprocess.PIPE, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": str(PYTHON), "SUMAC_REPLACES": "gloo,nccl"},
+            env={**os.environ, "PYTHONPATH": str(PYTHON), "SUMAC_REPLACES": "gloo,ucc"},
             timeout=TEST_TIMEOUT,
         )
         self.assertNotEqual(ran.returncode, 0)
-        self.assertIn("SUMAC_REPLACES: nccl cannot be replaced", ran.stderr)
+        self.assertIn("SUMAC_REPLACES: ucc cannot be replaced", ran.stderr)
 
 
 if __name__ == "__main__":

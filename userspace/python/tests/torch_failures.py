@@ -24,11 +24,32 @@ LOGS = unittest.TestCase()
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def init(seconds: float) -> None:
+def init(seconds: float, backend: str = "sumac") -> None:
     timeout = datetime.timedelta(seconds=seconds)
     dist.init_process_group(
-        "sumac", init_method=f"file://{os.environ['INIT_FILE']}", rank=RANK, world_size=WORLD, timeout=timeout
+        backend, init_method=f"file://{os.environ['INIT_FILE']}", rank=RANK, world_size=WORLD, timeout=timeout
     )
+
+
+def broken_device() -> None:
+    """Rank 1's device falls off: its call says so, rank 0's names rank 1 soon, and later calls fail."""
+    from .torch_device_cases import BACKEND, DEVICE, on_device
+
+    init(60, BACKEND)
+    tensor = on_device(torch.ones(1000))
+    dist.all_reduce(tensor)
+    if RANK == 1:
+        DEVICE.break_down()
+    error = sumac.torch.CollectiveError
+    started = time.monotonic()
+    if RANK == 1:
+        found = raises(error, lambda: dist.all_reduce(tensor), "all_reduce of float32[1000]", "fallen off")
+        check(getattr(found, "code") == "device")
+        raises(error, lambda: dist.all_reduce(torch.ones(5)), "it has fallen off")
+    else:
+        found = raises(error, lambda: dist.all_reduce(tensor), "all_reduce of float32[1000]", "rank 1")
+        check(getattr(found, "ranks") == (1,), found)
+    check(time.monotonic() - started < 5, time.monotonic() - started)
 
 
 def dead_rank() -> None:
@@ -260,9 +281,12 @@ def backend_of_devices() -> None:
     split, a batch of transfers."""
     store = dist.FileStore(f"{os.environ['INIT_FILE']} of devices", WORLD)
     arguments = {"store": store, "rank": RANK, "world_size": WORLD}
-    for devices in ("cuda:sumac", "cpu:gloo,cuda:sumac"):
+    for devices in ("xpu:sumac", "cpu:gloo,xpu:sumac"):
         refused = functools.partial(dist.init_process_group, devices, **arguments)
-        raises(ValueError, refused, "no backend for cuda", "CPU tensors only")
+        raises(ValueError, refused, "no backend for xpu", "cpu:sumac,xpu:BACKEND")
+    dist.init_process_group("cpu:gloo,cuda:sumac", **arguments)
+    check(sumac.torch.stats()["world"] == WORLD)
+    dist.destroy_process_group()
     dist.init_process_group("cpu:sumac,cuda:gloo", **arguments)
     check(sumac.torch.stats()["world"] == WORLD)
     dist.monitored_barrier()
@@ -288,6 +312,6 @@ def backend_of_devices() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    cases = (dead_rank, late_rank, again, debugged, other_order, job_limit, one_daemon, no_daemon,
-             named_waits, forked, replaced_gloo, backend_of_devices)
+    cases = (broken_device, dead_rank, late_rank, again, debugged, other_order, job_limit, one_daemon,
+             no_daemon, named_waits, forked, replaced_gloo, backend_of_devices)
     next(case for case in cases if case.__name__ == sys.argv[1])()

@@ -33,11 +33,12 @@ def main() -> None:
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     init = f"file://{os.environ['INIT_FILE']}"
+    cases = importlib.import_module(sys.argv[1])
     dist.init_process_group(
-        "sumac", init_method=init, rank=rank, world_size=world, timeout=datetime.timedelta(seconds=30)
+        getattr(cases, "BACKEND", "sumac"), init_method=init, rank=rank, world_size=world,
+        timeout=datetime.timedelta(seconds=30),
     )
     ranks = Ranks(rank, world, dist.new_group(backend="gloo"))
-    cases = importlib.import_module(sys.argv[1])
     print(json.dumps({"case": "init", "error": None}), flush=True)
     for line in sys.stdin:
         error = None

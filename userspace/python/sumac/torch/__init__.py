@@ -1,4 +1,4 @@
-"""The backend ``sumac`` of ``torch.distributed``: collectives of CPU tensors in the network.
+"""The backend ``sumac`` of ``torch.distributed``: collectives of CPU and CUDA tensors in the network.
 
 >>> import torch.distributed as dist, sumac.torch
 >>> dist.init_process_group("sumac")
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import replace
+from . import devices, replace
 from .backend import ProcessGroupSumac
 from .base import IS_BACKEND
 from .errors import CollectiveError
@@ -37,6 +37,11 @@ __all__ = [
 ]
 
 
+def _kinds() -> list[str]:
+    """Returns the devices of torch's, and others that are known, beside the CPU."""
+    return sorted({"cuda", "xpu", "mps", "hpu", "npu", "privateuseone", *devices.kinds()})
+
+
 def _create(terms: Any, options: Options | None) -> ProcessGroupSumac:
     if options is not None and not isinstance(options, Options):
         raise TypeError(
@@ -52,7 +57,7 @@ def _create(terms: Any, options: Options | None) -> ProcessGroupSumac:
 
 
 def _check_device(store: Any, rank: int) -> None:
-    """Refuses a map that has this backend for another device than the CPU.
+    """Refuses a map that has this backend for a device that is not known.
 
     Torch tells a backend its device by the prefix of its store alone.
     """
@@ -63,13 +68,12 @@ def _check_device(store: Any, rank: int) -> None:
     key = f"sumac_device.{rank}"
     store.set(key, "")
     # The prefix of a store is the device and a slash, which torch joins to the key with another one.
-    devices = ("cuda", "xpu", "mps", "hpu", "npu", "privateuseone")
-    device = next((device for device in devices if around.check([f"{device}//{key}"])), None)
+    device = next((kind for kind in _kinds() if around.check([f"{kind}//{key}"])), "cpu")
     store.delete_key(key)
-    if device is not None:
+    if not devices.known(device):
         raise ValueError(
-            f"sumac: no backend for {device}: it has CPU tensors only; have another backend for that "
-            f"device, as in cpu:sumac,{device}:nccl"
+            f"sumac: no backend for {device}; have another one for that device, as in "
+            f"cpu:sumac,{device}:BACKEND"
         )
 
 
@@ -80,18 +84,20 @@ def register() -> None:
         return
     arguments: dict[str, Any] = {"extended_api": True}
     if hasattr(dist.Backend, "default_device_backend_map"):  # torch 2
-        arguments["devices"] = ["cpu"]
+        arguments["devices"] = ["cpu", "cuda"]
     dist.Backend.register_backend("sumac", _create, **arguments)
     replace.install()
 
 
 def backend(group: dist.ProcessGroup | None = None) -> ProcessGroupSumac:
-    """Returns the backend of the default group, or of ``group``, for CPU tensors."""
+    """Returns the backend of the default group, or of ``group``: for CPU tensors, or else for a device's."""
     asked = dist.distributed_c10d._get_default_group() if group is None else group
     found = asked
     if IS_BACKEND and isinstance(asked, dist.ProcessGroup):
-        with contextlib.suppress(RuntimeError):  # No backend for CPU tensors.
-            found = asked._get_backend(torch.device("cpu"))
+        for kind in ("cpu", *_kinds()):
+            with contextlib.suppress(RuntimeError):  # The group has no backend for this kind.
+                of_kind = asked._get_backend(torch.device(kind))
+                found = of_kind if not isinstance(found, ProcessGroupSumac) else found
     if not isinstance(found, ProcessGroupSumac):
         raise ValueError(f"the group's backend is {dist.get_backend(asked)}, not sumac")
     return found

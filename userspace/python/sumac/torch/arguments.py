@@ -83,9 +83,7 @@ def same_sizes(call: str, tensor: torch.Tensor, others: Tensors) -> None:
 
 
 def check(call: str, tensor: torch.Tensor) -> None:
-    """Refuses tensors that are not in this machine's memory element by element."""
-    if tensor.device.type != "cpu":
-        raise NotImplementedError(f"sumac: {call} of a tensor on {tensor.device}: it has CPU tensors only; copy it with tensor.cpu()")
+    """Refuses tensors that are not in memory element by element."""
     if tensor.layout != torch.strided:
         raise NotImplementedError(f"sumac: {call} of a tensor of layout {tensor.layout}: it has dense tensors only (tensor.to_dense())")
 

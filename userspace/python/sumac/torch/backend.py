@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import time
 import weakref
@@ -21,11 +22,14 @@ from torch.distributed.distributed_c10d import (
 )
 
 from ..errors import SumacError
+from . import devices
 from .arguments import Tensors, check, per_rank, reduction_of, same_sizes, same_types, several, shape, single
 from .base import IS_BACKEND, Base, untraced
 from .collectives import Call
+from .device_call import Copies, DeviceCall
 from .dtypes import Reduction
 from .errors import CollectiveError
+from .hybrid import Hybrid
 from .jobs import GroupJobs
 from .options import Options
 from .runtime import runtime
@@ -41,8 +45,8 @@ DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
 class ProcessGroupSumac(Base):  # type: ignore[misc]
     """A group of ranks whose collectives are operations of a Sumac job.
 
-    It is a torch Backend, the one of the group for CPU tensors. In versions of torch that have no such class for
-    Python it is the ProcessGroup itself.
+    It is a torch Backend, the group's for the devices that it has been made for. In versions of torch that have no
+    such class for Python it is the ProcessGroup itself.
     """
 
     def __init__(
@@ -62,12 +66,16 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         self._settings = (options or Options()).resolved()
         self._group_name = name
         self._batch: list[Work] | None = None
+        self._copies: dict[torch.device, Copies] = {}
         self._collectives = 0
         process = runtime()
         # Their slots are free before this group asks for some.
         process.close_destroyed()
         self._jobs = GroupJobs(store, rank, size, self._settings, self._timeout, name, is_default)
         self._counters = self._jobs.counters
+        self._hybrid: Hybrid | None = None
+        if self._settings.local:
+            self._hybrid = Hybrid(self._settings.local, self._jobs, self._timeout, self._across)
         # torch has no call that ends a group of a registered backend: it drops its references.
         self._finalizer = weakref.finalize(self, _close, process.open_groups, self._jobs.close)
         self._finalizer.atexit = False
@@ -101,8 +109,8 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         return [torch.device("cpu")]
 
     def _get_backend(self, device: torch.device) -> ProcessGroupSumac:
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f"sumac: no backend for {device}: it has CPU tensors only")
+        if not devices.known(torch.device(device).type):
+            raise RuntimeError(f"sumac: no backend for {device}")
         return self
 
     supports_splitting = IS_BACKEND
@@ -123,6 +131,12 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         group.is_torchs()
         return group
 
+    def _across(self, store: dist.Store, rank: int, size: int) -> ProcessGroupSumac:
+        """Returns a group of this rank and its like on the other hosts."""
+        settings = dataclasses.replace(self._settings, local="")
+        timeout = datetime.timedelta(seconds=self._timeout)
+        return ProcessGroupSumac(store, rank, size, timeout, settings, self._group_name, is_default=False)
+
     def is_torchs(self) -> None:
         """Has the group closed once torch has it no longer. Torch keeps the group from this call on, and calls
         ``shutdown`` of a Backend."""
@@ -135,6 +149,8 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
 
     def close(self) -> None:
         """Has the group's jobs closed after their last operations. Does not wait."""
+        if self._hybrid is not None:
+            self._jobs.submissions.close(self._hybrid.close)
         self._finalizer()
         runtime().wrapped.discard(self)
 
@@ -147,23 +163,28 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
 
     def stats(self) -> dict[str, Any]:
         """Returns the group's job and counters."""
-        return {**self._jobs.describe(), **self._counters.snapshot()}
+        found = {**self._jobs.describe(), **self._counters.snapshot()}
+        if self._hybrid is not None:
+            found["local"] = {"backend": self._hybrid.kind, "ranks": self._hybrid.ranks}
+        return found
 
     # Calls.
 
     def _begin(
-        self, call: str, tensors: Tensors, outputs: Tensors, submit: Callable[[Call], None], opts: Any = None, source: int = -1
+        self, call: str, tensors: Tensors, outputs: Tensors, submit: Callable[[Any], None], opts: Any = None, source: int = -1,
+        waits: bool = False
     ) -> Work:
         """Submits a call's operations, and returns its work, whose results are in ``outputs``."""
         what = f"{call}{shape(tensors)} (job {self._jobs.name}, rank {self._rank} of {self._size})"
         for tensor in (*tensors, *outputs):
             check(call, tensor)
+        device = devices.device_of(call, [*tensors, *outputs])
         self._collectives += not call.startswith(("send ", "recv "))
         timeout = getattr(opts, "timeout", None)
         seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else self._timeout
-        work = Work(what, outputs, min(seconds, self._timeout), source)
+        work = Work(what, outputs, min(seconds, self._timeout), source, device)
         try:
-            submit(Call(self._jobs, self._counters, work))
+            self._submit(work, submit, device, waits)
         except (SumacError, ValueError) as error:
             found = CollectiveError.of(error, what, work.members)
             if work.end(found):
@@ -178,6 +199,27 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         if self._batch is not None:
             self._batch.append(work)
         return work
+
+    def _submit(
+        self, work: Work, submit: Callable[[Any], None], device: torch.device | None, waits: bool
+    ) -> None:
+        """Submits a call's operations, or has a thread do so where that waits: for a device's copies too."""
+        queue = self._jobs.submissions
+        call: Call | DeviceCall
+        if device is None:
+            call = Call(self._jobs, self._counters, work)
+            if queue.is_idle and not waits:
+                return submit(call)
+        else:
+            call = DeviceCall(self._jobs, self._counters, work, lambda: self._copies_of(device))
+        # All ranks submit operations in the order of the calls.
+        queue.submit(work, lambda: submit(call))
+
+    def _copies_of(self, device: torch.device) -> Copies:
+        copies = self._copies.get(device)
+        if copies is None:
+            copies = self._copies[device] = Copies(device)
+        return copies
 
     def submit_allreduce(
         self,
@@ -213,6 +255,8 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         def submit(call: Call) -> None:
             call.all_reduce(tensor, Reduction(reduction), out=out, feedback=feedback, wire=wire, **options)
 
+        if feedback is not None and feedback.device != tensor.device:
+            raise ValueError(f"{name}: feedback must be on {tensor.device}, not on {feedback.device}")
         return self._begin(name, [tensor], [result], submit)
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None, op: Any = None) -> Work:
@@ -220,7 +264,24 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         reduction, opts = reduction_of(opts, op, AllreduceOptions)
         bound = self._settings.loss_bound
         options = {"loss_bound": bound} if bound and reduction.name in ("sum", "mean") else {}
+        hybrid = self._hybrid
+        if hybrid is not None and not options and hybrid.takes(tensor, reduction):
+            return self._begin("all_reduce", [tensor], [tensor], self._in_two_levels(tensor, reduction), opts, waits=True)
         return self._begin("all_reduce", [tensor], [tensor], lambda call: call.all_reduce(tensor, reduction, **options), opts)
+
+    def _in_two_levels(self, tensor: torch.Tensor, reduction: Reduction) -> Callable[[Any], None]:
+        what = f"all_reduce{shape([tensor])} (job {self._jobs.name}, rank {self._rank} of {self._size})"
+
+        def submit(call: Call | DeviceCall) -> None:
+            assert self._hybrid is not None
+            self._counters.count_path("hybrid")
+            self._hybrid.all_reduce(call, what, tensor, reduction)
+
+        return submit
+
+    def reduce_across(self, tensor: torch.Tensor, reduction: Reduction) -> None:
+        """Reduces a tensor in place, and waits for it: the part of :class:`.hybrid.Hybrid` across hosts."""
+        self._begin("all_reduce", [tensor], [tensor], lambda call: call.all_reduce(tensor, reduction)).wait()
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         flat = several("all_reduce_coalesced", tensors)

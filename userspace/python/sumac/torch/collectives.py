@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +55,10 @@ class Call:
         self._work = work
         self._world = jobs.world
         self._rank = jobs.rank
+
+    def run(self, act: Callable[[], None]) -> None:
+        """Runs work on tensors."""
+        act()
 
     # Registered memory.
 

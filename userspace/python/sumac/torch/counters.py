@@ -23,7 +23,7 @@ class Counters:
 
     def count_tensor(self, way: str, length: int) -> None:
         """Counts a tensor and its bytes: ``copied_in``, ``copied_out``, or ``in_place_in`` and
-        ``in_place_out``."""
+        ``in_place_out``; ``copied_down`` and ``copied_up`` from and to a device."""
         with self._lock:
             self._bytes[f"{way}_tensors"] += 1
             self._bytes[f"{way}_bytes"] += length
@@ -35,7 +35,7 @@ class Counters:
 
     def snapshot(self) -> dict[str, Any]:
         """Returns all counters."""
-        ways = ("copied_in", "copied_out", "in_place_in", "in_place_out")
+        ways = ("copied_in", "copied_out", "in_place_in", "in_place_out", "copied_down", "copied_up")
         with self._lock:
             found: dict[str, Any] = {
                 f"{way}_{unit}": self._bytes[f"{way}_{unit}"] for way in ways for unit in ("tensors", "bytes")

@@ -113,11 +113,13 @@ class State:
             residual[first:end] += _finite(left_out[first:end] - result[first:end] / scale)
 
     def rounded(self, bucket: dist.GradBucket) -> torch.Tensor:
-        """Returns a bucket's gradients in bfloat16, in memory that the daemon shares."""
+        """Returns a bucket's gradients in bfloat16: on its device, or in memory that the daemon shares."""
         values = bucket.buffer()
         kept = self._rounded.get(bucket.index())
         if kept is None or kept.shape != values.shape:
-            kept = self._rounded[bucket.index()] = zeros(*values.shape, dtype=torch.bfloat16)
+            is_shared = values.device.type == "cpu"
+            kept = zeros(*values.shape, dtype=torch.bfloat16) if is_shared else values.to(torch.bfloat16)
+            self._rounded[bucket.index()] = kept
         return kept.copy_(values)
 
 

@@ -269,6 +269,9 @@ class GroupJobs:
         self._is_default = is_default
         self.name = GroupName(store, rank, group_name)
         self._hosts = GroupHosts(self.name, rank, world)
+        self._failure: SumacError | None = None
+        self.submissions = CallQueue()
+        """The calls of tensors on a device, and what follows them: ranks submit operations in one order."""
         self.calls = CallQueue()
         """The calls that have the job of :attr:`reductions`."""
         self.counters = Counters()
@@ -293,6 +296,8 @@ class GroupJobs:
     ) -> GroupJob:
         """Returns a job of the group's; begins to open it if it is the first call."""
         with self._lock:
+            if self._failure is not None:
+                raise self._failure
             if (found := self._jobs.get(kind)) is not None:
                 return found
             if self._is_closed and kind != ".floats":  # Calls before the end may need it.
@@ -317,6 +322,10 @@ class GroupJobs:
         """The job of the collectives."""
         return self._job("", self._modes(), self.settings.wire)
 
+    def ranks_of_host(self, timeout: float) -> int:
+        """Returns how many of the group's ranks have this one's daemon. Waits until all of them are as far."""
+        return self._hosts.shared(runtime().main(self.rank), range(self.world), timeout)
+
     def describe(self) -> dict[str, Any]:
         """Returns the group, and the job of the collectives, if it is open."""
         main = self._jobs.get("")
@@ -327,6 +336,7 @@ class GroupJobs:
             "job": str(self.name), "rank": self.rank, "world": self.world, "socket": host.path,
             "mode": None if main is None or job is None else main.mode, "wire": opened.get("wire"),
             "scale": opened.get("scale"), "staging_bytes": host.staging.allocated,
+            "page_locked_bytes": host.staging.locked,
         }
 
     def transfers(self, peer: int) -> GroupJob:
@@ -357,8 +367,17 @@ class GroupJobs:
             )
         return self._job(f".{wire}", ["static"], wire)
 
+    def abandon(self, error: SumacError) -> None:
+        """Leaves all jobs after an error of this rank, which is that of all later calls. Other ranks' calls
+        then fail, and name this one."""
+        self._failure = self._failure or error
+        self.close()
+
     def close(self) -> None:
         """Has all jobs closed after their last operations. Does not wait. Finalizers call it."""
+        self.submissions.close(self._close)
+
+    def _close(self) -> None:
         self._is_closed = True
         for kind, job in list(self._jobs.items()):
             if kind not in (".reductions", ".floats"):

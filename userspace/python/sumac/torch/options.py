@@ -61,6 +61,8 @@ class Options:
     """Whether the job yields to congestion. Environment: SUMAC_CONGESTION_CONTROL."""
     loss_bound: float | None = None
     """The fraction of its elements that each rank may be left out with, in sums and means of floats by ``all_reduce``; default 0."""
+    local: str | None = None
+    """``"nccl"`` or ``"gloo"``: ``all_reduce`` in two levels, inside each host by that backend. Default: in one. Environment: SUMAC_LOCAL."""
     gather_bytes: int | None = None
     """The size up to which a reduction that the network does not have is calculated from an allgather. Beyond
     it ranks exchange blocks. Environment: SUMAC_GATHER_BYTES."""
@@ -108,6 +110,7 @@ _ENVIRONMENT = {
     "window": ("SUMAC_WINDOW", int),
     "congestion_control": ("SUMAC_CONGESTION_CONTROL", _boolean),
     "gather_bytes": ("SUMAC_GATHER_BYTES", int),
+    "local": ("SUMAC_LOCAL", str),
 }
 
 

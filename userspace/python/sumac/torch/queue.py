@@ -51,6 +51,11 @@ class CallQueue:
         self._calls: collections.deque[tuple[Work | None, Callable[[], None]]] = collections.deque()
         self._is_running = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all calls so far have been executed."""
+        return not self._is_running
+
     def submit(self, work: Work, run: Callable[[], None]) -> None:
         """Has ``run`` executed for a work, which then ends."""
         work.begin()

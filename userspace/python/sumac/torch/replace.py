@@ -19,8 +19,8 @@ import torch.distributed as dist
 
 VARIABLE = "SUMAC_REPLACES"
 
-_REPLACEABLE = frozenset({"gloo", "mpi"})
-"""The backends of CPU tensors."""
+_REPLACEABLE = frozenset({"gloo", "mpi", "nccl"})
+"""The backends whose devices sumac has, too."""
 
 _MODULES = ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh")
 """The modules that have the calls by name."""
@@ -37,7 +37,7 @@ def install() -> None:
         return
     if names - _REPLACEABLE:
         wrong = ", ".join(sorted(names - _REPLACEABLE))
-        raise ValueError(f"{VARIABLE}: {wrong} cannot be replaced: sumac is for CPU tensors, as gloo and mpi")
+        raise ValueError(f"{VARIABLE}: {wrong} cannot be replaced: {', '.join(sorted(_REPLACEABLE))} can")
     for call in ("init_process_group", "new_group"):
         original = getattr(dist, call)
         if not hasattr(original, "sumac_replaces"):
@@ -48,14 +48,14 @@ def install() -> None:
 
 
 def replaced(backend: str, names: frozenset[str]) -> str:
-    """Returns a backend's name or map of devices (``cpu:gloo,cuda:nccl``) with these backends of the CPU
-    replaced.
+    """Returns a backend's name or map of devices (``cpu:gloo,cuda:nccl``) with these backends replaced.
 
     >>> replaced("cpu:gloo,cuda:nccl", frozenset({"gloo"}))
     'cpu:sumac,cuda:nccl'
     """
     parts = [part.strip() for part in backend.lower().split(",")]
-    wanted = {name: "sumac" for name in names} | {f"cpu:{name}": "cpu:sumac" for name in names}
+    wanted = {name: "sumac" for name in names}
+    wanted.update({f"{kind}:{name}": f"{kind}:sumac" for name in names for kind in ("cpu", "cuda")})
     return ",".join(wanted.get(part, part) for part in parts)
 
 
@@ -66,8 +66,8 @@ def _wrapper(original: Callable[..., Any], names: frozenset[str]) -> Callable[..
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         asked = bound.arguments.get("backend")
-        if asked is None and original.__name__ == "init_process_group" and "gloo" in names:
-            # Torch's choice: Gloo for the CPU.
+        if asked is None and original.__name__ == "init_process_group":
+            # Torch's choice.
             asked = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         if asked is not None:
             chosen = replaced(str(asked), names)

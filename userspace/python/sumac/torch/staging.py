@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
+import weakref
 
 import numpy as np
 import torch
 
 from ..client import Client
 from ..errors import SumacError
+from .devices import Device
+
+_LOG = logging.getLogger("sumac.torch")
 
 _SMALL = 64 * 1024
 """Bytes up to which buffers are parts of a slab: a connection has 256 regions."""
@@ -24,12 +29,30 @@ def size_class(length: int) -> int:
     return -(-length // step) * step
 
 
+class _Region:
+    """Registered memory of one or several buffers, whose pages a device may lock."""
+
+    def __init__(self, words: np.ndarray) -> None:
+        self.words = words
+        self.is_locked = False
+
+    def lock(self, device: Device, index: int) -> None:
+        """Locks the pages, until no buffer has them."""
+        address = self.words.__array_interface__["data"][0]
+        device.lock(index, address, self.words.nbytes)
+        self.is_locked = True
+        weakref.finalize(self, device.unlock, index, address).atexit = False
+
+
 class Buffer:
     """Registered memory, as an array and as a tensor."""
 
-    def __init__(self, words: np.ndarray) -> None:
+    def __init__(self, region: _Region, words: np.ndarray) -> None:
+        self.region = region
         self._words = words
-        self._bytes = torch.from_numpy(words).view(torch.uint8)
+        # A tensor of an inference mode could not be written outside of it.
+        with torch.inference_mode(False):
+            self._bytes = torch.from_numpy(words).view(torch.uint8)
         self.length = words.nbytes
 
     def array(self, dtype: np.dtype, count: int) -> np.ndarray:
@@ -55,6 +78,9 @@ class Staging:
         self._free: dict[int, list[Buffer]] = {}
         self.allocated = 0
         """Bytes of all buffers, free or in use."""
+        self.locked = 0
+        """Bytes of regions whose pages have been locked."""
+        self._is_lockable = True
 
     def take(self, length: int) -> Buffer:
         """Returns a buffer of at least so many bytes; the caller gives it back."""
@@ -65,6 +91,20 @@ class Staging:
                 return free.pop()
         return self._allocate(size)
 
+    def take_locked(self, length: int, device: Device, index: int) -> Buffer:
+        """Returns a buffer as :meth:`take`, with its pages locked for copies of devices, of which one has
+        this index. Where they cannot be, a warning says so once, and copies are slower."""
+        buffer = self.take(length)
+        with self._lock:
+            if self._is_lockable and not buffer.region.is_locked:
+                try:
+                    buffer.region.lock(device, index)
+                    self.locked += buffer.region.words.nbytes
+                except RuntimeError as error:
+                    self._is_lockable = False
+                    _LOG.warning("copies of devices are slower: memory cannot be page-locked: %s", error)
+        return buffer
+
     def give(self, buffer: Buffer) -> None:
         """Takes a buffer back."""
         with self._lock:
@@ -74,10 +114,11 @@ class Staging:
         if size > _SMALL:
             with self._lock:
                 self.allocated += size
-            return Buffer(self._register(size))
-        slab = self._register(_SLAB)
+            region = _Region(self._register(size))
+            return Buffer(region, region.words)
+        slab = _Region(self._register(_SLAB))
         step = size // 4
-        buffers = [Buffer(slab[at : at + step]) for at in range(0, _SLAB // 4 - step + 1, step)]
+        buffers = [Buffer(slab, slab.words[at : at + step]) for at in range(0, _SLAB // 4 - step + 1, step)]
         with self._lock:
             self.allocated += _SLAB
             self._free.setdefault(size, []).extend(buffers[1:])

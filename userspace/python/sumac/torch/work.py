@@ -50,7 +50,8 @@ class Work(dist.Work):
     """
 
     def __init__(
-        self, call: str, tensors: Sequence[torch.Tensor], timeout: float, source_rank: int = -1
+        self, call: str, tensors: Sequence[torch.Tensor], timeout: float, source_rank: int = -1,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__()
         self.call = call
@@ -60,6 +61,8 @@ class Work(dist.Work):
         self.members: Sequence[int] | None = None
         """The ranks of the group by those of the job that has the operations."""
         self._tensors = list(tensors)
+        self._devices = [] if device is None else [device]
+        """The tensors' device, of which its future must know; none for this machine's memory."""
         self._source = source_rank
         self._lock = threading.Lock()
         self._left = 1  # Operations that have not ended, and the call itself until it has submitted all.
@@ -145,7 +148,11 @@ class Work(dist.Work):
             _unclaimed.add(self)
         self._ended.set()
         if trigger is not None:
-            trigger.set_result(None)
+            self._set(trigger)
+
+    def _set(self, trigger: torch.futures.Future) -> None:
+        """Has the callbacks run. Streams of theirs wait for the tensors, which are written."""
+        trigger.set_result(self._tensors if self._devices and self._error is None else None)
 
     @property
     def has_future(self) -> bool:
@@ -197,14 +204,14 @@ class Work(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            trigger = self._trigger = torch.futures.Future()
+            trigger = self._trigger = torch.futures.Future(devices=self._devices)
             # An exception that is raised in a callback is one for C++, too; set_exception's is an object to
             # it.
             future = self._future = trigger.then(self._outcome)
             is_final = self._is_final
         if is_final:
             self._ended.wait()
-            trigger.set_result(None)
+            self._set(trigger)
             _unclaimed.remove(self)
         return future
 

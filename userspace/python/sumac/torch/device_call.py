@@ -1,0 +1,332 @@
+"""Calls of tensors on a device: through page-locked memory that the daemon shares, in pieces.
+
+Copying down, summing, and copying up overlap: while a piece is summed, the next one is copied down and the
+last one up. Copies wait for their end in threads of this backend, so a work that has ended needs no event.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from . import devices
+from .collectives import Call, nbytes
+from .counters import Counters
+from .dtypes import Reduction
+from .errors import CollectiveError
+from .jobs import GroupJob, GroupJobs
+from .queue import Phase
+from .runtime import Host
+from .work import Work
+
+_PIECE = 4 << 20
+"""Bytes of a piece in host memory."""
+_UNDER_WAY = 16
+"""Pieces of a call that are under way at a time. They bound its memory."""
+
+Rows = Mapping[int, torch.Tensor]
+"""Tensors by their rows in host memory."""
+
+
+class Piece(Phase):
+    """A part of a call. The call ends with its last one."""
+
+    @property
+    def has_future(self) -> bool:
+        return self._whole.has_future
+
+    def publish(self, error: BaseException | None) -> None:
+        super().publish(error)
+        if error is None:
+            if self.loss is not None:
+                self._whole.loss = self.loss
+            if self._whole.end(self.exception()):
+                self._whole.finish()
+
+
+class Copies:
+    """The streams of a group's copies, of one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = devices.of(device)
+        self.index = 0 if device.index is None else device.index
+        self._down = self.device.stream(self.index)
+        self._up = self.device.stream(self.index)
+
+    def event(self) -> Any:
+        """Returns an event after which a call's tensors may be read and written."""
+        return self.device.event(self.index)
+
+    def down(self, after: Any, copies: Callable[[], None]) -> None:
+        """Runs copies from the device, and waits for them."""
+        with self.device.copying(self._down, after):
+            copies()
+
+    def run(self, after: Any, act: Callable[[], None]) -> None:
+        """Runs work on the device, and waits for it."""
+        with self.device.copying(self._down, after):
+            act()
+        self.device.wait(self._down)
+
+    def up(self, after: Any, copies: Callable[[], None]) -> None:
+        """Runs copies to the device, and waits for them."""
+        with self.device.copying(self._up, after):
+            copies()
+
+
+class DeviceCall:
+    """One call of tensors on a device: the same as :class:`.collectives.Call` has for those in memory."""
+
+    def __init__(self, jobs: GroupJobs, counters: Counters, work: Work, copies: Callable[[], Copies]) -> None:
+        """The call follows the work of the caller's current stream. Raises :class:`NotImplementedError` where
+        that is captured into a graph."""
+        self._jobs = jobs
+        self._counters = counters
+        self._work = work
+        with self._failing("the device"):
+            self._copies = copies()
+            self._after = self._copies.event()
+        self._world = jobs.world
+        self._rank = jobs.rank
+        self._under_way: collections.deque[Piece] = collections.deque()
+
+    def run(self, act: Callable[[], None]) -> None:
+        """Runs work on tensors, after the current stream's of the call, and waits for it."""
+        self._copies.run(self._after, act)
+
+    @contextlib.contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Has an error of the device end the group's jobs: other ranks cannot go on without this one."""
+        try:
+            yield
+        except NotImplementedError:
+            raise
+        except RuntimeError as error:
+            failed = CollectiveError("device", f"{self._work.call}: {what}: {error}")
+            self._jobs.abandon(failed)
+            raise failed from error
+
+    # Calls whose ranks have tensors of one size.
+
+    def all_reduce(
+        self,
+        tensor: torch.Tensor,
+        reduction: Reduction,
+        *,
+        out: torch.Tensor | None = None,
+        feedback: torch.Tensor | None = None,
+        **options: Any,
+    ) -> None:
+        """Reduces a tensor over all ranks. With a loss bound, or ``feedback``, in one piece: the bound is of
+        the whole tensor."""
+        result = tensor if out is None else out
+
+        host = self._host_reduction(reduction)
+
+        def submit(call: Call, rows: torch.Tensor) -> None:
+            kept = {} if feedback is None else {"feedback": rows[1], "out": rows[2]}
+            call.all_reduce(rows[0], host, **kept, **options)
+
+        up = {0: result} if feedback is None else {1: feedback, 2: result}
+        is_whole = feedback is not None or "loss_bound" in options
+        self._pieces(1 if feedback is None else 3, {0: tensor}, up, submit, is_whole=is_whole)
+
+    def reduce(self, tensor: torch.Tensor, root: int, reduction: Reduction) -> None:
+        host = self._host_reduction(reduction)
+        up = {0: tensor} if self._rank == root else {}
+        self._pieces(1, {0: tensor}, up, lambda call, rows: call.reduce(rows[0], root, host))
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        down, up = ({0: tensor}, {}) if self._rank == root else ({}, {0: tensor})
+        self._pieces(1, down, up, lambda call, rows: call.broadcast(rows[0], root))
+
+    def all_gather(self, tensor: torch.Tensor, outputs: Sequence[torch.Tensor]) -> None:
+        self._pieces(
+            self._world, {self._rank: tensor}, dict(enumerate(outputs)),
+            lambda call, rows: call.all_gather_tensor(rows[self._rank], rows),
+        )
+
+    def all_gather_tensor(self, tensor: torch.Tensor, output: torch.Tensor) -> None:
+        if not output.is_contiguous():
+            shape, dtype = output.shape, output.dtype
+            flat = self._on_device(lambda: torch.empty(shape, dtype=dtype, device=output.device))
+            self.all_gather_tensor(tensor, flat)
+            return self._work.then(lambda: self._up(lambda: output.copy_(flat)))
+        self.all_gather(tensor, list(output.view(self._world, -1)))
+
+    def reduce_scatter(
+        self, inputs: Sequence[torch.Tensor], output: torch.Tensor, reduction: Reduction
+    ) -> None:
+        host = self._host_reduction(reduction)
+        if len({tensor.numel() for tensor in inputs}) > 1:
+            return self._blocks_of_several_sizes(inputs, output, host)
+        self._pieces(
+            self._world, dict(enumerate(inputs)), {self._rank: output},
+            lambda call, rows: call.reduce_scatter_tensor(rows, rows[self._rank], host),
+        )
+
+    def reduce_scatter_tensor(
+        self, tensor: torch.Tensor, output: torch.Tensor, reduction: Reduction
+    ) -> None:
+        blocks = self._on_device(lambda: list(tensor.reshape(self._world, -1)))
+        self.reduce_scatter(blocks, output, reduction)
+
+    def _blocks_of_several_sizes(
+        self, inputs: Sequence[torch.Tensor], output: torch.Tensor, reduction: Reduction
+    ) -> None:
+        host = self._jobs.main.host
+        with self._part() as work:
+            blocks = [self._down(work, host, tensor) for tensor in inputs]
+            result = self._room(work, host, output)
+            Call(self._jobs, self._counters, work).reduce_scatter(blocks, result, reduction)
+            self._then_up(work, output, result)
+
+    # Transfers, of whole tensors: their ends wait for each other in an order that is the callers'.
+
+    def send(self, job: GroupJob, tensor: torch.Tensor, destination: int, tag: int = 0) -> None:
+        with self._part() as work:
+            given = self._down(work, job.host, tensor)
+            Call(self._jobs, self._counters, work).send(job, given, destination, tag)
+
+    def receive(self, job: GroupJob, tensor: torch.Tensor, source: int, tag: int = 0) -> None:
+        with self._part() as work:
+            taken = self._room(work, job.host, tensor)
+            Call(self._jobs, self._counters, work).receive(job, taken, source, tag)
+            self._then_up(work, tensor, taken)
+
+    def exchange(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        self._transfer(inputs, outputs, lambda call, given, taken: call.exchange(given, taken))
+
+    def gather(self, tensor: torch.Tensor, outputs: Sequence[torch.Tensor], root: int) -> None:
+        self._transfer([tensor], outputs, lambda call, given, taken: call.gather(given[0], taken, root))
+
+    def scatter(self, inputs: Sequence[torch.Tensor], output: torch.Tensor, root: int) -> None:
+        self._transfer(inputs, [output], lambda call, given, taken: call.scatter(given, taken[0], root))
+
+    def _transfer(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
+        submit: Callable[[Call, list[torch.Tensor], list[torch.Tensor]], None],
+    ) -> None:
+        host = (self._jobs.exchanges if self._world > 1 else self._jobs.main).host
+        with self._part() as work:
+            given = [self._down(work, host, tensor) for tensor in inputs]
+            taken = [self._room(work, host, tensor) for tensor in outputs]
+            submit(Call(self._jobs, self._counters, work), given, taken)
+            for tensor, result in zip(outputs, taken):
+                self._then_up(work, tensor, result)
+
+    # Pieces.
+
+    def _pieces(
+        self, count: int, down: Rows, up: Rows, submit: Callable[[Call, torch.Tensor], None],
+        is_whole: bool = False,
+    ) -> None:
+        """Executes a call in pieces of tensors of one size. A piece has ``count`` rows in host memory, of
+        which ``submit`` submits its operation."""
+        tensors = [*down.values(), *up.values()]
+        length = tensors[0].numel()
+        if not length:
+            return
+        step = length
+        if not is_whole and all(tensor.is_contiguous() for tensor in tensors):
+            # In whole packets of all sizes, so that the same elements share a packet as in one piece.
+            step = max(_PIECE // (tensors[0].element_size() * count) // 4096, 1) * 4096
+        for start in range(0, length, step):
+            if len(self._under_way) == _UNDER_WAY:
+                self._jobs.submissions.wait(self._under_way.popleft())
+            self._piece(count, slice(start, min(start + step, length)), length, down, up, submit)
+
+    def _piece(
+        self, count: int, part: slice, length: int, down: Rows, up: Rows,
+        submit: Callable[[Call, torch.Tensor], None],
+    ) -> None:
+        like = next(iter((down or up).values()))
+        size = part.stop - part.start
+
+        def of(tensor: torch.Tensor, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+            if size == length:
+                return tensor, rows[row].view(tensor.shape)
+            return tensor.view(-1)[part], rows[row]
+
+        def copy_down() -> None:
+            for row, tensor in down.items():
+                given, host = of(tensor, row)
+                host.copy_(given)
+                self._counters.count_tensor("copied_down", nbytes(host))
+
+        def copy_up() -> None:
+            for row, tensor in up.items():
+                taken, host = of(tensor, row)
+                taken.copy_(host)
+                self._counters.count_tensor("copied_up", nbytes(host))
+
+        with self._part() as work:
+            rows = self._buffer(work, self._jobs.main.host, like.dtype, count * size).view(count, size)
+            self._copies_down(copy_down)
+            submit(Call(self._jobs, self._counters, work), rows)
+            work.then(lambda: self._up(copy_up))
+            self._under_way.append(work)
+
+    @contextlib.contextmanager
+    def _part(self) -> Iterator[Piece]:
+        """Begins a part of the call, and ends it: with the error, if there is one."""
+        self._work.begin()
+        part = Piece(self._work)
+        error: BaseException | None = None
+        try:
+            yield part
+        except BaseException as found:
+            error = found
+            raise
+        finally:
+            if part.end(error):
+                part.finish()
+
+    # Copies.
+
+    def _buffer(self, work: Work, host: Host, dtype: torch.dtype, count: int) -> torch.Tensor:
+        """Returns page-locked memory that the daemon shares, until the end of a work."""
+        length = max(count * torch.empty((), dtype=dtype).element_size(), 4)
+        buffer = host.staging.take_locked(length, self._copies.device, self._copies.index)
+        return work.holds(host.staging, buffer).tensor(dtype, count)
+
+    def _room(self, work: Work, host: Host, tensor: torch.Tensor) -> torch.Tensor:
+        return self._buffer(work, host, tensor.dtype, tensor.numel()).view(tensor.shape)
+
+    def _down(self, work: Work, host: Host, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor's values in host memory."""
+        values = self._room(work, host, tensor)
+        self._copies_down(lambda: values.copy_(tensor))
+        self._counters.count_tensor("copied_down", nbytes(tensor))
+        return values
+
+    def _then_up(self, work: Work, tensor: torch.Tensor, host: torch.Tensor) -> None:
+        """Adds the step that writes a result to its tensor."""
+        self._counters.count_tensor("copied_up", nbytes(tensor))
+        work.then(lambda: self._up(lambda: tensor.copy_(host)))
+
+    def _copies_down(self, copies: Callable[[], object]) -> None:
+        with self._failing("copying from the device"):
+            self._copies.down(self._after, copies)
+
+    def _up(self, copies: Callable[[], object]) -> None:
+        if self._work.is_completed():
+            return  # The timeout has passed.
+        with self._failing("copying to the device"):
+            self._copies.up(self._after, copies)
+
+    def _on_device(self, make: Callable[[], Any]) -> Any:
+        """Returns what is made in the stream of copies."""
+        made: list[Any] = []
+        self._copies_down(lambda: made.append(make()))
+        return made[0]
+
+    def _host_reduction(self, reduction: Reduction) -> Reduction:
+        """Returns the reduction with a factor in host memory."""
+        if not isinstance(reduction.factor, torch.Tensor):
+            return reduction
+        return Reduction(reduction.name, self._on_device(reduction.factor.cpu))

@@ -1,0 +1,124 @@
+"""Devices whose tensors are not in this machine's memory: events, streams of copies, page-locked memory."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+
+class Device(Protocol):
+    """A kind of device. Streams and events are its own kinds of objects."""
+
+    def event(self, index: int) -> Any:
+        """Returns an event at the end of the work that the current stream of a device has. Raises
+        :class:`NotImplementedError` while that stream is captured into a graph."""
+        ...
+
+    def stream(self, index: int) -> Any:
+        """Returns a stream of a device for copies."""
+        ...
+
+    def copying(self, stream: Any, after: Any) -> AbstractContextManager[None]:
+        """Has copies of this thread executed in a stream, after an event."""
+        ...
+
+    def wait(self, stream: Any) -> None:
+        """Waits for the work that a stream has."""
+        ...
+
+    def lock(self, index: int, address: int, length: int) -> None:
+        """Locks pages of this process's memory for copies by devices. Raises :class:`RuntimeError` where it
+        cannot."""
+        ...
+
+    def unlock(self, index: int, address: int) -> None:
+        """Unlocks them."""
+        ...
+
+
+class Cuda:
+    """NVIDIA's GPUs, and AMD's, which torch has under the same name."""
+
+    _PORTABLE = 1
+    """The memory is page-locked for all devices of the process."""
+
+    def event(self, index: int) -> torch.cuda.Event:
+        with torch.cuda.device(index):
+            if torch.cuda.is_current_stream_capturing():
+                raise NotImplementedError(
+                    "sumac: a CUDA graph cannot capture a collective of sumac: the network is not part of "
+                    "the graph. Capture what comes before and after it"
+                )
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(index))
+            return event
+
+    def stream(self, index: int) -> torch.cuda.Stream:
+        return torch.cuda.Stream(index)
+
+    @contextlib.contextmanager
+    def copying(self, stream: torch.cuda.Stream, after: torch.cuda.Event) -> Iterator[None]:
+        # The thread's device from now on: a switch back to another one would take memory there.
+        torch.cuda.set_device(stream.device)
+        with torch.cuda.stream(stream):
+            stream.wait_event(after)
+            yield
+
+    def wait(self, stream: torch.cuda.Stream) -> None:
+        stream.synchronize()
+
+    def lock(self, index: int, address: int, length: int) -> None:
+        with torch.cuda.device(index):
+            code = torch.cuda.cudart().cudaHostRegister(address, length, self._PORTABLE)
+            torch.cuda.check_error(int(code))
+
+    def unlock(self, index: int, address: int) -> None:
+        with torch.cuda.device(index):
+            torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(address)))
+
+
+_devices: dict[str, Device] = {"cuda": Cuda()}
+_lock = threading.Lock()
+
+
+def register_device(kind: str, device: Device) -> None:
+    """Adds a kind of device, by torch's name for it."""
+    with _lock:
+        _devices[kind] = device
+
+
+def kinds() -> list[str]:
+    """Returns the known kinds of devices."""
+    return sorted(_devices)
+
+
+def known(kind: str) -> bool:
+    """Returns whether tensors on this kind of device can be reduced."""
+    return kind == "cpu" or kind in _devices
+
+
+def device_of(call: str, tensors: list[torch.Tensor]) -> torch.device | None:
+    """Returns the device of a call's tensors; ``None`` if they are in this machine's memory."""
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        listed = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"{call}: tensors must be on the same device, not on {listed}")
+    device = next(iter(devices), torch.device("cpu"))
+    if device.type == "cpu":
+        return None
+    if device.type not in _devices:
+        raise NotImplementedError(
+            f"sumac: {call} of a tensor on {device}: devices are {', '.join(kinds())}; "
+            "copy it with tensor.cpu()"
+        )
+    return device
+
+
+def of(device: torch.device) -> Device:
+    """Returns the kind of a device that :func:`device_of` has returned."""
+    return _devices[device.type]
