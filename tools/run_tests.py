@@ -39,8 +39,8 @@ SHOWN = 60
 
 PYTHON = (
     "userspace/python", "userspace/c",
-    "tools/bench", "tools/demo", "tools/docs", "tools/figures/compare", "tools/launchers", "tools/lint",
-    "tools/monitoring", "tools/p4", "tools/packaging", "tools/torch-tests", "tools/vm",
+    "tools/bench", "tools/demo", "tools/docs", "tools/figures/compare", "tools/gpu", "tools/launchers",
+    "tools/lint", "tools/monitoring", "tools/p4", "tools/packaging", "tools/torch-tests", "tools/vm",
 )
 P4_COMPILER = "p4c-bm2-ss"
 END_TO_END = "sumac-tests e2e"

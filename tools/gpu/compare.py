@@ -1,0 +1,210 @@
+#!/usr/bin/python3
+"""Compares backends of torch.distributed with tensors on a device: sums, and a step of DDP.
+
+  tools/gpu/compare.py --device cuda        two ranks on the first GPU, with sumac, Gloo and NCCL
+  tools/gpu/compare.py --device cpu         without a GPU: sumac and Gloo
+  tools/gpu/compare.py --json FILE          the medians as JSON too
+
+Ranks have daemons on this machine's loopback, over UDP, and Gloo and NCCL use loopback as well; NCCL takes
+the ranks for two hosts. Each number is the median of the slowest rank's times. Sums are checked. NCCL with the
+library of userspace/nccl is compared where NCCL_PLUGIN_DIR has it.
+
+Exit codes: 0 all ran, 1 a backend failed, 2 wrong usage, 3 a program is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / "userspace" / "python"
+sys.path.insert(0, str(PYTHON))
+
+WORLD = 2
+LIMIT = 600
+"""Seconds that a backend may take."""
+SIZES = (1 << 18, 1 << 22, 100_000_000)
+"""Bytes of the sums."""
+
+
+def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=str(__doc__).split("\n\n", 1)[0], epilog=str(__doc__).split("\n\n", 1)[1],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="where the tensors are")
+    parser.add_argument("--runs", type=int, default=10, metavar="N", help="times that each case is measured")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the medians")
+    parser.add_argument("--rank-of", metavar="BACKEND", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    """Runs the command line; gives the exit code."""
+    options = parse(arguments)
+    if options.rank_of:
+        run_rank(options)
+        return 0
+    from tests.lab import Lab, program
+
+    if not (program("sumac") and program("sumac-agg")):
+        print("compare.py: sumac and sumac-agg are not built: make build", file=sys.stderr)
+        return 3
+    lab = Lab(WORLD)
+    try:
+        found = {backend: measure(options, backend, lab) for backend in backends(options.device)}
+    finally:
+        lab.stop()
+    print(table(found))
+    if options.json:
+        report = {"device": options.device, "runs": options.runs, **found}
+        options.json.write_text(json.dumps(report, indent=2))
+    return int(any("error" in outcome for outcome in found.values()))
+
+
+def backends(device: str) -> list[str]:
+    """Returns the columns of the table."""
+    if device == "cpu":
+        return ["sumac", "gloo"]
+    return ["sumac", "gloo", "nccl", *(["nccl+sumac"] if os.environ.get("NCCL_PLUGIN_DIR") else [])]
+
+
+def measure(options: argparse.Namespace, backend: str, lab: Any) -> dict[str, Any]:
+    """Returns the medians of a backend's cases in seconds, or its error."""
+    print(f"measuring {backend} ...", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="sumac-gpu-") as folder:
+        ranks = []
+        for rank in range(WORLD):
+            with open(f"{folder}/{rank}.log", "w") as log:
+                ranks.append(subprocess.Popen(
+                    [sys.executable, __file__, "--rank-of", backend, "--device", options.device,
+                     "--runs", str(options.runs)],
+                    stdout=subprocess.PIPE, stderr=log, text=True,
+                    env=environment(backend, rank, lab.socket(rank), folder),
+                ))
+        try:
+            outputs = [rank.communicate(timeout=LIMIT)[0] for rank in ranks]
+        except subprocess.TimeoutExpired:
+            return {"error": f"no end after {LIMIT} s"}
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+        if any(process.returncode for process in ranks):
+            logs = [Path(f"{folder}/{rank}.log").read_text()[-2000:] for rank in range(WORLD)]
+            print("\n".join(logs), file=sys.stderr)
+            return {"error": (logs[0] or logs[1]).strip().split("\n")[-1]}
+    cases = [json.loads(output) for output in outputs]
+    # A case has ended when its slowest rank has.
+    return {
+        case: statistics.median(map(max, zip(*(times[case] for times in cases)))) for case in cases[0]
+    }
+
+
+def environment(backend: str, rank: int, socket: str, folder: str) -> dict[str, str]:
+    """Returns the environment of a rank."""
+    more = {"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+    if backend == "nccl+sumac":
+        plugin = os.environ["NCCL_PLUGIN_DIR"]
+        more |= {"NCCL_NET_PLUGIN": "sumac", "NCCL_COLLNET_ENABLE": "1", "NCCL_DEBUG": "INFO"}
+        more["LD_LIBRARY_PATH"] = f"{plugin}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    return {
+        **os.environ, **more, "PYTHONPATH": str(PYTHON), "RANK": str(rank), "WORLD_SIZE": str(WORLD),
+        "SUMAC_SOCKET": socket, "GLOO_SOCKET_IFNAME": "lo", "INIT_FILE": f"{folder}/init",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def run_rank(options: argparse.Namespace) -> None:
+    """Runs all cases as one rank, and prints their times."""
+    import torch
+    import torch.distributed as dist
+
+    import sumac.torch  # noqa: F401 - registers the backend
+
+    backend = options.rank_of.split("+")[0]
+    rank = int(os.environ["RANK"])
+    dist.init_process_group(
+        backend, init_method=f"file://{os.environ['INIT_FILE']}", rank=rank, world_size=WORLD
+    )
+    times: dict[str, list[float]] = {}
+    for size in SIZES:
+        tensor = torch.zeros(size // 4, device=options.device)
+
+        def act(tensor: torch.Tensor = tensor) -> None:
+            tensor.fill_(float(rank + 1))
+            dist.all_reduce(tensor)
+
+        times[f"all_reduce of {size:,} bytes"] = timed(act, options)
+        if not bool((tensor == WORLD * (WORLD + 1) / 2).all()):
+            raise AssertionError(f"{backend}: a sum of {size} bytes is wrong")
+    times["DDP step, 34 MB of gradients"] = timed(training(options.device), options)
+    dist.destroy_process_group()
+    print(json.dumps(times))
+
+
+def training(device: str) -> Any:
+    """Returns a step of DDP."""
+    import torch
+
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(1024, 1024) for _ in range(8)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.randn(64, 1024).to(device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def timed(act: Any, options: argparse.Namespace) -> list[float]:
+    """Returns the times of runs that begin together, after two that are not measured."""
+    import torch
+    import torch.distributed as dist
+
+    found = []
+    for run in range(options.runs + 2):
+        dist.barrier()
+        started = time.perf_counter()
+        act()
+        if options.device == "cuda":
+            torch.cuda.synchronize()
+        if run >= 2:
+            found.append(time.perf_counter() - started)
+    return found
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
+    """Returns the medians in milliseconds, and sumac's share of the others."""
+    cases = next((list(outcome) for outcome in found.values() if "error" not in outcome), [])
+    lines = [f"{'median, ms':32}" + "".join(f"{backend:>22}" for backend in found)]
+    for case in cases:
+        cells = []
+        own = found["sumac"].get(case)
+        for backend, outcome in found.items():
+            value = outcome.get(case)
+            text = "failed" if value is None else f"{value * 1e3:.2f}"
+            if backend != "sumac" and value is not None and own:
+                text += f" ({value / own:.2f} x sumac)"
+            cells.append(f"{text:>22}")
+        lines.append(f"{case:32}" + "".join(cells))
+    lines += [f"{backend}: {outcome['error']}" for backend, outcome in found.items() if "error" in outcome]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
