@@ -23,7 +23,7 @@
 #define SUMAC_ABI_MAJOR 0
 
 /// The minor number of the ABI. It grows with additions; programs compiled for a later one are refused.
-#define SUMAC_ABI_MINOR 1
+#define SUMAC_ABI_MINOR 2
 
 /// The ABI that a program is compiled for; its argument to `sumac_connect`.
 #define SUMAC_ABI_VERSION ((SUMAC_ABI_MAJOR << 16) | SUMAC_ABI_MINOR)
@@ -426,6 +426,15 @@ enum sumac_status sumac_attach(struct sumac_client *client,
                                const char *name,
                                const char *secret,
                                struct sumac_job **job);
+
+/// Attaches to a job as its rank `rank`, as `sumac_attach`: where this host has several of its ranks.
+///
+/// Thread safety: any thread, at any time.
+enum sumac_status sumac_attach_rank(struct sumac_client *client,
+                                    const char *name,
+                                    uint32_t rank,
+                                    const char *secret,
+                                    struct sumac_job **job);
 
 /// Closes a job after its last operation. Fails with `SUMAC_ERR_JOB_BUSY`, and the job stays open, while
 /// requests have not been waited for. After any other outcome the handle is invalid; if the job has failed,

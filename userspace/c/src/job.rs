@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::sumac_client::{
-    Job, JobOptions, JobSpec, Mode, NonFinitePolicy, OperationOrder, Scale, Topology, WireFormat,
+    Client, ClientError, Job, JobOptions, JobSpec, Mode, NonFinitePolicy, OperationOrder, Scale, Topology,
+    WireFormat,
 };
 
 use crate::error::{Error, call};
@@ -152,17 +153,48 @@ pub unsafe extern "C" fn sumac_attach(
     secret: *const c_char,
     job: *mut *mut sumac_job,
 ) -> sumac_status {
+    // SAFETY: the arguments are the caller's.
+    call(|| unsafe { attach(client, name, secret, job, Client::attach) })
+}
+
+/// Attaches to a job as its rank `rank`, as `sumac_attach`: where this host has several of its ranks.
+///
+/// Thread safety: any thread, at any time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_attach_rank(
+    client: *mut sumac_client,
+    name: *const c_char,
+    rank: u32,
+    secret: *const c_char,
+    job: *mut *mut sumac_job,
+) -> sumac_status {
     call(|| {
-        let out = required(job, "job")?;
-        let state = CLIENTS.get(client)?;
-        // SAFETY: strings or NULL, as the header asks for.
-        let (name, secret) = unsafe { (text(name, "name")?, text(secret, "secret")?) };
-        let name = name.ok_or_else(|| Error::argument("name is NULL"))?;
-        let job = state.client.attach(name, secret.map(str::to_owned))?;
-        // SAFETY: not NULL, so it has room for a pointer, as the header asks for.
-        unsafe { out.write(insert(state, job)) };
-        Ok(())
+        let rank = u16::try_from(rank).map_err(|_| Error::argument("rank is above 65535"))?;
+        // SAFETY: the arguments are the caller's.
+        unsafe {
+            attach(client, name, secret, job, |client, name, secret| client.attach_rank(name, rank, secret))
+        }
     })
+}
+
+/// # Safety
+/// `name` and `secret` are strings or NULL, and `job` is NULL or has room for a pointer.
+unsafe fn attach(
+    client: *mut sumac_client,
+    name: *const c_char,
+    secret: *const c_char,
+    job: *mut *mut sumac_job,
+    enter: impl FnOnce(&Client, String, Option<String>) -> Result<Job, ClientError>,
+) -> Result<(), Error> {
+    let out = required(job, "job")?;
+    let state = CLIENTS.get(client)?;
+    // SAFETY: strings or NULL, as the caller says.
+    let (name, secret) = unsafe { (text(name, "name")?, text(secret, "secret")?) };
+    let name = name.ok_or_else(|| Error::argument("name is NULL"))?;
+    let job = enter(&state.client, name.to_owned(), secret.map(str::to_owned))?;
+    // SAFETY: not NULL, so it has room for a pointer, as the caller says.
+    unsafe { out.write(insert(state, job)) };
+    Ok(())
 }
 
 /// Closes a job after its last operation. Fails with `SUMAC_ERR_JOB_BUSY`, and the job stays open, while

@@ -123,6 +123,8 @@ static void sizes(void)
     CHECK(sumac_open(client, NULL, 0, 1, NULL, &job) == SUMAC_ERR_INVALID_ARGUMENT);
     CHECK(sumac_open(client, "sizes", 3, 2, NULL, &job) == SUMAC_ERR_BAD_FIELD);
     CHECK(sumac_attach(client, "no such job", NULL, &job) == SUMAC_ERR_UNKNOWN_JOB && job == NULL);
+    CHECK(sumac_attach_rank(client, "no such job", 1, NULL, &job) == SUMAC_ERR_UNKNOWN_JOB && job == NULL);
+    CHECK(sumac_attach_rank(client, "no such job", 65536, NULL, &job) == SUMAC_ERR_INVALID_ARGUMENT);
 
     /* A program that was compiled when `size` and `secret` were all members, beside one with more that are zero. */
     struct {

@@ -62,7 +62,23 @@ impl Client {
     /// # Errors
     /// Among the daemon's: `unknown_job`, `denied`.
     pub fn attach(&self, name: impl Into<String>, secret: Option<String>) -> Result<Job, ClientError> {
-        let attach = Attach { job: name.into(), rank: None, secret: secret.map(Secret) };
+        self.attach_to(Attach { job: name.into(), rank: None, secret: secret.map(Secret) })
+    }
+
+    /// Attaches to a job as one of its ranks, as [`Client::attach`]: where this host has several of them.
+    ///
+    /// # Errors
+    /// As [`Client::attach`].
+    pub fn attach_rank(
+        &self,
+        name: impl Into<String>,
+        rank: u16,
+        secret: Option<String>,
+    ) -> Result<Job, ClientError> {
+        self.attach_to(Attach { job: name.into(), rank: Some(rank), secret: secret.map(Secret) })
+    }
+
+    fn attach_to(&self, attach: Attach) -> Result<Job, ClientError> {
         entered(&self.connection, self.connection.call(Command::Attach(attach), &[])?)
     }
 

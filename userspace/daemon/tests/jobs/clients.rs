@@ -40,6 +40,24 @@ fn two_clients_submit_to_one_job() {
 }
 
 #[test]
+fn a_second_client_is_of_the_rank_that_it_names() {
+    let lab = Lab::of_one_host(2);
+    let opened = lab.open("ranks", |o| o.order(OperationOrder::Name));
+    let client = lab.client(0);
+    let unnamed = client.attach("ranks", None).unwrap_err();
+    assert!(unnamed.to_string().contains("rank"), "{unnamed}");
+    assert_eq!(client.attach_rank("ranks", 2, None).unwrap_err().code(), Some(Code::UnknownJob));
+    let attached = client.attach_rank("ranks", 1, None).unwrap();
+    assert_eq!(attached.opened().rank, 1);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| total(&opened[0].0, &opened[0].1, "sum", 1.0).unwrap());
+        assert_eq!(total(&client, &attached, "sum", 2.0).unwrap(), 3.0);
+        assert_eq!(first.join().unwrap(), 3.0);
+    });
+    attached.close().unwrap();
+}
+
+#[test]
 fn operations_of_several_clients_are_matched_by_name() {
     let lab = Lab::new(2);
     let opened = lab.open("met", |o| o.order(OperationOrder::Name).scale(65536.0));
