@@ -1,13 +1,15 @@
 #!/usr/bin/python3
-"""Compares backends of torch.distributed with tensors on a device: sums, and a step of DDP.
+"""Compares backends of torch.distributed on this machine, two ranks: sums of all sizes, and a step of DDP.
 
-  tools/gpu/compare.py --device cuda        two ranks on the first GPU, with sumac, Gloo and NCCL
+  tools/gpu/compare.py --device cuda        on the first GPU, with sumac, Gloo and NCCL
   tools/gpu/compare.py --device cpu         without a GPU: sumac and Gloo
+  tools/gpu/compare.py --daemons 1          the ranks of one daemon, which sums in memory
+  tools/gpu/compare.py --large              a sum of 1 GiB too
   tools/gpu/compare.py --json FILE          the medians as JSON too
 
 Ranks have daemons on this machine's loopback, over UDP, and Gloo and NCCL use loopback as well; NCCL takes
-the ranks for two hosts. Each number is the median of the slowest rank's times. Sums are checked. NCCL with the
-library of userspace/nccl is compared where NCCL_PLUGIN_DIR has it.
+the ranks for two hosts. Each number is the median of the slowest rank's times; of many sums it is that of
+one. Sums are checked. NCCL with the library of userspace/nccl is compared where NCCL_PLUGIN_DIR has it.
 
 Exit codes: 0 all ran, 1 a backend failed, 2 wrong usage, 3 a program is missing.
 """
@@ -34,6 +36,10 @@ LIMIT = 600
 """Seconds that a backend may take."""
 SIZES = (1 << 18, 1 << 22, 100_000_000)
 """Bytes of the sums."""
+LARGE = 1 << 30
+"""Bytes of the sum that is asked for."""
+SMALL = 1000
+"""Elements of each of many sums."""
 
 
 def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
@@ -43,6 +49,8 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="where the tensors are")
+    parser.add_argument("--daemons", type=int, choices=(1, 2), default=2, help="daemons of the two ranks")
+    parser.add_argument("--large", action="store_true", help="measure a sum of 1 GiB, its first time too")
     parser.add_argument("--runs", type=int, default=10, metavar="N", help="times that each case is measured")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the medians")
     parser.add_argument("--rank-of", metavar="BACKEND", help=argparse.SUPPRESS)
@@ -60,14 +68,14 @@ def main(arguments: Optional[list[str]] = None) -> int:
     if not (program("sumac") and program("sumac-agg")):
         print("compare.py: sumac and sumac-agg are not built: make build", file=sys.stderr)
         return 3
-    lab = Lab(WORLD)
+    lab = Lab(options.daemons)
     try:
         found = {backend: measure(options, backend, lab) for backend in backends(options.device)}
     finally:
         lab.stop()
     print(table(found))
     if options.json:
-        report = {"device": options.device, "runs": options.runs, **found}
+        report = {"device": options.device, "daemons": options.daemons, "runs": options.runs, **found}
         options.json.write_text(json.dumps(report, indent=2))
     return int(any("error" in outcome for outcome in found.values()))
 
@@ -88,9 +96,9 @@ def measure(options: argparse.Namespace, backend: str, lab: Any) -> dict[str, An
             with open(f"{folder}/{rank}.log", "w") as log:
                 ranks.append(subprocess.Popen(
                     [sys.executable, __file__, "--rank-of", backend, "--device", options.device,
-                     "--runs", str(options.runs)],
+                     "--runs", str(options.runs), *(["--large"] if options.large else [])],
                     stdout=subprocess.PIPE, stderr=log, text=True,
-                    env=environment(backend, rank, lab.socket(rank), folder),
+                    env=environment(backend, rank, lab.socket(rank % options.daemons), folder),
                 ))
         try:
             outputs = [rank.communicate(timeout=LIMIT)[0] for rank in ranks]
@@ -148,7 +156,24 @@ def run_rank(options: argparse.Namespace) -> None:
         times[f"all_reduce of {size:,} bytes"] = timed(act, options)
         if not bool((tensor == WORLD * (WORLD + 1) / 2).all()):
             raise AssertionError(f"{backend}: a sum of {size} bytes is wrong")
-    times["DDP step, 34 MB of gradients"] = timed(training(options.device), options)
+    small = [torch.ones(SMALL, device=options.device) for _ in range(10_000)]
+
+    def at_once() -> None:
+        for work in [dist.all_reduce(tensor, async_op=True) for tensor in small]:
+            work.wait()
+
+    def in_a_row() -> None:
+        for tensor in small[:1000]:
+            dist.all_reduce(tensor)
+
+    few = argparse.Namespace(**{**vars(options), "runs": min(options.runs, 3)})
+    times["1 of 10,000 small sums at once"] = [took / 10_000 for took in timed(at_once, few)]
+    times["1 of 1,000 small sums in a row"] = [took / 1000 for took in timed(in_a_row, few)]
+    times["DDP step, 17 MB of gradients"] = timed(training(options.device), options)
+    if options.large:
+        tensor = torch.ones(LARGE // 4, device=options.device)
+        every = timed(lambda: dist.all_reduce(tensor), few, warm=0)
+        times["all_reduce of 1 GiB, first"], times["all_reduce of 1 GiB"] = every[:1], every[1:] or every
     dist.destroy_process_group()
     print(json.dumps(times))
 
@@ -158,7 +183,7 @@ def training(device: str) -> Any:
     import torch
 
     torch.manual_seed(1)
-    layers = [torch.nn.Linear(1024, 1024) for _ in range(8)]
+    layers = [torch.nn.Linear(1024, 1024) for _ in range(4)]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = torch.randn(64, 1024).to(device)
@@ -171,19 +196,19 @@ def training(device: str) -> Any:
     return step
 
 
-def timed(act: Any, options: argparse.Namespace) -> list[float]:
-    """Returns the times of runs that begin together, after two that are not measured."""
+def timed(act: Any, options: argparse.Namespace, warm: int = 2) -> list[float]:
+    """Returns the times of runs that begin together, after some that are not measured."""
     import torch
     import torch.distributed as dist
 
     found = []
-    for run in range(options.runs + 2):
+    for run in range(options.runs + warm):
         dist.barrier()
         started = time.perf_counter()
         act()
         if options.device == "cuda":
             torch.cuda.synchronize()
-        if run >= 2:
+        if run >= warm:
             found.append(time.perf_counter() - started)
     return found
 
@@ -197,7 +222,7 @@ def table(found: dict[str, dict[str, Any]]) -> str:
         own = found["sumac"].get(case)
         for backend, outcome in found.items():
             value = outcome.get(case)
-            text = "failed" if value is None else f"{value * 1e3:.2f}"
+            text = "failed" if value is None else f"{value * 1e3:.3f}"
             if backend != "sumac" and value is not None and own:
                 text += f" ({value / own:.2f} x sumac)"
             cells.append(f"{text:>22}")

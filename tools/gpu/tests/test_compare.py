@@ -33,14 +33,14 @@ class Comparison(unittest.TestCase):
             self.assertEqual(ran.returncode, 0, ran.stdout)
             found = json.loads(written.read_text())
         self.assertEqual(list(found["sumac"]), list(found["gloo"]))
-        self.assertEqual(len(found["sumac"]), len(compare.SIZES) + 1)
+        self.assertEqual(len(found["sumac"]), len(compare.SIZES) + 3)
         self.assertTrue(all(seconds > 0 for seconds in found["sumac"].values()))
 
     def test_the_table_has_shares_and_failures(self) -> None:
         lines = compare.table({
             "sumac": {"case": 0.002}, "gloo": {"case": 0.003}, "nccl": {"error": "no such device"},
         }).split("\n")
-        self.assertRegex(lines[1], r"case +2\.00 +3\.00 \(1\.50 x sumac\) +failed")
+        self.assertRegex(lines[1], r"case +2\.000 +3\.000 \(1\.50 x sumac\) +failed")
         self.assertEqual(lines[2], "nccl: no such device")
 
 

@@ -188,11 +188,11 @@ unsafe fn attach(
 ) -> Result<(), Error> {
     let out = required(job, "job")?;
     let state = CLIENTS.get(client)?;
-    // SAFETY: strings or NULL, as the caller says.
+    // SAFETY: strings or NULL, as required.
     let (name, secret) = unsafe { (text(name, "name")?, text(secret, "secret")?) };
     let name = name.ok_or_else(|| Error::argument("name is NULL"))?;
     let job = enter(&state.client, name.to_owned(), secret.map(str::to_owned))?;
-    // SAFETY: not NULL, so it has room for a pointer, as the caller says.
+    // SAFETY: not NULL, so it has room for a pointer, as required.
     unsafe { out.write(insert(state, job)) };
     Ok(())
 }

@@ -32,6 +32,11 @@ class SumacError(Exception):
         self.index = index
         self.index_end = index_end
 
+    def moved(self, first: int) -> SumacError:
+        """Returns the error of a part of a tensor, of its elements from ``first`` on, as one of the tensor."""
+        index, end = ((None if at is None else at + first) for at in (self.index, self.index_end))
+        return type(self)(self.code, self.message, self.hint, self.ranks, self.tensor, index, end)
+
 
 class JobFailed(SumacError):
     """The job is over for all of its workers; open it again on all of them."""

@@ -216,8 +216,8 @@ class Reductions(Ranks):
 
 add_cases(
     Reductions,
-    "integers_have_means", "large_tensors", "large_blocks", "many_at_once", "premultiplied_sums",
-    "floats_of_all_magnitudes", "floats_of_all_calls", "infinity_is_carried_on_request",
+    "integers_have_means", "large_tensors", "large_blocks", "large_sums", "many_at_once",
+    "premultiplied_sums", "floats_of_all_magnitudes", "floats_of_all_calls", "infinity_is_carried_on_request",
 )
 
 

@@ -145,6 +145,39 @@ def many_at_once(ranks: Ranks) -> None:
     check(more < large.numel() * 8 // 2, more, "memory is not bounded")
 
 
+def large_sums(ranks: Ranks) -> None:
+    """Sums of the network in pieces, of tensors that lie in the daemon's memory on some ranks; elements are
+    named by their place in the whole."""
+    count = 6_000_001
+    for dtype in (torch.float32, torch.int64):
+        tensor = torch.arange(count).remainder(1000).to(dtype)
+        if dtype == torch.float32 and ranks.rank:
+            tensor = sumac.torch.empty(count, dtype=dtype).copy_(tensor)
+        expected = tensor * ranks.world
+        dist.all_reduce(tensor)
+        check(torch.allclose(tensor, expected, rtol=1e-4, atol=1e-4), dtype)
+        dist.broadcast(tensor.fill_(ranks.rank), 1)
+        same(tensor, torch.ones(count, dtype=dtype))
+        dist.reduce(tensor, 2)
+        same(tensor, torch.full((count,), ranks.world if ranks.rank == 2 else 1, dtype=dtype))
+    works = [dist.all_reduce(torch.ones(count), async_op=True) for _ in range(3)]
+    small = torch.ones(10)
+    dist.all_reduce(small)
+    same(small, torch.full((10,), float(ranks.world)))
+    for work in works:
+        work.wait()
+        same(work.result()[0], torch.full((count,), float(ranks.world)))
+    staged = sumac.torch.stats()["staging_bytes"]
+    dist.all_reduce(torch.ones(4 * count))
+    more = sumac.torch.stats()["staging_bytes"] - staged
+    check(more < 4 * count * 4 // 2, more, "memory is not bounded")
+    tensor = torch.zeros(count, dtype=torch.int32)
+    tensor[5_000_000] = 2**31 - 1
+    error = raises(sumac.torch.CollectiveError, lambda: dist.all_reduce(tensor), "int32[6000001]")
+    found = range(getattr(error, "index"), getattr(error, "index_end") or getattr(error, "index") + 1)
+    check(5_000_000 in found, found, error)
+
+
 def premultiplied_sums(ranks: Ranks) -> None:
     """PREMUL_SUM multiplies before it sums, where torch reveals the factor."""
     make = dist._make_nccl_premul_sum

@@ -43,6 +43,15 @@ def reduction_of(opts: Any, op: Any, kind: type) -> tuple[Reduction, Any]:
     return reduction(dist.ReduceOp.SUM if op is None else op), opts
 
 
+def root_of(opts: Any, root: int | None, kind: type, call: str) -> int:
+    """Returns the root, which calls have as a number, as an option, or as a number in the options' place."""
+    if getattr(opts, "rootTensor", 0):
+        raise NotImplementedError(f"sumac: {call} of the root's tensor {opts.rootTensor}: a rank has one tensor")
+    if root is not None:
+        return root
+    return opts.rootRank if isinstance(opts, kind) else int(opts or 0)
+
+
 def single(call: str, tensors: Any) -> torch.Tensor:
     """Returns the only tensor."""
     if isinstance(tensors, torch.Tensor):
@@ -86,6 +95,18 @@ def check(call: str, tensor: torch.Tensor) -> None:
     """Refuses tensors that are not in memory element by element."""
     if tensor.layout != torch.strided:
         raise NotImplementedError(f"sumac: {call} of a tensor of layout {tensor.layout}: it has dense tensors only (tensor.to_dense())")
+
+
+def split(which: str, tensor: torch.Tensor, sizes: Sequence[int], world: int) -> list[torch.Tensor]:
+    """Returns the rows of a tensor that are each rank's, in ``all_to_all_single``."""
+    rows = tensor.size(0) if tensor.dim() else 0
+    if not sizes:
+        if rows % world:
+            raise ValueError(f"all_to_all_single: {rows} rows of the {which} for {world} ranks")
+        sizes = [rows // world] * world
+    if len(sizes) != world or sum(sizes) != rows:
+        raise ValueError(f"all_to_all_single: sizes {list(sizes)} for {rows} rows of the {which} and {world} ranks")
+    return list(torch.split(tensor, list(sizes)))
 
 
 def shape(tensors: Tensors) -> str:

@@ -23,11 +23,12 @@ from torch.distributed.distributed_c10d import (
 
 from ..errors import SumacError
 from . import devices
-from .arguments import Tensors, check, per_rank, reduction_of, same_sizes, same_types, several, shape, single
+from .arguments import Tensors, check, per_rank, reduction_of, same_sizes, same_types
+from .arguments import root_of, several, shape, single, split
 from .base import IS_BACKEND, Base, untraced
-from .collectives import Call
-from .device_call import Copies, DeviceCall
-from .dtypes import Reduction
+from .collectives import Call, nbytes
+from .device_call import LARGE, Copies, DeviceCall
+from .dtypes import Reduction, carrier
 from .errors import CollectiveError
 from .hybrid import Hybrid
 from .jobs import GroupJobs
@@ -172,9 +173,10 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
 
     def _begin(
         self, call: str, tensors: Tensors, outputs: Tensors, submit: Callable[[Any], None], opts: Any = None, source: int = -1,
-        waits: bool = False
+        waits: bool = False, may_be_cut: bool = False
     ) -> Work:
-        """Submits a call's operations, and returns its work, whose results are in ``outputs``."""
+        """Submits a call's operations, and returns its work, whose results are in ``outputs``. ``waits``: it
+        waits for operations before it submits others. ``may_be_cut``: parts of its tensor may be calls."""
         what = f"{call}{shape(tensors)} (job {self._jobs.name}, rank {self._rank} of {self._size})"
         for tensor in (*tensors, *outputs):
             check(call, tensor)
@@ -184,6 +186,8 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else self._timeout
         work = Work(what, outputs, min(seconds, self._timeout), source, device)
         try:
+            if device is None and may_be_cut and nbytes(tensors[0]) > LARGE:
+                device = devices.MEMORY
             self._submit(work, submit, device, waits)
         except (SumacError, ValueError) as error:
             found = CollectiveError.of(error, what, work.members)
@@ -257,7 +261,9 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
 
         if feedback is not None and feedback.device != tensor.device:
             raise ValueError(f"{name}: feedback must be on {tensor.device}, not on {feedback.device}")
-        return self._begin(name, [tensor], [result], submit)
+        is_whole = feedback is not None or "loss_bound" in options
+        may_be_cut = not is_whole and self._is_summed(tensor, Reduction(reduction))
+        return self._begin(name, [tensor], [result], submit, may_be_cut=may_be_cut)
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None, op: Any = None) -> Work:
         tensor = single("all_reduce", tensors)
@@ -267,21 +273,26 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         hybrid = self._hybrid
         if hybrid is not None and not options and hybrid.takes(tensor, reduction):
             return self._begin("all_reduce", [tensor], [tensor], self._in_two_levels(tensor, reduction), opts, waits=True)
-        return self._begin("all_reduce", [tensor], [tensor], lambda call: call.all_reduce(tensor, reduction, **options), opts)
+        submit: Callable[[Call], None] = lambda call: call.all_reduce(tensor, reduction, **options)
+        may_be_cut = not options and self._is_summed(tensor, reduction)
+        return self._begin("all_reduce", [tensor], [tensor], submit, opts, may_be_cut=may_be_cut)
+
+    def _is_summed(self, tensor: torch.Tensor, reduction: Reduction) -> bool:
+        """Returns whether the network has a reduction. Others go in pieces of their own."""
+        return carrier(tensor.dtype, reduction, self._size) is not None
 
     def _in_two_levels(self, tensor: torch.Tensor, reduction: Reduction) -> Callable[[Any], None]:
-        what = f"all_reduce{shape([tensor])} (job {self._jobs.name}, rank {self._rank} of {self._size})"
-
         def submit(call: Call | DeviceCall) -> None:
             assert self._hybrid is not None
             self._counters.count_path("hybrid")
-            self._hybrid.all_reduce(call, what, tensor, reduction)
+            self._hybrid.all_reduce(call, tensor, reduction)
 
         return submit
 
     def reduce_across(self, tensor: torch.Tensor, reduction: Reduction) -> None:
         """Reduces a tensor in place, and waits for it: the part of :class:`.hybrid.Hybrid` across hosts."""
-        self._begin("all_reduce", [tensor], [tensor], lambda call: call.all_reduce(tensor, reduction)).wait()
+        submit: Callable[[Any], None] = lambda call: call.all_reduce(tensor, reduction)
+        self._begin("all_reduce", [tensor], [tensor], submit, may_be_cut=True).wait()
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         flat = several("all_reduce_coalesced", tensors)
@@ -295,14 +306,17 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
 
     def broadcast(self, tensors: Tensors | torch.Tensor, opts: Any = None, root: int | None = None) -> Work:
         tensor = single("broadcast", tensors)
-        root = self._root(opts, root, BroadcastOptions, "broadcast")
-        return self._begin("broadcast", [tensor], [tensor], lambda call: call.broadcast(tensor, root), opts)
+        root = self._check_rank("broadcast", root_of(opts, root, BroadcastOptions, "broadcast"))
+        submit: Callable[[Any], None] = lambda call: call.broadcast(tensor, root)
+        return self._begin("broadcast", [tensor], [tensor], submit, opts, may_be_cut=True)
 
     def reduce(self, tensors: Tensors | torch.Tensor, opts: Any = None, root: int | None = None, op: Any = None) -> Work:
         tensor = single("reduce", tensors)
-        root = self._root(opts, root, ReduceOptions, "reduce")
+        root = self._check_rank("reduce", root_of(opts, root, ReduceOptions, "reduce"))
         reduction, opts = reduction_of(opts, op, ReduceOptions)
-        return self._begin("reduce", [tensor], [tensor], lambda call: call.reduce(tensor, root, reduction), opts)
+        submit: Callable[[Any], None] = lambda call: call.reduce(tensor, root, reduction)
+        may_be_cut = self._is_summed(tensor, reduction)
+        return self._begin("reduce", [tensor], [tensor], submit, opts, may_be_cut=may_be_cut)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         tensor = single("all_gather", inputs)
@@ -404,7 +418,7 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, root: int | None = None) -> Work:
         tensor = single("gather", inputs)
-        root = self._root(opts, root, GatherOptions, "gather")
+        root = self._check_rank("gather", root_of(opts, root, GatherOptions, "gather"))
         results: list[torch.Tensor] = []
         if self._rank == root:
             results = per_rank("gather", outputs, self._size)
@@ -413,7 +427,7 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, root: int | None = None) -> Work:
         output = single("scatter", outputs)
-        root = self._root(opts, root, ScatterOptions, "scatter")
+        root = self._check_rank("scatter", root_of(opts, root, ScatterOptions, "scatter"))
         blocks: list[torch.Tensor] = []
         if self._rank == root:
             blocks = per_rank("scatter", inputs, self._size)
@@ -427,24 +441,15 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
     def alltoall_base(
         self, output: torch.Tensor, input: torch.Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int], opts: Any = None
     ) -> Work:
-        results = self._split("output", output.detach(), output_sizes)
-        return self._exchange("all_to_all_single", self._split("input", input.detach(), input_sizes), results, opts)
+        results = split("output", output.detach(), output_sizes, self._size)
+        blocks = split("input", input.detach(), input_sizes, self._size)
+        return self._exchange("all_to_all_single", blocks, results, opts)
 
     def _exchange(self, name: str, blocks: Tensors, results: Tensors, opts: Any) -> Work:
         same_types(name, [*blocks, *results])
         if blocks[self._rank].numel() != results[self._rank].numel():
             raise ValueError(f"{name}: this rank's own blocks have {blocks[self._rank].numel()} and {results[self._rank].numel()} elements")
         return self._begin(name, blocks, results, lambda call: call.exchange(blocks, results), opts)
-
-    def _split(self, which: str, tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-        rows = tensor.size(0) if tensor.dim() else 0
-        if not sizes:
-            if rows % self._size:
-                raise ValueError(f"all_to_all_single: {rows} rows of the {which} for {self._size} ranks")
-            sizes = [rows // self._size] * self._size
-        if len(sizes) != self._size or sum(sizes) != rows:
-            raise ValueError(f"all_to_all_single: sizes {list(sizes)} for {rows} rows of the {which} and {self._size} ranks")
-        return list(torch.split(tensor, list(sizes)))
 
     # Batches: each call is submitted at once, and the batch ends with its last one.
 
@@ -476,18 +481,10 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
 
     # Arguments.
 
-    def _root(self, opts: Any, root: int | None, kind: type, call: str) -> int:
-        """Returns the root, which calls have as a number, as an option, or as a number in the options' place."""
-        if root is None:
-            root = opts.rootRank if isinstance(opts, kind) else int(opts or 0)
-        self._check_rank(call, root)
-        if getattr(opts, "rootTensor", 0):
-            raise NotImplementedError(f"sumac: {call} of the root's tensor {opts.rootTensor}: a rank has one tensor")
-        return root
-
-    def _check_rank(self, call: str, rank: int) -> None:
+    def _check_rank(self, call: str, rank: int) -> int:
         if not 0 <= rank < self._size:
             raise ValueError(f"{call}: invalid rank {rank}, the group has {self._size}")
+        return rank
 
     def _check_peer(self, call: str, rank: int) -> None:
         self._check_rank(call, rank)

@@ -49,18 +49,29 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 class Call:
     """One call: what it needs to place tensors and to submit operations."""
 
-    def __init__(self, jobs: GroupJobs, counters: Counters, work: Work) -> None:
+    def __init__(self, jobs: GroupJobs, counters: Counters, work: Work, is_staged: bool = False) -> None:
+        """``is_staged``: the tensors lie in registered memory because they were copied there."""
         self._jobs = jobs
         self._counters = counters
+        self._is_staged = is_staged
         self._work = work
         self._world = jobs.world
         self._rank = jobs.rank
+
+    @property
+    def name(self) -> str:
+        """The call, its tensor, and the rank, for errors."""
+        return self._work.call
 
     def run(self, act: Callable[[], None]) -> None:
         """Runs work on tensors."""
         act()
 
     # Registered memory.
+
+    def _count(self, way: str, tensor: torch.Tensor) -> None:
+        if not (self._is_staged and way.startswith("in_place")):
+            self._counters.count_tensor(way, nbytes(tensor))
 
     def _buffer(self, host: Host, length: int) -> Buffer:
         return self._work.holds(host.staging, host.staging.take(max(length, 4)))
@@ -83,7 +94,7 @@ class Call:
     def _read(self, host: Host, carrier: dtypes.Carrier, tensor: torch.Tensor) -> Placed:
         """Returns a tensor's values in a carrier's form."""
         own = self._own_array(host, tensor, carrier.array_dtype) if carrier.is_direct else None
-        self._counters.count_tensor("copied_in" if own is None else "in_place_in", nbytes(tensor))
+        self._count("copied_in" if own is None else "in_place_in", tensor)
         if own is not None:
             return Placed(own, None)
         placed = self._scratch(host, carrier, tensor)
@@ -94,7 +105,7 @@ class Call:
     def _write(self, carrier: dtypes.Carrier, placed: Placed, tensor: torch.Tensor) -> None:
         """Adds the step that writes a result to its tensor."""
         carried = placed.carried
-        self._counters.count_tensor("in_place_out" if carried is None else "copied_out", nbytes(tensor))
+        self._count("in_place_out" if carried is None else "copied_out", tensor)
         if carried is not None:
             self._work.then(lambda: carrier.decode(carried, tensor))
 
@@ -239,7 +250,7 @@ class Call:
         carried = buffer.tensor(carrier.dtype, count * self._world)
         for block, tensor in zip(carried.view(self._world, count), inputs):
             carrier.encode(tensor, block)
-            self._counters.count_tensor("copied_in", nbytes(tensor))
+            self._count("copied_in", tensor)
         array = buffer.array(carrier.array_dtype, count * self._world)
         self._scatter(job, carrier, Placed(array, carried), output)
 
@@ -303,7 +314,7 @@ class Call:
     def _place_bits(self, host: Host, tensor: torch.Tensor, reads: bool) -> Placed:
         own = self._own_array(host, tensor, _WORD)
         if reads:
-            self._counters.count_tensor("copied_in" if own is None else "in_place_in", nbytes(tensor))
+            self._count("copied_in" if own is None else "in_place_in", tensor)
         if own is not None:
             return Placed(own, None)
         words = words_of(nbytes(tensor))
@@ -314,7 +325,7 @@ class Call:
         return Placed(buffer.array(_WORD, words), carried)
 
     def _write_bits(self, carried: torch.Tensor | None, tensor: torch.Tensor) -> None:
-        self._counters.count_tensor("in_place_out" if carried is None else "copied_out", nbytes(tensor))
+        self._count("in_place_out" if carried is None else "copied_out", tensor)
         if carried is not None:
             self._work.then(lambda: tensor.copy_(carried.view(tensor.shape)))
 
@@ -343,7 +354,7 @@ class Call:
             for at in range(self._world)
         ]
         blocks[self._rank].view(tensor.shape).copy_(tensor)
-        self._counters.count_tensor("copied_in", nbytes(tensor))
+        self._count("copied_in", tensor)
         self._counters.count_path(path)
         job.submit(
             self._work, lambda opened: opened.allgather_async(buffer.array(_WORD, words * self._world))
@@ -366,9 +377,9 @@ class Call:
         block = output.view(self._world, -1)[self._rank]
         if block.data_ptr() != tensor.data_ptr():
             block.copy_(tensor.reshape(-1))
-            self._counters.count_tensor("copied_in", nbytes(tensor))
+            self._count("copied_in", tensor)
         else:
-            self._counters.count_tensor("in_place_in", nbytes(tensor))
+            self._count("in_place_in", tensor)
         self._counters.count_path("bits")
         job.submit(self._work, lambda opened: opened.allgather_async(own))
         self._write_bits(None, output)
@@ -417,7 +428,7 @@ class Call:
         buffer = self._buffer(host, words * 4)
         array, carried = buffer.array(_WORD, words), buffer.tensor(tensor.dtype, tensor.numel())
         if reads:
-            self._counters.count_tensor("copied_in", nbytes(tensor))
+            self._count("copied_in", tensor)
             carried.view(tensor.shape).copy_(tensor)
             array[-1] = tag
         return Placed(array, carried)

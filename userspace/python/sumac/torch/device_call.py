@@ -1,4 +1,4 @@
-"""Calls of tensors on a device: through page-locked memory that the daemon shares, in pieces.
+"""Calls of tensors on a device, and of large ones: through memory that the daemon shares, in pieces.
 
 Copying down, summing, and copying up overlap: while a piece is summed, the next one is copied down and the
 last one up. Copies wait for their end in threads of this backend, so a work that has ended needs no event.
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..errors import SumacError
 from . import devices
 from .collectives import Call, nbytes
 from .counters import Counters
@@ -27,19 +28,29 @@ _PIECE = 4 << 20
 """Bytes of a piece in host memory."""
 _UNDER_WAY = 16
 """Pieces of a call that are under way at a time. They bound its memory."""
+LARGE = 8 << 20
+"""Bytes above which tensors in memory go in pieces, in the calls that may be cut."""
 
 Rows = Mapping[int, torch.Tensor]
 """Tensors by their rows in host memory."""
 
 
 class Piece(Phase):
-    """A part of a call. The call ends with its last one."""
+    """A part of a call, of its elements from ``first`` on. The call ends with its last one."""
+
+    def __init__(self, whole: Work, first: int = 0) -> None:
+        super().__init__(whole)
+        self._first = first
+        if first:
+            self.call = f"{whole.call}, its elements from {first} on"
 
     @property
     def has_future(self) -> bool:
         return self._whole.has_future
 
     def publish(self, error: BaseException | None) -> None:
+        if isinstance(self._error, SumacError) and self._error.index is not None:
+            self._error = self._error.moved(self._first)
         super().publish(error)
         if error is None:
             if self.loss is not None:
@@ -53,6 +64,8 @@ class Copies:
 
     def __init__(self, device: torch.device) -> None:
         self.device = devices.of(device)
+        # As the counters have them.
+        self.ways = ("copied_in", "copied_out") if device == devices.MEMORY else ("copied_down", "copied_up")
         self.index = 0 if device.index is None else device.index
         self._down = self.device.stream(self.index)
         self._up = self.device.stream(self.index)
@@ -93,6 +106,11 @@ class DeviceCall:
         self._world = jobs.world
         self._rank = jobs.rank
         self._under_way: collections.deque[Piece] = collections.deque()
+
+    @property
+    def name(self) -> str:
+        """The call, its tensor, and the rank, for errors."""
+        return self._work.call
 
     def run(self, act: Callable[[], None]) -> None:
         """Runs work on tensors, after the current stream's of the call, and waits for it."""
@@ -182,7 +200,7 @@ class DeviceCall:
         with self._part() as work:
             blocks = [self._down(work, host, tensor) for tensor in inputs]
             result = self._room(work, host, output)
-            Call(self._jobs, self._counters, work).reduce_scatter(blocks, result, reduction)
+            self._call(work).reduce_scatter(blocks, result, reduction)
             self._then_up(work, output, result)
 
     # Transfers, of whole tensors: their ends wait for each other in an order that is the callers'.
@@ -190,12 +208,12 @@ class DeviceCall:
     def send(self, job: GroupJob, tensor: torch.Tensor, destination: int, tag: int = 0) -> None:
         with self._part() as work:
             given = self._down(work, job.host, tensor)
-            Call(self._jobs, self._counters, work).send(job, given, destination, tag)
+            self._call(work).send(job, given, destination, tag)
 
     def receive(self, job: GroupJob, tensor: torch.Tensor, source: int, tag: int = 0) -> None:
         with self._part() as work:
             taken = self._room(work, job.host, tensor)
-            Call(self._jobs, self._counters, work).receive(job, taken, source, tag)
+            self._call(work).receive(job, taken, source, tag)
             self._then_up(work, tensor, taken)
 
     def exchange(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
@@ -215,7 +233,7 @@ class DeviceCall:
         with self._part() as work:
             given = [self._down(work, host, tensor) for tensor in inputs]
             taken = [self._room(work, host, tensor) for tensor in outputs]
-            submit(Call(self._jobs, self._counters, work), given, taken)
+            submit(self._call(work), given, taken)
             for tensor, result in zip(outputs, taken):
                 self._then_up(work, tensor, result)
 
@@ -233,7 +251,7 @@ class DeviceCall:
             return
         step = length
         if not is_whole and all(tensor.is_contiguous() for tensor in tensors):
-            # In whole packets of all sizes, so that the same elements share a packet as in one piece.
+            # Pieces begin at whole cache lines, in the host's memory too.
             step = max(_PIECE // (tensors[0].element_size() * count) // 4096, 1) * 4096
         for start in range(0, length, step):
             if len(self._under_way) == _UNDER_WAY:
@@ -246,6 +264,11 @@ class DeviceCall:
     ) -> None:
         like = next(iter((down or up).values()))
         size = part.stop - part.start
+        if self._lies_with_daemon(down, up):
+            with self._part(part.start) as work:
+                submit(Call(self._jobs, self._counters, work), like.view(-1)[part].view(1, size))
+                self._under_way.append(work)
+            return
 
         def of(tensor: torch.Tensor, row: int) -> tuple[torch.Tensor, torch.Tensor]:
             if size == length:
@@ -256,26 +279,26 @@ class DeviceCall:
             for row, tensor in down.items():
                 given, host = of(tensor, row)
                 host.copy_(given)
-                self._counters.count_tensor("copied_down", nbytes(host))
+                self._counters.count_tensor(self._copies.ways[0], nbytes(host))
 
         def copy_up() -> None:
             for row, tensor in up.items():
                 taken, host = of(tensor, row)
                 taken.copy_(host)
-                self._counters.count_tensor("copied_up", nbytes(host))
+                self._counters.count_tensor(self._copies.ways[1], nbytes(host))
 
-        with self._part() as work:
+        with self._part(part.start) as work:
             rows = self._buffer(work, self._jobs.main.host, like.dtype, count * size).view(count, size)
             self._copies_down(copy_down)
-            submit(Call(self._jobs, self._counters, work), rows)
+            submit(self._call(work), rows)
             work.then(lambda: self._up(copy_up))
             self._under_way.append(work)
 
     @contextlib.contextmanager
-    def _part(self) -> Iterator[Piece]:
+    def _part(self, first: int = 0) -> Iterator[Piece]:
         """Begins a part of the call, and ends it: with the error, if there is one."""
         self._work.begin()
-        part = Piece(self._work)
+        part = Piece(self._work, first)
         error: BaseException | None = None
         try:
             yield part
@@ -285,6 +308,16 @@ class DeviceCall:
         finally:
             if part.end(error):
                 part.finish()
+
+    def _lies_with_daemon(self, down: Rows, up: Rows) -> bool:
+        """Returns whether a call is one of a single tensor that needs no copies."""
+        tensors = [*down.values(), *up.values()]
+        like = tensors[0]
+        is_one = all(tensor is like for tensor in tensors) and like.device == devices.MEMORY
+        return is_one and like.is_contiguous() and self._jobs.main.host.holds(like)
+
+    def _call(self, work: Work) -> Call:
+        return Call(self._jobs, self._counters, work, is_staged=True)
 
     # Copies.
 

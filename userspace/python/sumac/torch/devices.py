@@ -82,6 +82,31 @@ class Cuda:
             torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(address)))
 
 
+class Memory:
+    """This machine's memory, for tensors that are too large to be copied at once. Its work is done when it is
+    called for."""
+
+    def event(self, index: int) -> None:
+        return None
+
+    def stream(self, index: int) -> None:
+        return None
+
+    def copying(self, stream: None, after: None) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def wait(self, stream: None) -> None:
+        pass
+
+    def lock(self, index: int, address: int, length: int) -> None:
+        pass
+
+    def unlock(self, index: int, address: int) -> None:
+        pass
+
+
+MEMORY = torch.device("cpu")
+
 _devices: dict[str, Device] = {"cuda": Cuda()}
 _lock = threading.Lock()
 
@@ -120,5 +145,5 @@ def device_of(call: str, tensors: list[torch.Tensor]) -> torch.device | None:
 
 
 def of(device: torch.device) -> Device:
-    """Returns the kind of a device that :func:`device_of` has returned."""
-    return _devices[device.type]
+    """Returns the kind of a device that :func:`device_of` has returned, or of :data:`MEMORY`."""
+    return Memory() if device == MEMORY else _devices[device.type]

@@ -87,10 +87,9 @@ class Hybrid:
         kinds = ("cuda",) if self.kind == "nccl" else ("cpu", "cuda")
         return tensor.device.type in kinds and tensor.dtype in _TYPES[self.kind]
 
-    def all_reduce(
-        self, call: Call | DeviceCall, what: str, tensor: torch.Tensor, reduction: Reduction
-    ) -> None:
+    def all_reduce(self, call: Call | DeviceCall, tensor: torch.Tensor, reduction: Reduction) -> None:
         """Reduces a tensor over all ranks, and waits for it."""
+        what = call.name
         if not tensor.numel():
             return
         self._find_ranks()
