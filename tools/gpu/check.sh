@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs what needs a GPU, on a machine that has one: the cases of tensors on a device, reductions in two levels
-# with NCCL inside a host, and a table of all_reduce and a DDP step beside NCCL and Gloo.
+# Runs what needs a GPU, on a machine that has one: the cases of tensors on a device, and tables of all_reduce
+# and a DDP step beside NCCL and Gloo, with reductions in two levels too.
 #   tools/gpu/check.sh                      with python3's PyTorch
 #   PYTHON=/path/bin/python tools/gpu/check.sh
-# Ranks have daemons on this machine's loopback, over UDP. The table's ranks share the first GPU: NCCL takes
-# them for two hosts (NCCL_HOSTID), so it too goes over loopback.
+# Ranks have daemons on this machine's loopback, over UDP. NCCL takes the tables' ranks for two hosts
+# (NCCL_HOSTID), so it too goes over loopback. With two GPUs a second table has both of one host.
 # Exit codes: 0 all passed, 1 something failed, 3 a program, PyTorch or a GPU is missing.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -28,10 +28,13 @@ step() {
     printf '\n== %s\n' "$name"
     "$@" || { failed=1; printf '== failed: %s\n' "$name"; }
 }
-cases() { "$PYTHON" -B -m unittest discover -v -t userspace/python -s userspace/python/tests "$@"; }
 
 step "tensors on the GPU" env SUMAC_TEST_DEVICE=cuda "$PYTHON" -B -m unittest discover -v \
     -t userspace/python -s userspace/python/tests -p test_torch_device.py
-step "two levels, Gloo inside a host" cases -p test_torch.py -k TwoLevels
-step "beside NCCL and Gloo" "$PYTHON" -B tools/gpu/compare.py --device cuda "${@}"
+step "two hosts, beside NCCL and Gloo" "$PYTHON" -B tools/gpu/compare.py --device cuda "${@}"
+if "$PYTHON" -c 'import sys, torch; sys.exit(torch.cuda.device_count() < 2)'; then
+    step "one host of two GPUs" "$PYTHON" -B tools/gpu/compare.py --device cuda --daemons 1 "${@}"
+else
+    printf '\n== one host of two GPUs: SKIP: this machine has one\n'
+fi
 exit $failed

@@ -9,7 +9,8 @@
 
 Ranks have daemons on this machine's loopback, over UDP, and Gloo and NCCL use loopback as well; NCCL takes
 the ranks for two hosts. Each number is the median of the slowest rank's times; of many sums it is that of
-one. Sums are checked. NCCL with the library of userspace/nccl is compared where NCCL_PLUGIN_DIR has it.
+one. Sums are checked. sumac+local reduces inside a host by NCCL: of two GPUs with --daemons 1, else of each
+rank alone. nccl+plugin is NCCL with the library of userspace/nccl, where NCCL_PLUGIN_DIR has it.
 
 Exit codes: 0 all ran, 1 a backend failed, 2 wrong usage, 3 a program is missing.
 """
@@ -84,7 +85,8 @@ def backends(device: str) -> list[str]:
     """Returns the columns of the table."""
     if device == "cpu":
         return ["sumac", "gloo"]
-    return ["sumac", "gloo", "nccl", *(["nccl+sumac"] if os.environ.get("NCCL_PLUGIN_DIR") else [])]
+    plugin = ["nccl+plugin"] if os.environ.get("NCCL_PLUGIN_DIR") else []
+    return ["sumac", "sumac+local", "gloo", "nccl", *plugin]
 
 
 def measure(options: argparse.Namespace, backend: str, lab: Any) -> dict[str, Any]:
@@ -121,8 +123,12 @@ def measure(options: argparse.Namespace, backend: str, lab: Any) -> dict[str, An
 
 def environment(backend: str, rank: int, socket: str, folder: str) -> dict[str, str]:
     """Returns the environment of a rank."""
-    more = {"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
-    if backend == "nccl+sumac":
+    # The ranks of one daemon are one host, unless they have one GPU.
+    host = rank if socket.endswith(f"{rank}.sock") or backend.startswith("nccl") else 0
+    more = {"NCCL_HOSTID": f"host{host}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+    if backend == "sumac+local":
+        more["SUMAC_LOCAL"] = "nccl"
+    if backend == "nccl+plugin":
         plugin = os.environ["NCCL_PLUGIN_DIR"]
         more |= {"NCCL_NET_PLUGIN": "sumac", "NCCL_COLLNET_ENABLE": "1", "NCCL_DEBUG": "INFO"}
         more["LD_LIBRARY_PATH"] = f"{plugin}:{os.environ.get('LD_LIBRARY_PATH', '')}"
@@ -142,6 +148,9 @@ def run_rank(options: argparse.Namespace) -> None:
 
     backend = options.rank_of.split("+")[0]
     rank = int(os.environ["RANK"])
+    if options.device == "cuda":
+        # NCCL has one rank on a GPU, but for those that it takes for two hosts.
+        torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group(
         backend, init_method=f"file://{os.environ['INIT_FILE']}", rank=rank, world_size=WORLD
     )

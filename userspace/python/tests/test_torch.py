@@ -193,8 +193,16 @@ class TwoLevels(Ranks):
     more: ClassVar[dict[str, str]] = {"SUMAC_LOCAL": "gloo"}
     daemons, ranks_per_daemon = 2, 2
 
+    def test_a_dead_rank_is_named_by_all_others(self) -> None:
+        for rank in self.ranks:
+            rank.start("dead")
+        errors = [rank.answer()["error"] for rank in self.ranks[:3]]
+        self.stop_ranks()
+        self.start_ranks()
+        self.assertEqual(errors, [None] * 3)
 
-add_cases(TwoLevels, "two_levels", "other_calls", "errors_have_the_groups_ranks", "ddp")
+
+add_cases(TwoLevels, "two_levels", "other_calls", "errors_have_the_groups_ranks", "uneven_hosts", "ddp")
 
 
 @unittest.skipIf(why_not(), why_not() or "")

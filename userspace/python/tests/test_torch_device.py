@@ -33,7 +33,7 @@ class OnDevice(Ranks):
 add_cases(
     OnDevice,
     "reductions", "bits", "transfers", "pieces", "order", "futures", "mixed", "refusals", "hooks", "ddp",
-    "destroyed",
+    "destroyed", "busy_streams", "behind", "strides_of_one", "released", "alone_on_the_device",
 )
 
 
@@ -47,6 +47,9 @@ class Broken(OfTwoRanks):
         if IS_GPU:
             self.skipTest("a GPU is not broken on purpose")
         self.check_codes(self.start("broken_device"), 0, 0)
+
+    def test_a_device_that_is_unavailable_from_the_start_is_named_too(self) -> None:
+        self.check_codes(self.start("unavailable_device"), 0, 0)
 
 
 if __name__ == "__main__":

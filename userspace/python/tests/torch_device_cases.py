@@ -3,8 +3,12 @@ calls in this machine's memory."""
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import gc
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -103,11 +107,20 @@ def transfers(ranks: Ranks) -> None:
     both(act)
 
 
+@contextlib.contextmanager
+def pieces_of(length: int) -> Iterator[None]:
+    """Has calls go in pieces of so many bytes."""
+    size, device_call._PIECE = device_call._PIECE, length
+    try:
+        yield
+    finally:
+        device_call._PIECE = size
+
+
 def pieces(ranks: Ranks) -> None:
     """Tensors of more pieces than are under way at a time; all copies have page-locked memory."""
     before, unlocked = sumac.torch.stats(), DEVICE.unlocked_copies()
-    size, device_call._PIECE = device_call._PIECE, 1 << 18
-    try:
+    with pieces_of(1 << 18):
 
         def act(place: Place) -> list[torch.Tensor]:
             tensor = place(values(ranks.rank, (2_000_003,), torch.float32))
@@ -122,8 +135,6 @@ def pieces(ranks: Ranks) -> None:
             return [tensor, told, *others, block]
 
         both(act)
-    finally:
-        device_call._PIECE = size
     after = sumac.torch.stats()
     down = after["copied_down_bytes"] - before["copied_down_bytes"]
     own = 2_000_003 * 4 + 300_001 * 2 + 200_001 * 2 * ranks.world + (300_001 * 8 if ranks.rank == 0 else 0)
@@ -238,3 +249,85 @@ def destroyed(ranks: Ranks) -> None:
     work.wait()
     check(time.monotonic() - started < 30)
     same(tensor.cpu(), torch.full((1000,), float(ranks.world)))
+
+
+def busy_streams(ranks: Ranks) -> None:
+    """A stream that is busy delays neither the calls of other groups nor their errors, and the group's
+    timeout holds for it."""
+    other = dist.new_group(backend=BACKEND)
+    short = dist.new_group(backend=BACKEND, timeout=datetime.timedelta(seconds=2))
+    tensor = on_device(torch.zeros(1000))
+    dist.broadcast(tensor, 0)
+    dist.broadcast(tensor, 0, group=short)
+    dist.all_reduce(torch.ones(3), group=other)
+    if ranks.rank == 1:
+        DEVICE.fill(tensor, 3.0, 5000)
+    works = [dist.broadcast(tensor, 0, async_op=True), dist.all_reduce(tensor, group=short, async_op=True)]
+    started = time.monotonic()
+    dist.all_reduce(torch.ones(3), group=other)
+    check(time.monotonic() - started < 3, time.monotonic() - started)
+    error = raises(sumac.torch.CollectiveError, works[1].wait, "all_reduce of float32[1000]", "timeout")
+    check(time.monotonic() - started < 4.5, time.monotonic() - started)
+    if ranks.rank == 1:
+        check("the device's current stream" in str(error), error)
+    works[0].wait()
+    same(tensor.cpu(), torch.zeros(1000))
+
+
+def behind(ranks: Ranks) -> None:
+    """A transfer is not behind a sum of many pieces that waits for what the peer does after it."""
+    with pieces_of(1 << 16):
+        large, small = on_device(torch.ones(600_000)), on_device(torch.zeros(10))
+        work = dist.all_reduce(large, async_op=True) if ranks.rank == 0 else None
+        if ranks.rank == 0:
+            dist.recv(small, 1)
+        elif ranks.rank == 1:
+            dist.send(small, 0)
+        work = work or dist.all_reduce(large, async_op=True)
+        work.wait()
+    same(large.cpu(), torch.full((600_000,), float(ranks.world)))
+
+
+def strides_of_one(ranks: Ranks) -> None:
+    """Ranks cut a tensor alike, whatever its strides are on each."""
+    with pieces_of(1 << 16):
+        tensor = torch.full((300, 1000), float(ranks.rank + 1))
+        tensor = on_device(tensor.t().contiguous().t() if ranks.rank == 0 else tensor)
+        dist.all_reduce(tensor)
+    same(tensor.cpu(), torch.full((300, 1000), float(sum(range(ranks.world + 1)))))
+
+
+def released(ranks: Ranks) -> None:
+    """No tensor of a call that has been waited for is kept."""
+    kept = []
+    for _ in range(10):
+        tensor = on_device(torch.ones(1000))
+        dist.all_reduce(tensor)
+        kept.append(weakref.ref(tensor))
+        del tensor
+    gc.collect()
+    dist.barrier()
+    # The last one may still be in the thread that has copied it.
+    check(sum(reference() is not None for reference in kept[:-1]) == 0)
+
+
+def alone_on_the_device(ranks: Ranks) -> None:
+    """A group that has the backend for the device alone: objects, barriers and batches go through it."""
+    group = dist.new_group(backend=f"{KIND}:sumac") if IS_BACKEND else dist.new_group(backend="sumac")
+    tensor = on_device(torch.ones(4))
+    dist.all_reduce(tensor, group=group)
+    dist.barrier(group=group)
+    objects = [{"rank": ranks.rank}, "text"] if ranks.rank == 0 else [None, None]
+    found: list[Any] = [None] * ranks.world
+    if IS_BACKEND:
+        dist.broadcast_object_list(objects, 0, group=group)
+        check(objects == [{"rank": 0}, "text"], objects)
+        dist.all_gather_object(found, ranks.rank, group=group)
+        check(found == list(range(ranks.world)), found)
+        check(sumac.torch.backend(group).size() == ranks.world)
+    received = on_device(torch.zeros(4))
+    after, before = (ranks.rank + 1) % ranks.world, (ranks.rank - 1) % ranks.world
+    send = dist.P2POp(dist.isend, tensor, after, group)
+    for work in dist.batch_isend_irecv([send, dist.P2POp(dist.irecv, received, before, group)]):
+        work.wait()
+    same(received.cpu(), torch.full((4,), float(ranks.world)))

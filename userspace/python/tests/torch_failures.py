@@ -52,6 +52,24 @@ def broken_device() -> None:
     check(time.monotonic() - started < 5, time.monotonic() - started)
 
 
+def unavailable_device() -> None:
+    """Rank 1's device is unavailable before the group has a job: rank 0's call fails soon and names it."""
+    from .torch_device_cases import BACKEND, DEVICE, on_device
+
+    init(60, BACKEND)
+    tensor = on_device(torch.ones(1000))
+
+    def unavailable(index: int) -> None:
+        raise RuntimeError("CUDA-capable devices are busy or unavailable")
+
+    if RANK == 1:
+        DEVICE.event = unavailable
+    started = time.monotonic()
+    word = "unavailable" if RANK == 1 else "rank 1"
+    raises(sumac.torch.CollectiveError, lambda: dist.all_reduce(tensor), "all_reduce of float32", word)
+    check(time.monotonic() - started < 5, time.monotonic() - started)
+
+
 def dead_rank() -> None:
     """Rank 1 is late, and then dies: rank 0's errors name the call and rank 1."""
     init(60)
@@ -312,6 +330,6 @@ def backend_of_devices() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    cases = (broken_device, dead_rank, late_rank, again, debugged, other_order, job_limit, one_daemon,
-             no_daemon, named_waits, forked, replaced_gloo, backend_of_devices)
+    cases = (broken_device, unavailable_device, dead_rank, late_rank, again, debugged, other_order, job_limit,
+             one_daemon, no_daemon, named_waits, forked, replaced_gloo, backend_of_devices)
     next(case for case in cases if case.__name__ == sys.argv[1])()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import torch
@@ -71,4 +72,30 @@ def errors_have_the_groups_ranks(ranks: Ranks) -> None:
     started = time.monotonic()
     error = raises(sumac.torch.CollectiveError, call, "all_reduce of float32[1000]", "rank 3")
     check(getattr(error, "ranks") == (3,) and time.monotonic() - started < 5, error)
+    started = time.monotonic()
+    for _ in range(3):
+        raises(sumac.torch.CollectiveError, call, "rank 3")
+    check(time.monotonic() - started < 1, time.monotonic() - started)
     raises(ValueError, lambda: dist.new_group(backend="sumac", pg_options=sumac.torch.Options(local="mpi")), "mpi")
+
+
+def uneven_hosts(ranks: Ranks) -> None:
+    """Hosts with different numbers of ranks are refused alike on all ranks."""
+    group = dist.new_group([0, 1, 2], backend="sumac", pg_options=sumac.torch.Options(local="gloo"))
+    if ranks.rank < 3:
+        call = lambda: dist.all_reduce(torch.ones(1000), group=group)  # noqa: E731
+        error = raises(sumac.torch.CollectiveError, call, "[2, 1]", "as many ranks on each")
+        check(getattr(error, "code") == "bad_field", error)
+
+
+def dead(ranks: Ranks) -> None:
+    """Rank 3 ends: all others name it."""
+    group = dist.new_group(backend="sumac", pg_options=sumac.torch.Options(local="gloo"))
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor, group=group)
+    if ranks.rank == 3:
+        os._exit(7)
+    started = time.monotonic()
+    error = raises(sumac.torch.CollectiveError, lambda: dist.all_reduce(tensor, group=group), "3")
+    check(getattr(error, "ranks") == (3,), error)
+    check(time.monotonic() - started < 8, time.monotonic() - started)

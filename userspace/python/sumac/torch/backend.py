@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from .errors import CollectiveError
 from .hybrid import Hybrid
 from .jobs import GroupJobs
 from .options import Options
+from .queue import CallQueue
 from .runtime import runtime
 from .work import Work, Works
 
@@ -76,7 +78,11 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         self._counters = self._jobs.counters
         self._hybrid: Hybrid | None = None
         if self._settings.local:
-            self._hybrid = Hybrid(self._settings.local, self._jobs, self._timeout, self._across)
+            settings = dataclasses.replace(self._settings, local="")
+            across = functools.partial(
+                ProcessGroupSumac, timeout=timeout, options=settings, name=name, is_default=False
+            )
+            self._hybrid = Hybrid(self._settings.local, self._jobs, self._timeout, across)
         # torch has no call that ends a group of a registered backend: it drops its references.
         self._finalizer = weakref.finalize(self, _close, process.open_groups, self._jobs.close)
         self._finalizer.atexit = False
@@ -117,6 +123,9 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
     supports_splitting = IS_BACKEND
     supports_coalescing = IS_BACKEND
 
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Does nothing: torch calls it on ranks that are not in a group that is split off."""
+
     def getBackendOptions(self) -> Any:  # noqa: N802 - torch's name
         """Returns torch's options of a backend, which :meth:`split` receives with the new group's name."""
         return Base.Options("sumac", timeout=datetime.timedelta(seconds=self._timeout))
@@ -131,12 +140,6 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         )
         group.is_torchs()
         return group
-
-    def _across(self, store: dist.Store, rank: int, size: int) -> ProcessGroupSumac:
-        """Returns a group of this rank and its like on the other hosts."""
-        settings = dataclasses.replace(self._settings, local="")
-        timeout = datetime.timedelta(seconds=self._timeout)
-        return ProcessGroupSumac(store, rank, size, timeout, settings, self._group_name, is_default=False)
 
     def is_torchs(self) -> None:
         """Has the group closed once torch has it no longer. Torch keeps the group from this call on, and calls
@@ -173,14 +176,16 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
 
     def _begin(
         self, call: str, tensors: Tensors, outputs: Tensors, submit: Callable[[Any], None], opts: Any = None, source: int = -1,
-        waits: bool = False, may_be_cut: bool = False
+        waits: bool = False, may_be_cut: bool = False, queue: str = ""
     ) -> Work:
         """Submits a call's operations, and returns its work, whose results are in ``outputs``. ``waits``: it
         waits for operations before it submits others. ``may_be_cut``: parts of its tensor may be calls."""
         what = f"{call}{shape(tensors)} (job {self._jobs.name}, rank {self._rank} of {self._size})"
         for tensor in (*tensors, *outputs):
             check(call, tensor)
-        device = devices.device_of(call, [*tensors, *outputs])
+        device = devices.device_of(what, [*tensors, *outputs])
+        if not tensors and not outputs:  # A barrier is in the order of a device, where the group has one.
+            device = next((known for known in self._copies if known != devices.MEMORY), None)
         self._collectives += not call.startswith(("send ", "recv "))
         timeout = getattr(opts, "timeout", None)
         seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else self._timeout
@@ -188,7 +193,7 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         try:
             if device is None and may_be_cut and nbytes(tensors[0]) > LARGE:
                 device = devices.MEMORY
-            self._submit(work, submit, device, waits)
+            self._submit(work, submit, device, waits, self._jobs.queue(queue))
         except (SumacError, ValueError) as error:
             found = CollectiveError.of(error, what, work.members)
             if work.end(found):
@@ -205,10 +210,10 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         return work
 
     def _submit(
-        self, work: Work, submit: Callable[[Any], None], device: torch.device | None, waits: bool
+        self, work: Work, submit: Callable[[Any], None], device: torch.device | None, waits: bool,
+        queue: CallQueue
     ) -> None:
         """Submits a call's operations, or has a thread do so where that waits: for a device's copies too."""
-        queue = self._jobs.submissions
         call: Call | DeviceCall
         if device is None:
             call = Call(self._jobs, self._counters, work)
@@ -217,6 +222,7 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         else:
             call = DeviceCall(self._jobs, self._counters, work, lambda: self._copies_of(device))
         # All ranks submit operations in the order of the calls.
+        runtime().completer.start()
         queue.submit(work, lambda: submit(call))
 
     def _copies_of(self, device: torch.device) -> Copies:
@@ -259,8 +265,9 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         def submit(call: Call) -> None:
             call.all_reduce(tensor, Reduction(reduction), out=out, feedback=feedback, wire=wire, **options)
 
-        if feedback is not None and feedback.device != tensor.device:
-            raise ValueError(f"{name}: feedback must be on {tensor.device}, not on {feedback.device}")
+        for other in (result, tensor if feedback is None else feedback):
+            if (other.shape, other.dtype, other.device) != (tensor.shape, tensor.dtype, tensor.device):
+                raise ValueError(f"{name}: out and feedback must have the tensor's shape, type and device")
         is_whole = feedback is not None or "loss_bound" in options
         may_be_cut = not is_whole and self._is_summed(tensor, Reduction(reduction))
         return self._begin(name, [tensor], [result], submit, may_be_cut=may_be_cut)
@@ -272,7 +279,8 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         options = {"loss_bound": bound} if bound and reduction.name in ("sum", "mean") else {}
         hybrid = self._hybrid
         if hybrid is not None and not options and hybrid.takes(tensor, reduction):
-            return self._begin("all_reduce", [tensor], [tensor], self._in_two_levels(tensor, reduction), opts, waits=True)
+            in_two_levels: Callable[[Any], None] = lambda call: hybrid.all_reduce(call, tensor, reduction)
+            return self._begin("all_reduce", [tensor], [tensor], in_two_levels, opts, waits=True)
         submit: Callable[[Call], None] = lambda call: call.all_reduce(tensor, reduction, **options)
         may_be_cut = not options and self._is_summed(tensor, reduction)
         return self._begin("all_reduce", [tensor], [tensor], submit, opts, may_be_cut=may_be_cut)
@@ -280,14 +288,6 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
     def _is_summed(self, tensor: torch.Tensor, reduction: Reduction) -> bool:
         """Returns whether the network has a reduction. Others go in pieces of their own."""
         return carrier(tensor.dtype, reduction, self._size) is not None
-
-    def _in_two_levels(self, tensor: torch.Tensor, reduction: Reduction) -> Callable[[Any], None]:
-        def submit(call: Call | DeviceCall) -> None:
-            assert self._hybrid is not None
-            self._counters.count_path("hybrid")
-            self._hybrid.all_reduce(call, tensor, reduction)
-
-        return submit
 
     def reduce_across(self, tensor: torch.Tensor, reduction: Reduction) -> None:
         """Reduces a tensor in place, and waits for it: the part of :class:`.hybrid.Hybrid` across hosts."""
@@ -401,7 +401,8 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         def submit(to: Call) -> None:
             to.send(self._jobs.transfers(destination), tensor, destination, tag)
 
-        return self._begin(call, [tensor], [tensor], submit)
+        # They have a job of their own: a collective before them may wait for what the peer does after them.
+        return self._begin(call, [tensor], [tensor], submit, queue=f"send {destination}")
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
         tensor = single("recv", tensors)
@@ -411,7 +412,7 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
         def submit(to: Call) -> None:
             to.receive(self._jobs.transfers(source), tensor, source, tag)
 
-        return self._begin(call, [tensor], [tensor], submit, source=source)
+        return self._begin(call, [tensor], [tensor], submit, source=source, queue=f"recv {source}")
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         raise NotImplementedError("sumac: recv from any rank: a transfer is matched with one rank's; name the source")

@@ -63,8 +63,8 @@ class Call:
         """The call, its tensor, and the rank, for errors."""
         return self._work.call
 
-    def run(self, act: Callable[[], None]) -> None:
-        """Runs work on tensors."""
+    def run(self, act: Callable[[], None], look: Callable[[], None]) -> None:
+        """Runs work on tensors, which ends with the call."""
         act()
 
     # Registered memory.

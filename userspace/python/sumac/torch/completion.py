@@ -98,6 +98,11 @@ class Completer:
                 self._epoll.register(client.fileno(), 0)
                 watched = self._clients[client.fileno()] = (client, [])
             watched[1].append(job.fileno())
+        self.start()
+
+    def start(self) -> None:
+        """Begins to look at deadlines."""
+        with self._lock:
             if not self._threads:
                 self._start_thread()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ _PIECE = 4 << 20
 """Bytes of a piece in host memory."""
 _UNDER_WAY = 16
 """Pieces of a call that are under way at a time. They bound its memory."""
+_PAUSE = 5e-5
+"""Seconds after which a device is asked again, at first."""
 LARGE = 8 << 20
 """Bytes above which tensors in memory go in pieces, in the calls that may be cut."""
 
@@ -74,21 +77,28 @@ class Copies:
         """Returns an event after which a call's tensors may be read and written."""
         return self.device.event(self.index)
 
-    def down(self, after: Any, copies: Callable[[], None]) -> None:
-        """Runs copies from the device, and waits for them."""
+    def down(self, after: Any, copies: Callable[[], object]) -> None:
+        """Runs copies from the device, and waits for what is in host memory."""
         with self.device.copying(self._down, after):
             copies()
 
-    def run(self, after: Any, act: Callable[[], None]) -> None:
-        """Runs work on the device, and waits for it."""
-        with self.device.copying(self._down, after):
-            act()
-        self.device.wait(self._down)
+    def run(self, after: Any, act: Callable[[], object], look: Callable[[], None]) -> None:
+        """Runs work on the device, and waits for it. ``look`` may end the wait by an error."""
+        self.down(after, act)
+        self._wait(self._down, look)
 
     def up(self, after: Any, copies: Callable[[], None]) -> None:
-        """Runs copies to the device, and waits for them."""
+        """Runs copies to the device, and waits for them: those of strided tensors end after the call."""
         with self.device.copying(self._up, after):
             copies()
+        self._wait(self._up, lambda: None)
+
+    def _wait(self, stream: Any, look: Callable[[], None]) -> None:
+        pause = _PAUSE
+        while not self.device.is_idle(stream):
+            look()
+            time.sleep(pause)
+            pause = min(2 * pause, 20 * _PAUSE)
 
 
 class DeviceCall:
@@ -100,9 +110,15 @@ class DeviceCall:
         self._jobs = jobs
         self._counters = counters
         self._work = work
-        with self._failing("the device"):
+        self._error: RuntimeError | None = None
+        self._is_ready = False
+        try:
             self._copies = copies()
             self._after = self._copies.event()
+        except NotImplementedError:
+            raise
+        except RuntimeError as error:
+            self._error = error  # Raised once this rank's job is opened: other ranks wait for that.
         self._world = jobs.world
         self._rank = jobs.rank
         self._under_way: collections.deque[Piece] = collections.deque()
@@ -112,9 +128,11 @@ class DeviceCall:
         """The call, its tensor, and the rank, for errors."""
         return self._work.call
 
-    def run(self, act: Callable[[], None]) -> None:
-        """Runs work on tensors, after the current stream's of the call, and waits for it."""
-        self._copies.run(self._after, act)
+    def run(self, act: Callable[[], None], look: Callable[[], None]) -> None:
+        """Runs work on tensors, after the current stream's of the call, and waits for it. ``look`` may end
+        the wait by an error."""
+        self._await_device()
+        self._copies.run(self._after, act, look)
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:
@@ -127,6 +145,23 @@ class DeviceCall:
             failed = CollectiveError("device", f"{self._work.call}: {what}: {error}")
             self._jobs.abandon(failed)
             raise failed from error
+
+    def _await_device(self) -> None:
+        """Waits for the work before the call, once: the threads that end works would wait for it else. The
+        job is open or being opened, so that its other ranks learn of an error."""
+        if self._is_ready:
+            return
+        with self._failing("the device"):
+            if self._error is not None:
+                raise self._error
+            self._work.waits_on = "work that the device's current stream had before the call"
+            self._copies.run(self._after, lambda: None, self._check_deadline)
+            self._work.waits_on = None
+        self._is_ready = True
+
+    def _check_deadline(self) -> None:
+        if self._work.is_completed():
+            raise RuntimeError("its stream's work has not ended within the group's timeout")
 
     # Calls whose ranks have tensors of one size.
 
@@ -169,12 +204,7 @@ class DeviceCall:
         )
 
     def all_gather_tensor(self, tensor: torch.Tensor, output: torch.Tensor) -> None:
-        if not output.is_contiguous():
-            shape, dtype = output.shape, output.dtype
-            flat = self._on_device(lambda: torch.empty(shape, dtype=dtype, device=output.device))
-            self.all_gather_tensor(tensor, flat)
-            return self._work.then(lambda: self._up(lambda: output.copy_(flat)))
-        self.all_gather(tensor, list(output.view(self._world, -1)))
+        self.all_gather(tensor, list(self._flat(output, is_written=True).view(self._world, -1)))
 
     def reduce_scatter(
         self, inputs: Sequence[torch.Tensor], output: torch.Tensor, reduction: Reduction
@@ -190,8 +220,7 @@ class DeviceCall:
     def reduce_scatter_tensor(
         self, tensor: torch.Tensor, output: torch.Tensor, reduction: Reduction
     ) -> None:
-        blocks = self._on_device(lambda: list(tensor.reshape(self._world, -1)))
-        self.reduce_scatter(blocks, output, reduction)
+        self.reduce_scatter(list(self._flat(tensor).view(self._world, -1)), output, reduction)
 
     def _blocks_of_several_sizes(
         self, inputs: Sequence[torch.Tensor], output: torch.Tensor, reduction: Reduction
@@ -202,6 +231,12 @@ class DeviceCall:
             result = self._room(work, host, output)
             self._call(work).reduce_scatter(blocks, result, reduction)
             self._then_up(work, output, result)
+
+    def barrier(self) -> None:
+        """Ends when all ranks have called it, after their current streams' work."""
+        assert self._jobs.main is not None
+        self._await_device()
+        self._call(self._work).barrier()
 
     # Transfers, of whole tensors: their ends wait for each other in an order that is the callers'.
 
@@ -245,54 +280,73 @@ class DeviceCall:
     ) -> None:
         """Executes a call in pieces of tensors of one size. A piece has ``count`` rows in host memory, of
         which ``submit`` submits its operation."""
-        tensors = [*down.values(), *up.values()]
-        length = tensors[0].numel()
+        length = next(iter((down or up).values())).numel()
         if not length:
             return
         step = length
-        if not is_whole and all(tensor.is_contiguous() for tensor in tensors):
+        if not is_whole:
             # Pieces begin at whole cache lines, in the host's memory too.
-            step = max(_PIECE // (tensors[0].element_size() * count) // 4096, 1) * 4096
+            size = next(iter((down or up).values())).element_size()
+            step = max(_PIECE // (size * count) // 4096, 1) * 4096
+        in_place = self._lies_with_daemon(down, up)
+        flats: dict[int, torch.Tensor] = {}
+        for tensor in down.values():
+            flats[id(tensor)] = self._flat(tensor, is_written=any(tensor is other for other in up.values()))
+        for tensor in up.values():
+            if id(tensor) not in flats:
+                flats[id(tensor)] = self._flat(tensor, is_written=True, is_read=False)
+        down, up = ({row: flats[id(tensor)] for row, tensor in rows.items()} for rows in (down, up))
         for start in range(0, length, step):
             if len(self._under_way) == _UNDER_WAY:
                 self._jobs.submissions.wait(self._under_way.popleft())
-            self._piece(count, slice(start, min(start + step, length)), length, down, up, submit)
+            part = slice(start, min(start + step, length))
+            if in_place:
+                self._piece_in_place(part, (down or up)[0], submit)
+            else:
+                self._piece(count, part, down, up, submit)
+
+    def _piece_in_place(
+        self, part: slice, flat: torch.Tensor, submit: Callable[[Call, torch.Tensor], None]
+    ) -> None:
+        with self._part(part.start) as work:
+            submit(Call(self._jobs, self._counters, work), flat[part].view(1, -1))
+            self._under_way.append(work)
 
     def _piece(
-        self, count: int, part: slice, length: int, down: Rows, up: Rows,
-        submit: Callable[[Call, torch.Tensor], None],
+        self, count: int, part: slice, down: Rows, up: Rows, submit: Callable[[Call, torch.Tensor], None]
     ) -> None:
-        like = next(iter((down or up).values()))
-        size = part.stop - part.start
-        if self._lies_with_daemon(down, up):
-            with self._part(part.start) as work:
-                submit(Call(self._jobs, self._counters, work), like.view(-1)[part].view(1, size))
-                self._under_way.append(work)
-            return
-
-        def of(tensor: torch.Tensor, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-            if size == length:
-                return tensor, rows[row].view(tensor.shape)
-            return tensor.view(-1)[part], rows[row]
+        dtype, size = next(iter((down or up).values())).dtype, part.stop - part.start
 
         def copy_down() -> None:
             for row, tensor in down.items():
-                given, host = of(tensor, row)
-                host.copy_(given)
-                self._counters.count_tensor(self._copies.ways[0], nbytes(host))
+                rows[row].copy_(tensor[part])
+                self._counters.count_tensor(self._copies.ways[0], nbytes(rows[row]))
 
         def copy_up() -> None:
             for row, tensor in up.items():
-                taken, host = of(tensor, row)
-                taken.copy_(host)
-                self._counters.count_tensor(self._copies.ways[1], nbytes(host))
+                tensor[part].copy_(rows[row])
+                self._counters.count_tensor(self._copies.ways[1], nbytes(rows[row]))
 
         with self._part(part.start) as work:
-            rows = self._buffer(work, self._jobs.main.host, like.dtype, count * size).view(count, size)
+            rows = self._buffer(work, self._jobs.main.host, dtype, count * size).view(count, size)
             self._copies_down(copy_down)
             submit(self._call(work), rows)
             work.then(lambda: self._up(copy_up))
             self._under_way.append(work)
+
+    def _flat(self, tensor: torch.Tensor, is_written: bool = False, is_read: bool = True) -> torch.Tensor:
+        """Returns a tensor in one dimension: itself, or memory for its elements where strides allow none.
+        What is written there is copied at the call's end."""
+        if tensor.is_contiguous():
+            return tensor.view(-1)
+        if is_read:
+            flat = self._on_device(lambda: tensor.contiguous().view(-1))
+        else:
+            count, dtype, device = tensor.numel(), tensor.dtype, tensor.device
+            flat = self._on_device(lambda: torch.empty(count, dtype=dtype, device=device))
+        if is_written:
+            self._work.then(lambda: self._up(lambda: tensor.copy_(flat.view(tensor.shape))))
+        return flat
 
     @contextlib.contextmanager
     def _part(self, first: int = 0) -> Iterator[Piece]:
@@ -323,6 +377,7 @@ class DeviceCall:
 
     def _buffer(self, work: Work, host: Host, dtype: torch.dtype, count: int) -> torch.Tensor:
         """Returns page-locked memory that the daemon shares, until the end of a work."""
+        self._await_device()
         length = max(count * torch.empty((), dtype=dtype).element_size(), 4)
         buffer = host.staging.take_locked(length, self._copies.device, self._copies.index)
         return work.holds(host.staging, buffer).tensor(dtype, count)
@@ -354,6 +409,8 @@ class DeviceCall:
 
     def _on_device(self, make: Callable[[], Any]) -> Any:
         """Returns what is made in the stream of copies."""
+        assert self._jobs.main is not None
+        self._await_device()
         made: list[Any] = []
         self._copies_down(lambda: made.append(make()))
         return made[0]

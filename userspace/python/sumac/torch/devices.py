@@ -27,8 +27,8 @@ class Device(Protocol):
         """Has copies of this thread executed in a stream, after an event."""
         ...
 
-    def wait(self, stream: Any) -> None:
-        """Waits for the work that a stream has."""
+    def is_idle(self, stream: Any) -> bool:
+        """Returns whether a stream has no work left."""
         ...
 
     def lock(self, index: int, address: int, length: int) -> None:
@@ -69,13 +69,17 @@ class Cuda:
             stream.wait_event(after)
             yield
 
-    def wait(self, stream: torch.cuda.Stream) -> None:
-        stream.synchronize()
+    def is_idle(self, stream: torch.cuda.Stream) -> bool:
+        return stream.query()
 
     def lock(self, index: int, address: int, length: int) -> None:
         with torch.cuda.device(index):
-            code = torch.cuda.cudart().cudaHostRegister(address, length, self._PORTABLE)
-            torch.cuda.check_error(int(code))
+            code = int(torch.cuda.cudart().cudaHostRegister(address, length, self._PORTABLE))
+            if code:
+                # The runtime keeps the code for the next kernel, which is this one.
+                with contextlib.suppress(RuntimeError):
+                    torch.zeros(1, device=torch.device("cuda", index))
+            torch.cuda.check_error(code)
 
     def unlock(self, index: int, address: int) -> None:
         with torch.cuda.device(index):
@@ -95,8 +99,8 @@ class Memory:
     def copying(self, stream: None, after: None) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def wait(self, stream: None) -> None:
-        pass
+    def is_idle(self, stream: None) -> bool:
+        return True
 
     def lock(self, index: int, address: int, length: int) -> None:
         pass

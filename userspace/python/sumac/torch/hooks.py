@@ -73,6 +73,7 @@ class State:
         loses = self.is_rounded or callable(loss_bound) or loss_bound > 0
         self._residuals = _Residuals() if (loses if error_feedback is None else error_feedback) else None
         self._rounded: dict[int, torch.Tensor] = {}
+        self._left_out: dict[int, torch.Tensor] = {}
         self._buckets: int | None = None
 
     def priority_of(self, bucket: dist.GradBucket) -> int:
@@ -111,6 +112,13 @@ class State:
         scale = 1 if self.reduction == "mean" else self.group.size()
         for first, end in loss.own:
             residual[first:end] += _finite(left_out[first:end] - result[first:end] / scale)
+
+    def left_out(self, bucket: dist.GradBucket, sent: torch.Tensor) -> torch.Tensor:
+        """Returns memory for what is left out of a bucket. It is kept: callbacks use it in their streams."""
+        kept = self._left_out.get(bucket.index())
+        if kept is None or kept.shape != sent.shape or kept.dtype != sent.dtype:
+            kept = self._left_out[bucket.index()] = torch.empty_like(sent)
+        return kept
 
     def rounded(self, bucket: dist.GradBucket) -> torch.Tensor:
         """Returns a bucket's gradients in bfloat16: on its device, or in memory that the daemon shares."""
@@ -166,7 +174,7 @@ def allreduce(state: State, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         residual.copy_(_finite(gradients - sent))
     elif residual is not None:
         residual.zero_()
-    left_out = torch.empty_like(sent) if residual is not None and bound else None
+    left_out = state.left_out(bucket, sent) if residual is not None and bound else None
     work = state.group.submit_allreduce(
         sent, reduction=state.reduction, priority=state.priority_of(bucket), loss_bound=bound,
         wire=state.wire,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -25,6 +26,8 @@ from .jobs import GroupJobs
 
 KINDS = ("gloo", "nccl")
 """The backends inside a host."""
+_LOOK = 0.5
+"""Seconds after which a wait looks for the failure of another rank."""
 
 _TYPES = {
     "gloo": (torch.float32, torch.float16, torch.float64),
@@ -79,6 +82,8 @@ class Hybrid:
         self._across: Across | None = None
         self.ranks = 0
         """The ranks of this host, once a call has found them."""
+        self._failure: CollectiveError | None = None
+        self._looked = 0.0
 
     def takes(self, tensor: torch.Tensor, reduction: Reduction) -> bool:
         """Returns whether a call is executed in two levels."""
@@ -89,65 +94,85 @@ class Hybrid:
 
     def all_reduce(self, call: Call | DeviceCall, tensor: torch.Tensor, reduction: Reduction) -> None:
         """Reduces a tensor over all ranks, and waits for it."""
-        what = call.name
         if not tensor.numel():
             return
-        self._find_ranks()
-        count = -(-tensor.numel() // self.ranks)
+        if self._failure is not None:
+            raise self._failure.moved(0)
+        self._jobs.counters.count_path("hybrid")
+        what = call.name
         try:
+            self._find_ranks(what)
+            count = -(-tensor.numel() // self.ranks)
             whole, part = self._reduce_inside(call, tensor, reduction, count)
             if self._across is not None:
                 name = "sum" if reduction.name == "mean" else reduction.name
                 self._across.reduce_across(part, Reduction(name))
             self._gather_inside(call, tensor, reduction, whole, part)
-        except CollectiveError as error:
-            failed = self._named(error, what)
-            self._fail(failed)
-            raise failed from error
+        except SumacError as error:
+            self._failure = self._first_failure(what) or self._named(error, what)
         except RuntimeError as error:
-            failed = self._failure_of_host(what, error)
-            self._fail(failed)
-            raise failed from error
+            self._failure = self._first_failure(what) or self._inside_failed(what, error)
+        if self._failure is not None:
+            self._end(self._failure)
+            raise self._failure
 
     def close(self) -> None:
-        """Has the jobs across hosts closed after their last operations."""
+        """Has the jobs across hosts closed after their last operations, and the connections inside."""
+        self._close_inside("shutdown")
         if self._across is not None:
             self._across.close()
 
-    def _fail(self, error: CollectiveError) -> None:
-        """Has the calls of all other ranks fail, which cannot go on without this one's part."""
-        outcome = {"text": error.message, "ranks": list(error.ranks) or [self._jobs.rank]}
-        with contextlib.suppress(RuntimeError):  # A store that is gone.
-            if self._failures().add("failed", 1) == 1:
-                self._failures().set("failure", json.dumps(outcome))
+    def _close_inside(self, how: str) -> None:
         inside, self._inside = self._inside, None
-        if hasattr(inside, "abort"):
-            inside.abort()
-        del inside  # Its end closes its connections.
+        if hasattr(inside, how):
+            getattr(inside, how)()  # Else its last reference closes it.
+
+    # Failures. The first one of the group is in its store.
+
+    def _end(self, error: CollectiveError) -> None:
+        """Has the calls of all other ranks fail, which cannot go on without this one's part."""
+        with contextlib.suppress(RuntimeError):  # A store that is gone.
+            if self._store("failures").add("failed", 1) == 1:
+                outcome = json.dumps({"text": error.message, "ranks": error.ranks, "code": error.code})
+                self._store("failures").set("failure", outcome)
+        self._close_inside("abort")
         if self._across is not None:
             self._across.abort()
         self._jobs.abandon(error)
 
-    def _failure_of_host(self, what: str, error: RuntimeError) -> CollectiveError:
-        """Returns the error of this host's rank that has failed first, if it is another one."""
-        text, ranks = f"{self.kind} inside the host: {error}", (self._jobs.rank,)
+    def _first_failure(self, what: str) -> CollectiveError | None:
+        """Returns the error of the rank that has failed before this one."""
         with contextlib.suppress(RuntimeError):
-            if self._failures().add("failed", 0):
-                found = json.loads(self._failures().get("failure"))
-                text, ranks = f"a rank of this host has failed: {found['text']}", tuple(found["ranks"])
-        return CollectiveError("local", f"{what}: {text}", "start all ranks again", ranks)
+            if self._store("failures").add("failed", 0):
+                found = json.loads(self._store("failures").get("failure"))
+                text = f"{what}: after a failure of another rank: {found['text']}"
+                return CollectiveError(found["code"], text, "start all ranks again", tuple(found["ranks"]))
+        return None
 
-    def _failures(self) -> dist.Store:
-        return self._store(f"failures.{self._jobs.rank // self.ranks}")
+    def _inside_failed(self, what: str, error: RuntimeError) -> CollectiveError:
+        """Returns the error of a connection inside the host, whose other ranks may be the reason."""
+        first = self._jobs.rank // self.ranks * self.ranks if self.ranks else 0
+        others = tuple(rank for rank in range(first, first + self.ranks) if rank != self._jobs.rank)
+        text = f"{what}: {self.kind} inside the host, with ranks {list(others)}: {error}"
+        return CollectiveError("local", text, "start all ranks again", others)
 
-    def _find_ranks(self) -> None:
+    def _look(self) -> None:
+        """Ends a wait for the device where another rank has failed: NCCL's kernels would wait for it."""
+        if time.monotonic() < self._looked + _LOOK:
+            return
+        self._looked = time.monotonic()
+        if self._store("failures").add("failed", 0):
+            raise RuntimeError("another rank has failed")
+
+    def _find_ranks(self, what: str) -> None:
         if self._inside is not None:
             return
         jobs, world = self._jobs, self._jobs.world
-        self.ranks = jobs.ranks_of_host(self._timeout)
-        if world % self.ranks:
-            text = f"{world} ranks are not {self.ranks} on each host"
-            raise SumacError("bad_field", text, "give each host as many ranks, or leave local unset")
+        hosts = jobs.ranks_of_hosts(self._timeout)
+        if len(set(hosts)) > 1:
+            text = f"{what}: local={self.kind!r} needs as many ranks on each host, and they have {hosts} in turn"
+            raise CollectiveError("bad_field", text, "start as many on each host, or leave local unset")
+        self.ranks = hosts[0]
         host, part = divmod(jobs.rank, self.ranks)
         inside = self._store(f"inside.{host}")
         timeout = datetime.timedelta(seconds=self._timeout)
@@ -183,7 +208,7 @@ class Hybrid:
                     self._inside.reduce([block], to_root).wait()
             found.extend((whole, own))
 
-        call.run(run)
+        call.run(run, self._look)
         return found[0], found[1]
 
     def _gather_inside(
@@ -203,12 +228,12 @@ class Hybrid:
             gather()
             tensor.copy_(whole[: tensor.numel()].view(tensor.shape))
 
-        call.run(run)
+        call.run(run, self._look)
 
-    def _named(self, error: CollectiveError, what: str) -> CollectiveError:
+    def _named(self, error: SumacError, what: str) -> CollectiveError:
         """Returns an error of the ranks across hosts with the group's ranks."""
         cause = error.__cause__
-        if not isinstance(cause, SumacError):
-            return error
+        if not isinstance(error, CollectiveError) or not isinstance(cause, SumacError):
+            return CollectiveError.of(error, what)
         members = range(self._jobs.rank % self.ranks, self._jobs.world, self.ranks)
         return CollectiveError.of(cause, what, members)

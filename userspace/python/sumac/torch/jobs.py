@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import secrets
@@ -99,6 +100,14 @@ class GroupHosts:
             return self._shared(host, members, timeout)
         except (OSError, RuntimeError) as error:
             raise SumacError("store", f"the hosts of the group {self._name}: {error}") from error
+
+    def layout(self, host: Host, timeout: float) -> list[int]:
+        """Returns the numbers of neighbouring ranks that share a daemon, in the order of the ranks."""
+        everybody = range(self._world)
+        self.shared(host, everybody, timeout)
+        store, key = self._name.store, self._name.key
+        daemons = [store.get(f"{key}.daemon.{rank}") for rank in everybody]
+        return [len(list(same)) for _, same in itertools.groupby(daemons)]
 
     def _shared(self, host: Host, members: Sequence[int], timeout: float) -> int:
         store, key = self._name.store, self._name.key
@@ -270,8 +279,7 @@ class GroupJobs:
         self.name = GroupName(store, rank, group_name)
         self._hosts = GroupHosts(self.name, rank, world)
         self._failure: SumacError | None = None
-        self.submissions = CallQueue()
-        """The calls of tensors on a device, and what follows them: ranks submit operations in one order."""
+        self._queues: dict[str, CallQueue] = {}
         self.calls = CallQueue()
         """The calls that have the job of :attr:`reductions`."""
         self.counters = Counters()
@@ -297,7 +305,7 @@ class GroupJobs:
         """Returns a job of the group's; begins to open it if it is the first call."""
         with self._lock:
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.moved(0)  # A new one, without the first one's traceback.
             if (found := self._jobs.get(kind)) is not None:
                 return found
             if self._is_closed and kind != ".floats":  # Calls before the end may need it.
@@ -322,9 +330,9 @@ class GroupJobs:
         """The job of the collectives."""
         return self._job("", self._modes(), self.settings.wire)
 
-    def ranks_of_host(self, timeout: float) -> int:
-        """Returns how many of the group's ranks have this one's daemon. Waits until all of them are as far."""
-        return self._hosts.shared(runtime().main(self.rank), range(self.world), timeout)
+    def ranks_of_hosts(self, timeout: float) -> list[int]:
+        """Returns how many neighbouring ranks have the same daemon, by host. Waits until all are as far."""
+        return self._hosts.layout(runtime().main(self.rank), timeout)
 
     def describe(self) -> dict[str, Any]:
         """Returns the group, and the job of the collectives, if it is open."""
@@ -338,6 +346,17 @@ class GroupJobs:
             "scale": opened.get("scale"), "staging_bytes": host.staging.allocated,
             "page_locked_bytes": host.staging.locked,
         }
+
+    @property
+    def submissions(self) -> CallQueue:
+        """The queue of calls of tensors on a device, and of those after them: ranks submit operations in one
+        order."""
+        return self.queue("")
+
+    def queue(self, name: str) -> CallQueue:
+        """Returns the queue of calls that are in order among each other."""
+        with self._lock:
+            return self._queues.setdefault(name, CallQueue())
 
     def transfers(self, peer: int) -> GroupJob:
         """The job of send and recv with another rank."""
@@ -375,7 +394,13 @@ class GroupJobs:
 
     def close(self) -> None:
         """Has all jobs closed after their last operations. Does not wait. Finalizers call it."""
-        self.submissions.close(self._close)
+        self._close_after(list(self._queues.values()))
+
+    def _close_after(self, queues: Sequence[CallQueue]) -> None:
+        if queues:
+            queues[0].close(lambda: self._close_after(queues[1:]))
+        else:
+            self._close()
 
     def _close(self) -> None:
         self._is_closed = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -13,9 +14,6 @@ from ..job import Job
 from . import threads
 from .errors import CollectiveError
 from .work import Work
-
-_LOOK = 1.0
-"""Seconds after which the deadlines of waiting calls are looked at."""
 
 
 class Phase(Work):
@@ -28,6 +26,7 @@ class Phase(Work):
 
     def waits_for(self, job: Job) -> None:
         """Records that a job has an operation of the call."""
+        self._whole.members = self.members
         self._whole.waits_for(job)
 
     def late(self, text: str, hint: str) -> CollectiveError:
@@ -41,11 +40,31 @@ class Phase(Work):
         else:
             super().publish(None)
 
+    def keep(self) -> None:
+        """Does nothing: nobody claims a part's outcome."""
+
+
+_queues: weakref.WeakSet[CallQueue] = weakref.WeakSet()
+_queues_lock = threading.Lock()
+
+
+def look() -> None:
+    """Has calls fail that have not ended in time, also those that no job has an operation of."""
+    with _queues_lock:
+        queues = list(_queues)
+    for queue in queues:
+        queue.look()
+
 
 class CallQueue:
-    """The calls of a group that have several phases. All ranks execute them in the order of submission."""
+    """The calls of a group that wait in between. All ranks execute them in the order of submission."""
 
     def __init__(self) -> None:
+        with _queues_lock:
+            _queues.add(self)
+        self._running: Work | None = None
+        self._phase: Phase | None = None
+        """The part that the running call waits for."""
         # Reentrant: a finalizer of the thread that holds it may close the queue.
         self._lock = threading.RLock()
         self._calls: collections.deque[tuple[Work | None, Callable[[], None]]] = collections.deque()
@@ -74,15 +93,25 @@ class CallQueue:
         close()
 
     def wait(self, phase: Phase) -> None:
-        """Waits for the end of a phase, and raises its error."""
-        while not phase.has_ended_after(_LOOK):
-            now = time.monotonic()
-            for work, _ in list(self._calls):
-                if work is not None and work.deadline < now:
-                    late = phase.late("has not ended", "start all ranks again")
-                    text = f"{work.call}: has not begun within the group's timeout, after {late.message}"
-                    work.publish(CollectiveError(late.code, text, late.hint, late.ranks))
-        phase.wait()
+        """Waits for the end of a phase of the running call, and raises its error."""
+        self._phase = phase
+        try:
+            phase.wait()
+        finally:
+            self._phase = None
+
+    def look(self) -> None:
+        """Has calls fail that have not ended in time."""
+        running, now = self._running, time.monotonic()
+        if running is None:
+            return
+        late = (self._phase or running).late("has not ended", "start all ranks again")
+        if running.deadline < now:
+            running.publish(late)
+        for work, _ in list(self._calls):
+            if work is not None and work.deadline < now:
+                text = f"{work.call}: has not begun within the group's timeout, after {late.message}"
+                work.publish(CollectiveError(late.code, text, late.hint, late.ranks))
 
     def _run(self) -> None:
         while True:
@@ -91,6 +120,7 @@ class CallQueue:
                     self._is_running = False
                     return
                 work, run = self._calls.popleft()
+                self._running = work
             error: BaseException | None = None
             try:
                 # Outside of it, tensors of an inference mode could not be written.
@@ -98,6 +128,7 @@ class CallQueue:
                     run()
             except BaseException as found:  # noqa: BLE001 - it is raised where the work is waited for
                 error = found
+            self._running = None
             if work is not None and work.end(error):
                 work.finish()
             # Until the next call they would keep their tensors.

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .options import Options
+
 VARIABLE = "SUMAC_REPLACES"
 
 _REPLACEABLE = frozenset({"gloo", "mpi", "nccl"})
@@ -74,6 +76,8 @@ def _wrapper(original: Callable[..., Any], names: frozenset[str]) -> Callable[..
             if chosen != str(asked).lower():
                 _report(str(asked), chosen)
                 bound.arguments["backend"] = chosen
+                if not isinstance(bound.arguments.get("pg_options"), Options):
+                    bound.arguments.pop("pg_options", None)  # The other backend's.
         return original(*bound.args, **bound.kwargs)
 
     call.sumac_replaces = names  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ..client import Client
 from ..errors import SumacError
 from ..job import Handle, Job
-from . import options, threads
+from . import options, queue, threads
 from .completion import Completer
 from .staging import Staging
 from .work import Work
@@ -79,7 +79,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.completer = Completer(self.close_destroyed)
+        self.completer = Completer(self._look)
         self._lock = threading.Lock()
         self._hosts: list[Host] = []
         # Also in children of multiprocessing, which run no handlers of atexit.
@@ -118,6 +118,10 @@ class Runtime:
         """Counts a job as closed."""
         with self._lock:
             host.jobs_left += 1
+
+    def _look(self) -> None:
+        self.close_destroyed()
+        queue.look()
 
     def close_destroyed(self) -> None:
         """Closes torch's groups that ``destroy_process_group`` has removed.

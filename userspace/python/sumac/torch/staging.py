@@ -135,5 +135,6 @@ class Staging:
             for kept, free in self._free.items():
                 if kept > _SMALL:
                     self.allocated -= kept * len(free)
+                    self.locked -= kept * sum(buffer.region.is_locked for buffer in free)
                     free.clear()
         return self._client.buffer(size // 4, np.int32)

@@ -58,6 +58,8 @@ class Work(dist.Work):
         self.deadline = time.monotonic() + timeout
         self.loss: Loss | None = None
         """The contributions that are missing, of an operation with a loss bound."""
+        self.waits_on: str | None = None
+        """The work that it waits for before it has operations."""
         self.members: Sequence[int] | None = None
         """The ranks of the group by those of the job that has the operations."""
         self._tensors = list(tensors)
@@ -103,7 +105,9 @@ class Work(dist.Work):
                 ranks = job.waits_for()
                 error = SumacError("timeout", f"{text}: {waiting}", hint, ranks)
                 return CollectiveError.of(error, self.call, self.members)
-        if not self._jobs:
+        if self.waits_on is not None:
+            text = f"{text}: it waits for {self.waits_on}"
+        elif not self._jobs:
             text = f"{text}: not all ranks have made the call that opens the job"
         return CollectiveError("timeout", f"{self.call}: {text}", hint)
 
@@ -145,10 +149,14 @@ class Work(dist.Work):
                 self._error = CollectiveError.of(self._error, self.call, self.members)
             trigger = self._trigger
         if trigger is None:
-            _unclaimed.add(self)
+            self.keep()
         self._ended.set()
         if trigger is not None:
             self._set(trigger)
+
+    def keep(self) -> None:
+        """Keeps the outcome until it is claimed."""
+        _unclaimed.add(self)
 
     def _set(self, trigger: torch.futures.Future) -> None:
         """Has the callbacks run. Streams of theirs wait for the tensors, which are written."""

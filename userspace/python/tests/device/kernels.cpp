@@ -7,11 +7,14 @@
 #endif
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+
+#include <cstring>
 
 #include "streams.hpp"
 
@@ -37,7 +40,9 @@ struct Allocator final : c10::Allocator {
         override
 #endif
     {
-        played::copy(to, const_cast<void *>(from), length, true);
+        auto *target = played::reached(to, length);
+        auto *source = played::reached(const_cast<void *>(from), length);
+        played::copy([=] { memcpy(target, source, length); }, true);
     }
 };
 Allocator allocator;
@@ -123,33 +128,32 @@ at::Tensor empty_strided(
     return at::detail::empty_strided_generic(size, stride, &allocator, keys, c10::dtype_or_default(dtype));
 }
 
-// The elements between a tensor's first and last one, in host memory.
-at::Tensor span_of(const at::Tensor &tensor) {
+// A tensor as the device's own threads reach it.
+at::Tensor reached(const at::Tensor &tensor) {
     int64_t length = tensor.numel() ? 1 : 0;
     for (int64_t at = 0; at < tensor.dim() && length; at++)
         length += (tensor.size(at) - 1) * tensor.stride(at);
-    auto span = at::empty({length}, at::TensorOptions().dtype(tensor.scalar_type()));
-    played::copy(span.data_ptr(), tensor.data_ptr(), span.nbytes(), true);
-    return span;
+    auto bytes = static_cast<size_t>(length) * tensor.itemsize();
+    void *address = length ? played::reached(tensor.data_ptr(), bytes) : nullptr;
+    auto options = at::TensorOptions().dtype(tensor.scalar_type());
+    return at::from_blob(address, tensor.sizes(), tensor.strides(), options);
 }
 
+// As CUDA: a copy to the host waits, and so does one between memory of the same form. Others are work of the
+// stream: from the device to itself, and where a kernel has to spread what was copied.
 at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_blocking) {
-    bool is_plain = from.is_contiguous() && to.is_contiguous() && from.scalar_type() == to.scalar_type() &&
-                    from.numel() == to.numel();
-    if (is_plain) {
-        played::copy(to.data_ptr(), from.data_ptr(), to.nbytes(), !non_blocking);
+    if (!to.numel())
         return to;
-    }
-    auto source = from;
-    if (from.device().type() == KIND)
-        source = span_of(from).as_strided(from.sizes(), from.strides());
-    if (to.device().type() != KIND) {
-        to.copy_(source);
-        return to;
-    }
-    auto span = span_of(to);
-    span.as_strided(to.sizes(), to.strides()).copy_(source);
-    played::copy(to.data_ptr(), span.data_ptr(), span.nbytes(), true);
+    bool is_plain = from.is_contiguous() && to.is_contiguous() && from.scalar_type() == to.scalar_type();
+    bool is_to_host = to.device().type() != KIND, is_from_host = from.device().type() != KIND;
+    auto target = reached(to);
+    auto source = is_from_host && !is_plain ? from.clone() : reached(from);
+    bool is_blocking = is_to_host || (is_from_host && is_plain);
+    auto task = [target, source] {
+        c10::InferenceMode mode;  // In it both kinds of tensors may be written.
+        target.copy_(source);
+    };
+    played::copy(task, is_blocking && !(non_blocking && is_plain));
     return to;
 }
 

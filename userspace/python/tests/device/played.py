@@ -101,8 +101,8 @@ class Played:
         with self.current(stream):
             yield
 
-    def wait(self, stream: int) -> None:
-        self._library.played_wait(ctypes.c_int64(stream))
+    def is_idle(self, stream: int) -> bool:
+        return bool(self._library.played_is_idle(ctypes.c_int64(stream)))
 
     def lock(self, index: int, address: int, length: int) -> None:
         self._library.played_lock(ctypes.c_size_t(address), ctypes.c_size_t(length))

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -31,12 +30,14 @@ struct Event {
 struct Memory {
     uint8_t *reached;
     size_t length;
+    Id stream;
 };
 
 struct Stream {
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<std::function<void()>> tasks;
+    bool is_busy = false;
 };
 
 static std::mutex memory_mutex;
@@ -65,18 +66,27 @@ void *allocate(size_t length) {
     if (own == MAP_FAILED || there == MAP_FAILED)
         throw std::runtime_error("played device: no memory");
     std::lock_guard<std::mutex> guard(memory_mutex);
-    memories[reinterpret_cast<uintptr_t>(own)] = {static_cast<uint8_t *>(there), pages(length)};
+    memories[reinterpret_cast<uintptr_t>(own)] = {static_cast<uint8_t *>(there), pages(length), current};
     return own;
 }
 
+// After the work of the stream that it was allocated in, as CUDA's allocator: other streams must have ended
+// theirs.
 void release(void *address) {
-    std::lock_guard<std::mutex> guard(memory_mutex);
-    auto found = memories.find(reinterpret_cast<uintptr_t>(address));
-    if (found == memories.end())
-        return;
-    munmap(found->second.reached, found->second.length);
-    munmap(address, found->second.length);
-    memories.erase(found);
+    Memory memory;
+    {
+        std::lock_guard<std::mutex> guard(memory_mutex);
+        auto found = memories.find(reinterpret_cast<uintptr_t>(address));
+        if (found == memories.end())
+            return;
+        memory = found->second;
+    }
+    enqueue(memory.stream, [=] {
+        std::lock_guard<std::mutex> guard(memory_mutex);
+        memories.erase(reinterpret_cast<uintptr_t>(address));
+        munmap(memory.reached, memory.length);
+        munmap(address, memory.length);
+    });
 }
 
 uint8_t *reached(void *address, size_t length) {
@@ -99,8 +109,12 @@ static void run(Stream *stream) {
         stream->changed.wait(guard, [&] { return !stream->tasks.empty(); });
         auto task = std::move(stream->tasks.front());
         stream->tasks.pop_front();
+        stream->is_busy = true;
         guard.unlock();
         task();
+        task = nullptr;  // What it holds, too.
+        guard.lock();
+        stream->is_busy = false;
     }
 }
 
@@ -157,19 +171,22 @@ bool has_come(const Event &event) {
     return asked.has_come;
 }
 
+bool is_idle(Id stream) {
+    Stream *found = find(stream);
+    std::lock_guard<std::mutex> guard(found->mutex);
+    return found->tasks.empty() && !found->is_busy;
+}
+
 void wait_in(Id stream, EventRef event) {
     enqueue(stream, [event] { wait_for(*event); });
 }
 
-void copy(void *to, void *from, size_t length, bool is_blocking) {
+void copy(std::function<void()> task, bool is_blocking) {
     if (is_broken)
         throw std::runtime_error("played device: it has fallen off");
-    if (!length)
-        return;
-    uint8_t *target = reached(to, length), *source = reached(from, length);
-    enqueue(current, [=] {
+    enqueue(current, [task] {
         std::this_thread::sleep_for(DELAY);
-        memcpy(target, source, length);
+        task();
     });
     if (is_blocking)
         wait_for(*record(current));
@@ -185,7 +202,7 @@ void *played_record() { return new played::EventRef(played::record(played::curre
 void played_wait_in(int64_t stream, void *event) {
     played::wait_in(stream, *static_cast<played::EventRef *>(event));
 }
-void played_wait(int64_t stream) { played::wait_for(*played::record(stream)); }
+int played_is_idle(int64_t stream) { return played::is_idle(stream); }
 
 void played_lock(uintptr_t address, size_t length) {
     std::lock_guard<std::mutex> guard(played::memory_mutex);

@@ -30,11 +30,12 @@ Id use_stream(Id stream);
 // Puts a task into a stream.
 void enqueue(Id stream, std::function<void()> task);
 EventRef record(Id stream);
+bool is_idle(Id stream);
 void wait_in(Id stream, EventRef event);
 bool has_come(const Event &event);
 void wait_for(const Event &event);
 
-// Copies in the current stream. Throws once the device is broken.
-void copy(void *to, void *from, size_t length, bool is_blocking);
+// Runs a copy in the current stream, later. Throws once the device is broken.
+void copy(std::function<void()> task, bool is_blocking);
 
 }  // namespace played
