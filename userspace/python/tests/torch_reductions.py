@@ -160,13 +160,14 @@ def large_sums(ranks: Ranks) -> None:
         same(tensor, torch.ones(count, dtype=dtype))
         dist.reduce(tensor, 2)
         same(tensor, torch.full((count,), ranks.world if ranks.rank == 2 else 1, dtype=dtype))
-    works = [dist.all_reduce(torch.ones(count), async_op=True) for _ in range(3)]
+    several = [torch.ones(count) for _ in range(3)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in several]
     small = torch.ones(10)
     dist.all_reduce(small)
     same(small, torch.full((10,), float(ranks.world)))
-    for work in works:
+    for work, tensor in zip(works, several):
         work.wait()
-        same(work.result()[0], torch.full((count,), float(ranks.world)))
+        same(tensor, torch.full((count,), float(ranks.world)))
     staged = sumac.torch.stats()["staging_bytes"]
     dist.all_reduce(torch.ones(4 * count))
     more = sumac.torch.stats()["staging_bytes"] - staged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import threading
 import time
 import weakref
@@ -14,6 +15,8 @@ from ..job import Job
 from . import threads
 from .errors import CollectiveError
 from .work import Work
+
+_LOG = logging.getLogger("sumac.torch")
 
 
 class Phase(Work):
@@ -105,8 +108,10 @@ class CallQueue:
         running, now = self._running, time.monotonic()
         if running is None:
             return
-        late = (self._phase or running).late("has not ended", "start all ranks again")
-        if running.deadline < now:
+        text = "has not ended within the group's timeout"
+        late = (self._phase or running).late(text, "start all ranks again")
+        if running.deadline < now and not running.is_completed():
+            _LOG.warning("%s", late)
             running.publish(late)
         for work, _ in list(self._calls):
             if work is not None and work.deadline < now:
