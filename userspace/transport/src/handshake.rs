@@ -20,6 +20,10 @@ use crate::{
     time::{Time, nanos},
 };
 
+/// The probes after which silence is the peer's: a worker that did not run for some seconds, on a busy host or
+/// in a paused virtual machine, has sent fewer, and has not read their answers either.
+const LEAST_PROBES: u64 = 5;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Whole chunks get through; the round trip in nanoseconds if it was measured.
@@ -98,13 +102,14 @@ impl Handshake {
 
     /// The next deadline, once the first probe was sent.
     pub fn deadline(&self) -> Option<Time> {
-        self.started.map(|started| self.due.min(started.plus(self.timeout)))
+        let started = self.started?;
+        Some(if self.sent < LEAST_PROBES { self.due } else { self.due.min(started.plus(self.timeout)) })
     }
 
     /// Sends further probes when they are due, and fails after the last timeout.
     pub fn on_timeout(&mut self, now: Time, params: &JobParams) -> Option<Outcome> {
         let started = self.started?;
-        if now.since(started) >= self.timeout {
+        if now.since(started) >= self.timeout && self.sent >= LEAST_PROBES {
             return Some(Outcome::Failed(self.failure(now.since(started), params)));
         }
         if now >= self.due {
@@ -171,6 +176,20 @@ mod tests {
         let report = Header { fan_in_0: 3, ..probe(&params(), Time(0), 256, 0) };
         let expected = JobError::Disagrees { field: "world size".into(), ours: 2, theirs: 3 };
         assert_eq!(handshake.on_report(Time(1), &report, &params()), Some(Outcome::Failed(expected)));
+    }
+
+    #[test]
+    fn a_pause_of_the_worker_is_no_silence_of_its_peer() {
+        let mut handshake = Handshake::new(&Tuning::default());
+        assert_eq!(sizes(&mut handshake, Time(0)), [256]);
+        let mut now = Time(60_000 * MS);
+        let mut sent = 1;
+        while handshake.on_timeout(now, &params()).is_none() {
+            sent += sizes(&mut handshake, now).len() as u64;
+            now = handshake.deadline().unwrap().max(now);
+        }
+        assert_eq!(sent, LEAST_PROBES);
+        assert!((60_020 * MS..60_200 * MS).contains(&now.0), "{now:?}");
     }
 
     #[test]
