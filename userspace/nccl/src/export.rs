@@ -1,0 +1,359 @@
+//! The exported structures, one for each version and network, and the calls in which the versions differ.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::abi::{DebugLogger, ResultCode, v8, v10, v12};
+use crate::error::{PluginError, entry};
+use crate::group::Window;
+use crate::memory::UserBytes;
+use crate::{coll, comm, net};
+
+/// The networks' name: `NCCL_NET=Sumac` chooses it, and NCCL's log has it.
+const NAME: *const c_char = c"Sumac".as_ptr();
+
+/// The point-to-point network of version 8.
+#[unsafe(no_mangle)]
+pub static ncclNetPlugin_v8: v8::Net = v8::Net {
+    name: NAME,
+    init: init_v8,
+    devices: comm::devices,
+    get_properties: net::get_properties,
+    listen: net::listen,
+    connect: connect_v8,
+    accept: net::accept,
+    reg_mr: comm::reg_mr,
+    reg_mr_dma_buf: comm::reg_mr_dma_buf,
+    dereg_mr: comm::dereg_mr,
+    isend: isend_v8,
+    irecv: irecv_v8,
+    iflush: net::iflush,
+    test: comm::test,
+    close_send: comm::close_pair,
+    close_recv: comm::close_pair,
+    close_listen: comm::close_listen,
+    get_device_mr: net::get_device_mr,
+    irecv_consumed: net::irecv_consumed,
+};
+
+/// The point-to-point network of version 10.
+#[unsafe(no_mangle)]
+pub static ncclNetPlugin_v10: v10::Net = v10::Net {
+    name: NAME,
+    init: init_v10,
+    devices: comm::devices,
+    get_properties: net::get_properties,
+    listen: net::listen,
+    connect: connect_v10,
+    accept: net::accept,
+    reg_mr: comm::reg_mr,
+    reg_mr_dma_buf: comm::reg_mr_dma_buf,
+    dereg_mr: comm::dereg_mr,
+    isend: net::isend,
+    irecv: net::irecv,
+    iflush: net::iflush,
+    test: comm::test,
+    close_send: comm::close_pair,
+    close_recv: comm::close_pair,
+    close_listen: comm::close_listen,
+    get_device_mr: net::get_device_mr,
+    irecv_consumed: net::irecv_consumed,
+    make_v_device: None,
+};
+
+/// The point-to-point network of version 12.
+#[unsafe(no_mangle)]
+pub static ncclNetPlugin_v12: v12::Net = v12::Net {
+    name: NAME,
+    init: init_v12,
+    devices: comm::devices,
+    get_properties: net::get_properties,
+    listen: listen_v12,
+    connect: connect_v12,
+    accept: net::accept,
+    reg_mr: comm::reg_mr,
+    reg_mr_dma_buf: comm::reg_mr_dma_buf,
+    dereg_mr: comm::dereg_mr,
+    isend: net::isend,
+    irecv: net::irecv,
+    iflush: net::iflush,
+    test: comm::test,
+    close_send: comm::close_pair,
+    close_recv: comm::close_pair,
+    close_listen: comm::close_listen,
+    get_device_mr: net::get_device_mr,
+    irecv_consumed: net::irecv_consumed,
+    make_v_device: None,
+    finalize: comm::finalize,
+    set_net_attr: None,
+};
+
+/// The collective network of version 8.
+#[unsafe(no_mangle)]
+pub static ncclCollNetPlugin_v8: v8::CollNet = v8::CollNet {
+    name: NAME,
+    init: init_v8,
+    devices: comm::devices,
+    get_properties: net::get_properties,
+    listen: net::listen,
+    connect: coll::connect,
+    reduce_support: coll::reduce_support,
+    reg_mr: comm::reg_mr,
+    reg_mr_dma_buf: comm::reg_mr_dma_buf,
+    dereg_mr: comm::dereg_mr,
+    iallreduce: iallreduce_v8,
+    iallgather: iallgather_v8,
+    ireducescatter: ireducescatter_v8,
+    iflush: coll::iflush,
+    test: comm::test,
+    close_coll: comm::close_coll,
+    close_listen: comm::close_listen,
+};
+
+/// The collective network of version 10.
+#[unsafe(no_mangle)]
+pub static ncclCollNetPlugin_v10: v10::CollNet = v10::CollNet {
+    name: NAME,
+    init: init_v8,
+    devices: comm::devices,
+    get_properties: net::get_properties,
+    listen: net::listen,
+    connect: coll::connect,
+    reduce_support: coll::reduce_support,
+    reg_mr: comm::reg_mr,
+    reg_mr_dma_buf: comm::reg_mr_dma_buf,
+    dereg_mr: comm::dereg_mr,
+    iallreduce: coll::iallreduce,
+    iallgather: coll::iallgather,
+    ireducescatter: coll::ireducescatter,
+    iflush: coll::iflush,
+    test: comm::test,
+    close_coll: comm::close_coll,
+    close_listen: comm::close_listen,
+    make_v_device: None,
+};
+
+/// The collective network of version 12.
+#[unsafe(no_mangle)]
+pub static ncclCollNetPlugin_v12: v12::CollNet = v12::CollNet {
+    name: NAME,
+    init: init_coll_v12,
+    devices: comm::devices,
+    get_properties: net::get_properties,
+    listen: listen_v12,
+    connect: coll::connect,
+    reduce_support: coll::reduce_support,
+    reg_mr: comm::reg_mr,
+    reg_mr_dma_buf: comm::reg_mr_dma_buf,
+    dereg_mr: comm::dereg_mr,
+    iallreduce: coll::iallreduce,
+    iallgather: coll::iallgather,
+    ireducescatter: coll::ireducescatter,
+    iflush: coll::iflush,
+    test: comm::test,
+    close_coll: comm::close_coll,
+    close_listen: comm::close_listen,
+    make_v_device: None,
+    finalize: comm::finalize,
+};
+
+unsafe extern "C" fn init_v8(logger: Option<DebugLogger>) -> ResultCode {
+    net::init(logger)
+}
+
+unsafe extern "C" fn init_v10(
+    logger: Option<DebugLogger>,
+    _profiler: Option<unsafe extern "C" fn()>,
+) -> ResultCode {
+    net::init(logger)
+}
+
+unsafe extern "C" fn init_v12(
+    context: *mut *mut c_void,
+    _comm_id: u64,
+    _config: *mut c_void,
+    logger: Option<DebugLogger>,
+    _profiler: Option<unsafe extern "C" fn()>,
+) -> ResultCode {
+    // SAFETY: NCCL's pointer to a pointer.
+    unsafe { init_context(context, logger) }
+}
+
+unsafe extern "C" fn init_coll_v12(
+    context: *mut *mut c_void,
+    _comm_id: u64,
+    logger: Option<DebugLogger>,
+) -> ResultCode {
+    // SAFETY: NCCL's pointer to a pointer.
+    unsafe { init_context(context, logger) }
+}
+
+/// Initializes the plugin for a communicator. It keeps nothing for each, so their context is NULL.
+///
+/// # Safety
+/// `context` is NULL or has room for a pointer.
+unsafe fn init_context(context: *mut *mut c_void, logger: Option<DebugLogger>) -> ResultCode {
+    if !context.is_null() {
+        // SAFETY: as the caller warrants.
+        unsafe { context.write(std::ptr::null_mut()) };
+    }
+    net::init(logger)
+}
+
+unsafe extern "C" fn listen_v12(
+    _context: *mut c_void,
+    dev: c_int,
+    handle: *mut c_void,
+    listen_comm: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's arguments of `listen`.
+    unsafe { net::listen(dev, handle, listen_comm) }
+}
+
+unsafe extern "C" fn connect_v8(
+    _dev: c_int,
+    handle: *mut c_void,
+    send_comm: *mut *mut c_void,
+    _device_comm: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's arguments of `connect`.
+    unsafe { net::connect(handle, send_comm) }
+}
+
+unsafe extern "C" fn connect_v10(
+    _dev: c_int,
+    _config: *mut c_void,
+    handle: *mut c_void,
+    send_comm: *mut *mut c_void,
+    _device_comm: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's arguments of `connect`.
+    unsafe { net::connect(handle, send_comm) }
+}
+
+unsafe extern "C" fn connect_v12(
+    _context: *mut c_void,
+    _dev: c_int,
+    handle: *mut c_void,
+    send_comm: *mut *mut c_void,
+    _device_comm: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's arguments of `connect`.
+    unsafe { net::connect(handle, send_comm) }
+}
+
+/// A size of version 8 as later versions have it; a negative one is an error of the call, by its length.
+fn size(number: c_int) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+unsafe extern "C" fn isend_v8(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: c_int,
+    tag: c_int,
+    mhandle: *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's arguments of `isend`.
+    unsafe { net::isend(comm, data, size(bytes), tag, mhandle, std::ptr::null_mut(), request) }
+}
+
+unsafe extern "C" fn irecv_v8(
+    comm: *mut c_void,
+    n: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut c_int,
+    tags: *mut c_int,
+    mhandles: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's array of `n` numbers, of which the first is read if there is one.
+    let mut first = if n > 0 && !sizes.is_null() { size(unsafe { sizes.read() }) } else { 0 };
+    // SAFETY: NCCL's arguments of `irecv`, which reads one size.
+    unsafe { net::irecv(comm, n, data, &raw mut first, tags, mhandles, std::ptr::null_mut(), request) }
+}
+
+unsafe extern "C" fn iallreduce_v8(
+    comm: *mut c_void,
+    send_data: *mut c_void,
+    recv_data: *mut c_void,
+    count: c_int,
+    data_type: c_int,
+    red_op: c_int,
+    send_mhandle: *mut c_void,
+    recv_mhandle: *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    let count = size(count);
+    // SAFETY: NCCL's arguments of `iallreduce`.
+    unsafe {
+        coll::iallreduce(
+            comm,
+            send_data,
+            recv_data,
+            count,
+            data_type,
+            red_op,
+            send_mhandle,
+            recv_mhandle,
+            request,
+        )
+    }
+}
+
+/// The parts of a window in NCCL's memory.
+///
+/// # Safety
+/// `parts` is NULL, or has `count` elements.
+unsafe fn parts_v8(parts: *const v8::Sge, count: c_int) -> Result<Vec<UserBytes>, PluginError> {
+    let count = usize::try_from(count).unwrap_or(0);
+    if parts.is_null() && count > 0 {
+        return Err(PluginError::argument("the parts are NULL"));
+    }
+    // SAFETY: as the caller warrants.
+    let parts = (0..count).map(|at| unsafe { &*parts.add(at) });
+    parts.map(|part| net::bytes(part.address, part.size as usize)).collect()
+}
+
+unsafe extern "C" fn iallgather_v8(
+    comm: *mut c_void,
+    send_data: *mut c_void,
+    parts_count: c_int,
+    recv_parts: *mut v8::Sge,
+    bytes_per_rank: usize,
+    window_offset: usize,
+    window_bytes: usize,
+    _send_mhandle: *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    entry(|| {
+        // SAFETY: NCCL's array of as many parts.
+        let parts = unsafe { parts_v8(recv_parts, parts_count) }?;
+        let window = Window { bytes_per_rank, offset: window_offset, bytes: window_bytes };
+        // SAFETY: NCCL's pointer to a pointer.
+        unsafe { coll::gather(comm, send_data, &parts, window, request) }
+    })
+}
+
+unsafe extern "C" fn ireducescatter_v8(
+    comm: *mut c_void,
+    parts_count: c_int,
+    send_parts: *mut v8::Sge,
+    recv_data: *mut c_void,
+    bytes_per_rank: usize,
+    window_offset: usize,
+    window_bytes: usize,
+    data_type: c_int,
+    red_op: c_int,
+    _recv_mhandle: *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    entry(|| {
+        // SAFETY: NCCL's array of as many parts.
+        let parts = unsafe { parts_v8(send_parts, parts_count) }?;
+        let window = Window { bytes_per_rank, offset: window_offset, bytes: window_bytes };
+        let reducing = coll::required(data_type, red_op)?;
+        // SAFETY: NCCL's pointer to a pointer.
+        unsafe { coll::scatter(comm, &parts, recv_data, window, reducing, request) }
+    })
+}

@@ -1,0 +1,208 @@
+//! The calls of NCCL's point-to-point network.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use sumac_client::{JobOptions, Mode};
+
+use crate::abi::{DebugLogger, HANDLE_BYTES, ResultCode};
+use crate::address::{Address, daemon_id};
+use crate::comm::{COMMS, Comm, Listener, Request, write, write_request};
+use crate::daemon;
+use crate::device::{self, Versioned};
+use crate::error::{PluginError, entry};
+use crate::log;
+use crate::memory::UserBytes;
+use crate::opening::BackgroundOpen;
+use crate::pair::{Pair, RECEIVER, SENDER};
+
+/// Connections that are being made, by the random number in the listener's handle.
+static CONNECTING: LazyLock<Mutex<HashMap<[u8; 16], BackgroundOpen>>> = LazyLock::new(Mutex::default);
+
+/// Initializes the plugin: fails, so that NCCL goes on without it, if there is no daemon.
+pub(crate) fn init(logger: Option<DebugLogger>) -> ResultCode {
+    log::set(logger);
+    entry(|| device::find().map_err(|error| error.context("the plugin is not used")))
+}
+
+/// Returns a device's properties.
+pub(crate) unsafe extern "C" fn get_properties<P: Versioned>(dev: c_int, props: *mut P) -> ResultCode {
+    // SAFETY: NCCL's pointer to a structure of this version.
+    entry(|| unsafe { write(props, P::of(dev)?) })
+}
+
+/// Makes a handle to connect to.
+pub(crate) unsafe extern "C" fn listen(
+    dev: c_int,
+    handle: *mut c_void,
+    listen_comm: *mut *mut c_void,
+) -> ResultCode {
+    entry(|| {
+        if dev != 0 {
+            return Err(PluginError::argument(format!("there is no device {dev}: device 0 is the only one")));
+        }
+        let address = Address::new(&daemon::socket())?;
+        // SAFETY: NCCL's buffer of as many bytes.
+        unsafe { write(handle.cast::<[u8; HANDLE_BYTES]>(), address.encode()) }?;
+        let listener = Comm::Listener(Listener { address, accepting: Mutex::default() });
+        // SAFETY: NCCL's pointer to a pointer.
+        unsafe { write(listen_comm, COMMS.insert(Arc::new(listener))) }
+    })
+}
+
+/// Reads a handle of `listen`.
+///
+/// # Safety
+/// `handle` is NULL, which is an error, or has as many bytes as a handle.
+pub(crate) unsafe fn address(handle: *const c_void) -> Result<Address, PluginError> {
+    if handle.is_null() {
+        return Err(PluginError::argument("the handle is NULL"));
+    }
+    // SAFETY: as the caller warrants; an array of bytes has no alignment.
+    Address::decode(unsafe { &*handle.cast::<[u8; HANDLE_BYTES]>() })
+}
+
+/// The job of a connection between two daemons.
+fn between_daemons(address: &Address, rank: u16) -> Result<JobOptions, PluginError> {
+    Ok(daemon::job_options(address.job("net"), rank, 2)?.mode(Mode::Direct))
+}
+
+/// The job of a connection between two ranks at one daemon.
+fn at_one_daemon(address: &Address, rank: u16) -> Result<JobOptions, PluginError> {
+    Ok(daemon::job_options(address.job("host"), rank, 2)?.mode(Mode::Direct).local_world(2))
+}
+
+/// Connects to a handle: NULL until the connection is there.
+pub(crate) unsafe extern "C" fn connect(handle: *mut c_void, send_comm: *mut *mut c_void) -> ResultCode {
+    entry(|| {
+        // SAFETY: NCCL's pointer to a pointer.
+        unsafe { write(send_comm, std::ptr::null_mut()) }?;
+        // SAFETY: a handle that NCCL has received from the listener.
+        let address = unsafe { address(handle) }?;
+        let mut connecting = CONNECTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = connecting.get(&address.id) else {
+            // The listener does not know where the connection comes from, and waits for both jobs.
+            let is_same = daemon_id(&daemon::socket())? == address.daemon;
+            let job = if is_same { at_one_daemon } else { between_daemons };
+            connecting.insert(address.id, BackgroundOpen::begin(vec![job(&address, SENDER)?])?);
+            return Ok(());
+        };
+        let Some(outcome) = open.take() else { return Ok(()) };
+        connecting.remove(&address.id);
+        drop(connecting);
+        let opened = outcome.map_err(|error| error.context("connecting"))?;
+        let pair = Comm::Pair(Arc::new(Pair::new(true, opened)?));
+        // SAFETY: as above.
+        unsafe { write(send_comm, COMMS.insert(Arc::new(pair))) }
+    })
+}
+
+/// Accepts a connection: NULL until it is there.
+pub(crate) unsafe extern "C" fn accept(
+    listen_comm: *mut c_void,
+    recv_comm: *mut *mut c_void,
+    _device_comm: *mut *mut c_void,
+) -> ResultCode {
+    entry(|| {
+        // SAFETY: NCCL's pointer to a pointer.
+        unsafe { write(recv_comm, std::ptr::null_mut()) }?;
+        let comm = COMMS.get(listen_comm)?;
+        let Listener { address, accepting } = comm.listener()?;
+        let mut accepting = accepting.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = &*accepting else {
+            let jobs = vec![between_daemons(address, RECEIVER)?, at_one_daemon(address, RECEIVER)?];
+            *accepting = Some(BackgroundOpen::begin(jobs)?);
+            return Ok(());
+        };
+        let Some(outcome) = open.take() else { return Ok(()) };
+        let opened = outcome.map_err(|error| error.context("accepting a connection"))?;
+        let pair = Comm::Pair(Arc::new(Pair::new(false, opened)?));
+        // SAFETY: as above.
+        unsafe { write(recv_comm, COMMS.insert(Arc::new(pair))) }
+    })
+}
+
+/// Sends a message.
+pub(crate) unsafe extern "C" fn isend(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    _tag: c_int,
+    _mhandle: *mut c_void,
+    _phandle: *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    entry(|| {
+        let comm = COMMS.get(comm)?;
+        let pair = comm.pair()?;
+        let begun = pair.send(bytes(data, size)?)?;
+        // SAFETY: NCCL's pointer to a pointer.
+        unsafe { write_request(request, begun.map(|number| Request::Message(pair.clone(), number))) }
+    })
+}
+
+/// Receives a message.
+pub(crate) unsafe extern "C" fn irecv(
+    comm: *mut c_void,
+    n: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    _tags: *mut c_int,
+    _mhandles: *mut *mut c_void,
+    _phandles: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    entry(|| {
+        if n != 1 || data.is_null() || sizes.is_null() {
+            return Err(PluginError::argument(format!("a receive of {n} messages: of one at a time alone")));
+        }
+        // SAFETY: NCCL's arrays of `n` elements.
+        let (data, size) = unsafe { (data.read(), sizes.read()) };
+        let comm = COMMS.get(comm)?;
+        let pair = comm.pair()?;
+        let begun = pair.receive(bytes(data, size)?)?;
+        // SAFETY: NCCL's pointer to a pointer.
+        unsafe { write_request(request, begun.map(|number| Request::Message(pair.clone(), number))) }
+    })
+}
+
+/// NCCL's bytes of a request.
+pub(crate) fn bytes(data: *mut c_void, size: usize) -> Result<UserBytes, PluginError> {
+    let user = UserBytes::new(data, size);
+    if user.is_null() && size > 0 {
+        return Err(PluginError::argument("the data is NULL"));
+    }
+    Ok(user)
+}
+
+/// Does nothing: host memory needs no flush.
+pub(crate) unsafe extern "C" fn iflush(
+    _comm: *mut c_void,
+    _n: c_int,
+    _data: *mut *mut c_void,
+    _sizes: *mut c_int,
+    _mhandles: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's pointer to a pointer.
+    entry(|| unsafe { write_request(request, None) })
+}
+
+/// Refuses registrations for code of the GPU.
+pub(crate) unsafe extern "C" fn get_device_mr(
+    _comm: *mut c_void,
+    _mhandle: *mut c_void,
+    _device: *mut *mut c_void,
+) -> ResultCode {
+    entry(|| Err(PluginError::usage("the plugin has no code for the GPU")))
+}
+
+/// Refuses reports of code of the GPU.
+pub(crate) unsafe extern "C" fn irecv_consumed(
+    _comm: *mut c_void,
+    _n: c_int,
+    _request: *mut c_void,
+) -> ResultCode {
+    entry(|| Err(PluginError::usage("the plugin has no code for the GPU")))
+}
