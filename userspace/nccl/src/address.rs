@@ -19,6 +19,8 @@ pub(crate) struct Address {
     pub(crate) id: [u8; 16],
     /// The listener's daemon, see [`daemon_id`].
     pub(crate) daemon: u64,
+    /// Whether the listener's process had no collective communicator yet.
+    pub(crate) is_first: bool,
     /// The address of a listener that takes TCP connections.
     pub(crate) tcp: Option<SocketAddr>,
 }
@@ -30,7 +32,7 @@ impl Address {
         File::open("/dev/urandom")
             .and_then(|mut file| file.read_exact(&mut id))
             .map_err(|error| PluginError::system(format!("cannot read /dev/urandom: {error}")))?;
-        Ok(Address { id, daemon: daemon_id(socket)?, tcp: None })
+        Ok(Address { id, daemon: daemon_id(socket)?, is_first: false, tcp: None })
     }
 
     /// The name of a job of this connection.
@@ -47,6 +49,7 @@ impl Address {
             bytes[32..36].copy_from_slice(&tcp.ip().octets());
             bytes[36..38].copy_from_slice(&tcp.port().to_be_bytes());
         }
+        bytes[38] = u8::from(self.is_first);
         bytes
     }
 
@@ -62,6 +65,7 @@ impl Address {
         Ok(Address {
             id: std::array::from_fn(|at| bytes[8 + at]),
             daemon: u64::from_be_bytes(array(24)),
+            is_first: bytes[38] != 0,
             tcp: (port != 0).then_some(SocketAddr::new(IpAddr::V4(ip), port)),
         })
     }
@@ -101,9 +105,10 @@ mod tests {
 
     #[test]
     fn an_address_is_decoded_as_it_was_encoded() {
-        let address = Address { id: *b"0123456789abcdef", daemon: u64::MAX - 5, tcp: None };
+        let address = Address { id: *b"0123456789abcdef", daemon: u64::MAX - 5, is_first: true, tcp: None };
         assert_eq!(Address::decode(&address.encode()).unwrap(), address);
-        let address = Address { tcp: Some("10.1.2.3:40000".parse().unwrap()), ..address };
+        let tcp = Some("10.1.2.3:40000".parse().unwrap());
+        let address = Address { tcp, is_first: false, ..address };
         assert_eq!(Address::decode(&address.encode()).unwrap(), address);
         assert_eq!(address.job("net"), "nccl-30313233343536373839616263646566-net");
         assert!(address.job("collective").len() <= 64);
@@ -112,7 +117,7 @@ mod tests {
     #[test]
     fn another_handle_is_refused() {
         assert!(Address::decode(&[0; HANDLE_BYTES]).is_err());
-        let mut bytes = Address { id: [1; 16], daemon: 1, tcp: None }.encode();
+        let mut bytes = Address { id: [1; 16], daemon: 1, is_first: false, tcp: None }.encode();
         bytes[7] = 2;
         assert!(Address::decode(&bytes).is_err());
     }

@@ -16,13 +16,15 @@ use crate::log;
 pub(crate) struct PluginError {
     pub(crate) code: ResultCode,
     pub(crate) message: String,
+    /// Whether the control plane refused a job.
+    pub(crate) is_refusal: bool,
     /// Whether it has been logged: a communicator returns its first error in all later calls.
     is_logged: bool,
 }
 
 impl PluginError {
     fn new(code: ResultCode, message: impl Into<String>) -> PluginError {
-        PluginError { code, message: message.into(), is_logged: false }
+        PluginError { code, message: message.into(), is_refusal: false, is_logged: false }
     }
 
     pub(crate) fn system(message: impl Into<String>) -> PluginError {
@@ -71,7 +73,8 @@ impl From<ClientError> for PluginError {
             _ => SYSTEM_ERROR,
         };
         // A failure's text ends with its hint, and names the ranks at fault.
-        PluginError::new(code, error.to_string())
+        let is_refusal = error.code() == Some(Code::Refused);
+        PluginError { is_refusal, ..PluginError::new(code, error.to_string()) }
     }
 }
 

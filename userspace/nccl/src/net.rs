@@ -8,6 +8,7 @@ use sumac_client::{JobOptions, Mode};
 
 use crate::abi::{DebugLogger, HANDLE_BYTES, ResultCode};
 use crate::address::{Address, daemon_id};
+use crate::coll;
 use crate::comm::{COMMS, Comm, Listener, Request, write, write_request};
 use crate::daemon;
 use crate::device::{self, Versioned};
@@ -42,7 +43,7 @@ pub(crate) unsafe extern "C" fn listen(
         if dev != 0 {
             return Err(PluginError::argument(format!("there is no device {dev}: device 0 is the only one")));
         }
-        let address = Address::new(&daemon::socket())?;
+        let address = Address { is_first: coll::is_first(), ..Address::new(&daemon::socket())? };
         // SAFETY: NCCL's buffer of as many bytes.
         unsafe { write(handle.cast::<[u8; HANDLE_BYTES]>(), address.encode()) }?;
         let listener = Comm::Listener(Listener { address, accepting: Mutex::default() });
