@@ -31,6 +31,11 @@ install: ## build and install libsumac, its header and its pkg-config file (PREF
 	cargo build --release --locked -p sumac-c
 	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' INCLUDEDIR='$(INCLUDEDIR)' DESTDIR='$(DESTDIR)' userspace/c/install.sh $(BIN)
 
+.PHONY: install-nccl
+install-nccl: ## build and install the NCCL plugin libnccl-net-sumac.so (PREFIX=/usr/local LIBDIR= DESTDIR=)
+	cargo build --release --locked -p sumac-nccl
+	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' userspace/nccl/install.sh $(BIN)
+
 .PHONY: package
 package: equipment ## the Debian packages into target/debian, and the wheel into target/wheels (installs cargo-deb first)
 	@tools/setup.sh --packages

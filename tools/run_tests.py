@@ -38,7 +38,7 @@ SHOWN = 60
 """The last lines of a failed test that are printed once more at the end."""
 
 PYTHON = (
-    "userspace/python", "userspace/c",
+    "userspace/python", "userspace/c", "userspace/nccl",
     "tools/bench", "tools/demo", "tools/docs", "tools/figures/compare", "tools/gpu", "tools/launchers",
     "tools/lint", "tools/monitoring", "tools/p4", "tools/packaging", "tools/torch-tests", "tools/vm",
 )

@@ -3,33 +3,42 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
-use crate::abi::{POINTER_HOST, ResultCode};
+use crate::abi::{POINTER_HOST, ResultCode, SUCCESS};
 use crate::address::Address;
+use crate::arguments::write;
+use crate::background::Background;
 use crate::error::{PluginError, entry};
 use crate::group::Group;
 use crate::handle::HandleTable;
-use crate::log;
-use crate::opening::BackgroundOpen;
-use crate::pair::Pair;
+use crate::link::Link;
+use crate::tcp::TcpAcceptor;
 
 /// An object of NCCL's `listen`, `connect` or `accept`.
 pub(crate) enum Comm {
     /// Waits for a connection, or for the ranks of a collective communicator.
     Listener(Listener),
-    Pair(Arc<Pair>),
+    Pair(Arc<Link>),
     Group(Arc<Group>),
 }
 
 /// A listener, and the connection that it accepts.
 pub(crate) struct Listener {
     pub(crate) address: Address,
-    pub(crate) accepting: Mutex<Option<BackgroundOpen>>,
+    pub(crate) accepting: Mutex<Accepting>,
+}
+
+/// The connection that a listener accepts.
+pub(crate) enum Accepting {
+    /// The jobs of one are opened with the first call of `accept`.
+    Idle,
+    Jobs(Background<Link>),
+    Tcp(TcpAcceptor),
 }
 
 /// A request of NCCL's.
 pub(crate) enum Request {
     /// A message of a connection, by its number.
-    Message(Arc<Pair>, u64),
+    Message(Arc<Link>, u64),
     /// A collective operation, by its number.
     Collective(Arc<Group>, u64),
     /// One that had nothing to do.
@@ -49,7 +58,7 @@ impl Comm {
         }
     }
 
-    pub(crate) fn pair(&self) -> Result<&Arc<Pair>, PluginError> {
+    pub(crate) fn pair(&self) -> Result<&Arc<Link>, PluginError> {
         match self {
             Comm::Pair(pair) => Ok(pair),
             Comm::Listener(_) | Comm::Group(_) => {
@@ -68,23 +77,10 @@ impl Comm {
     }
 }
 
-/// Writes a result of a call.
-///
-/// # Safety
-/// `out` is NULL, which is an error, or has room for a value.
-pub(crate) unsafe fn write<T>(out: *mut T, value: T) -> Result<(), PluginError> {
-    if out.is_null() {
-        return Err(PluginError::argument("the pointer for the result is NULL"));
-    }
-    // SAFETY: as the caller warrants.
-    unsafe { out.write(value) };
-    Ok(())
-}
-
 /// Writes the request of a call: NULL if it was not begun, for NCCL to call again.
 ///
 /// # Safety
-/// As [`write`].
+/// As [`crate::arguments::write`].
 pub(crate) unsafe fn write_request(
     out: *mut *mut c_void,
     request: Option<Request>,
@@ -197,10 +193,7 @@ pub(crate) unsafe extern "C" fn close_coll(comm: *mut c_void) -> ResultCode {
     })
 }
 
-/// Ends a communicator's use of the plugin.
+/// Ends a communicator's use of the plugin, which keeps nothing for each.
 pub(crate) unsafe extern "C" fn finalize(_context: *mut c_void) -> ResultCode {
-    entry(|| {
-        log::info("a communicator has ended");
-        Ok(())
-    })
+    SUCCESS
 }

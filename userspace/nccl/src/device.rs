@@ -1,6 +1,7 @@
 //! The one device that the plugin has, and its properties.
 
 use std::ffi::{CString, c_char, c_int};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{OnceLock, PoisonError};
 use std::{fs, path::PathBuf, sync::Mutex};
@@ -27,6 +28,8 @@ struct Device {
     pci_path: Option<CString>,
     guid: u64,
     speed: c_int,
+    /// The address of the daemon's data path.
+    ip: Option<IpAddr>,
 }
 
 static DEVICE: OnceLock<Device> = OnceLock::new();
@@ -50,6 +53,10 @@ pub(crate) fn find() -> Result<(), PluginError> {
         pci_path: path.as_deref().and_then(pci_path),
         guid: daemon_id(&daemon::socket())?,
         speed: path.as_deref().and_then(speed).unwrap_or(DEFAULT_SPEED),
+        ip: stats
+            .ports
+            .iter()
+            .find_map(|port| Some(port["local"].as_str()?.parse::<SocketAddr>().ok()?.ip())),
     };
     log::info(&format!(
         "{} at {}, backend {}, interface {}, {} Mbit/s",
@@ -61,6 +68,12 @@ pub(crate) fn find() -> Result<(), PluginError> {
     ));
     DEVICE.get_or_init(|| device);
     Ok(())
+}
+
+/// The address at which TCP connections are accepted: that of the daemon's data path.
+pub(crate) fn ip() -> Result<IpAddr, PluginError> {
+    let ip = DEVICE.get().and_then(|device| device.ip);
+    ip.ok_or_else(|| PluginError::system("the daemon has no address for TCP connections"))
 }
 
 fn pci_path(interface: &Path) -> Option<CString> {

@@ -43,6 +43,10 @@ impl PluginError {
         PluginError::new(INVALID_USAGE, message)
     }
 
+    pub(crate) fn remote(message: impl Into<String>) -> PluginError {
+        PluginError::new(REMOTE_ERROR, message)
+    }
+
     /// Names the action that failed.
     pub(crate) fn context(mut self, action: &str) -> PluginError {
         self.message = format!("{action}: {}", self.message);

@@ -3,9 +3,9 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{DebugLogger, ResultCode, v8, v10, v12};
-use crate::error::{PluginError, entry};
+use crate::arguments::parts;
+use crate::error::entry;
 use crate::group::Window;
-use crate::memory::UserBytes;
 use crate::{coll, comm, net};
 
 /// The networks' name: `NCCL_NET=Sumac` chooses it, and NCCL's log has it.
@@ -301,20 +301,6 @@ unsafe extern "C" fn iallreduce_v8(
     }
 }
 
-/// The parts of a window in NCCL's memory.
-///
-/// # Safety
-/// `parts` is NULL, or has `count` elements.
-unsafe fn parts_v8(parts: *const v8::Sge, count: c_int) -> Result<Vec<UserBytes>, PluginError> {
-    let count = usize::try_from(count).unwrap_or(0);
-    if parts.is_null() && count > 0 {
-        return Err(PluginError::argument("the parts are NULL"));
-    }
-    // SAFETY: as the caller warrants.
-    let parts = (0..count).map(|at| unsafe { &*parts.add(at) });
-    parts.map(|part| net::bytes(part.address, part.size as usize)).collect()
-}
-
 unsafe extern "C" fn iallgather_v8(
     comm: *mut c_void,
     send_data: *mut c_void,
@@ -328,7 +314,7 @@ unsafe extern "C" fn iallgather_v8(
 ) -> ResultCode {
     entry(|| {
         // SAFETY: NCCL's array of as many parts.
-        let parts = unsafe { parts_v8(recv_parts, parts_count) }?;
+        let parts = unsafe { parts(recv_parts, parts_count) }?;
         let window = Window { bytes_per_rank, offset: window_offset, bytes: window_bytes };
         // SAFETY: NCCL's pointer to a pointer.
         unsafe { coll::gather(comm, send_data, &parts, window, request) }
@@ -350,7 +336,7 @@ unsafe extern "C" fn ireducescatter_v8(
 ) -> ResultCode {
     entry(|| {
         // SAFETY: NCCL's array of as many parts.
-        let parts = unsafe { parts_v8(send_parts, parts_count) }?;
+        let parts = unsafe { parts(send_parts, parts_count) }?;
         let window = Window { bytes_per_rank, offset: window_offset, bytes: window_bytes };
         let reducing = coll::required(data_type, red_op)?;
         // SAFETY: NCCL's pointer to a pointer.

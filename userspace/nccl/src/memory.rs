@@ -48,4 +48,29 @@ impl UserBytes {
             unsafe { source.copy_to_nonoverlapping(target, self.length) };
         }
     }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// The request of these bytes has not ended, and nothing writes them meanwhile.
+    pub(crate) unsafe fn as_slice<'a>(self) -> &'a [u8] {
+        if self.length == 0 {
+            return &[];
+        }
+        // SAFETY: as the caller warrants.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address), self.length) }
+    }
+
+    /// The bytes, to be written.
+    ///
+    /// # Safety
+    /// The request of these bytes has not ended, and nothing else accesses them meanwhile.
+    pub(crate) unsafe fn as_mut_slice<'a>(self) -> &'a mut [u8] {
+        if self.length == 0 {
+            return &mut [];
+        }
+        let pointer = std::ptr::with_exposed_provenance_mut(self.address);
+        // SAFETY: as the caller warrants.
+        unsafe { std::slice::from_raw_parts_mut(pointer, self.length) }
+    }
 }

@@ -8,18 +8,21 @@ use sumac_client::{JobOptions, Mode};
 
 use crate::abi::{DebugLogger, HANDLE_BYTES, ResultCode};
 use crate::address::{Address, daemon_id};
-use crate::coll;
-use crate::comm::{COMMS, Comm, Listener, Request, write, write_request};
+use crate::arguments::{address, bytes, write};
+use crate::background::Background;
+use crate::comm::{Accepting, COMMS, Comm, Listener, Request, write_request};
 use crate::daemon;
 use crate::device::{self, Versioned};
 use crate::error::{PluginError, entry};
+use crate::joining;
+use crate::link::Link;
 use crate::log;
-use crate::memory::UserBytes;
-use crate::opening::BackgroundOpen;
+use crate::opening::open_first;
 use crate::pair::{Pair, RECEIVER, SENDER};
+use crate::tcp::{TcpAcceptor, TcpPair};
 
 /// Connections that are being made, by the random number in the listener's handle.
-static CONNECTING: LazyLock<Mutex<HashMap<[u8; 16], BackgroundOpen>>> = LazyLock::new(Mutex::default);
+static CONNECTING: LazyLock<Mutex<HashMap<[u8; 16], Background<Link>>>> = LazyLock::new(Mutex::default);
 
 /// Initializes the plugin: fails, so that NCCL goes on without it, if there is no daemon.
 pub(crate) fn init(logger: Option<DebugLogger>) -> ResultCode {
@@ -43,25 +46,21 @@ pub(crate) unsafe extern "C" fn listen(
         if dev != 0 {
             return Err(PluginError::argument(format!("there is no device {dev}: device 0 is the only one")));
         }
-        let address = Address { is_first: coll::is_first(), ..Address::new(&daemon::socket())? };
+        let mut address = Address { is_first: joining::is_first(), ..Address::new(&daemon::socket())? };
+        let accepting = match Transport::of_environment()? {
+            Transport::Direct => Accepting::Idle,
+            Transport::Tcp => {
+                let (acceptor, tcp) = TcpAcceptor::bind(device::ip()?)?;
+                address.tcp = Some(tcp);
+                Accepting::Tcp(acceptor)
+            }
+        };
         // SAFETY: NCCL's buffer of as many bytes.
         unsafe { write(handle.cast::<[u8; HANDLE_BYTES]>(), address.encode()) }?;
-        let listener = Comm::Listener(Listener { address, accepting: Mutex::default() });
+        let listener = Comm::Listener(Listener { address, accepting: Mutex::new(accepting) });
         // SAFETY: NCCL's pointer to a pointer.
         unsafe { write(listen_comm, COMMS.insert(Arc::new(listener))) }
     })
-}
-
-/// Reads a handle of `listen`.
-///
-/// # Safety
-/// `handle` is NULL, which is an error, or has as many bytes as a handle.
-pub(crate) unsafe fn address(handle: *const c_void) -> Result<Address, PluginError> {
-    if handle.is_null() {
-        return Err(PluginError::argument("the handle is NULL"));
-    }
-    // SAFETY: as the caller warrants; an array of bytes has no alignment.
-    Address::decode(unsafe { &*handle.cast::<[u8; HANDLE_BYTES]>() })
 }
 
 /// The job of a connection between two daemons.
@@ -83,20 +82,26 @@ pub(crate) unsafe extern "C" fn connect(handle: *mut c_void, send_comm: *mut *mu
         let address = unsafe { address(handle) }?;
         let mut connecting = CONNECTING.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = connecting.get(&address.id) else {
-            // The listener does not know where the connection comes from, and waits for both jobs.
-            let is_same = daemon_id(&daemon::socket())? == address.daemon;
-            let job = if is_same { at_one_daemon } else { between_daemons };
-            connecting.insert(address.id, BackgroundOpen::begin(vec![job(&address, SENDER)?])?);
+            connecting.insert(address.id, begin_connecting(address)?);
             return Ok(());
         };
         let Some(outcome) = open.take() else { return Ok(()) };
         connecting.remove(&address.id);
         drop(connecting);
-        let opened = outcome.map_err(|error| error.context("connecting"))?;
-        let pair = Comm::Pair(Arc::new(Pair::new(true, opened)?));
+        let link = Comm::Pair(Arc::new(outcome.map_err(|error| error.context("connecting"))?));
         // SAFETY: as above.
-        unsafe { write(send_comm, COMMS.insert(Arc::new(pair))) }
+        unsafe { write(send_comm, COMMS.insert(Arc::new(link))) }
     })
+}
+
+fn begin_connecting(address: Address) -> Result<Background<Link>, PluginError> {
+    if let Some(tcp) = address.tcp {
+        return Background::begin(move |_| TcpPair::connect(tcp, &address.id).map(Link::Tcp));
+    }
+    // The listener does not know where the connection comes from, and waits for both jobs.
+    let is_same = daemon_id(&daemon::socket())? == address.daemon;
+    let job = if is_same { at_one_daemon } else { between_daemons }(&address, SENDER)?;
+    Background::begin(move |is_given_up| Pair::new(true, open_first(&[job], is_given_up)?).map(direct))
 }
 
 /// Accepts a connection: NULL until it is there.
@@ -111,17 +116,47 @@ pub(crate) unsafe extern "C" fn accept(
         let comm = COMMS.get(listen_comm)?;
         let Listener { address, accepting } = comm.listener()?;
         let mut accepting = accepting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(open) = &*accepting else {
-            let jobs = vec![between_daemons(address, RECEIVER)?, at_one_daemon(address, RECEIVER)?];
-            *accepting = Some(BackgroundOpen::begin(jobs)?);
+        let accepted = match &mut *accepting {
+            Accepting::Idle => {
+                *accepting = Accepting::Jobs(begin_accepting(address)?);
+                Ok(None)
+            }
+            Accepting::Jobs(opening) => opening.take().transpose(),
+            Accepting::Tcp(acceptor) => acceptor.accept(&address.id).map(|pair| pair.map(Link::Tcp)),
+        };
+        let Some(link) = accepted.map_err(|error| error.context("accepting a connection"))? else {
             return Ok(());
         };
-        let Some(outcome) = open.take() else { return Ok(()) };
-        let opened = outcome.map_err(|error| error.context("accepting a connection"))?;
-        let pair = Comm::Pair(Arc::new(Pair::new(false, opened)?));
+        let link = Comm::Pair(Arc::new(link));
         // SAFETY: as above.
-        unsafe { write(recv_comm, COMMS.insert(Arc::new(pair))) }
+        unsafe { write(recv_comm, COMMS.insert(Arc::new(link))) }
     })
+}
+
+fn begin_accepting(address: &Address) -> Result<Background<Link>, PluginError> {
+    let jobs = [between_daemons(address, RECEIVER)?, at_one_daemon(address, RECEIVER)?];
+    Background::begin(move |is_given_up| Pair::new(false, open_first(&jobs, is_given_up)?).map(direct))
+}
+
+fn direct(pair: Pair) -> Link {
+    Link::Direct(Box::new(pair))
+}
+
+/// The way of messages.
+#[derive(Clone, Copy)]
+enum Transport {
+    Direct,
+    Tcp,
+}
+
+impl Transport {
+    fn of_environment() -> Result<Transport, PluginError> {
+        match std::env::var("SUMAC_NCCL_P2P").as_deref() {
+            Err(_) | Ok("" | "direct") => Ok(Transport::Direct),
+            Ok("tcp") => Ok(Transport::Tcp),
+            Ok(other) => Err(PluginError::usage(format!("SUMAC_NCCL_P2P={other}: direct or tcp"))),
+        }
+    }
 }
 
 /// Sends a message.
@@ -166,15 +201,6 @@ pub(crate) unsafe extern "C" fn irecv(
         // SAFETY: NCCL's pointer to a pointer.
         unsafe { write_request(request, begun.map(|number| Request::Message(pair.clone(), number))) }
     })
-}
-
-/// NCCL's bytes of a request.
-pub(crate) fn bytes(data: *mut c_void, size: usize) -> Result<UserBytes, PluginError> {
-    let user = UserBytes::new(data, size);
-    if user.is_null() && size > 0 {
-        return Err(PluginError::argument("the data is NULL"));
-    }
-    Ok(user)
 }
 
 /// Does nothing: host memory needs no flush.

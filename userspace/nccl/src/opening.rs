@@ -1,7 +1,7 @@
-//! Jobs that wait for their other ranks, on threads: NCCL's calls do not block.
+//! Jobs that wait for their other ranks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -23,48 +23,16 @@ pub(crate) struct OpenedJob {
     pub(crate) staging: Staging,
 }
 
-/// A job that a thread opens. Dropped, it is given up.
-#[derive(Debug)]
-pub(crate) struct BackgroundOpen {
-    outcome: Arc<Mutex<Option<Result<OpenedJob, PluginError>>>>,
-    is_given_up: Arc<AtomicBool>,
-}
-
-impl BackgroundOpen {
-    /// Begins to open the first of some jobs that all ranks join.
-    pub(crate) fn begin(candidates: Vec<JobOptions>) -> Result<BackgroundOpen, PluginError> {
-        let open = BackgroundOpen { outcome: Arc::default(), is_given_up: Arc::default() };
-        let (outcome, is_given_up) = (open.outcome.clone(), open.is_given_up.clone());
-        let work = move || {
-            let opened = open_first(&candidates, &is_given_up);
-            *outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened);
-        };
-        thread::Builder::new()
-            .name("sumac-nccl-open".into())
-            .spawn(work)
-            .map_err(|error| PluginError::system(format!("cannot start a thread: {error}")))?;
-        Ok(open)
-    }
-
-    /// Returns the job or the error once, after its end.
-    pub(crate) fn take(&self) -> Option<Result<OpenedJob, PluginError>> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-impl Drop for BackgroundOpen {
-    fn drop(&mut self) {
-        self.is_given_up.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Opens a job, and waits for its ranks.
 pub(crate) fn open(options: JobOptions) -> Result<OpenedJob, PluginError> {
     open_first(&[options], &AtomicBool::new(false))
 }
 
 /// Opens the jobs, and returns the first that all ranks have joined; the others are withdrawn.
-fn open_first(candidates: &[JobOptions], is_given_up: &AtomicBool) -> Result<OpenedJob, PluginError> {
+pub(crate) fn open_first(
+    candidates: &[JobOptions],
+    is_given_up: &AtomicBool,
+) -> Result<OpenedJob, PluginError> {
     let mut waiting = Vec::new();
     let mut failure: Option<PluginError> = None;
     for options in candidates {

@@ -302,6 +302,46 @@ static void messages(void)
     free(data);
 }
 
+/* More connections at once than a connection to the daemon has jobs. */
+static void many(void)
+{
+    enum { PAIRS = 20 };
+    void *listeners[PAIRS] = {NULL}, *comms[PAIRS] = {NULL}, *requests[PAIRS] = {NULL};
+    char own[PAIRS][HANDLE_BYTES], all[2][PAIRS][HANDLE_BYTES];
+    int left = PAIRS, size = 0;
+    double deadline = now() + TIMEOUT;
+    /* Rank 0 receives on the even ones, rank 1 on the odd ones. */
+    for (int at = 0; at < PAIRS; at++)
+        OK(plugin.listen(own[at], &listeners[at]));
+    exchange("many", own, sizeof own, all);
+    while (left > 0) {
+        CHECK(now() < deadline);
+        left = 0;
+        for (int at = 0; at < PAIRS; at++) {
+            if (comms[at] == NULL && at % 2 == rank)
+                OK(plugin.accept(listeners[at], &comms[at], NULL));
+            else if (comms[at] == NULL)
+                OK(plugin.connect(all[1 - rank][at], &comms[at]));
+            left += comms[at] == NULL;
+        }
+        idle();
+    }
+    for (int at = 0; at < PAIRS; at++)
+        if (at % 2 == rank)
+            OK(plugin.irecv(comms[at], own[at], HANDLE_BYTES, NULL, &requests[at]));
+        else
+            OK(plugin.isend(comms[at], own[at], HANDLE_BYTES, NULL, &requests[at]));
+    for (int at = PAIRS - 1; at >= 0; at--) {
+        OK(test_until(plugin.test, requests[at], &size));
+        CHECK(size == HANDLE_BYTES);
+        CHECK(at % 2 != rank || memcmp(own[at], all[1 - rank][at], HANDLE_BYTES) == 0);
+    }
+    for (int at = 0; at < PAIRS; at++) {
+        OK(plugin.close_listen(listeners[at]));
+        OK(at % 2 == rank ? plugin.close_recv(comms[at]) : plugin.close_send(comms[at]));
+    }
+}
+
 /* Many small calls, a dozen in flight on a communicator. */
 static void small(long count)
 {
@@ -501,6 +541,8 @@ int main(int argc, char **argv)
         windows();
     else if (strcmp(scenario, "messages") == 0)
         messages();
+    else if (strcmp(scenario, "many") == 0)
+        many();
     else if (strcmp(scenario, "aborts") == 0)
         aborts();
     else if (strcmp(scenario, "death") == 0)

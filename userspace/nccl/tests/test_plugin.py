@@ -63,7 +63,9 @@ class WithPlugin(unittest.TestCase):
         cls.lab = lab.Lab()
         cls.addClassCleanup(cls.lab.stop)
 
-    def begin(self, version: int, scenario: str, *arguments: str, daemons: tuple[int, ...] = (0, 1)) -> None:
+    def begin(
+        self, version: int, scenario: str, *arguments: str, daemons: tuple[int, ...] = (0, 1), **variables: str
+    ) -> None:
         """Starts the program as one rank for each of the daemons."""
         type(self).runs += 1
         self.exchange = self.path / f"run{self.runs}"
@@ -77,7 +79,7 @@ class WithPlugin(unittest.TestCase):
                     [str(self.program), str(self.library), scenario, *arguments],
                     env={
                         **os.environ, "RANK": str(rank), "WORLD": str(len(daemons)), "VERSION": str(version),
-                        "EXCHANGE": str(self.exchange), "SUMAC_SOCKET": self.lab.socket(daemon),
+                        "EXCHANGE": str(self.exchange), "SUMAC_SOCKET": self.lab.socket(daemon), **variables,
                     },
                     stdout=output, stderr=subprocess.STDOUT,
                 )
@@ -141,6 +143,24 @@ class Plugin(WithPlugin):
     def test_messages_in_both_directions(self) -> None:
         text = self.run_all("messages")[1]
         self.assertIn("receive: a message of 2000 bytes has arrived for a receive of 1999", text)
+
+    def test_twenty_connections_at_once(self) -> None:
+        for daemons in ((0, 1), (0, 0)):
+            with self.subTest(daemons=daemons):
+                self.begin(12, "many", daemons=daemons)
+                self.end()
+
+    def test_messages_over_tcp(self) -> None:
+        for scenario in ("messages", "large", "aborts", "small"):
+            with self.subTest(scenario):
+                self.begin(12, scenario, SUMAC_NCCL_P2P="tcp")
+                self.assertIn("over TCP: closed: ", self.end()[1])
+
+    def test_the_environment_chooses_the_mode_of_collective_jobs(self) -> None:
+        for mode, shown in (("dynamic", "Dynamic"), ("direct", "Direct"), ("static", "Static")):
+            with self.subTest(mode):
+                self.begin(12, "windows", SUMAC_MODE=mode)
+                self.assertIn(f"job 1 of 2 ranks, mode {shown}", self.end()[0])
 
     def test_many_small_calls(self) -> None:
         self.begin(12, "small", str(SMALL))

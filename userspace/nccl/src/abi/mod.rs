@@ -3,6 +3,8 @@
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
+#[cfg(test)]
+mod tests;
 pub mod v10;
 pub mod v12;
 pub mod v8;
