@@ -1,5 +1,5 @@
-//! Gives the shared library the name under which NCCL loads it, and keeps it loaded: NCCL unloads plugins while
-//! a thread of this one may still close a job.
+//! Sets the shared library's soname, and keeps it loaded: NCCL unloads plugins while a thread of this one may
+//! still close a job.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -56,8 +56,8 @@ impl Address {
     pub(crate) fn decode(bytes: &[u8; HANDLE_BYTES]) -> Result<Address, PluginError> {
         let array = |from: usize| -> [u8; 8] { std::array::from_fn(|at| bytes[from + at]) };
         if array(0) != MAGIC {
-            let message = "the handle is not one of this plugin, or of another version; use the same release on \
-                           all hosts";
+            let message = "the handle is not one of this plugin, or of another version; use the same release \
+                           on all hosts";
             return Err(PluginError::usage(message));
         }
         let ip = Ipv4Addr::new(bytes[32], bytes[33], bytes[34], bytes[35]);

@@ -46,8 +46,8 @@ pub(crate) unsafe extern "C" fn reduce_support(
     entry(|| unsafe { write(supported, c_int::from(reducing(data_type, red_op).is_some())) })
 }
 
-/// Joins all ranks. Waits for them, as NCCL expects it of this call: without a communicator it goes on without
-/// the collective network, on all ranks.
+/// Joins all ranks. Waits for them, as NCCL expects it of this call. If it fails, NCCL goes on without the
+/// collective network, on all ranks.
 pub(crate) unsafe extern "C" fn connect(
     handles: *mut *mut c_void,
     nranks: c_int,

@@ -10,14 +10,14 @@ use crate::background::Background;
 use crate::error::{PluginError, entry};
 use crate::group::Group;
 use crate::handle::HandleTable;
-use crate::link::Link;
+use crate::link::PairLink;
 use crate::tcp::TcpAcceptor;
 
 /// An object of NCCL's `listen`, `connect` or `accept`.
 pub(crate) enum Comm {
     /// Waits for a connection, or for the ranks of a collective communicator.
     Listener(Listener),
-    Pair(Arc<Link>),
+    Pair(Arc<PairLink>),
     Group(Arc<Group>),
 }
 
@@ -31,14 +31,14 @@ pub(crate) struct Listener {
 pub(crate) enum Accepting {
     /// The jobs of one are opened with the first call of `accept`.
     Idle,
-    Jobs(Background<Link>),
+    Jobs(Background<PairLink>),
     Tcp(TcpAcceptor),
 }
 
 /// A request of NCCL's.
 pub(crate) enum Request {
     /// A message of a connection, by its number.
-    Message(Arc<Link>, u64),
+    Message(Arc<PairLink>, u64),
     /// A collective operation, by its number.
     Collective(Arc<Group>, u64),
     /// One that had nothing to do.
@@ -58,7 +58,7 @@ impl Comm {
         }
     }
 
-    pub(crate) fn pair(&self) -> Result<&Arc<Link>, PluginError> {
+    pub(crate) fn pair(&self) -> Result<&Arc<PairLink>, PluginError> {
         match self {
             Comm::Pair(pair) => Ok(pair),
             Comm::Listener(_) | Comm::Group(_) => {

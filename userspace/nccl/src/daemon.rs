@@ -11,8 +11,8 @@ use crate::error::PluginError;
 
 /// The daemon's socket unless its configuration has another.
 const DEFAULT_SOCKET: &str = "/run/sumac/sumac.sock";
-/// The time for all ranks of a job to join.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time for all ranks of a collective job to join: the call that waits blocks.
+pub(crate) const JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Jobs on a connection: each has up to 16 requests, and their operations count in the connection's 1,024.
 const JOBS_PER_CONNECTION: usize = 8;
 
@@ -65,7 +65,7 @@ pub(crate) fn begin_open(options: &JobOptions) -> Result<(Arc<SharedClient>, Ope
 /// The options of all jobs of the plugin. Secret and control plane are those of the environment, as for
 /// `sumac.torch`, or else the daemon's.
 pub(crate) fn job_options(name: String, rank: u16, world: u16) -> Result<JobOptions, PluginError> {
-    let mut options = JobOptions::new(name, rank, world).timeout(JOIN_TIMEOUT);
+    let mut options = JobOptions::new(name, rank, world);
     if let Some(path) = std::env::var_os("SUMAC_SECRET_FILE") {
         let secret = std::fs::read_to_string(&path).map_err(|error| {
             PluginError::system(format!("cannot read SUMAC_SECRET_FILE={}: {error}", path.to_string_lossy()))

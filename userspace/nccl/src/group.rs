@@ -156,7 +156,7 @@ impl Group {
     }
 
     fn state(&self) -> MutexGuard<'_, GroupState> {
-        // A panic leaves at most a request that never ends, in a communicator that the caller gives up.
+        // A panic leaves at most a request that never ends, in a communicator that the caller closes.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Communicators and requests as NCCL refers to them: numbers in the form of pointers, which are never reused.
+//! Communicators and requests as NCCL refers to them: numbers in the form of pointers, never reused.
 
 use std::collections::HashMap;
 use std::ffi::c_void;

@@ -44,7 +44,8 @@ pub(crate) fn join(addresses: &[Address], rank: c_int) -> Result<Group, PluginEr
     let opened = open_accepted(first.is_first, |attempt, pool| {
         let options = daemon::job_options(first.job(&format!("coll{attempt}")), rank, world)?;
         // NaN and infinity of a gradient do not end the job: a loss scaler looks for them in the result.
-        Ok(pool.of(options.local_world(local_world).not_finite(NonFinitePolicy::Carry)))
+        let options = options.timeout(daemon::JOIN_TIMEOUT).not_finite(NonFinitePolicy::Carry);
+        Ok(pool.of(options.local_world(local_world)))
     })?;
     COMMUNICATORS.fetch_add(1, Ordering::Relaxed);
     Group::new(own, addresses.len(), opened)

@@ -2,10 +2,11 @@
 //! over the host's daemon, through [`sumac_client`].
 //!
 //! [`abi`] has the interface's structures, [`export`] the exported ones. All versions share the functions of
-//! [`net`] and [`coll`], which check arguments and end panics ([`error::entry`]). Behind them, a [`pair::Pair`]
-//! sends or receives the messages of one connection in a direct job of two ranks, or a [`tcp::TcpPair`] over TCP;
-//! a [`group::Group`] does the collective operations of a job. Communicators and requests are numbers in the form of pointers ([`handle`]):
-//! a closed or wrong one is an error and not undefined behaviour.
+//! [`net`] and [`coll`], which check arguments and end panics ([`error::entry`]). Behind them, a
+//! [`pair::Pair`] sends or receives the messages of one connection in a direct job of two ranks, or a
+//! [`tcp::TcpPair`] over TCP; a [`group::Group`] does the collective operations of a job. Communicators and
+//! requests are numbers in the form of pointers ([`handle`]): a closed or wrong one is an error and not
+//! undefined behaviour.
 
 pub mod abi;
 mod address;

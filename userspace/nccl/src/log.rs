@@ -27,7 +27,7 @@ pub(crate) fn info(text: &str) {
 fn write(level: c_int, text: &str) {
     let Some(logger) = *LOGGER.read().unwrap_or_else(PoisonError::into_inner) else { return };
     let text = CString::new(format!("NET/Sumac : {}", text.replace('\0', ""))).unwrap_or_default();
-    // SAFETY: NCCL's function, which outlives the plugin's use; all pointers are strings, and the format takes
-    // one.
+    // SAFETY: NCCL's function, which outlives the plugin's use; all pointers are strings, and the format
+    // takes one.
     unsafe { logger(level, LOG_NET, c"sumac".as_ptr(), 0, c"%s".as_ptr(), text.as_ptr()) };
 }

@@ -27,8 +27,8 @@ impl UserBytes {
     /// Copies them to `target`.
     ///
     /// # Safety
-    /// `target` has as many bytes, which overlap none of these and nothing else accesses meanwhile. The request
-    /// of these bytes has not ended.
+    /// `target` has as many bytes, which overlap none of these and nothing else accesses meanwhile. The
+    /// request of these bytes has not ended.
     pub(crate) unsafe fn copy_to(self, target: *mut u8) {
         if self.length > 0 {
             let source = std::ptr::with_exposed_provenance::<u8>(self.address);

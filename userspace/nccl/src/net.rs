@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
 use sumac_client::{JobOptions, Mode};
 
@@ -15,14 +16,17 @@ use crate::daemon;
 use crate::device::{self, Versioned};
 use crate::error::{PluginError, entry};
 use crate::joining;
-use crate::link::Link;
+use crate::link::PairLink;
 use crate::log;
 use crate::opening::open_first;
 use crate::pair::{Pair, RECEIVER, SENDER};
 use crate::tcp::{TcpAcceptor, TcpPair};
 
+/// The time for the other side of a connection to come; NCCL itself waits without end.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// Connections that are being made, by the random number in the listener's handle.
-static CONNECTING: LazyLock<Mutex<HashMap<[u8; 16], Background<Link>>>> = LazyLock::new(Mutex::default);
+static CONNECTING: LazyLock<Mutex<HashMap<[u8; 16], Background<PairLink>>>> = LazyLock::new(Mutex::default);
 
 /// Initializes the plugin: fails, so that NCCL goes on without it, if there is no daemon.
 pub(crate) fn init(logger: Option<DebugLogger>) -> ResultCode {
@@ -65,12 +69,13 @@ pub(crate) unsafe extern "C" fn listen(
 
 /// The job of a connection between two daemons.
 fn between_daemons(address: &Address, rank: u16) -> Result<JobOptions, PluginError> {
-    Ok(daemon::job_options(address.job("net"), rank, 2)?.mode(Mode::Direct))
+    Ok(daemon::job_options(address.job("net"), rank, 2)?.mode(Mode::Direct).timeout(CONNECT_TIMEOUT))
 }
 
 /// The job of a connection between two ranks at one daemon.
 fn at_one_daemon(address: &Address, rank: u16) -> Result<JobOptions, PluginError> {
-    Ok(daemon::job_options(address.job("host"), rank, 2)?.mode(Mode::Direct).local_world(2))
+    let options = daemon::job_options(address.job("host"), rank, 2)?.mode(Mode::Direct);
+    Ok(options.local_world(2).timeout(CONNECT_TIMEOUT))
 }
 
 /// Connects to a handle: NULL until the connection is there.
@@ -94,9 +99,9 @@ pub(crate) unsafe extern "C" fn connect(handle: *mut c_void, send_comm: *mut *mu
     })
 }
 
-fn begin_connecting(address: Address) -> Result<Background<Link>, PluginError> {
+fn begin_connecting(address: Address) -> Result<Background<PairLink>, PluginError> {
     if let Some(tcp) = address.tcp {
-        return Background::begin(move |_| TcpPair::connect(tcp, &address.id).map(Link::Tcp));
+        return Background::begin(move |_| TcpPair::connect(tcp, &address.id).map(PairLink::Tcp));
     }
     // The listener does not know where the connection comes from, and waits for both jobs.
     let is_same = daemon_id(&daemon::socket())? == address.daemon;
@@ -122,7 +127,7 @@ pub(crate) unsafe extern "C" fn accept(
                 Ok(None)
             }
             Accepting::Jobs(opening) => opening.take().transpose(),
-            Accepting::Tcp(acceptor) => acceptor.accept(&address.id).map(|pair| pair.map(Link::Tcp)),
+            Accepting::Tcp(acceptor) => acceptor.accept(&address.id).map(|pair| pair.map(PairLink::Tcp)),
         };
         let Some(link) = accepted.map_err(|error| error.context("accepting a connection"))? else {
             return Ok(());
@@ -133,13 +138,13 @@ pub(crate) unsafe extern "C" fn accept(
     })
 }
 
-fn begin_accepting(address: &Address) -> Result<Background<Link>, PluginError> {
+fn begin_accepting(address: &Address) -> Result<Background<PairLink>, PluginError> {
     let jobs = [between_daemons(address, RECEIVER)?, at_one_daemon(address, RECEIVER)?];
     Background::begin(move |is_given_up| Pair::new(false, open_first(&jobs, is_given_up)?).map(direct))
 }
 
-fn direct(pair: Pair) -> Link {
-    Link::Direct(Box::new(pair))
+fn direct(pair: Pair) -> PairLink {
+    PairLink::Direct(Box::new(pair))
 }
 
 /// The way of messages.

@@ -99,7 +99,7 @@ impl Pair {
     }
 
     fn state(&self) -> MutexGuard<'_, PairState> {
-        // A panic leaves at most a message that never ends, in a communicator that the caller gives up.
+        // A panic leaves at most a message that never ends, in a communicator that the caller closes.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

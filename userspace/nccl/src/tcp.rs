@@ -1,6 +1,6 @@
-//! A connection of NCCL's point-to-point network over TCP (`SUMAC_NCCL_P2P=tcp`), for those who want Sumac for
-//! the collective network alone: NCCL takes both networks from one plugin. Messages have their length in front,
-//! and go from and to NCCL's memory without a copy.
+//! A connection of NCCL's point-to-point network over TCP (`SUMAC_NCCL_P2P=tcp`), for those who want Sumac
+//! for the collective network alone: NCCL takes both networks from one plugin. Messages have their length in
+//! front, and go from and to NCCL's memory without a copy.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -104,7 +104,7 @@ impl TcpPair {
     }
 
     fn state(&self) -> MutexGuard<'_, TcpState> {
-        // A panic leaves at most a message that never ends, in a communicator that the caller gives up.
+        // A panic leaves at most a message that never ends, in a communicator that the caller closes.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,26 +16,34 @@ macro_rules! assert_pointers {
 
 #[test]
 fn the_point_to_point_networks_have_their_members_in_order() {
-    assert_pointers!(v8::Net: name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
-        dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen, get_device_mr, irecv_consumed);
-    assert_pointers!(v10::Net: name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
-        dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen, get_device_mr, irecv_consumed,
-        make_v_device);
-    assert_pointers!(v12::Net: name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
-        dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen, get_device_mr, irecv_consumed,
-        make_v_device, finalize, set_net_attr);
+    assert_pointers!(v8::Net:
+        name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
+        dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen, get_device_mr,
+        irecv_consumed);
+    assert_pointers!(v10::Net:
+        name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
+        dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen, get_device_mr,
+        irecv_consumed, make_v_device);
+    assert_pointers!(v12::Net:
+        name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
+        dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen, get_device_mr,
+        irecv_consumed, make_v_device, finalize, set_net_attr);
 }
 
 #[test]
 fn the_collective_networks_have_their_members_in_order() {
-    assert_pointers!(v8::CollNet: name, init, devices, get_properties, listen, connect, reduce_support, reg_mr,
-        reg_mr_dma_buf, dereg_mr, iallreduce, iallgather, ireducescatter, iflush, test, close_coll, close_listen);
-    assert_pointers!(v10::CollNet: name, init, devices, get_properties, listen, connect, reduce_support, reg_mr,
-        reg_mr_dma_buf, dereg_mr, iallreduce, iallgather, ireducescatter, iflush, test, close_coll, close_listen,
-        make_v_device);
-    assert_pointers!(v12::CollNet: name, init, devices, get_properties, listen, connect, reduce_support, reg_mr,
-        reg_mr_dma_buf, dereg_mr, iallreduce, iallgather, ireducescatter, iflush, test, close_coll, close_listen,
-        make_v_device, finalize);
+    assert_pointers!(v8::CollNet:
+        name, init, devices, get_properties, listen, connect, reduce_support, reg_mr,
+        reg_mr_dma_buf, dereg_mr, iallreduce, iallgather, ireducescatter, iflush, test, close_coll,
+        close_listen);
+    assert_pointers!(v10::CollNet:
+        name, init, devices, get_properties, listen, connect, reduce_support, reg_mr,
+        reg_mr_dma_buf, dereg_mr, iallreduce, iallgather, ireducescatter, iflush, test, close_coll,
+        close_listen, make_v_device);
+    assert_pointers!(v12::CollNet:
+        name, init, devices, get_properties, listen, connect, reduce_support, reg_mr,
+        reg_mr_dma_buf, dereg_mr, iallreduce, iallgather, ireducescatter, iflush, test, close_coll,
+        close_listen, make_v_device, finalize);
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub type InitNet =
 /// Returns a device's properties.
 pub type GetProperties = unsafe extern "C" fn(dev: c_int, props: *mut Properties) -> ResultCode;
 /// Connects to a handle.
-pub type Connect = unsafe extern "C" fn(
+pub type ConnectNet = unsafe extern "C" fn(
     dev: c_int,
     config: *mut c_void,
     handle: *mut c_void,
@@ -58,7 +58,7 @@ pub struct Net {
     pub devices: Devices,
     pub get_properties: GetProperties,
     pub listen: v8::Listen,
-    pub connect: Connect,
+    pub connect: ConnectNet,
     pub accept: Accept,
     pub reg_mr: RegMr,
     pub reg_mr_dma_buf: RegMrDmaBuf,

@@ -60,7 +60,7 @@ pub type Listen = unsafe extern "C" fn(
     listen_comm: *mut *mut c_void,
 ) -> ResultCode;
 /// Connects to a handle.
-pub type Connect = unsafe extern "C" fn(
+pub type ConnectNet = unsafe extern "C" fn(
     context: *mut c_void,
     dev: c_int,
     handle: *mut c_void,
@@ -80,7 +80,7 @@ pub struct Net {
     pub devices: Devices,
     pub get_properties: GetProperties,
     pub listen: Listen,
-    pub connect: Connect,
+    pub connect: ConnectNet,
     pub accept: Accept,
     pub reg_mr: RegMr,
     pub reg_mr_dma_buf: RegMrDmaBuf,
