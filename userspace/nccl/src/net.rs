@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sumac_client::{JobOptions, Mode};
 
@@ -26,7 +26,13 @@ use crate::tcp::{TcpAcceptor, TcpPair};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Connections that are being made, by the random number in the listener's handle.
-static CONNECTING: LazyLock<Mutex<HashMap<[u8; 16], Background<PairLink>>>> = LazyLock::new(Mutex::default);
+static CONNECTING: LazyLock<Mutex<HashMap<[u8; 16], Connecting>>> = LazyLock::new(Mutex::default);
+
+/// A connection that is being made.
+struct Connecting {
+    link: Background<PairLink>,
+    begun: Instant,
+}
 
 /// Initializes the plugin: fails, so that NCCL goes on without it, if there is no daemon.
 pub(crate) fn init(logger: Option<DebugLogger>) -> ResultCode {
@@ -86,11 +92,14 @@ pub(crate) unsafe extern "C" fn connect(handle: *mut c_void, send_comm: *mut *mu
         // SAFETY: a handle that NCCL has received from the listener.
         let address = unsafe { address(handle) }?;
         let mut connecting = CONNECTING.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(open) = connecting.get(&address.id) else {
-            connecting.insert(address.id, begin_connecting(address)?);
+        let Some(begun) = connecting.get(&address.id) else {
+            // Those that NCCL no longer asks for, since a communicator was aborted.
+            connecting.retain(|_, other| other.begun.elapsed() < 2 * CONNECT_TIMEOUT);
+            let link = begin_connecting(address)?;
+            connecting.insert(address.id, Connecting { link, begun: Instant::now() });
             return Ok(());
         };
-        let Some(outcome) = open.take() else { return Ok(()) };
+        let Some(outcome) = begun.link.take() else { return Ok(()) };
         connecting.remove(&address.id);
         drop(connecting);
         let link = Comm::Pair(Arc::new(outcome.map_err(|error| error.context("connecting"))?));

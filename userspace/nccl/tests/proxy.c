@@ -2,6 +2,7 @@
  * that all ranks have, are in the environment. The other ranks run the same program. */
 #include "plugin.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -475,6 +476,43 @@ static void death(void)
     OK(plugin.close_coll(comm));
 }
 
+/* NaN is carried, and ends no job; more requests than slots are deferred; a sum out of range is an error. */
+static void values(void)
+{
+    void *comm = join("values"), *requests[20] = {NULL};
+    float not_a_number[4] = {1, NAN, 2, 3}, result[4];
+    int begun = 0;
+    OK(plugin.iallreduce(comm, not_a_number, result, 4, FLOAT32, SUM, NULL, &requests[0]));
+    wait_coll(requests[0]);
+    CHECK(isnan(result[1]));
+    for (int at = 0; at < 20; at++) {
+        OK(plugin.iallreduce(comm, &rank, result, 1, INT32, SUM, NULL, &requests[at]));
+        begun += requests[at] != NULL;
+    }
+    CHECK(begun == 16 && requests[15] != NULL && requests[16] == NULL);
+    for (int at = 0; at < 16; at++)
+        wait_coll(requests[at]);
+    int32_t large = INT32_MAX;
+    OK(plugin.iallreduce(comm, &large, &large, 1, INT32, SUM, NULL, &requests[0]));
+    CHECK(test_until(plugin.test_coll, requests[0], NULL) == INVALID_ARGUMENT);
+    OK(plugin.close_coll(comm));
+}
+
+/* The ranks are not the same number at each daemon: they do not join, and NCCL goes on without the collective network. */
+static void uneven(void)
+{
+    void *listener = NULL, *comm = &listener, *pointers[64];
+    char own[HANDLE_BYTES], all[64 * HANDLE_BYTES];
+    OK(plugin.listen_coll(own, &listener));
+    exchange("uneven", own, sizeof own, all);
+    for (int other = 0; other < world; other++)
+        pointers[other] = all + other * HANDLE_BYTES;
+    CHECK(plugin.connect_coll(pointers, world, world, listener, &comm) == INVALID_ARGUMENT && comm == NULL);
+    OK(plugin.listen_coll(own, &listener));
+    CHECK(plugin.connect_coll(pointers, world, rank, listener, &comm) == INVALID_USAGE && comm == NULL);
+    CHECK(plugin.close_listen_coll(listener) == INVALID_ARGUMENT);
+}
+
 /* Properties, supported reductions, registrations, wrong arguments. */
 static void basics(void)
 {
@@ -541,6 +579,10 @@ int main(int argc, char **argv)
         windows();
     else if (strcmp(scenario, "messages") == 0)
         messages();
+    else if (strcmp(scenario, "values") == 0)
+        values();
+    else if (strcmp(scenario, "uneven") == 0)
+        uneven();
     else if (strcmp(scenario, "many") == 0)
         many();
     else if (strcmp(scenario, "aborts") == 0)

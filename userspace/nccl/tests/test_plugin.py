@@ -128,12 +128,24 @@ class Plugin(WithPlugin):
             with self.subTest(scenario):
                 self.begin(12, scenario, daemons=(0, 0))
                 self.end()
+        self.begin(12, "sums", daemons=(0,))
+        self.end()
 
     def test_several_ranks_at_each_daemon(self) -> None:
         for scenario in ("sums", "windows"):
             with self.subTest(scenario):
                 self.begin(12, scenario, daemons=(0, 0, 1, 1))
                 self.assertIn("collective rank 3 of 4", self.end()[3])
+
+    def test_ranks_that_are_not_the_same_number_at_each_daemon_do_not_join(self) -> None:
+        self.begin(12, "uneven", daemons=(0, 0, 1))
+        for text in self.end():
+            self.assertIn("joining the ranks: the ranks are not the same number at each daemon", text)
+
+    def test_values_that_are_not_finite_or_out_of_range(self) -> None:
+        text = self.run_all("values")[0]
+        self.assertRegex(text, r"level 2 NET/Sumac : collective rank 0 of 2: .*2147483647.*\(saturated\)")
+        self.assertIn("closed: 18 requests, 4 deferred", text)
 
     def test_large_tensors_and_messages(self) -> None:
         self.run_all("large")
