@@ -8,11 +8,12 @@ use sumac_client::{DType, Reduction};
 use crate::abi::{ResultCode, Sge};
 use crate::address::Address;
 use crate::arguments::{address, bytes, parts, write};
-use crate::comm::{COMMS, Comm, Request, write_request};
+use crate::comm::{Accepting, COMMS, Comm, Request, write_listener, write_request};
 use crate::error::{PluginError, entry};
 use crate::group::{Reducing, Window};
-use crate::joining::join;
+use crate::joining::{is_first, join};
 use crate::memory::UserBytes;
+use crate::{daemon, device};
 
 /// `ncclDataType_t` of the supported types.
 const DTYPES: [(c_int, DType); 4] =
@@ -44,6 +45,20 @@ pub(crate) unsafe extern "C" fn reduce_support(
 ) -> ResultCode {
     // SAFETY: NCCL's pointer to a number.
     entry(|| unsafe { write(supported, c_int::from(reducing(data_type, red_op).is_some())) })
+}
+
+/// Makes a handle for the communicator that `connect` makes.
+pub(crate) unsafe extern "C" fn listen(
+    dev: c_int,
+    handle: *mut c_void,
+    listen_comm: *mut *mut c_void,
+) -> ResultCode {
+    entry(|| {
+        device::check(dev)?;
+        let address = Address { is_first: is_first(), ..Address::new(&daemon::socket())? };
+        // SAFETY: NCCL's buffer and pointer.
+        unsafe { write_listener(address, Accepting::Idle, handle, listen_comm) }
+    })
 }
 
 /// Joins all ranks. Waits for them, as NCCL expects it of this call. If it fails, NCCL goes on without the

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
-use crate::abi::{POINTER_HOST, ResultCode, SUCCESS};
+use crate::abi::{HANDLE_BYTES, POINTER_HOST, ResultCode, SUCCESS};
 use crate::address::Address;
 use crate::arguments::write;
 use crate::background::Background;
@@ -88,6 +88,23 @@ pub(crate) unsafe fn write_request(
     let handle = request.map_or(std::ptr::null_mut(), |request| REQUESTS.insert(Arc::new(request)));
     // SAFETY: as the caller warrants.
     unsafe { write(out, handle) }
+}
+
+/// Writes the handle of a listener, and its communicator.
+///
+/// # Safety
+/// Both pointers are NULL, which is an error, or have room: `handle` for as many bytes as a handle.
+pub(crate) unsafe fn write_listener(
+    address: Address,
+    accepting: Accepting,
+    handle: *mut c_void,
+    listen_comm: *mut *mut c_void,
+) -> Result<(), PluginError> {
+    // SAFETY: as the caller warrants.
+    unsafe { write(handle.cast::<[u8; HANDLE_BYTES]>(), address.encode()) }?;
+    let listener = Comm::Listener(Listener { address, accepting: Mutex::new(accepting) });
+    // SAFETY: as the caller warrants.
+    unsafe { write(listen_comm, COMMS.insert(Arc::new(listener))) }
 }
 
 /// Returns the number of devices: one.

@@ -93,10 +93,16 @@ struct Common {
     speed: c_int,
 }
 
-fn common(dev: c_int) -> Result<Common, PluginError> {
+/// Checks the number of a device.
+pub(crate) fn check(dev: c_int) -> Result<(), PluginError> {
     if dev != 0 {
         return Err(PluginError::argument(format!("there is no device {dev}: device 0 is the only one")));
     }
+    Ok(())
+}
+
+fn common(dev: c_int) -> Result<Common, PluginError> {
+    check(dev)?;
     let device = DEVICE.get().ok_or_else(|| PluginError::usage("the plugin was not initialized"))?;
     Ok(Common {
         name: device.name.as_ptr().cast_mut(),

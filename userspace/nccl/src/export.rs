@@ -94,7 +94,7 @@ pub static ncclCollNetPlugin_v8: v8::CollNet = v8::CollNet {
     init: init_v8,
     devices: comm::devices,
     get_properties: net::get_properties,
-    listen: net::listen,
+    listen: coll::listen,
     connect: coll::connect,
     reduce_support: coll::reduce_support,
     reg_mr: comm::reg_mr,
@@ -116,7 +116,7 @@ pub static ncclCollNetPlugin_v10: v10::CollNet = v10::CollNet {
     init: init_v8,
     devices: comm::devices,
     get_properties: net::get_properties,
-    listen: net::listen,
+    listen: coll::listen,
     connect: coll::connect,
     reduce_support: coll::reduce_support,
     reg_mr: comm::reg_mr,
@@ -139,7 +139,7 @@ pub static ncclCollNetPlugin_v12: v12::CollNet = v12::CollNet {
     init: init_coll_v12,
     devices: comm::devices,
     get_properties: net::get_properties,
-    listen: listen_v12,
+    listen: listen_coll_v12,
     connect: coll::connect,
     reduce_support: coll::reduce_support,
     reg_mr: comm::reg_mr,
@@ -207,6 +207,16 @@ unsafe extern "C" fn listen_v12(
 ) -> ResultCode {
     // SAFETY: NCCL's arguments of `listen`.
     unsafe { net::listen(dev, handle, listen_comm) }
+}
+
+unsafe extern "C" fn listen_coll_v12(
+    _context: *mut c_void,
+    dev: c_int,
+    handle: *mut c_void,
+    listen_comm: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's arguments of `listen`.
+    unsafe { coll::listen(dev, handle, listen_comm) }
 }
 
 unsafe extern "C" fn connect_v8(

@@ -7,15 +7,14 @@ use std::time::{Duration, Instant};
 
 use sumac_client::{JobOptions, Mode};
 
-use crate::abi::{DebugLogger, HANDLE_BYTES, ResultCode};
+use crate::abi::{DebugLogger, ResultCode};
 use crate::address::{Address, daemon_id};
 use crate::arguments::{address, bytes, write};
 use crate::background::Background;
-use crate::comm::{Accepting, COMMS, Comm, Listener, Request, write_request};
+use crate::comm::{Accepting, COMMS, Comm, Listener, Request, write_listener, write_request};
 use crate::daemon;
 use crate::device::{self, Versioned};
 use crate::error::{PluginError, entry};
-use crate::joining;
 use crate::link::PairLink;
 use crate::log;
 use crate::opening::open_first;
@@ -53,10 +52,8 @@ pub(crate) unsafe extern "C" fn listen(
     listen_comm: *mut *mut c_void,
 ) -> ResultCode {
     entry(|| {
-        if dev != 0 {
-            return Err(PluginError::argument(format!("there is no device {dev}: device 0 is the only one")));
-        }
-        let mut address = Address { is_first: joining::is_first(), ..Address::new(&daemon::socket())? };
+        device::check(dev)?;
+        let mut address = Address::new(&daemon::socket())?;
         let accepting = match Transport::of_environment()? {
             Transport::Direct => Accepting::Idle,
             Transport::Tcp => {
@@ -65,11 +62,8 @@ pub(crate) unsafe extern "C" fn listen(
                 Accepting::Tcp(acceptor)
             }
         };
-        // SAFETY: NCCL's buffer of as many bytes.
-        unsafe { write(handle.cast::<[u8; HANDLE_BYTES]>(), address.encode()) }?;
-        let listener = Comm::Listener(Listener { address, accepting: Mutex::new(accepting) });
-        // SAFETY: NCCL's pointer to a pointer.
-        unsafe { write(listen_comm, COMMS.insert(Arc::new(listener))) }
+        // SAFETY: NCCL's buffer and pointer.
+        unsafe { write_listener(address, accepting, handle, listen_comm) }
     })
 }
 

@@ -1,4 +1,4 @@
-//! Version 8 of the interface: NCCL 2.19 and later.
+//! Version 8 of the interface: NCCL 2.20 and later.
 
 use std::ffi::{c_char, c_int, c_void};
 
