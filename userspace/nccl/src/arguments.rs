@@ -38,6 +38,10 @@ pub(crate) fn bytes(data: *mut c_void, size: usize) -> Result<UserBytes, PluginE
     if user.is_null() && size > 0 {
         return Err(PluginError::argument("the data is NULL"));
     }
+    // A negative size of version 8 among them.
+    if isize::try_from(size).is_err() {
+        return Err(PluginError::argument("the data exceeds the address space"));
+    }
     Ok(user)
 }
 

@@ -251,7 +251,7 @@ unsafe extern "C" fn connect_v12(
     unsafe { net::connect(handle, send_comm) }
 }
 
-/// A size of version 8 as later versions have it; a negative one is an error of the call, by its length.
+/// A size of version 8 as later versions have it; a negative one is an error of the call, as too long.
 fn size(number: c_int) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -286,6 +286,7 @@ static void messages(void)
     CHECK(plugin.isend(from_other[0], &byte, 1, NULL, &request) == INVALID_USAGE);
     CHECK(plugin.irecv(to_other[0], &byte, 1, NULL, &request) == INVALID_USAGE);
     CHECK(plugin.isend(to_other[0], NULL, 1, NULL, &request) == INVALID_ARGUMENT);
+    CHECK(plugin.isend(to_other[0], &byte, (size_t)-1, NULL, &request) == INVALID_ARGUMENT);
     if (rank == 0) {
         OK(plugin.isend(to_other[2], data, 2000, NULL, &request));
         while (plugin.test(request, sizes, &size) == SUCCESS && !sizes[0] && !appeared("too-long"))
