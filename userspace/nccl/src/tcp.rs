@@ -220,7 +220,11 @@ impl TcpAcceptor {
     /// Returns the connection that has named this number, if there is one.
     pub(crate) fn accept(&mut self, id: &[u8; 16]) -> Result<Option<TcpPair>, PluginError> {
         while let Ok((stream, _)) = self.listener.accept() {
-            if stream.set_nonblocking(true).is_ok() && self.unknown.len() < UNKNOWN {
+            if self.unknown.len() == UNKNOWN {
+                // The oldest: one that sends nothing keeps nobody out.
+                self.unknown.remove(0);
+            }
+            if stream.set_nonblocking(true).is_ok() {
                 self.unknown.push((stream, Vec::new()));
             }
         }
@@ -261,6 +265,7 @@ mod tests {
         let id = *b"0123456789abcdef";
         let (mut acceptor, address) = TcpAcceptor::bind(Ipv4Addr::LOCALHOST.into()).unwrap();
         let other = TcpPair::connect(address, b"another number..").unwrap();
+        let silent: Vec<_> = (0..2 * UNKNOWN).map(|_| TcpStream::connect(address).unwrap()).collect();
         let sender = TcpPair::connect(address, &id).unwrap();
         let receiver = wait(|| acceptor.accept(&id).unwrap());
         let mut sent = vec![7u8; 3_000_000];
@@ -282,6 +287,6 @@ mod tests {
         let lost = receiver.receive(room).unwrap().unwrap();
         sender.close();
         assert!(wait(|| receiver.test(lost).err()).message.contains("closed the connection"));
-        drop(other);
+        drop((other, silent));
     }
 }
