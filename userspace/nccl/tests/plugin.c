@@ -1,4 +1,5 @@
-/* Loads a version of the plugin, and makes communicators as NCCL's proxy thread does: by calls that do not block. */
+/* Loads a version of the plugin, and makes communicators as NCCL's proxy thread does: by calls that do not
+ * block. */
 #include "plugin.h"
 
 #include <dlfcn.h>

@@ -18,7 +18,8 @@ struct plugin {
     int (*flush_net)(void *comm, int n, void **data, int *sizes, void **mhandles, void **request);
     int (*test)(void *request, int *done, int *sizes);
     int (*reg_mr)(void *comm, void *data, size_t size, int type, void **mhandle);
-    int (*reg_mr_dma_buf)(void *comm, void *data, size_t size, int type, uint64_t offset, int fd, void **mhandle);
+    int (*reg_mr_dma_buf)(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
+                          void **mhandle);
     int (*dereg_mr)(void *comm, void *mhandle);
     int (*close_send)(void *comm);
     int (*close_recv)(void *comm);
@@ -28,11 +29,12 @@ struct plugin {
     int (*reduce_support)(int data_type, int red_op, int *supported);
     int (*reg_coll)(void *comm, void *data, size_t size, int type, void **mhandle);
     int (*dereg_coll)(void *comm, void *mhandle);
-    int (*iallreduce)(void *comm, void *send, void *recv, size_t count, int type, int op, void *mhandle, void **request);
-    int (*iallgather)(void *comm, void *send, void *recv, size_t bytes_per_rank, size_t offset, size_t bytes, void *mhandle,
+    int (*iallreduce)(void *comm, void *send, void *recv, size_t count, int type, int op, void *mhandle,
                       void **request);
-    int (*ireducescatter)(void *comm, void *send, void *recv, size_t bytes_per_rank, size_t offset, size_t bytes, int type,
-                          int op, void *mhandle, void **request);
+    int (*iallgather)(void *comm, void *send, void *recv, size_t bytes_per_rank, size_t offset, size_t bytes,
+                      void *mhandle, void **request);
+    int (*ireducescatter)(void *comm, void *send, void *recv, size_t bytes_per_rank, size_t offset,
+                          size_t bytes, int type, int op, void *mhandle, void **request);
     int (*flush_coll)(void *comm, void *data, int size, void *mhandle, void **request);
     int (*test_coll)(void *request, int *done, int *size);
     int (*close_coll)(void *comm);

@@ -58,7 +58,7 @@ class WithPlugin(unittest.TestCase):
         subprocess.run([str(HERE / "install.sh"), str(built())], check=True, env=environment)
         cls.library = cls.path / "libnccl-net-sumac.so"
         cls.program = cls.path / "proxy"
-        sources = [str(HERE / "tests" / name) for name in ("proxy.c", "plugin.c")]
+        sources = [str(HERE / "tests" / name) for name in ("proxy.c", "collective.c", "plugin.c")]
         subprocess.run([*C11, *sources, "-o", str(cls.program), "-ldl", "-lpthread"], check=True)
         cls.lab = lab.Lab()
         cls.addClassCleanup(cls.lab.stop)

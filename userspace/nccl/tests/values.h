@@ -59,7 +59,8 @@ static inline int reduced(size_t index, int op, int ranks, int salt)
 }
 
 /* Whether the data has the reduction's bits, from the tensor's element `first` on. */
-static inline bool is_reduction_from(const void *data, int type, int op, size_t first, size_t count, int ranks, int salt)
+static inline bool is_reduction_from(const void *data, int type, int op, size_t first, size_t count,
+                                     int ranks, int salt)
 {
     size_t size = size_of(type);
     for (size_t index = 0; index < count; index++) {
