@@ -30,6 +30,11 @@ impl OpenJob {
         self.job.as_ref().ok_or_else(|| PluginError::usage("the communicator was closed"))
     }
 
+    /// The operations that the job may have outstanding.
+    pub(crate) fn operations(&self) -> usize {
+        self.shared.operations_per_job()
+    }
+
     /// Closes the job. With operations outstanding it is cancelled, and ends on all ranks.
     pub(crate) fn close(&mut self, outstanding: Vec<Operation>) {
         let Some(job) = self.job.take() else { return };

@@ -39,11 +39,18 @@ impl Endpoint {
         }
     }
 
-    /// A slot of the staging memory; `None`, and counted, if all are in use.
-    pub(crate) fn slot(&mut self, bytes: usize) -> Result<Option<Slot>, PluginError> {
+    /// A slot of the staging memory for a request; `None`, and counted, if all are in use, or the request's
+    /// operations are too many beside those in flight.
+    pub(crate) fn slot(
+        &mut self,
+        bytes: usize,
+        operations: usize,
+        in_flight: usize,
+    ) -> Result<Option<Slot>, PluginError> {
         self.job()?;
-        let slot = match self.staging.take(bytes) {
-            Ok(slot) => slot,
+        let has_room = in_flight == 0 || in_flight + operations <= self.job.operations();
+        let slot = match has_room.then(|| self.staging.take(bytes)).transpose() {
+            Ok(slot) => slot.flatten(),
             Err(error) => return Err(self.fail(error)),
         };
         if slot.is_none() {

@@ -78,7 +78,7 @@ impl Group {
         reducing: Reducing,
     ) -> Result<Option<u64>, PluginError> {
         let mut state = self.state();
-        let Some(slot) = state.endpoint.slot(input.length)? else { return Ok(None) };
+        let Some(slot) = state.slot(input.length, 1)? else { return Ok(None) };
         slot.copy_in(0, input);
         state.endpoint.counters.copied_in(input.length);
         let piece = Piece { rank: 0, in_window: 0..input.length, staged: 0 };
@@ -105,7 +105,7 @@ impl Group {
     ) -> Result<Option<u64>, PluginError> {
         let (pieces, staged_bytes) = pieces(window, self.world)?;
         let mut state = self.state();
-        let Some(slot) = state.endpoint.slot(staged_bytes)? else { return Ok(None) };
+        let Some(slot) = state.slot(staged_bytes, pieces.len())? else { return Ok(None) };
         if let Some(piece) = pieces.iter().find(|piece| piece.rank == self.rank) {
             slot.copy_in(piece.staged, own.part(0, piece.in_window.len()));
             state.endpoint.counters.copied_in(piece.in_window.len());
@@ -133,7 +133,7 @@ impl Group {
             return Err(PluginError::argument(format!("{bytes} bytes are no whole elements of {size}")));
         }
         let mut state = self.state();
-        let Some(slot) = state.endpoint.slot(staged_bytes)? else { return Ok(None) };
+        let Some(slot) = state.slot(staged_bytes, pieces.len())? else { return Ok(None) };
         for piece in &pieces {
             places(parts, &piece.in_window, |offset, user| slot.copy_in(piece.staged + offset, user))?;
             state.endpoint.counters.copied_in(piece.in_window.len());
@@ -162,6 +162,11 @@ impl Group {
 }
 
 impl GroupState {
+    fn slot(&mut self, bytes: usize, operations: usize) -> Result<Option<Slot>, PluginError> {
+        let in_flight = self.requests.values().map(|request| request.operations.len()).sum();
+        self.endpoint.slot(bytes, operations, in_flight)
+    }
+
     /// Submits an operation for each piece.
     fn begin(
         &mut self,

@@ -107,7 +107,7 @@ impl Pair {
 impl PairState {
     fn send(&mut self, user: UserBytes) -> Result<Option<u64>, PluginError> {
         let end = end_of(user.length)?;
-        let Some(slot) = self.endpoint.slot(end)? else { return Ok(None) };
+        let Some(slot) = self.slot(end)? else { return Ok(None) };
         slot.write_number(user.length as u64);
         slot.copy_in(HEADER, user);
         self.endpoint.counters.copied_in(user.length);
@@ -121,11 +121,16 @@ impl PairState {
     }
 
     fn receive(&mut self, user: UserBytes) -> Result<Option<u64>, PluginError> {
-        let Some(slot) = self.endpoint.slot(end_of(user.length)?)? else { return Ok(None) };
+        let Some(slot) = self.slot(end_of(user.length)?)? else { return Ok(None) };
         let number = self.insert(Message { slot, user: Some(user), length: None, head: None, rest: None });
         self.unposted.push_back(number);
         self.progress()?;
         Ok(Some(number))
+    }
+
+    fn slot(&mut self, bytes: usize) -> Result<Option<Slot>, PluginError> {
+        // Two transfers for each message.
+        self.endpoint.slot(bytes, 2, 2 * self.messages.len())
     }
 
     fn insert(&mut self, message: Message) -> u64 {
