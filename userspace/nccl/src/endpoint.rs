@@ -25,8 +25,8 @@ impl Endpoint {
         let OpenedJob { job, staging } = opened;
         let reply = job.job()?.opened();
         log::info(&format!(
-            "{label}: job {} of {} ranks, mode {:?}, backend {}, plane {}",
-            reply.job, reply.world, reply.mode, reply.backend, reply.plane
+            "{label}: job {} of {} ranks, mode {:?}, {} slots, backend {}, plane {}",
+            reply.job, reply.world, reply.mode, reply.slots, reply.backend, reply.plane
         ));
         Ok(Endpoint { label, job, staging, counters: Counters::default(), failure: None })
     }

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sumac_client::{JobOptions, Mode, NonFinitePolicy};
 
@@ -15,9 +15,11 @@ use crate::opening::{self, OpenedJob};
 
 /// Slots of each lane of a job that is not its processes' first.
 const SLOTS_OF_OTHERS: u32 = 64;
-/// The times that a job is asked for which the control plane refuses, and the time between them.
-const ROUNDS: usize = 4;
-const BETWEEN_ROUNDS: Duration = Duration::from_millis(500);
+/// The time for which a job is asked for that the control plane refuses, and the time between two attempts.
+const REFUSED_TIMEOUT: Duration = Duration::from_secs(15);
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(300);
+/// The time for all ranks to join after a refusal.
+const REJOIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Collective communicators that this process has had.
 static COMMUNICATORS: AtomicUsize = AtomicUsize::new(0);
@@ -40,37 +42,30 @@ pub(crate) fn join(addresses: &[Address], rank: c_int) -> Result<Group, PluginEr
     })?;
     let number = |number: usize| u16::try_from(number).map_err(|_| PluginError::argument("too many ranks"));
     let (rank, world, local_world) = (number(own)?, number(addresses.len())?, number(local_world)?);
+    let pool = Pool::of_environment(first.is_first)?;
     // The job's name is that of rank 0's handle, which all ranks have.
-    let opened = open_accepted(first.is_first, |attempt, pool| {
-        let options = daemon::job_options(first.job(&format!("coll{attempt}")), rank, world)?;
+    let options = daemon::job_options(first.job("coll"), rank, world)?
+        .local_world(local_world)
         // NaN and infinity of a gradient do not end the job: a loss scaler looks for them in the result.
-        let options = options.timeout(daemon::JOIN_TIMEOUT).not_finite(NonFinitePolicy::Carry);
-        Ok(pool.of(options.local_world(local_world)))
-    })?;
+        .not_finite(NonFinitePolicy::Carry);
+    let opened = open_accepted(&pool.of(options))?;
     COMMUNICATORS.fetch_add(1, Ordering::Relaxed);
     Group::new(own, addresses.len(), opened)
 }
 
-/// Opens the first job that the control plane does not refuse, as `sumac.torch` does. It refuses all ranks
-/// alike. While another job is measured it holds the slots that it starts with, so refusals are tried again.
-fn open_accepted(
-    is_first: bool,
-    options: impl Fn(usize, Pool) -> Result<JobOptions, PluginError>,
-) -> Result<OpenedJob, PluginError> {
-    let pools = Pool::of_environment(is_first)?;
-    let mut refusal = None;
-    for round in 0..ROUNDS {
-        if round > 0 {
-            thread::sleep(BETWEEN_ROUNDS);
+/// Opens a job, again and again while the control plane refuses it: a job that is measured holds the slots that
+/// it starts with. All attempts are alike, since a refusal may reach some ranks and not those that come later.
+fn open_accepted(options: &JobOptions) -> Result<OpenedJob, PluginError> {
+    let begin = Instant::now();
+    let mut timeout = daemon::JOIN_TIMEOUT;
+    loop {
+        match opening::open(options.clone().timeout(timeout)) {
+            Err(error) if error.is_refusal && begin.elapsed() < REFUSED_TIMEOUT => {}
+            outcome => return outcome,
         }
-        for (at, pool) in pools.iter().enumerate() {
-            match opening::open(options(round * pools.len() + at, *pool)?) {
-                Err(error) if error.is_refusal => refusal = Some(error),
-                outcome => return outcome,
-            }
-        }
+        timeout = REJOIN_TIMEOUT;
+        thread::sleep(BETWEEN_ATTEMPTS);
     }
-    Err(refusal.unwrap_or_else(|| PluginError::internal("there is no job to open")))
 }
 
 /// The slots that a job asks for.
@@ -90,28 +85,21 @@ impl Pool {
         }
     }
 
-    /// The pools to ask for, in order: the environment's, as for `sumac.torch`.
-    fn of_environment(is_first: bool) -> Result<Vec<Pool>, PluginError> {
+    /// The pool that the environment chooses, by the variables of `sumac.torch`.
+    fn of_environment(is_first: bool) -> Result<Pool, PluginError> {
         let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         Pool::chosen(is_first, variable("SUMAC_MODE").as_deref(), variable("SUMAC_SLOTS").as_deref())
     }
 
-    fn chosen(is_first: bool, mode: Option<&str>, slots: Option<&str>) -> Result<Vec<Pool>, PluginError> {
+    fn chosen(is_first: bool, mode: Option<&str>, slots: Option<&str>) -> Result<Pool, PluginError> {
         let parse = |text: &str| {
             text.parse().map_err(|_| PluginError::usage(format!("SUMAC_SLOTS={text} is no number of slots")))
         };
-        let slots = slots.map(parse).transpose()?;
-        let of = |mode, slots| Pool { mode, slots };
-        let small = of(Mode::Static, slots.or(Some(SLOTS_OF_OTHERS)));
-        let first = of(Mode::Static, slots);
-        let dynamic = of(Mode::Dynamic, None);
-        let mut statics = if is_first { vec![first, small] } else { vec![small] };
-        statics.dedup();
+        let slots = slots.map(parse).transpose()?.or((!is_first).then_some(SLOTS_OF_OTHERS));
         match mode {
-            None => Ok([statics, vec![dynamic]].concat()),
-            Some("static") => Ok(statics),
-            Some("dynamic") => Ok(vec![dynamic]),
-            Some("direct") => Ok(vec![of(Mode::Direct, None)]),
+            None | Some("static") => Ok(Pool { mode: Mode::Static, slots }),
+            Some("dynamic") => Ok(Pool { mode: Mode::Dynamic, slots: None }),
+            Some("direct") => Ok(Pool { mode: Mode::Direct, slots: None }),
             Some(other) => Err(PluginError::usage(format!("SUMAC_MODE={other}: static, dynamic or direct"))),
         }
     }
@@ -124,14 +112,11 @@ mod tests {
     #[test]
     fn the_first_communicator_has_the_slots_that_its_path_needs() {
         let pool = |mode, slots| Pool { mode, slots };
-        let (free, small) = (pool(Mode::Static, None), pool(Mode::Static, Some(64)));
-        let dynamic = pool(Mode::Dynamic, None);
-        assert_eq!(Pool::chosen(true, None, None).unwrap(), [free, small, dynamic]);
-        assert_eq!(Pool::chosen(false, None, None).unwrap(), [small, dynamic]);
-        let eight = pool(Mode::Static, Some(8));
-        assert_eq!(Pool::chosen(true, Some("static"), Some("8")).unwrap(), [eight]);
-        assert_eq!(Pool::chosen(true, Some("dynamic"), Some("8")).unwrap(), [dynamic]);
-        assert_eq!(Pool::chosen(true, Some("direct"), None).unwrap(), [pool(Mode::Direct, None)]);
+        assert_eq!(Pool::chosen(true, None, None).unwrap(), pool(Mode::Static, None));
+        assert_eq!(Pool::chosen(false, None, None).unwrap(), pool(Mode::Static, Some(64)));
+        assert_eq!(Pool::chosen(true, Some("static"), Some("8")).unwrap(), pool(Mode::Static, Some(8)));
+        assert_eq!(Pool::chosen(false, Some("dynamic"), Some("8")).unwrap(), pool(Mode::Dynamic, None));
+        assert_eq!(Pool::chosen(true, Some("direct"), None).unwrap(), pool(Mode::Direct, None));
         assert!(Pool::chosen(true, Some("ring"), None).is_err());
         assert!(Pool::chosen(true, None, Some("many")).is_err());
     }

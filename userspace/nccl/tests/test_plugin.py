@@ -222,6 +222,8 @@ class Death(WithPlugin):
         for version in VERSIONS:
             with self.subTest(version=version):
                 self.begin(version, "death")
+                # Rank 1 may have its side of the connection before rank 0.
+                self.await_file("ready.0")
                 self.await_file("ready.1")
                 self.lab.daemons[1].kill()
                 self.lab.daemons[1].wait()
