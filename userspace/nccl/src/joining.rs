@@ -53,8 +53,9 @@ pub(crate) fn join(addresses: &[Address], rank: c_int) -> Result<Group, PluginEr
     Group::new(own, addresses.len(), opened)
 }
 
-/// Opens a job, again and again while the control plane refuses it: a job that is measured holds the slots that
-/// it starts with. All attempts are alike, since a refusal may reach some ranks and not those that come later.
+/// Opens a job, again and again while the control plane refuses it: a job that is measured holds the slots
+/// that it starts with. All attempts are alike, since a refusal may reach some ranks and not those that come
+/// later.
 fn open_accepted(options: &JobOptions) -> Result<OpenedJob, PluginError> {
     let begin = Instant::now();
     let mut timeout = daemon::JOIN_TIMEOUT;
