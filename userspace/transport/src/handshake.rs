@@ -20,8 +20,8 @@ use crate::{
     time::{Time, nanos},
 };
 
-/// The probes after which silence is the peer's: a worker that did not run for some seconds, on a busy host or
-/// in a paused virtual machine, has sent fewer, and has not read their answers either.
+/// The probes after which silence is the peer's: a worker that did not run for some seconds, on a busy host
+/// or in a paused virtual machine, has sent fewer, and has not read their answers either.
 const LEAST_PROBES: u64 = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
