@@ -7,7 +7,7 @@
 # (NCCL_HOSTID), so it too goes over loopback. With two GPUs a second table has both of one host.
 # Exit codes: 0 all passed, 1 something failed, 3 a program, PyTorch or a GPU is missing.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit 3
 
 PYTHON=${PYTHON:-python3}
 missing() { printf 'gpu/check: %s\n' "$*" >&2; exit 3; }
@@ -21,6 +21,16 @@ missing() { printf 'gpu/check: %s\n' "$*" >&2; exit 3; }
 "$PYTHON" -c 'import torch
 print(f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {torch.cuda.nccl.version()},",
     f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")'
+# NCCL loads the plugin by this name.
+for library in target/release/libnccl_net_sumac.so target/debug/libnccl_net_sumac.so; do
+    if [ -z "${NCCL_PLUGIN_DIR:-}" ] && [ -e "$library" ]; then
+        NCCL_PLUGIN_DIR=$(mktemp -d)
+        trap 'rm -r "$NCCL_PLUGIN_DIR"' EXIT
+        ln -s "$PWD/$library" "$NCCL_PLUGIN_DIR/libnccl-net-sumac.so"
+        export NCCL_PLUGIN_DIR
+    fi
+done
+[ -n "${NCCL_PLUGIN_DIR:-}" ] || printf 'NCCL with the plugin: SKIP: cargo build --release -p sumac-nccl\n'
 failed=0
 step() {
     local name=$1
