@@ -98,7 +98,7 @@ class Copies:
         while not self.device.is_idle(stream):
             look()
             time.sleep(pause)
-            pause = min(2 * pause, 20 * _PAUSE)
+            pause = min(2 * pause, 4 * _PAUSE)
 
 
 class DeviceCall:
