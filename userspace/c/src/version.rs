@@ -61,7 +61,7 @@ mod tests {
         assert!(check(SUMAC_ABI_VERSION).is_ok());
         assert!(check(SUMAC_ABI_MAJOR << 16).is_ok(), "an earlier minor number");
         for (program, name) in
-            [(SUMAC_ABI_VERSION + 1, "0.2"), (0x0001_0000, "1.0"), (u32::MAX, "65535.65535")]
+            [(SUMAC_ABI_VERSION + 1, "0.3"), (0x0001_0000, "1.0"), (u32::MAX, "65535.65535")]
         {
             let error = check(program).unwrap_err();
             assert_eq!(error.status, sumac_status::SUMAC_ERR_ABI_VERSION);
