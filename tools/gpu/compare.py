@@ -1,16 +1,18 @@
 #!/usr/bin/python3
-"""Compares backends of torch.distributed on this machine, two ranks: sums of all sizes, and a step of DDP.
+"""Compares backends of torch.distributed on this machine: sums of all sizes, and a step of DDP.
 
   tools/gpu/compare.py --device cuda        on the first GPU, with sumac, Gloo and NCCL
   tools/gpu/compare.py --device cpu         without a GPU: sumac and Gloo
   tools/gpu/compare.py --daemons 1          the ranks of one daemon, which sums in memory
+  tools/gpu/compare.py --ranks 4            as many ranks, instead of two
   tools/gpu/compare.py --large              a sum of 1 GiB too
   tools/gpu/compare.py --json FILE          the medians as JSON too
 
 Ranks have daemons on this machine's loopback, over UDP, and Gloo and NCCL use loopback as well; NCCL takes
 the ranks for two hosts. Each number is the median of the slowest rank's times; of many sums it is that of
-one. Sums are checked. sumac+local reduces inside a host by NCCL: of two GPUs with --daemons 1, else of each
-rank alone. nccl+plugin is NCCL with the library of userspace/nccl, where NCCL_PLUGIN_DIR has it.
+one. CPU is the whole machine's, for a run. Sums are checked. sumac+local reduces inside a host by NCCL: of
+two GPUs with --daemons 1, else of each rank alone. nccl+plugin is NCCL with the library of userspace/nccl,
+where NCCL_PLUGIN_DIR has it.
 
 Exit codes: 0 all ran, 1 a backend failed, 2 wrong usage, 3 a program is missing.
 """
@@ -32,7 +34,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / "userspace" / "python"
 sys.path.insert(0, str(PYTHON))
 
-WORLD = 2
 LIMIT = 600
 """Seconds that a backend may take."""
 SIZES = (1 << 18, 1 << 22, 100_000_000)
@@ -50,7 +51,8 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="where the tensors are")
-    parser.add_argument("--daemons", type=int, choices=(1, 2), default=2, help="daemons of the two ranks")
+    parser.add_argument("--ranks", type=int, choices=(2, 4, 8), default=2, help="ranks")
+    parser.add_argument("--daemons", type=int, choices=(1, 2), default=2, help="daemons of the ranks")
     parser.add_argument("--large", action="store_true", help="measure a sum of 1 GiB, its first time too")
     parser.add_argument("--runs", type=int, default=10, metavar="N", help="times that each case is measured")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the medians")
@@ -94,13 +96,17 @@ def measure(options: argparse.Namespace, backend: str, lab: Any) -> dict[str, An
     print(f"measuring {backend} ...", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="sumac-gpu-") as folder:
         ranks = []
-        for rank in range(WORLD):
+        for rank in range(options.ranks):
             with open(f"{folder}/{rank}.log", "w") as log:
                 ranks.append(subprocess.Popen(
                     [sys.executable, __file__, "--rank-of", backend, "--device", options.device,
-                     "--runs", str(options.runs), *(["--large"] if options.large else [])],
+                     "--runs", str(options.runs), "--ranks", str(options.ranks),
+                     *(["--large"] if options.large else [])],
                     stdout=subprocess.PIPE, stderr=log, text=True,
-                    env=environment(backend, rank, lab.socket(rank % options.daemons), folder),
+                    env=environment(
+                        backend, rank, options.ranks,
+                        lab.socket(rank * options.daemons // options.ranks), folder,
+                    ),
                 ))
         try:
             outputs = [rank.communicate(timeout=LIMIT)[0] for rank in ranks]
@@ -111,17 +117,19 @@ def measure(options: argparse.Namespace, backend: str, lab: Any) -> dict[str, An
                 process.kill()
                 process.wait()
         if any(process.returncode for process in ranks):
-            logs = [Path(f"{folder}/{rank}.log").read_text()[-2000:] for rank in range(WORLD)]
+            logs = [Path(f"{folder}/{rank}.log").read_text()[-2000:] for rank in range(options.ranks)]
             print("\n".join(logs), file=sys.stderr)
-            return {"error": (logs[0] or logs[1]).strip().split("\n")[-1]}
-    cases = [json.loads(output) for output in outputs]
-    # A case has ended when its slowest rank has.
-    return {
-        case: statistics.median(map(max, zip(*(times[case] for times in cases)))) for case in cases[0]
-    }
+            return {"error": next(filter(None, logs), "no message").strip().split("\n")[-1]}
+    ranks_cases = [json.loads(output) for output in outputs]
+    found: dict[str, Any] = {}
+    for case, (_, busy) in ranks_cases[0].items():
+        # A case has ended when its slowest rank has.
+        found[case] = statistics.median(map(max, zip(*(cases[case][0] for cases in ranks_cases))))
+        found[f"{case}: CPU"] = busy
+    return found
 
 
-def environment(backend: str, rank: int, socket: str, folder: str) -> dict[str, str]:
+def environment(backend: str, rank: int, world: int, socket: str, folder: str) -> dict[str, str]:
     """Returns the environment of a rank."""
     # The ranks of one daemon are one host, unless they have one GPU.
     host = rank if socket.endswith(f"{rank}.sock") or backend.startswith("nccl") else 0
@@ -133,7 +141,7 @@ def environment(backend: str, rank: int, socket: str, folder: str) -> dict[str, 
         more |= {"NCCL_NET_PLUGIN": "sumac", "NCCL_COLLNET_ENABLE": "1", "NCCL_DEBUG": "INFO"}
         more["LD_LIBRARY_PATH"] = f"{plugin}:{os.environ.get('LD_LIBRARY_PATH', '')}"
     return {
-        **os.environ, **more, "PYTHONPATH": str(PYTHON), "RANK": str(rank), "WORLD_SIZE": str(WORLD),
+        **os.environ, **more, "PYTHONPATH": str(PYTHON), "RANK": str(rank), "WORLD_SIZE": str(world),
         "SUMAC_SOCKET": socket, "GLOO_SOCKET_IFNAME": "lo", "INIT_FILE": f"{folder}/init",
         "OMP_NUM_THREADS": "1",
     }
@@ -152,9 +160,9 @@ def run_rank(options: argparse.Namespace) -> None:
         # NCCL has one rank on a GPU, but for those that it takes for two hosts.
         torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group(
-        backend, init_method=f"file://{os.environ['INIT_FILE']}", rank=rank, world_size=WORLD
+        backend, init_method=f"file://{os.environ['INIT_FILE']}", rank=rank, world_size=options.ranks
     )
-    times: dict[str, list[float]] = {}
+    times: dict[str, tuple[list[float], float]] = {}
     for size in SIZES:
         tensor = torch.zeros(size // 4, device=options.device)
 
@@ -163,7 +171,7 @@ def run_rank(options: argparse.Namespace) -> None:
             dist.all_reduce(tensor)
 
         times[f"all_reduce of {size:,} bytes"] = timed(act, options)
-        if not bool((tensor == WORLD * (WORLD + 1) / 2).all()):
+        if not bool((tensor == options.ranks * (options.ranks + 1) / 2).all()):
             raise AssertionError(f"{backend}: a sum of {size} bytes is wrong")
     small = [torch.ones(SMALL, device=options.device) for _ in range(10_000)]
 
@@ -176,13 +184,14 @@ def run_rank(options: argparse.Namespace) -> None:
             dist.all_reduce(tensor)
 
     few = argparse.Namespace(**{**vars(options), "runs": min(options.runs, 3)})
-    times["1 of 10,000 small sums at once"] = [took / 10_000 for took in timed(at_once, few)]
-    times["1 of 1,000 small sums in a row"] = [took / 1000 for took in timed(in_a_row, few)]
+    times["1 of 10,000 small sums at once"] = of_one(10_000, timed(at_once, few))
+    times["1 of 1,000 small sums in a row"] = of_one(1000, timed(in_a_row, few))
     times["DDP step, 17 MB of gradients"] = timed(training(options.device), options)
     if options.large:
         tensor = torch.ones(LARGE // 4, device=options.device)
-        every = timed(lambda: dist.all_reduce(tensor), few, warm=0)
-        times["all_reduce of 1 GiB, first"], times["all_reduce of 1 GiB"] = every[:1], every[1:] or every
+        every, busy = timed(lambda: dist.all_reduce(tensor), few, warm=0)
+        times["all_reduce of 1 GiB, first"] = every[:1], busy
+        times["all_reduce of 1 GiB"] = every[1:] or every, busy
     dist.destroy_process_group()
     print(json.dumps(times))
 
@@ -205,27 +214,42 @@ def training(device: str) -> Any:
     return step
 
 
-def timed(act: Any, options: argparse.Namespace, warm: int = 2) -> list[float]:
-    """Returns the times of runs that begin together, after some that are not measured."""
+def of_one(count: int, measured: tuple[list[float], float]) -> tuple[list[float], float]:
+    """Returns what one of many took."""
+    return [took / count for took in measured[0]], measured[1] / count
+
+
+def busy_seconds() -> float:
+    """Returns the time that this machine's CPUs were not idle."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def timed(act: Any, options: argparse.Namespace, warm: int = 2) -> tuple[list[float], float]:
+    """Returns the times of runs that begin together, after some that are not measured, and the machine's busy
+    seconds of a run."""
     import torch
     import torch.distributed as dist
 
     found = []
+    before = busy_seconds()
     for run in range(options.runs + warm):
         dist.barrier()
+        if run == warm:
+            before = busy_seconds()
         started = time.perf_counter()
         act()
         if options.device == "cuda":
             torch.cuda.synchronize()
         if run >= warm:
             found.append(time.perf_counter() - started)
-    return found
+    return found, (busy_seconds() - before) / options.runs
 
 
 def table(found: dict[str, dict[str, Any]]) -> str:
     """Returns the medians in milliseconds, and sumac's share of the others."""
     cases = next((list(outcome) for outcome in found.values() if "error" not in outcome), [])
-    lines = [f"{'median, ms':32}" + "".join(f"{backend:>22}" for backend in found)]
+    lines = [f"{'milliseconds':38}" + "".join(f"{backend:>26}" for backend in found)]
     for case in cases:
         cells = []
         own = found["sumac"].get(case)
@@ -234,8 +258,8 @@ def table(found: dict[str, dict[str, Any]]) -> str:
             text = "failed" if value is None else f"{value * 1e3:.3f}"
             if backend != "sumac" and value is not None and own:
                 text += f" ({value / own:.2f} x sumac)"
-            cells.append(f"{text:>22}")
-        lines.append(f"{case:32}" + "".join(cells))
+            cells.append(f"{text:>26}")
+        lines.append(f"{case:38}" + "".join(cells))
     lines += [f"{backend}: {outcome['error']}" for backend, outcome in found.items() if "error" in outcome]
     return "\n".join(lines)
 
