@@ -91,8 +91,25 @@ impl LocalSum {
         match self.dtype {
             _ if self.arithmetic == Arithmetic::Bits => self.copy(scratch, block),
             DType::Int32 => self.reduce_integers(scratch, block),
+            _ if self.add_two(scratch, block)? => Ok(()),
             _ => self.reduce_floats(scratch, block),
         }
+    }
+
+    /// Adds the values of two ranks in single precision: a sum of two rounded to double precision and then to
+    /// single has the same bits. Returns whether that is the result.
+    fn add_two(&self, scratch: &mut Scratch, block: &Range<usize>) -> Result<bool, LocalFault> {
+        let [first, second] = &self.parts[..] else { return Ok(false) };
+        let is_whole = |part: &LocalPart| overlap(&part.gives, block).1 == *block;
+        let is_sum = self.dtype == DType::Float32 && self.arithmetic == Arithmetic::Sum;
+        if !is_sum || !is_whole(first) || !is_whole(second) {
+            return Ok(false);
+        }
+        let (a, b) = (self.input(0, block)?.as_chunks::<4>().0, self.input(1, block)?.as_chunks::<4>().0);
+        let results = &mut scratch.bytes.as_chunks_mut::<4>().0[..block.len()];
+        let are_finite = widest(|| add(a, b, results));
+        // Whose value it is that is not finite is found on the other way.
+        Ok(are_finite || self.not_finite != NonFinitePolicy::Error)
     }
 
     /// Collects the bytes of the ranks that contribute; where several do, the last one's.
@@ -163,22 +180,24 @@ impl LocalSum {
                         .zip(values)
                         .for_each(|(half, value)| *half = f16::from_ne_bytes(*value));
                     halves.convert_to_f32_slice(&mut floats[..given.len()]);
-                    dispatch(pass, sums, Values::Floats(&floats[..given.len()]));
+                    widest(|| reduce(pass, sums, Values::Floats(&floats[..given.len()])));
                 }
-                DType::Bfloat16 => dispatch(pass, sums, Values::Bfloats(input.as_chunks::<2>().0)),
+                DType::Bfloat16 => {
+                    widest(|| reduce(pass, sums, Values::Bfloats(input.as_chunks::<2>().0)));
+                }
                 DType::Float32 | DType::Int32 => {
-                    dispatch(pass, sums, Values::Bytes(input.as_chunks::<4>().0));
+                    widest(|| reduce(pass, sums, Values::Bytes(input.as_chunks::<4>().0)));
                 }
             }
         }
-        if self.not_finite == NonFinitePolicy::Error && !sums.iter().all(|sum| sum.is_finite()) {
+        if self.not_finite == NonFinitePolicy::Error && !widest(|| are_finite(sums)) {
             self.find_not_finite(block)?;
         }
-        let divisor = if self.arithmetic == Arithmetic::Mean { self.parts.len() as f64 } else { 1.0 };
+        let divisor = (self.arithmetic == Arithmetic::Mean).then_some(self.parts.len() as f64);
         match self.dtype {
             DType::Float16 => {
                 let floats = &mut floats[..block.len()];
-                round(sums, divisor, floats);
+                floats.iter_mut().zip(&*sums).for_each(|(float, sum)| *float = quotient(*sum, divisor));
                 let halves = &mut halves[..block.len()];
                 halves.convert_from_f32_slice(floats);
                 let results = bytes.as_chunks_mut::<2>().0.iter_mut();
@@ -187,14 +206,12 @@ impl LocalSum {
             DType::Bfloat16 => {
                 let results = bytes.as_chunks_mut::<2>().0.iter_mut();
                 results.zip(&*sums).for_each(|(result, sum)| {
-                    *result = bf16::from_f32((sum / divisor) as f32).to_ne_bytes();
+                    *result = bf16::from_f32(quotient(*sum, divisor)).to_ne_bytes();
                 });
             }
             DType::Float32 | DType::Int32 => {
-                let results = bytes.as_chunks_mut::<4>().0.iter_mut();
-                results.zip(&*sums).for_each(|(result, sum)| {
-                    *result = ((sum / divisor) as f32).to_ne_bytes();
-                });
+                let results = &mut bytes.as_chunks_mut::<4>().0[..block.len()];
+                widest(|| round(sums, divisor, results));
             }
         }
         Ok(())
@@ -308,22 +325,22 @@ enum Values<'a> {
     Bfloats(&'a [[u8; 2]]),
 }
 
-/// Reduces values into `sums` with the widest vectors of the machine. Both variants have the same source and
-/// the same results.
-fn dispatch(pass: Pass, sums: &mut [f64], values: Values<'_>) {
+/// Runs a loop with the widest vectors of the machine. Both variants have the same source and the same
+/// results.
+fn widest<R>(run: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the machine has AVX2, the function's only requirement.
         #[expect(unsafe_code, reason = "calls a function for AVX2 machines on one")]
-        return unsafe { reduce_avx2(pass, sums, values) };
+        return unsafe { with_avx2(run) };
     }
-    reduce(pass, sums, values);
+    run()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn reduce_avx2(pass: Pass, sums: &mut [f64], values: Values<'_>) {
-    reduce(pass, sums, values);
+fn with_avx2<R>(run: impl FnOnce() -> R) -> R {
+    run()
 }
 
 #[inline(always)]
@@ -357,9 +374,36 @@ fn larger(a: f64, b: f64) -> f64 {
     if is_b && !a.is_nan() { b } else { a }
 }
 
-/// Divides sums, and rounds them to single precision.
-fn round(sums: &[f64], divisor: f64, floats: &mut [f32]) {
-    floats.iter_mut().zip(sums).for_each(|(float, sum)| *float = (sum / divisor) as f32);
+/// Adds two ranks' values. Returns whether all sums are finite.
+#[inline(always)]
+fn add(a: &[[u8; 4]], b: &[[u8; 4]], results: &mut [[u8; 4]]) -> bool {
+    let mut are_finite = true;
+    for ((result, a), b) in results.iter_mut().zip(a).zip(b) {
+        let sum = f32::from_ne_bytes(*a) + f32::from_ne_bytes(*b);
+        are_finite &= sum.is_finite();
+        *result = sum.to_ne_bytes();
+    }
+    are_finite
+}
+
+/// Returns whether all sums are finite. It looks at all, which is faster than to leave early.
+#[inline(always)]
+fn are_finite(sums: &[f64]) -> bool {
+    sums.iter().fold(true, |all, sum| all & sum.is_finite())
+}
+
+/// Divides sums, and rounds them to single precision, in the machine's byte order.
+#[inline(always)]
+fn round(sums: &[f64], divisor: Option<f64>, results: &mut [[u8; 4]]) {
+    let pairs = results.iter_mut().zip(sums);
+    match divisor {
+        Some(divisor) => pairs.for_each(|(result, sum)| *result = ((sum / divisor) as f32).to_ne_bytes()),
+        None => pairs.for_each(|(result, sum)| *result = (*sum as f32).to_ne_bytes()),
+    }
+}
+
+fn quotient(sum: f64, divisor: Option<f64>) -> f32 {
+    divisor.map_or(sum, |divisor| sum / divisor) as f32
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ proptest! {
         let others: Vec<f32> = values.iter().map(|pair| pair[1]).collect();
         for pass in [Pass::Add, Pass::Maximum, Pass::Minimum] {
             let (mut fast, mut plain) = (sums.clone(), sums.clone());
-            dispatch(pass, &mut fast, Values::Floats(&others));
+            widest(|| reduce(pass, &mut fast, Values::Floats(&others)));
             reduce(pass, &mut plain, Values::Floats(&others));
             let bits = |sums: &[f64]| {
                 sums.iter().map(|sum| if sum.is_nan() { 0 } else { sum.to_bits() }).collect::<Vec<u64>>()
