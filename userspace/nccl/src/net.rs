@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn connect(handle: *mut c_void, send_comm: *mut *mu
         let address = unsafe { address(handle) }?;
         let mut connecting = CONNECTING.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(begun) = connecting.get(&address.id) else {
-            // Those that NCCL no longer asks for, since a communicator was aborted.
+            // NCCL asks for no more of them once a communicator was aborted.
             connecting.retain(|_, other| other.begun.elapsed() < 2 * CONNECT_TIMEOUT);
             let link = begin_connecting(address)?;
             connecting.insert(address.id, Connecting { link, begun: Instant::now() });

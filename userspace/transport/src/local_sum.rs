@@ -108,7 +108,7 @@ impl LocalSum {
         let (a, b) = (self.input(0, block)?.as_chunks::<4>().0, self.input(1, block)?.as_chunks::<4>().0);
         let results = &mut scratch.bytes.as_chunks_mut::<4>().0[..block.len()];
         let are_finite = widest(|| add(a, b, results));
-        // Whose value it is that is not finite is found on the other way.
+        // The slower way finds the rank whose value is not finite.
         Ok(are_finite || self.not_finite != NonFinitePolicy::Error)
     }
 

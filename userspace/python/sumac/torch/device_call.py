@@ -389,12 +389,12 @@ class DeviceCall:
         """Returns a tensor's values in host memory."""
         values = self._room(work, host, tensor)
         self._copies_down(lambda: values.copy_(tensor))
-        self._counters.count_tensor("copied_down", nbytes(tensor))
+        self._counters.count_tensor(self._copies.ways[0], nbytes(tensor))
         return values
 
     def _then_up(self, work: Work, tensor: torch.Tensor, host: torch.Tensor) -> None:
         """Adds the step that writes a result to its tensor."""
-        self._counters.count_tensor("copied_up", nbytes(tensor))
+        self._counters.count_tensor(self._copies.ways[1], nbytes(tensor))
         work.then(lambda: self._up(lambda: tensor.copy_(host)))
 
     def _copies_down(self, copies: Callable[[], object]) -> None:
