@@ -82,7 +82,6 @@ class Hybrid:
         self._across: Across | None = None
         self.ranks = 0
         """The ranks of this host, once a call has found them."""
-        self._failure: CollectiveError | None = None
         self._looked = 0.0
 
     def takes(self, tensor: torch.Tensor, reduction: Reduction) -> bool:
@@ -96,8 +95,7 @@ class Hybrid:
         """Reduces a tensor over all ranks, and waits for it."""
         if not tensor.numel():
             return
-        if self._failure is not None:
-            raise self._failure.moved(0)
+        self._jobs.check()
         self._jobs.counters.count_path("hybrid")
         what = call.name
         try:
@@ -107,14 +105,13 @@ class Hybrid:
             if self._across is not None:
                 name = "sum" if reduction.name == "mean" else reduction.name
                 self._across.reduce_across(part, Reduction(name))
-            self._gather_inside(call, tensor, reduction, whole, part)
+            return self._gather_inside(call, tensor, reduction, whole, part)
         except SumacError as error:
-            self._failure = self._first_failure(what) or self._named(error, what)
+            failure = self._first_failure(what) or self._named(error, what)
         except RuntimeError as error:
-            self._failure = self._first_failure(what) or self._inside_failed(what, error)
-        if self._failure is not None:
-            self._end(self._failure)
-            raise self._failure
+            failure = self._first_failure(what) or self._inside_failed(what, error)
+        self._end(failure)
+        raise failure
 
     def close(self) -> None:
         """Has the jobs across hosts closed after their last operations, and the connections inside."""

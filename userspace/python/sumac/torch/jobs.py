@@ -304,8 +304,7 @@ class GroupJobs:
     ) -> GroupJob:
         """Returns a job of the group's; begins to open it if it is the first call."""
         with self._lock:
-            if self._failure is not None:
-                raise self._failure.moved(0)  # A new one, without the first one's traceback.
+            self.check()
             if (found := self._jobs.get(kind)) is not None:
                 return found
             if self._is_closed and kind != ".floats":  # Calls before the end may need it.
@@ -385,6 +384,11 @@ class GroupJobs:
                 "it"
             )
         return self._job(f".{wire}", ["static"], wire)
+
+    def check(self) -> None:
+        """Raises the error of a group that was abandoned."""
+        if self._failure is not None:
+            raise self._failure.moved(0)  # A new one, without the first one's traceback.
 
     def abandon(self, error: SumacError) -> None:
         """Leaves all jobs after an error of this rank, which is that of all later calls. Other ranks' calls
