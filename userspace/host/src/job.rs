@@ -120,8 +120,16 @@ impl RunningJob {
 
     /// Returns whether the engine may send exponents before the operation's values.
     pub(crate) fn is_block_scaled(&self, descriptor: &OperationDescriptor) -> bool {
-        let codec = Codec::new(self.terms.world, self.terms.wire, self.terms.scale);
-        !self.terms.is_direct() && codec.needs_exponent(descriptor.dtype, arithmetic(descriptor))
+        let JobTerms { world, wire, scale, elements, .. } = self.terms;
+        let (codec, arithmetic) = (Codec::new(world, wire, scale), arithmetic(descriptor));
+        // A barrier is one value.
+        let count = usize::try_from(descriptor.count.max(1)).unwrap_or(usize::MAX);
+        let is_exact = || {
+            !self.terms.is_dynamic()
+                && descriptor.loss_bound.fraction() == 0.0
+                && codec.exact(descriptor.dtype, arithmetic, count, elements.into()).is_some()
+        };
+        !self.terms.is_direct() && codec.needs_exponent(descriptor.dtype, arithmetic) && !is_exact()
     }
 }
 

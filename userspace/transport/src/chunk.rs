@@ -14,7 +14,7 @@ use sumac_wire::{
 };
 
 use crate::{
-    convert::{Arithmetic, Codec, Encoded, fill_nan, raw},
+    convert::{Arithmetic, Codec, Encoded, ExactSum, fill_nan, raw},
     error::OpError,
     operation::Operation,
     params::JobParams,
@@ -109,17 +109,33 @@ impl ChunkCodec {
     pub fn span(&self, operation: &Operation, first: usize) -> Span {
         let per_word = self.codec.values_per_word(operation.dtype, operation.arithmetic);
         let values = (self.words * per_word).min(operation.count - first);
-        Span { first, values, words: values.div_ceil(per_word) }
+        let words = match self.exact(operation) {
+            Some(exact) => values * exact.words_per_value(),
+            None => values.div_ceil(per_word),
+        };
+        Span { first, values, words }
     }
 
     /// Whether the chunks of an operation are scaled by an exponent that the workers agree on.
     pub fn needs_exponent(&self, operation: &Operation) -> bool {
-        self.codec.needs_exponent(operation.dtype, operation.arithmetic)
+        self.codec.needs_exponent(operation.dtype, operation.arithmetic) && self.exact(operation).is_none()
+    }
+
+    /// The form of an operation's only chunk where that is an exact sum.
+    fn exact(&self, operation: &Operation) -> Option<ExactSum> {
+        let Operation { dtype, arithmetic, count, base, loss_bound, .. } = *operation;
+        // A parameter host takes the floats themselves, a sum of some workers is scaled, and a part of a
+        // tensor has the form of the others.
+        if self.clamped || loss_bound > 0.0 || base > 0 {
+            return None;
+        }
+        self.codec.exact(dtype, arithmetic, count, self.words)
     }
 
     pub fn format(&self, operation: &Operation) -> Format {
         match operation.arithmetic {
             Arithmetic::Bits => Format::Raw,
+            _ if self.exact(operation).is_some() => Format::Int32,
             _ if self.codec.values_per_word(operation.dtype, operation.arithmetic) > 1 => Format::Int16,
             _ => Format::Int32,
         }
@@ -243,7 +259,8 @@ impl ChunkCodec {
     /// precision does not count.
     fn loses(&self, operation: &Operation, exponent: i8, input: &[u8]) -> bool {
         let Operation { dtype, arithmetic, .. } = *operation;
-        self.codec.values_per_word(dtype, arithmetic) == 1
+        self.needs_exponent(operation)
+            && self.codec.values_per_word(dtype, arithmetic) == 1
             && self.codec.loses(dtype, arithmetic, exponent, input)
     }
 
@@ -283,7 +300,7 @@ impl ChunkCodec {
 
     fn words(&self, operation: &Operation, exponent: i8) -> Words {
         let Operation { dtype, arithmetic, .. } = *operation;
-        Words { codec: self.codec, dtype, arithmetic, exponent }
+        Words { codec: self.codec, dtype, arithmetic, exponent, exact: self.exact(operation) }
     }
 
     fn saturated(&self, operation: &Operation, index: usize, value: f64) -> OpError {

@@ -4,7 +4,7 @@
 use sumac_job::DType;
 use sumac_wire::header::ELEMENT_LEN;
 
-use crate::convert::{Arithmetic, Codec, Encoded};
+use crate::convert::{Arithmetic, Codec, Encoded, ExactSum};
 
 /// Bytes of two values that share a word, at most.
 const PAIR: usize = 2 * 4;
@@ -16,6 +16,8 @@ pub(crate) struct Words {
     pub dtype: DType,
     pub arithmetic: Arithmetic,
     pub exponent: i8,
+    /// Of a sum that has no exponent.
+    pub exact: Option<ExactSum>,
 }
 
 /// The start of a run of values in its chunk: its first word, and whether it begins in the word's middle.
@@ -31,6 +33,12 @@ impl Words {
         let Run { word, in_the_middle } = self.run(at);
         let (before, mut wire) = wire.split_at_mut(word * ELEMENT_LEN);
         before.fill(0);
+        if let Some(exact) = self.exact {
+            let words = tensor.len() / self.dtype.size() * exact.words_per_value();
+            let (own, behind) = wire.split_at_mut(words * ELEMENT_LEN);
+            behind.fill(0);
+            return exact.encode(tensor, own);
+        }
         let mut rest = tensor;
         let mut first = Encoded::default();
         if let Some((value, others)) = tensor.split_at_checked(self.dtype.size()).filter(|_| in_the_middle) {
@@ -63,8 +71,11 @@ impl Words {
     /// Reads whole values from `wire`, the words of a chunk, from value `at` on.
     pub fn decode(&self, at: usize, wire: &[u8], tensor: &mut [u8]) {
         let Run { word, in_the_middle } = self.run(at);
-        let Words { codec, dtype, arithmetic, exponent } = *self;
+        let Words { codec, dtype, arithmetic, exponent, exact } = *self;
         let (mut wire, mut rest) = (&wire[word * ELEMENT_LEN..], tensor);
+        if let Some(exact) = exact {
+            return exact.decode(codec.divisor(arithmetic), wire, rest);
+        }
         let size = dtype.size();
         if in_the_middle && rest.len() >= size {
             let (shared, behind) = wire.split_at(ELEMENT_LEN);
@@ -78,6 +89,9 @@ impl Words {
     }
 
     fn run(&self, at: usize) -> Run {
+        if let Some(exact) = self.exact {
+            return Run { word: at * exact.words_per_value(), in_the_middle: false };
+        }
         let per_word = self.codec.values_per_word(self.dtype, self.arithmetic);
         Run { word: at / per_word, in_the_middle: !at.is_multiple_of(per_word) }
     }
@@ -91,7 +105,7 @@ mod tests {
 
     fn words(dtype: DType, arithmetic: Arithmetic, wire: WireFormat) -> Words {
         let codec = Codec::new(2, wire, Scale::Fixed(4.0));
-        Words { codec, dtype, arithmetic, exponent: 0 }
+        Words { codec, dtype, arithmetic, exponent: 0, exact: None }
     }
 
     fn floats(values: &[f32]) -> Vec<u8> {

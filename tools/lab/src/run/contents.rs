@@ -104,7 +104,8 @@ impl Contents {
             let ranks = left_out.iter().enumerate().filter(|(_, ranges)| is_in(ranges));
             let contributors: Vec<usize> = ranks.map(|(rank, _)| rank).collect();
             if contributors.len() == left_out.len() {
-                comparison = comparison.and(self.compare(reference, packet, results));
+                let workers = results.len() as u16;
+                comparison = comparison.and(self.compare_packets(workers, reference, false, packet, results));
                 continue;
             }
             let values = |rank| packet.clone().map(|index| self.value::<T>(rank, index)).collect();
@@ -128,6 +129,19 @@ impl Contents {
         elements: Range<usize>,
         results: &[&[T]],
     ) -> Comparison {
+        let tensor = results.iter().map(|result| result.len()).max().unwrap_or(0);
+        let is_exact = reference.is_exact::<T>(usize::from(workers), tensor);
+        self.compare_packets(workers, reference, is_exact, elements, results)
+    }
+
+    fn compare_packets<T: Value>(
+        self,
+        workers: u16,
+        reference: ReferenceSum,
+        is_exact: bool,
+        elements: Range<usize>,
+        results: &[&[T]],
+    ) -> Comparison {
         let mut comparison = Comparison::default();
         for first in elements.clone().step_by(reference.packet::<T>()) {
             let packet = first..(first + reference.packet::<T>()).min(elements.end);
@@ -137,7 +151,11 @@ impl Contents {
                 comparison.hold_direct(reference, first, &inputs, results);
                 continue;
             }
-            let Reduced { values, or_floats } = reference.reduce(&reference.contributions(inputs.clone()));
+            let contributions = reference.contributions(inputs.clone());
+            let Reduced { values, or_floats } = match is_exact {
+                true => reference.reduce_exactly(&contributions),
+                false => reference.reduce(&contributions),
+            };
             // Where both are right, all workers must have the same: that which the first has.
             let is_first = |floats: &Vec<T>| {
                 let got = results.first().and_then(|first| first.get(packet.clone()));

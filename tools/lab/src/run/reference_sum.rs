@@ -193,6 +193,30 @@ impl ReferenceSum {
         ranks.chunks(self.ranks_per_host).map(contribution).collect()
     }
 
+    /// Whether sums of a tensor of `elements` values of so many ranks are exact: in a static job, of floats
+    /// that fit in one packet as fixed-point numbers of their type's whole range.
+    pub fn is_exact<T: Value>(self, ranks: usize, elements: usize) -> bool {
+        let range: u32 = match T::DTYPE {
+            DType::Float32 => 277,
+            DType::Float16 => 40,
+            DType::Bfloat16 => 261,
+            DType::Int32 => return false,
+        };
+        let workers = ranks / self.ranks_per_host.max(1);
+        let limb = i32::MAX.ilog2() + 1 - workers.next_power_of_two().ilog2();
+        let is_block_scaled = self.scale.is_none() && self.is_scaled(T::DTYPE);
+        let is_static = !self.dynamic && self.direct.is_none();
+        is_block_scaled && is_static && elements * range.div_ceil(limb) as usize <= self.words
+    }
+
+    /// Reduces contributions to an exact sum: values of this crate are so near each other that doubles hold
+    /// it.
+    pub fn reduce_exactly<T: Value>(self, workers: &[Vec<T>]) -> Reduced<T> {
+        let length = workers.first().map_or(0, Vec::len);
+        let sum = |index: usize| self.exact(workers.iter().map(|values| values[index].exact()));
+        Reduced { values: (0..length).map(|index| T::nearest(sum(index))).collect(), or_floats: None }
+    }
+
     /// Reduces a packet's contributions; all have the same length.
     pub fn reduce<T: Value>(self, workers: &[Vec<T>]) -> Reduced<T> {
         let length = workers.first().map_or(0, Vec::len);
@@ -380,6 +404,24 @@ mod tests {
         assert_eq!(reduce(of_two), [3.0]);
         assert_eq!(reduce(ReferenceSum { reduction: Reduction::Mean, ..of_two }), [1.0]);
         assert_eq!(of_two.contributions(vec![vec![3], vec![1]]), [vec![3], vec![1]]);
+    }
+
+    #[test]
+    fn few_floats_are_summed_exactly() {
+        let packet = ReferenceSum { words: 352, ..BLOCK };
+        assert!(packet.is_exact::<f32>(8, 35) && !packet.is_exact::<f32>(8, 36));
+        assert!(packet.is_exact::<f16>(8, 176) && !packet.is_exact::<f16>(8, 177));
+        assert!(packet.is_exact::<bf16>(2, 39) && !packet.is_exact::<bf16>(2, 40));
+        let others = [
+            ReferenceSum { scale: Some(1.0), ..packet },
+            ReferenceSum { dynamic: true, ..packet },
+            ReferenceSum { direct: Some(0.0), ..packet },
+            ReferenceSum { reduction: Reduction::Max, ..packet },
+        ];
+        assert!(others.iter().all(|other| !other.is_exact::<f32>(8, 1)));
+        assert!(!packet.is_exact::<i32>(8, 1));
+        let workers = [vec![1.0f32, 1e-9], vec![1.0, 1e-9]];
+        assert_eq!(packet.reduce_exactly(&workers).values, [2.0, 2e-9]);
     }
 
     #[test]

@@ -57,6 +57,11 @@ fn a_static_job_alone_ends_with_the_exact_sums() {
     assert!(is_few, "{} of {}", totals.overtaken, totals.lossless);
 }
 
+#[test]
+fn sums_of_few_floats_are_exact() {
+    run_all("few", draw::few, 4_000, 100, Totals::of_few);
+}
+
 /// Sums do not depend on the number of aggregators between, nor on what is lost on the way.
 #[test]
 fn two_levels_give_the_bits_of_one() {

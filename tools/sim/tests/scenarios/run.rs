@@ -359,6 +359,8 @@ impl<'a> Simulation<'a> {
                 self.check_static(running, &mut totals);
             }
             totals.carried += running.truth.borrow().carried;
+            let exact = running.plan.tensors.iter().filter(|tensor| running.plan.exact(tensor).is_some());
+            totals.exact += exact.filter(|tensor| tensor.count > 0).count() as u64;
         }
         totals
     }

@@ -229,7 +229,8 @@ fn integers(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], span: &Range<usiz
     let is_fixed = matches!(job.params.scaling, Scale::Fixed(_));
     let writer = if is_fixed && job.is_dynamic() { codec(job, 1) } else { whole };
     let per_word = whole.values_per_word(dtype, arithmetic);
-    let words = span.len().div_ceil(per_word);
+    let exact = job.exact(tensor);
+    let words = exact.map_or(span.len().div_ceil(per_word), |exact| span.len() * exact.words_per_value());
     // A range without values has the lowest exponent.
     let exponents = given.iter().map(|bytes| whole.exponent(dtype, arithmetic, bytes));
     let exponent = exponents.max().unwrap();
@@ -239,7 +240,10 @@ fn integers(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], span: &Range<usiz
     let is_order = matches!(arithmetic, Arithmetic::Max | Arithmetic::Min);
     for bytes in given {
         let mut wire = vec![0; words * 4];
-        let met = writer.encode(dtype, arithmetic, exponent, bytes, &mut wire);
+        let met = match exact {
+            Some(exact) => exact.encode(bytes, &mut wire),
+            None => writer.encode(dtype, arithmetic, exponent, bytes, &mut wire),
+        };
         if met.saturated.is_some() {
             return OVERFLOW;
         }
@@ -256,14 +260,18 @@ fn integers(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], span: &Range<usiz
         }
     }
     // Words of two values may wrap.
-    let can_overflow = tensor.is_sum() && per_word == 1;
+    let can_overflow = tensor.is_sum() && (per_word == 1 || exact.is_some());
     let fits = |sum: &i64| i32::try_from(*sum).is_ok();
     if can_overflow && !sums.iter().all(fits) {
         return OVERFLOW;
     }
     let wire: Vec<u8> = sums.iter().flat_map(|sum| (*sum as i32).to_be_bytes()).collect();
     let mut bytes = vec![0; span.len() * dtype.size()];
-    whole.decode(dtype, arithmetic, exponent, &wire, &mut bytes);
+    match exact {
+        Some(exact) if arithmetic == Arithmetic::Mean => exact.decode(job.params.world, &wire, &mut bytes),
+        Some(exact) => exact.decode(1, &wire, &mut bytes),
+        None => whole.decode(dtype, arithmetic, exponent, &wire, &mut bytes),
+    }
     let is_safe = !can_overflow || extremes.iter().all(|(least, most)| fits(least) && fits(most));
     Integers { sum: Some(bytes), is_safe }
 }

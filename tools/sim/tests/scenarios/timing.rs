@@ -9,7 +9,7 @@ use sumac_transport::{Arithmetic, DType, JobParams, Scale};
 
 use crate::{
     draw::{params, plan},
-    run::{ends, run},
+    run::{ends, ends_with_totals, run},
     scenario::{JobPlan, Kind, Scenario, Shape, Sums, Tensor},
     totals::Totals,
 };
@@ -244,4 +244,31 @@ fn an_urgent_tensor_does_not_wait() {
     println!("urgent: {} us, bulk: {} us", urgent / MICRO, (ends[1] - START) / MICRO);
     // The window of the bulk tensor is on the cables already: 64 frames of 12 us.
     assert!(ends[2] < ends[1] && urgent < 1_200 * MICRO);
+}
+
+/// A sum of few floats takes one round trip and one packet of each worker on an idle stream; one of a value
+/// more takes two, of exponents and of values.
+#[test]
+fn a_sum_of_few_floats_takes_one_round_trip() {
+    const SUMS: u64 = 5;
+    let run = |count| {
+        let tensor = |count, at| {
+            let (kind, dtype, lane) = (Kind::AllReduce(Arithmetic::Sum), DType::Float32, 0);
+            Tensor { kind, dtype, count, lane, at, sums: Sums::Fit, poison: None }
+        };
+        let at = |number| START + number * MILLI;
+        let tensors = std::iter::once(tensor(0, 0)).chain((0..SUMS).map(|number| tensor(count, at(number))));
+        let params = JobParams { slots: 64, scaling: Scale::Block, ..params(3, 4, 352) };
+        let jobs = vec![plan(params, tensors.collect())];
+        let cable = LinkSpec::new(100_000_000_000, 20 * MICRO);
+        let scenario = Scenario::new(0, Framing { stretch: 1 }, Shape::One, jobs, cable);
+        let (ends, totals) = ends_with_totals(&scenario);
+        let took = (0..SUMS).zip(&ends[1..]).map(|(number, end)| end - at(number)).max();
+        let packets = totals.fixed.chunks_sent + totals.fixed.exponent_rounds;
+        (took.unwrap_or(0), packets / SUMS / 4)
+    };
+    let (few, longer) = (run(35), run(36));
+    println!("35 floats: {} ns, {} packets; 36: {} ns, {} packets", few.0, few.1, longer.0, longer.1);
+    assert_eq!((few.1, longer.1), (1, 2));
+    assert!(few.0 < 42 * MICRO && longer.0 > 80 * MICRO, "cables of 20 us, there and back");
 }

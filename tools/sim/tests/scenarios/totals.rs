@@ -67,6 +67,8 @@ totals! {
     overtaken,
     /// Chunks of scenarios in which the network lost nothing.
     lossless,
+    /// Operations on few floats, whose sums are exact.
+    exact,
 }
 
 impl Totals {
@@ -134,6 +136,21 @@ impl Totals {
             ("an exponent round", self.fixed.exponent_rounds),
             ("a job that began anew", self.begun_anew),
             ("a part sent up again", self.forwarded_again),
+            ("NaN on all workers", self.carried),
+        ]
+    }
+
+    /// Returns the required contents of a set of scenarios of one static job with few values.
+    pub fn of_few(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("loss", self.links.lost),
+            ("duplication", self.links.duplicated),
+            ("reordering", self.links.held_back),
+            ("elements sent again", self.fixed.resent),
+            ("a failed operation", self.fixed.operations_failed),
+            ("a reassigned chunk", self.fixed.steals),
+            ("an exponent round", self.fixed.exponent_rounds),
+            ("an exact sum", self.exact),
             ("NaN on all workers", self.carried),
         ]
     }

@@ -21,9 +21,6 @@ use crate::{
     tensors::{self, Chunk, Form, must_fail, overlap},
 };
 
-/// The base of every operation: the index of its first element in the trainer's memory.
-const BASE: usize = 1000;
-
 /// The expected results of a job, and what its workers have received so far.
 pub struct Truth {
     pub job: JobPlan,
@@ -200,7 +197,7 @@ impl Truth {
     /// Checks that an operation with a value that cannot be summed fails, and that the error names it.
     fn check_culprit(rank: usize, tensor: &Tensor, result: &Result<(), OpError>, what: &str) {
         let Some((culprit, at)) = tensor.poison else { return };
-        let at = BASE + at;
+        let at = tensor.base() as usize + at;
         let is_named = match result {
             Err(
                 OpError::Saturated { index, .. }
@@ -320,5 +317,5 @@ fn operation(
         tensor.count,
         buffer,
     );
-    Operation { base: BASE as u32, gives, takes, ..whole }
+    Operation { base: tensor.base(), gives, takes, ..whole }
 }

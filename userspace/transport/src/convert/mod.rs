@@ -27,6 +27,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod conversion;
+mod exact;
 #[cfg(target_arch = "x86_64")]
 mod floats;
 mod pack;
@@ -46,7 +47,7 @@ use serde::{Deserialize, Serialize};
 use sumac_job::{DType, Scale, WireFormat};
 use sumac_wire::header::exponent::NONE;
 
-pub use self::conversion::Encoded;
+pub use self::{conversion::Encoded, exact::ExactSum};
 use self::{
     conversion::{Conversion, WORD},
     real::Float,
@@ -199,6 +200,13 @@ impl Codec {
         self.scaling == Scale::Block && Float::of(dtype).is_some() && is_sum
     }
 
+    /// The form of a block-scaled sum of `count` values that is exact and needs no exponent, where that takes
+    /// at most `most` words.
+    pub fn exact(&self, dtype: DType, arithmetic: Arithmetic, count: usize, most: usize) -> Option<ExactSum> {
+        let float = Float::of(dtype).filter(|_| self.needs_exponent(dtype, arithmetic) && count <= most)?;
+        Some(ExactSum::new(float, self.world)).filter(|form| count * form.words_per_value() <= most)
+    }
+
     /// The exponent of these values as a packet carries it ([`sumac_wire::header::exponent`]), without NaN
     /// and infinity; `NONE` where the operation has no exponent.
     pub fn exponent(&self, dtype: DType, arithmetic: Arithmetic, tensor: &[u8]) -> i8 {
@@ -262,7 +270,7 @@ impl Codec {
     pub fn decode(&self, dtype: DType, arithmetic: Arithmetic, exponent: i8, wire: &[u8], tensor: &mut [u8]) {
         let (tensor_len, wire_len) = self.common(dtype, arithmetic, tensor.len(), wire.len());
         let (wire, tensor) = (&wire[..wire_len], &mut tensor[..tensor_len]);
-        let divisor = if arithmetic == Arithmetic::Mean { self.world } else { 1 };
+        let divisor = self.divisor(arithmetic);
         let dequantizer = |factor: Factor| factor.dequantizer(divisor, self.part());
         let ranks = if arithmetic == Arithmetic::Mean { self.ranks } else { 1 };
         let integers = || divisor.saturating_mul(ranks);
@@ -274,6 +282,11 @@ impl Codec {
             Instructions::Avx2 => avx2::decode(decoding, wire, tensor),
             _ => scalar::decode(decoding, wire, tensor),
         }
+    }
+
+    /// The number by which a sum of all workers is divided.
+    pub(crate) fn divisor(&self, arithmetic: Arithmetic) -> u16 {
+        if arithmetic == Arithmetic::Mean { self.world } else { 1 }
     }
 
     /// The bytes of tensor and wire that hold the same values.

@@ -121,7 +121,7 @@ fn power(exponent: i8) -> i32 {
 const LARGEST: i8 = 126;
 
 /// 2^m for an m whose power is a normal double.
-fn power_of_two(m: i32) -> f64 {
+pub(super) fn power_of_two(m: i32) -> f64 {
     f64::from_bits(((f64::MAX_EXP - 1 + m) as u64) << (f64::MANTISSA_DIGITS - 1))
 }
 

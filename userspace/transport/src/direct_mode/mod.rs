@@ -359,7 +359,7 @@ fn takes(operation: &Operation, span: Span) -> bool {
 
 /// The conversion of a chunk: values travel as they are.
 fn words(codec: Codec, dtype: DType) -> Words {
-    Words { codec, dtype, arithmetic: Arithmetic::Bits, exponent: exponent::NONE }
+    Words { codec, dtype, arithmetic: Arithmetic::Bits, exponent: exponent::NONE, exact: None }
 }
 
 impl ModeProtocol for DirectMode {

@@ -1,8 +1,13 @@
 //! Exponents that workers agree on, values that are not finite, and who gives and takes what, on the wire.
 
-use crate::support::{Lone, Sent, block, job};
-use sumac_transport::{Arithmetic, DType, JobParams, NonFinitePolicy, OpError, OpId, Operation, WireFormat};
-use sumac_wire::header::{HEADER_LEN, exponent, flag};
+use crate::support::{Lone, SIGNATURE, Sent, block, job};
+use sumac_transport::{
+    Arithmetic, DType, DynamicParams, JobParams, NonFinitePolicy, OpError, OpId, Operation, WireFormat,
+};
+use sumac_wire::{
+    Header,
+    header::{HEADER_LEN, exponent, flag},
+};
 
 const RTT: u64 = 50_000;
 
@@ -256,4 +261,89 @@ fn a_worker_that_gives_and_takes_nothing_keeps_the_others_going() {
     assert!(sent.iter().all(|sent| sent.payload[HEADER_LEN..].iter().all(|byte| *byte == 0)));
     sent.iter().for_each(|sent| lone.take(&sent.answer()));
     assert_eq!(lone.engine.poll_completion().map(|end| end.result), Some(Ok(())));
+}
+
+/// A sum of few floats has no exponent, so that it takes one packet and one round trip wherever the stream
+/// stands; and it is exact.
+#[test]
+fn a_sum_of_few_floats_takes_one_packet_and_one_round_trip() {
+    let few = [1e30, 1.0, 1e-10, -1e-45];
+    for not_finite in [NonFinitePolicy::Error, NonFinitePolicy::Carry, NonFinitePolicy::Raw] {
+        let mut lone = Lone::ready(JobParams { not_finite, ..block(2, 16, 352) }, RTT);
+        for number in 0..20 {
+            lone.submit_floats(&few);
+            let sent = lone.send_all();
+            assert_eq!(sent.len(), 1, "operation {number}");
+            let Header { seq, elements, format, exponent, next_exponent, flags, .. } = sent[0].header;
+            assert_eq!((seq, elements, format, flags & flag::OVERFLOW), (number, 40, 0, 0), "{not_finite:?}");
+            assert_eq!((exponent, next_exponent), (exponent::NONE, exponent::UNKNOWN));
+            lone.take(&sent[0].answer());
+            let end = lone.engine.poll_completion().expect("complete");
+            assert_eq!((end.result, end.left), (Ok(()), Vec::new()));
+            assert_eq!(end.buffer.input(0, 16), bytes(&few));
+        }
+        let stats = lone.engine.stats();
+        assert_eq!((stats.chunks_sent, stats.exponent_rounds, stats.exponent_chunks), (20, 0, 0));
+    }
+}
+
+#[test]
+fn longer_sums_and_those_of_some_workers_are_scaled() {
+    let sum = |count: usize| {
+        let buffer = Box::new(bytes(&vec![1.0; count]));
+        Operation::allreduce(SIGNATURE, DType::Float32, Arithmetic::Sum, count, buffer)
+    };
+    // A part of a tensor is summed as the other parts are.
+    let table = [
+        ("35 values", sum(35), false),
+        ("36 values", sum(36), true),
+        ("with a loss bound", Operation { loss_bound: 0.5, ..sum(4) }, true),
+        ("the end of a long tensor", Operation { base: 352, ..sum(4) }, true),
+    ];
+    for (what, operation, has_round) in table {
+        let mut lone = Lone::ready(block(2, 16, 352), RTT);
+        lone.operate(operation);
+        let sent = lone.send_all();
+        assert_eq!((sent.len(), sent[0].header.has(flag::EXPONENT)), (1, has_round), "{what}");
+    }
+    let dynamic = DynamicParams::new(64).with_window(16).without_congestion_control();
+    let mut lone = Lone::ready(JobParams { dynamic: Some(dynamic), ..block(2, 1, 352) }, RTT);
+    lone.operate(sum(4));
+    let sent = lone.send_all();
+    assert!(
+        sent[0].header.has(flag::RAW_FLOAT) && sent[0].header.elements == 4,
+        "a parameter host adds floats"
+    );
+}
+
+/// Each value has words of its own, also where a packet has others' values before and behind it.
+#[test]
+fn few_floats_are_given_and_taken_by_range() {
+    let mut lone = Lone::ready(block(2, 16, 352), RTT);
+    let buffer = Box::new(bytes(&[1.5, 2.5, 3.5, 4.5]));
+    let sum = Operation::allreduce(SIGNATURE, DType::Float32, Arithmetic::Mean, 4, buffer);
+    lone.operate(Operation { gives: 1..3, takes: 2..4, ..sum });
+    let sent = lone.send_all().remove(0);
+    let is_zero: Vec<bool> = sent.payload[HEADER_LEN..].chunks(40).map(|value| value == [0; 40]).collect();
+    assert_eq!(is_zero, [true, false, false, true]);
+    lone.take(&sent.answer());
+    let end = lone.engine.poll_completion().expect("complete");
+    assert_eq!(end.buffer.input(0, 16), bytes(&[1.5, 2.5, 1.75, 0.0]));
+}
+
+#[test]
+fn few_floats_that_are_not_finite_follow_the_jobs_policy() {
+    for (not_finite, result, value, left) in [
+        (NonFinitePolicy::Error, false, None, Vec::new()),
+        (NonFinitePolicy::Carry, true, Some(f32::NAN), Vec::new()),
+        (NonFinitePolicy::Raw, true, Some(1.0), vec![1]),
+    ] {
+        let mut lone = Lone::ready(JobParams { not_finite, ..block(2, 16, 352) }, RTT);
+        lone.submit_floats(&[1.0, f32::INFINITY]);
+        lone.finish();
+        let end = lone.engine.poll_completion().expect("complete");
+        assert_eq!((end.result.is_ok(), end.left), (result, left), "{not_finite:?}");
+        let first = end.buffer.input(0, 4).first_chunk().copied().map(u32::from_ne_bytes);
+        assert!(value.is_none_or(|value| first == Some(value.to_bits())), "{not_finite:?}");
+    }
 }

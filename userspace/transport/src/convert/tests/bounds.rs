@@ -31,7 +31,7 @@ fn hard_values(len: usize) -> impl Strategy<Value = Vec<f32>> {
 }
 
 /// The chunks of 1 to 32 workers: each its own kind, or all the same values, which add up to the most.
-fn workers() -> impl Strategy<Value = Vec<Vec<f32>>> {
+pub(super) fn workers() -> impl Strategy<Value = Vec<Vec<f32>>> {
     (1..=32usize, 1..40usize).prop_flat_map(|(world, len)| {
         prop_oneof![
             prop::collection::vec(hard_values(len), world),
@@ -110,7 +110,7 @@ fn assert_close(dtype: DType, divisor: f64, bound: f64, exact: &[f64], tensor: &
 }
 
 /// The chunks' tensors, without what the dtype has no finite value for, and the exact sum of each element.
-fn tensors(dtype: DType, workers: &[Vec<f32>]) -> (Vec<Vec<u8>>, Vec<f64>) {
+pub(super) fn tensors(dtype: DType, workers: &[Vec<f32>]) -> (Vec<Vec<u8>>, Vec<f64>) {
     let most = largest(dtype) as f32;
     let chunk = |values: &Vec<f32>| {
         tensor_of(dtype, &values.iter().map(|value| value.clamp(-most, most)).collect::<Vec<_>>())

@@ -1,6 +1,7 @@
 //! The definition on known values, its error bounds, and the vector code against the definition.
 
 mod bounds;
+mod exact;
 mod exponents;
 mod twins;
 mod values;
