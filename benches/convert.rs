@@ -96,7 +96,7 @@ fn hot(c: &mut Criterion) {
         group.bench_function(format!("{name}/copy"), |b| {
             b.iter(|| black_box(&mut copy).copy_from_slice(black_box(&tensor)));
         });
-        for instructions in [Instructions::Avx512, Instructions::Avx2, Instructions::Scalar] {
+        for &instructions in Instructions::VECTORS.iter().rev().chain([&Instructions::Scalar]) {
             let codec = kind.codec().on(instructions);
             if codec.instructions() != instructions {
                 println!("SKIP {name} on {instructions:?}: this machine does not have it");

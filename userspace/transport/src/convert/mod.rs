@@ -18,7 +18,7 @@
 //! when its sum comes back. NaN and infinity count as zero and are reported, unless a codec for maxima and
 //! minima keeps them.
 //!
-//! Three implementations produce the same bits: AVX-512 and AVX2 with F16C, chosen at run time, and the
+//! All implementations produce the same bits: AVX-512 and AVX2 with F16C, chosen at run time, NEON, and the
 //! scalar reference. `cargo bench -p sumac-benches --bench convert` compares them with copying the same
 //! bytes.
 
@@ -28,16 +28,18 @@ mod avx2;
 mod avx512;
 mod conversion;
 mod exact;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod floats;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod pack;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod passes;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod prefetch;
 pub(crate) mod raw;
 mod real;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod run;
 mod scalar;
 mod scale;
@@ -93,13 +95,28 @@ pub struct Codec {
 pub enum Instructions {
     /// One value at a time, on any machine.
     Scalar,
+    /// Four words at a time for sums and means of floats.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     /// Eight words at a time.
+    #[cfg(target_arch = "x86_64")]
     Avx2,
     /// Sixteen words at a time for sums and means of floats, eight for the rest.
+    #[cfg(target_arch = "x86_64")]
     Avx512,
 }
 
 impl Instructions {
+    /// The vector instructions of this processor's architecture; a processor may lack some.
+    pub const VECTORS: &[Instructions] = &[
+        #[cfg(target_arch = "aarch64")]
+        Instructions::Neon,
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Avx2,
+        #[cfg(target_arch = "x86_64")]
+        Instructions::Avx512,
+    ];
+
     /// The best instruction set of this machine. AVX-512 counts only on processors with its byte permutations
     /// (Ice Lake, Zen 4, and later): older ones lower their clock for it.
     pub fn best() -> Instructions {
@@ -111,6 +128,9 @@ impl Instructions {
                 return if wide { Instructions::Avx512 } else { Instructions::Avx2 };
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        return Instructions::Neon;
+        #[cfg(not(target_arch = "aarch64"))]
         Instructions::Scalar
     }
 }
@@ -259,7 +279,9 @@ impl Codec {
             Instructions::Avx512 => avx512::encode(encoding, tensor, wire),
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => avx2::encode(encoding, tensor, wire),
-            _ => scalar::encode(encoding, tensor, wire),
+            #[cfg(target_arch = "aarch64")]
+            Instructions::Neon => neon::encode(encoding, tensor, wire),
+            Instructions::Scalar => scalar::encode(encoding, tensor, wire),
         }
     }
 
@@ -280,7 +302,9 @@ impl Codec {
             Instructions::Avx512 => avx512::decode(decoding, wire, tensor),
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => avx2::decode(decoding, wire, tensor),
-            _ => scalar::decode(decoding, wire, tensor),
+            #[cfg(target_arch = "aarch64")]
+            Instructions::Neon => neon::decode(decoding, wire, tensor),
+            Instructions::Scalar => scalar::decode(decoding, wire, tensor),
         }
     }
 

@@ -4,8 +4,6 @@
 //! stall at the head of each.
 #![allow(unsafe_code, reason = "the prefetch instruction")]
 
-use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
-
 /// Bytes. Measured on Zen 5 from 1 to 12 KB: larger distances gain no more. Without it, chunks from memory
 /// take 1.5 times as long.
 const AHEAD: usize = 8 << 10;
@@ -18,8 +16,14 @@ const LINE: usize = 64;
 #[inline(always)]
 pub(super) fn will_read(at: *const u8, step: usize) {
     if step >= LINE || at.addr() % LINE < step {
+        let ahead = at.wrapping_add(AHEAD);
         // SAFETY: a prefetch is a hint; it accesses nothing, at any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) }
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(ahead.cast());
+            #[cfg(target_arch = "aarch64")]
+            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) ahead, options(nostack, readonly, preserves_flags));
+        }
     }
 }
 
@@ -27,7 +31,13 @@ pub(super) fn will_read(at: *const u8, step: usize) {
 #[inline(always)]
 pub(super) fn will_write(at: *const u8, step: usize) {
     if step >= LINE || at.addr() % LINE < step {
+        let ahead = at.wrapping_add(AHEAD);
         // SAFETY: a prefetch is a hint; it accesses nothing, at any address.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.wrapping_add(AHEAD).cast()) }
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(ahead.cast());
+            #[cfg(target_arch = "aarch64")]
+            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) ahead, options(nostack, readonly, preserves_flags));
+        }
     }
 }

@@ -77,7 +77,7 @@ impl Quantizer {
 }
 
 /// For vector code, which converts first and checks the largest magnitude afterwards.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl Quantizer {
     /// Whether vector code has the reference's integers for all values up to this magnitude, in bits of a
     /// float: it is finite, fits, and does not round to 2^31, as a single worker's may.

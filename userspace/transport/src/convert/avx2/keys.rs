@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 
 use super::block::{BLOCK, largest_u32, load, store, swap};
 use crate::convert::{
-    floats::{load_16_bits, store_16_bits},
+    floats::x86::{load_16_bits, store_16_bits},
     prefetch::{will_read, will_write},
     real::Real,
 };

@@ -10,7 +10,7 @@ fn any_codec() -> impl Strategy<Value = Codec> {
         Just(Scale::Fixed(65536.0)),
         (1e-6f32..1e9).prop_map(Scale::Fixed),
     ];
-    let instructions = prop::sample::select(vec![Instructions::Avx2, Instructions::Avx512]);
+    let instructions = prop::sample::select(Instructions::VECTORS);
     let world = prop_oneof![1..=32u16, 33..=1024u16];
     (world, prop::sample::select(WIRES.to_vec()), scaling, instructions)
         .prop_map(|(world, wire, scaling, instructions)| Codec::new(world, wire, scaling).on(instructions))
@@ -107,7 +107,7 @@ proptest! {
 #[test]
 fn every_half() {
     let tensor: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
-    for instructions in [Instructions::Avx2, Instructions::Avx512] {
+    for &instructions in Instructions::VECTORS {
         for wire in WIRES {
             let codec = Codec::new(3, wire, Scale::Block).on(instructions);
             for op in ARITHMETICS {
@@ -138,7 +138,7 @@ fn assert_twins(codec: &Codec, dtype: DType, op: Arithmetic, tensor: &[u8]) {
 fn this_machine_has_vectors() {
     let codec = Codec::new(1, WireFormat::Int32, Scale::Block);
     assert_eq!(codec.scalar().instructions(), Instructions::Scalar);
-    for instructions in [Instructions::Avx2, Instructions::Avx512] {
+    for &instructions in Instructions::VECTORS {
         if codec.on(instructions).instructions() != instructions {
             println!("SKIP comparisons with {instructions:?}: this machine does not have it");
         }
