@@ -15,7 +15,7 @@ use sumac_wire::{
 };
 
 use crate::{
-    answer, drops, dynamic,
+    answer, copied, drops, dynamic,
     maps::{JOBS, LANES, PARENTS, SLOTS, STATE, WORKERS, count_worker},
     outcome::Outcome,
     own,
@@ -23,7 +23,6 @@ use crate::{
     payload::Payload,
     plan, refused, send,
     slot::{self, Draw},
-    tail::Tail,
     times,
     work::{Work, stage_ends},
 };
@@ -84,17 +83,15 @@ fn ours<const JUMBO: bool>(
     answer::sum_headers(headers, frame, work)?;
     if JUMBO {
         let count = usize::from(header.elements);
-        // Drivers may split frames wherever they like; passes that end in the middle could not be taken back.
-        if !packet.holds(count.min(PAGE_ELEMENTS)) {
-            return Err(Reason::Internal);
-        }
+        let in_page = count.min(PAGE_ELEMENTS);
+        work.page = if packet.holds(in_page) { 0 } else { in_page as u32 };
         work.tail = count.saturating_sub(PAGE_ELEMENTS) as u32;
         work.elements_at = (frame.payload() + HEADER_LEN) as u32;
         stage_ends();
-        Tail::load(ctx, work)?;
+        copied::load(ctx, work)?;
     }
     stage_ends();
-    let payload = Payload { packet, headers };
+    let payload = Payload::<JUMBO> { packet, headers };
     // SAFETY: the context is this run's.
     let ingress = unsafe { (*ctx.ctx).ingress_ifindex };
     if !wants_slot {
@@ -146,7 +143,7 @@ fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> R
 
 /// Answers a probe with the same frame: what can go to the aggregator and back is no longer than this.
 #[inline(always)]
-fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
+fn report<const JUMBO: bool>(payload: Payload<JUMBO>, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
     if work.is_checked != 0 {
         slot::sum::<JUMBO>(work, payload)?;
         if !slot::is_intact(work) {
@@ -161,7 +158,7 @@ fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) ->
 #[inline(always)]
 fn take<const JUMBO: bool>(
     ctx: &XdpContext,
-    payload: Payload,
+    payload: Payload<JUMBO>,
     work: &mut Work,
     ingress: u32,
 ) -> Result<Outcome, Reason> {
@@ -190,7 +187,7 @@ fn take<const JUMBO: bool>(
     }
     let outcome = send::answer::<JUMBO>(headers, work, ingress)?;
     if JUMBO && work.plan & plan::WRITE != 0 {
-        Tail::save(ctx, work)?;
+        copied::save(ctx, work)?;
     }
     Ok(outcome)
 }

@@ -100,8 +100,9 @@ pub fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) 
         answer::address(headers, Addresses { dst_ip: job.group_ip, ..to }, work);
         return Ok(out_of(worker.ifindex));
     }
-    if JUMBO && work.tail != 0 {
-        // The kernel copies no frame of several buffers to several ports; the loader lets no such job in.
+    if JUMBO && (work.page | work.tail) != 0 {
+        // The kernel copies no frame of several buffers to several ports. The loader lets no job with longer
+        // chunks in; a driver that splits shorter ones makes such frames of them.
         if job.world != 1 {
             return Err(Reason::Internal);
         }
