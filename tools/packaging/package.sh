@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
 # Builds the Debian packages and the wheel from built programs.
-#   tools/packaging/package.sh BIN_DIR [--version V] [--fast] [--output DIR]
+#   tools/packaging/package.sh BIN_DIR [--version V] [--fast] [--output DIR] [--arm64 NATIVE_BIN_DIR]
 # BIN_DIR has sumac and sumac-agg, and perhaps sumac-lab, sumac-figures and libsumac. --version: another than
-# that of the sources. --fast: large packages, for tests. Needs what `tools/setup.sh --packages` installs.
+# that of the sources. --fast: large packages, for tests. --arm64: the programs are arm64's; those of the other
+# folder run here, and print the manual pages. Needs what `tools/setup.sh --packages` installs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 bin_dir=$1
 shift
+native='' target='' strip=strip
 output=target version='' compression=(--compress-type xz) tree_compression=(-Zxz)
 while [ $# -gt 0 ]; do
     case $1 in
         --version) version=$2; shift 2 ;;
         --output) output=$2; shift 2 ;;
+        --arm64) native=$2 target=aarch64-unknown-linux-gnu strip=/usr/lib/llvm-22/bin/llvm-strip; shift 2 ;;
         --fast) compression=(--compress-type gz --fast) tree_compression=(-Zgzip -z1); shift ;;
         *) echo "package.sh: unknown option $1" >&2; exit 2 ;;
     esac
@@ -23,16 +26,17 @@ output=$(realpath -m "$output")
 # directory of its own.
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-laid=$stage/release
+laid=$stage/${target:+$target/}release
 mkdir -p "$laid"/{man,completions,sysusers,systemd} "$output/debian" "$output/wheels"
 for program in sumac sumac-agg sumac-lab sumac-figures; do
-    [ ! -x "$bin_dir/$program" ] || strip -o "$laid/$program" "$bin_dir/$program"
+    [ ! -x "$bin_dir/$program" ] || "$strip" -o "$laid/$program" "$bin_dir/$program"
 done
 for program in sumac sumac-agg; do
-    "$laid/$program" man "$laid/man/$program"
+    runs=${native:-$laid}/$program
+    "$runs" man "$laid/man/$program"
     gzip -9n "$laid/man/$program"/*
     for shell in bash zsh fish; do
-        "$laid/$program" completions $shell >"$laid/completions/$program.$shell"
+        "$runs" completions $shell >"$laid/completions/$program.$shell"
     done
     cp tools/packaging/sysusers.conf "$laid/sysusers/$program.conf"
 done
@@ -42,12 +46,12 @@ packages=(sumac sumac-agg)
 [ ! -x "$laid/sumac-lab" ] || [ ! -x "$laid/sumac-figures" ] || packages+=(sumac-lab)
 for package in "${packages[@]}"; do
     CARGO_TARGET_DIR=$stage cargo deb --quiet --locked --no-build --no-strip "${compression[@]}" --compress-system --package "$package" \
-        --output "$output/debian/" ${version:+--deb-version "$version"}
+        --output "$output/debian/" ${version:+--deb-version "$version"} ${target:+--target "$target" --variant cross}
 done
 
 own_version=$(sed -n 's/^version = "\(.*\)"/\1/p' userspace/python/pyproject.toml)
 version=${version:-$own_version}
-architecture=$(dpkg --print-architecture)
+architecture=$([ -z "$target" ] && dpkg --print-architecture || echo arm64)
 
 # Builds a package of the files in $stage/NAME: pack NAME ARCHITECTURE SECTION DEPENDS SUMMARY TEXT
 pack() {
@@ -80,12 +84,12 @@ pack python3-sumac all python 'python3 (>= 3.10), python3-numpy' "Sums of gradie
 
 # The client in C, where it is built.
 if [ -e "$bin_dir/libsumac.so" ]; then
-    libdir=/usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+    libdir=/usr/lib/$([ -z "$target" ] && dpkg-architecture -qDEB_HOST_MULTIARCH || echo aarch64-linux-gnu)
     PREFIX=/usr LIBDIR=$libdir DESTDIR=$stage/libsumac-dev userspace/c/install.sh "$bin_dir"
     mkdir -p "$stage/libsumac0$libdir"
     mv "$stage/libsumac-dev$libdir"/libsumac.so.* "$stage/libsumac0$libdir/"
-    strip --strip-unneeded "$stage/libsumac0$libdir"/libsumac.so.*
-    strip --strip-debug "$stage/libsumac-dev$libdir/libsumac.a"
+    "$strip" --strip-unneeded "$stage/libsumac0$libdir"/libsumac.so.*
+    "$strip" --strip-debug "$stage/libsumac-dev$libdir/libsumac.a"
     mkdir -p "$stage/libsumac0/DEBIAN"
     echo 'activate-noawait ldconfig' >"$stage/libsumac0/DEBIAN/triggers"
     pack libsumac0 "$architecture" libs 'libc6 (>= 2.34), libgcc-s1' "Sums of gradients inside the network: a trainer's client for C" \

@@ -1,4 +1,4 @@
-"""A fresh Debian 12 in a folder, booted with its own systemd in namespaces of its own."""
+"""A fresh Debian in a folder, booted with its own systemd in namespaces of its own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TIMEOUT = 60.0
 
 
 class Debian:
-    """A machine: a Debian tree with `packages` and without a tool chain."""
+    """A machine: a tree of a release of Debian with `packages` and without a tool chain."""
 
-    def __init__(self, packages: list[str]) -> None:
+    def __init__(self, release: str, packages: list[str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="sumac-debian-", dir="/var/tmp")
         self.root = pathlib.Path(self._folder.name) / "root"
         self._cgroup = f"sumac-debian-{os.getpid()}"
@@ -26,7 +26,7 @@ class Debian:
         options = ["--variant=minbase", "--quiet", "--skip=cleanup/apt", "--dpkgopt=force-unsafe-io"]
         apt = ['--aptopt=Acquire::Languages "none"', '--aptopt=APT::Install-Recommends "false"',
                '--aptopt=Acquire::Retries "3"']
-        command = ["mmdebstrap", *options, *apt, f"--include={','.join(packages)}", "bookworm",
+        command = ["mmdebstrap", *options, *apt, f"--include={','.join(packages)}", release,
                    str(self.root)]
         self._checked(command, timeout=10 * TIMEOUT)
 

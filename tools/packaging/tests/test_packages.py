@@ -12,6 +12,7 @@ their names; each needs what those before it have done.
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import re
@@ -123,7 +124,20 @@ def programs() -> pathlib.Path:
     return pathlib.Path(os.environ.get("SUMAC_BIN_DIR") or ROOT / "target/release")
 
 
+@functools.cache
+def built() -> pathlib.Path:
+    """Builds the packages of two versions, and returns the folder of both."""
+    folder = tempfile.TemporaryDirectory(prefix="sumac-packages-")
+    unittest.addModuleCleanup(folder.cleanup)
+    for version in ("0.1.0", NEXT_VERSION):
+        package = [str(ROOT / "tools/packaging/package.sh"), str(programs()), "--fast", "--version", version]
+        output = os.path.join(folder.name, version)
+        subprocess.run([*package, "--output", output], check=True, stdout=subprocess.DEVNULL)
+    return pathlib.Path(folder.name)
+
+
 class Packages(unittest.TestCase):
+    release = "bookworm"
     debian: Debian
     built: pathlib.Path
 
@@ -133,17 +147,9 @@ class Packages(unittest.TestCase):
             if os.environ.get("REQUIRE_PRIVILEGED") == "1":
                 raise AssertionError(why)
             raise unittest.SkipTest(why)
-        folder = tempfile.TemporaryDirectory(prefix="sumac-packages-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.built = pathlib.Path(folder.name)
-        for version in ("0.1.0", NEXT_VERSION):
-            package = [str(ROOT / "tools/packaging/package.sh"), str(programs()), "--fast", "--version",
-                       version]
-            subprocess.run(
-                [*package, "--output", str(cls.built / version)], check=True, stdout=subprocess.DEVNULL
-            )
+        cls.built = built()
         # python3-pip installs the wheel; iproute2 and ethtool make the test's network.
-        cls.debian = Debian(["systemd", "python3-pip", "iproute2", "ethtool", "man-db"])
+        cls.debian = Debian(cls.release, ["systemd", "python3-pip", "iproute2", "ethtool", "man-db"])
         cls.addClassCleanup(cls.debian.close)
         for version in ("0.1.0", NEXT_VERSION):
             shutil.copytree(cls.built / version / "debian", cls.debian.root / "built" / version)
@@ -362,6 +368,10 @@ class Packages(unittest.TestCase):
         )
         self.follow([remove_rest])
         self.assertEqual(inside("find", "/sys/fs/bpf", "-name", "sumac*"), "")
+
+
+class PackagesOnDebian13(Packages):
+    release = "trixie"
 
 
 if __name__ == "__main__":
