@@ -142,8 +142,23 @@ KERNEL ?= 7.2
 SUITE ?=
 
 .PHONY: test-vm
-test-vm: equipment ## labs and zero-copy on a kernel of Debian's archive, emulated (KERNEL=7.2 SUITE=labs|zerocopy; minutes)
+test-vm: equipment ## suites on a kernel of Debian's archive, emulated (KERNEL=7.2 SUITE=smoke|labs|programs|units|zerocopy; minutes)
 	tools/vm/run.py --kernel '$(KERNEL)' $(if $(SUITE),--suite '$(SUITE)')
+
+.PHONY: arm64
+arm64: setup ## cross-build the programs for arm64 into target/aarch64-unknown-linux-gnu/release
+	@tools/setup.sh --arm64
+	tools/vm/cross.py build --release --locked -p sumac -p sumac-agg -p sumac-lab -p sumac-figures
+
+.PHONY: package-arm64
+package-arm64: equipment arm64 ## Debian packages for arm64 into target/debian
+	@tools/setup.sh --packages
+	tools/vm/cross.py build --release --locked -p sumac-c
+	tools/packaging/package.sh target/aarch64-unknown-linux-gnu/release --arm64 $(BIN)
+
+.PHONY: test-arm64
+test-arm64: arm64 ## the same suites, with these programs, on an emulated arm64 machine (KERNEL=6.12 SUITE=labs|programs|units)
+	tools/vm/run.py --architecture arm64 --kernel '$(KERNEL)' $(if $(SUITE),--suite '$(SUITE)')
 
 .PHONY: format
 format: ## check the formatting of all crates

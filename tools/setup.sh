@@ -4,6 +4,7 @@
 #   tools/setup.sh --test     also what the tests start: tshark, Slurm, cargo-deb, schemas, promtool
 #   tools/setup.sh --compare  also Open MPI, for `sumac-figures compare` and `make bench`
 #   tools/setup.sh --trixie   also mmdebstrap, for `make torch-trixie`
+#   tools/setup.sh --arm64    also the cross compiler, for `make arm64` and tools/vm
 #   tools/setup.sh --lint     also clippy and rustfmt, for `make lint`
 #   tools/setup.sh --deny     also cargo-deny, for `make deny`
 #   tools/setup.sh --fuzz     also cargo-bolero, for `make fuzz`
@@ -45,6 +46,7 @@ test_packages=(
 # rustup's own come with rust-toolchain.toml.
 lint_packages=(rust-web-clippy rustfmt-web)
 compare_packages=(openmpi-bin libopenmpi-dev python3-mpi4py python3-matplotlib)
+arm64_packages=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
 # Of the wheel.
 package_packages=(python3-pip python3-setuptools python3-wheel)
 
@@ -162,6 +164,7 @@ case "${1:-}" in
     install_cargo_deb
     ;;
 --trixie) install_missing mmdebstrap ;;
+--arm64) install_missing "${arm64_packages[@]}" ;;
 --compare) install_missing "${compare_packages[@]}" ;;
 --lint) cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 || install_missing "${lint_packages[@]}" ;;
 --deny) install_cargo_deny ;;

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from architecture import AMD64, Architecture
+
 MIRROR = "http://deb.debian.org/debian"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 SUITES = ("bullseye", "bookworm", "bookworm-backports", "trixie-backports", "sid")
@@ -24,6 +26,13 @@ Dir::Cache "{folder}/cache";
 Acquire::Languages "none";
 Acquire::Retries "2";
 APT::Sandbox::User "root";
+"""
+
+# Of another processor nothing is installed here: what a package needs is downloaded with it.
+FOREIGN = """
+APT::Architecture "{name}";
+APT::Architectures {{ "{name}"; }};
+Dir::State::status "/dev/null";
 """
 
 # Kernels need nothing of a later release, and QEMU has to run with this machine's libraries.
@@ -43,9 +52,9 @@ class Unreachable(Exception):
 
 
 class Archive:
-    """Debian's archive, cached in a folder."""
+    """Debian's archive of one architecture, cached in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, architecture: Architecture = AMD64) -> None:
         self._folder = folder.resolve()
         for part in ("lists/partial", "cache/archives/partial"):
             (self._folder / part).mkdir(parents=True, exist_ok=True)
@@ -55,7 +64,9 @@ class Archive:
             (self._folder / "updated").unlink(missing_ok=True)
         list_of_sources.write_text(sources)
         (self._folder / "preferences").write_text(PREFERENCES)
-        (self._folder / "apt.conf").write_text(CONFIGURATION.format(folder=self._folder))
+        configuration = CONFIGURATION if architecture.is_native else CONFIGURATION + FOREIGN
+        made = configuration.format(folder=self._folder, name=architecture.name)
+        (self._folder / "apt.conf").write_text(made)
 
     def update(self) -> None:
         """Reads the lists of packages, unless they are of today."""

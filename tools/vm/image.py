@@ -12,20 +12,31 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
+from architecture import AMD64, Architecture
+
+LLVM_STRIP = "/usr/lib/llvm-22/bin/llvm-strip"
+"""Of another processor's programs; the tool chain has it."""
 _DIRECTORY, _FILE, _PROGRAM = 0o040755, 0o100644, 0o100755
 
 
 class Image:
     """The files of an initramfs, by their path in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, architecture: Architecture = AMD64, root: Path = Path("/")) -> None:
+        """`root` has the libraries of the programs that are added."""
         self._files: dict[str, tuple[int, bytes]] = {}
+        self._strip = "strip" if architecture.is_native else LLVM_STRIP
+        self._gnu = architecture.gnu
+        self._root = root
 
     def add(self, path: str, content: bytes, is_program: bool = False) -> None:
         for parent in reversed(Path(path).parents):
             if parent != Path("/"):
                 self._files.setdefault(str(parent), (_DIRECTORY, b""))
         self._files[path] = (_PROGRAM if is_program else _FILE, content)
+
+    def paths(self) -> Iterable[str]:
+        return self._files.keys()
 
     def content(self, path: str) -> bytes:
         return self._files[path][1]
@@ -34,12 +45,26 @@ class Image:
         self._files[path] = (_DIRECTORY, b"")
 
     def program(self, source: Path, path: str) -> None:
-        """Adds a program without its symbols, and its libraries at the paths that they have here."""
-        self.add(path, _stripped(source), is_program=True)
-        listed = subprocess.run(["ldd", source], capture_output=True, text=True, check=False).stdout
-        for library in re.findall(r"(/[^ ]+) \(0x", listed):
-            if library not in self._files:
-                self.add(library, _stripped(Path(library).resolve()), is_program=True)
+        """Adds a program without its symbols, and the libraries that it needs at the paths that they have."""
+        self.add(path, self._stripped(source), is_program=True)
+        for name in needed_libraries(source):
+            library = self._library(name)
+            if library is not None and library not in self._files:
+                self.program(self._root / library[1:], library)
+
+    def _library(self, name: str) -> Optional[str]:
+        """Returns the path of a library in the root; the program's interpreter is named by its path."""
+        folders = ["/lib", "/lib64", "/usr/lib"]
+        folders += [f"{folder}/{self._gnu}" for folder in ("/lib", "/usr/lib", "/usr/local/lib")]
+        paths = [name] if "/" in name else [f"{folder}/{name}" for folder in folders]
+        return next((path for path in paths if (self._root / path[1:]).exists()), None)
+
+    def _stripped(self, program: Path) -> bytes:
+        with tempfile.NamedTemporaryFile() as target:
+            # A program of another format, such as a script, stays as it is.
+            command = [self._strip, "-o", target.name, program]
+            is_done = subprocess.run(command, check=False, capture_output=True).returncode == 0
+            return Path(target.name if is_done else program).read_bytes()
 
     def modules(self, tree: Path, names: Iterable[str]) -> None:
         """Adds modules and those that they need, and `/modules/order`, the order to load them in. Names that
@@ -86,18 +111,19 @@ def needed_modules(content: bytes) -> list[str]:
     return [name for name in found[1].decode().split(",") if name] if found else []
 
 
-def find(program: str) -> Optional[Path]:
-    found = shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin")
+def needed_libraries(program: Path) -> list[str]:
+    """Returns the interpreter and the names of the libraries that a program or a library is linked with."""
+    command = ["readelf", "--wide", "--program-headers", "--dynamic", program]
+    read = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return re.findall(r"(?:interpreter: |\(NEEDED\) +Shared library: \[)([^\]]+)\]", read)
+
+
+def find(program: str, root: Path = Path("/")) -> Optional[Path]:
+    # The folders of packages for `root` link to one another by absolute paths; in bin are the programs.
+    folders = (root / folder for folder in ("usr/bin", "bin", "usr/sbin", "sbin"))
+    found = shutil.which(program, path=":".join(map(str, folders)))
     return Path(found).resolve() if found else None
 
 
 def _plain(module: str) -> str:
     return module.replace("-", "_")
-
-
-def _stripped(program: Path) -> bytes:
-    with tempfile.NamedTemporaryFile() as target:
-        # A program of another format, such as a script, stays as it is.
-        command = ["strip", "-o", target.name, program]
-        is_done = subprocess.run(command, check=False, capture_output=True).returncode == 0
-        return Path(target.name if is_done else program).read_bytes()

@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple, Optional
 
-PATTERN = r"^linux-(image|binary|modules)-[0-9].*-amd64$"
+from architecture import AMD64, Architecture
+
+PATTERN = r"^linux-(image|binary|modules)-[0-9].*-(amd64|arm64)$"
 """The packages that kernels are in. Up to 6.18 the image has all, then the kernel is in a package of its own,
 and from 7.2 on its modules too."""
 
-_NAME = re.compile(r"linux-(?:image|binary|modules)-([0-9].*?)-((?:cloud-)?amd64)")
+_NAME = re.compile(r"linux-(?:image|binary|modules)-([0-9].*?)-((?:cloud-)?(?:amd64|arm64))")
 
 
 class Kernel(NamedTuple):
@@ -20,14 +22,16 @@ class Kernel(NamedTuple):
     packages: tuple[str, ...]
 
 
-def choose(version: str, is_cloud: bool, names: Iterable[str]) -> Optional[Kernel]:
+def choose(
+    version: str, is_cloud: bool, names: Iterable[str], architecture: Architecture = AMD64
+) -> Optional[Kernel]:
     """Returns the latest kernel of a version such as `7.2` or `7.2.9`; the cloud kernel is small, and has no
     drivers of hardware."""
-    flavour = "cloud-amd64" if is_cloud else "amd64"
+    flavour = f"cloud-{architecture.name}" if is_cloud else architecture.name
     packages: dict[str, list[str]] = {}
     for name in names:
         found = _NAME.fullmatch(name)
-        # `rt` and other flavours end in amd64, too.
+        # `rt` and other flavours end in the architecture's name, too.
         if found and found[2] == flavour and not found[1].endswith(("-rt", "-cloud")):
             packages.setdefault(found[1], []).append(name)
     matching = [abi for abi in packages if _is_of(abi, version)]

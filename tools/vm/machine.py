@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-QEMU = "qemu-system-x86_64"
+from architecture import Architecture
+
 SHOWN = 40
 """The last lines of the console that are printed when a machine does not end as it should."""
 _OOPS = re.compile(r"^(?:\[ *[\d.]+\] )?(?:Oops|BUG|general protection fault|int3|Kernel panic)\b.*", re.M)
@@ -27,6 +28,7 @@ class Nic(NamedTuple):
 class Emulator(NamedTuple):
     """QEMU's program, with the folders of its libraries and firmware where it is not installed."""
 
+    architecture: Architecture
     program: Path
     root: Optional[Path] = None
 
@@ -40,9 +42,9 @@ class Emulator(NamedTuple):
         return {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else dict(os.environ)
 
 
-def installed() -> Optional[Emulator]:
-    program = shutil.which(QEMU)
-    return Emulator(Path(program)) if program else None
+def installed(architecture: Architecture) -> Optional[Emulator]:
+    program = shutil.which(architecture.qemu)
+    return Emulator(architecture, Path(program)) if program else None
 
 
 class Outcome(NamedTuple):
@@ -82,22 +84,28 @@ def arguments(nics: Sequence[Nic]) -> list[str]:
     return made
 
 
+def command(emulator: Emulator, kernel: Path, initramfs: Path, nics: Sequence[Nic]) -> list[str]:
+    """Returns the command line of a machine whose console is standard output."""
+    return [
+        *emulator.command(), *emulator.architecture.machine, "-accel", "tcg", "-cpu", "max",
+        "-smp", "2", "-m", "2048",
+        "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio",
+        "-kernel", str(kernel), "-initrd", str(initramfs),
+        "-append", f"console={emulator.architecture.console} quiet panic=-1 net.ifnames=0", *arguments(nics),
+    ]
+
+
 def boot(
     emulator: Emulator, kernel: Path, initramfs: Path, nics: Sequence[Nic], deadline: int, log: Path
 ) -> Outcome:
     """Runs a machine until it powers off, for at most `deadline` seconds."""
-    command = [
-        *emulator.command(), "-machine", "q35", "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "2048",
-        "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio",
-        "-kernel", str(kernel), "-initrd", str(initramfs),
-        "-append", "console=ttyS0 quiet panic=-1 net.ifnames=0", *arguments(nics),
-    ]
     is_complete = True
     with log.open("wb") as console:
         try:
             subprocess.run(
-                command, env=emulator.environment(), stdin=subprocess.DEVNULL, stdout=console,
-                stderr=subprocess.STDOUT, timeout=deadline, check=False,
+                command(emulator, kernel, initramfs, nics), env=emulator.environment(),
+                stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, timeout=deadline,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             is_complete = False

@@ -3,10 +3,12 @@
 
   tools/vm/run.py                                the suites, each on the latest kernel of 7.2
   tools/vm/run.py --kernel 6.1 --suite labs      one suite on the latest 6.1
+  tools/vm/run.py --architecture arm64           another processor, with programs by tools/vm/cross.py
   tools/vm/run.py --list                         the suites, and the versions that the archive has
 
 Kernels and QEMU are downloaded into target/vm and not installed. The machine's programs are those of
-SUMAC_BIN_DIR, else of target/release. Emulated: it shows what loads, binds and sums, and nothing about speed.
+SUMAC_BIN_DIR, else of target/release (arm64: target/aarch64-unknown-linux-gnu/release). Emulated: it shows what
+loads, binds and sums, and nothing about speed.
 
 Exit codes: 0 all passed, or nothing could be run (the last line is `SKIP vm: why`), 1 a case failed, 2 wrong
 usage, 3 a program is missing.
@@ -15,76 +17,133 @@ usage, 3 a program is missing.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Optional
 
+import cross
 import kernels
+from architecture import AMD64, ARCHITECTURES, Architecture
 from archive import Archive, Unreachable
+from cross import CACHE, ROOT
 from image import Image, find
-from machine import QEMU, Emulator, Outcome, boot, installed
+from machine import Emulator, Outcome, boot, installed
 from suites import GUEST, SUITES, Suite
 
-ROOT = Path(__file__).resolve().parents[2]
-CACHE = ROOT / "target" / "vm"
 KERNEL = "7.2"
 SUMAC = ("sumac", "sumac-agg", "sumac-lab")
 TOOLS = ("bash", "ip", "tc", "nft", "ethtool", "nsenter", "ss", "sysctl", "timeout")
+TOOL_PACKAGES = ("bash", "iproute2", "nftables", "ethtool", "util-linux", "procps", "coreutils", "busybox-static")
+"""The packages of those tools, for another processor."""
 
 
-def emulator(archive: Archive) -> tuple[Emulator, Path]:
-    """Returns QEMU, of bookworm-backports where that can be had, and the folder of a static busybox."""
-    root = CACHE / "qemu"
-    packages = ("qemu-system-x86", "busybox-static")
-    archive.unpack_with_libraries("bookworm-backports", packages, root)
-    program = root / "usr" / "bin" / QEMU
-    # Both are in the machine already where they are installed.
-    found = Emulator(program, root) if program.exists() else installed()
-    busybox = next((path for path in (root / "bin/busybox", find("busybox")) if path and path.exists()), None)
-    if found is None or busybox is None:
-        raise Unreachable(f"no {QEMU} and busybox in {root}; remove it to download them again")
-    return found, busybox
+class Guests:
+    """What machines of one architecture are made of."""
 
+    def __init__(self, architecture: Architecture, programs: Path) -> None:
+        self._architecture = architecture
+        self._programs = programs
+        # QEMU is this machine's program, whatever it emulates.
+        self._own = Archive(CACHE / "archive")
+        self._own.update()
+        self._archive = self._own
+        if not architecture.is_native:
+            self._archive = Archive(CACHE / f"archive-{architecture.name}", architecture)
+            self._archive.update()
 
-def run(suite: Suite, version: str, archive: Archive, programs: Path) -> bool:
-    """Runs a suite on a kernel and prints its table; returns whether all cases passed."""
-    names = archive.names(kernels.PATTERN)
-    kernel = kernels.choose(version, suite.is_cloud, names)
-    if kernel is None:
-        known = ", ".join(kernels.versions(names))
-        raise SystemExit(f"run.py: Debian's archive has no kernel {version}; it has {known}")
-    tree = CACHE / kernel.release
-    archive.unpack(kernel.packages, tree)
-    qemu, busybox = emulator(archive)
-    image = Image()
-    for folder in ("/proc", "/sys", "/dev", "/run", "/tmp", "/etc", "/usr", "/usr/bin"):
-        image.folder(folder)
-    image.add("/init", (GUEST / "init").read_bytes(), is_program=True)
-    image.add("/bin/busybox", busybox.read_bytes(), is_program=True)
-    for name in SUMAC:
-        image.program(programs / name, f"/usr/bin/{name}")
-    for name in TOOLS:
-        if (path := find(name)) is not None:
-            image.program(path, f"/usr/bin/{name}")
-    image.modules(tree, suite.modules)
-    suite.add_to(image)
-    initramfs = CACHE / "initramfs.gz"
-    image.write(initramfs)
-    [vmlinuz] = tree.glob("**/vmlinuz*")
-    outcome = Outcome("", False)
-    for attempt in (1, 2):
-        print(f"== {suite.name} on Linux {kernel.release}, programs of {programs}", flush=True)
-        begin = time.monotonic()
-        log = CACHE / f"{suite.name}-{kernel.release}.log"
-        outcome = boot(qemu, vmlinuz, initramfs, suite.nics(), suite.deadline, log)
-        oops = outcome.oops()
-        print(f"== {time.monotonic() - begin:.0f} s; console: {log}")
-        if oops is None or attempt == 2:
-            break
-        print(f"== the guest's kernel failed ({oops}); once more")
-    return report(outcome)
+    def versions(self) -> list[str]:
+        """Returns the versions of kernels that the archive has."""
+        return kernels.versions(self._archive.names(kernels.PATTERN))
+
+    def run(self, suite: Suite, version: str) -> bool:
+        """Runs a suite on a kernel and prints its table; returns whether all cases passed."""
+        names = self._archive.names(kernels.PATTERN)
+        kernel = kernels.choose(version, suite.is_cloud, names, self._architecture)
+        if kernel is None:
+            raise SystemExit(f"run.py: Debian's archive has no kernel {version}; it has {', '.join(self.versions())}")
+        tree = CACHE / kernel.release
+        self._archive.unpack(kernel.packages, tree)
+        qemu = self._emulator()
+        initramfs = CACHE / f"initramfs-{self._architecture.name}.gz"
+        self._image(suite, tree).write(initramfs)
+        [vmlinuz] = tree.glob("**/vmlinuz*")
+        outcome = Outcome("", False)
+        for attempt in (1, 2):
+            print(f"== {suite.name} on Linux {kernel.release}, programs of {self._programs}", flush=True)
+            begin = time.monotonic()
+            log = CACHE / f"{suite.name}-{kernel.release}.log"
+            outcome = boot(qemu, vmlinuz, initramfs, suite.nics(), suite.deadline, log)
+            oops = outcome.oops()
+            print(f"== {time.monotonic() - begin:.0f} s; console: {log}")
+            if oops is None or attempt == 2:
+                break
+            print(f"== the guest's kernel failed ({oops}); once more")
+        return report(outcome)
+
+    def _emulator(self) -> Emulator:
+        """Returns QEMU, of bookworm-backports where that can be had."""
+        root = CACHE / self._architecture.qemu_package
+        self._own.unpack_with_libraries("bookworm-backports", (self._architecture.qemu_package,), root)
+        program = root / "usr" / "bin" / self._architecture.qemu
+        # It is in the machine already where it is installed.
+        found = Emulator(self._architecture, program, root) if program.exists() else installed(self._architecture)
+        if found is None:
+            raise Unreachable(f"no {self._architecture.qemu} in {root}; remove it to download it again")
+        return found
+
+    def _image(self, suite: Suite, tree: Path) -> Image:
+        root, busybox = self._tools()
+        image = Image(self._architecture, root)
+        for folder in ("/proc", "/sys", "/dev", "/run", "/tmp", "/etc", "/usr", "/usr/bin"):
+            image.folder(folder)
+        image.add("/init", (GUEST / "init").read_bytes(), is_program=True)
+        image.add("/bin/busybox", busybox.read_bytes(), is_program=True)
+        for name in TOOLS:
+            if (path := find(name, root)) is not None:
+                image.program(path, f"/usr/bin/{name}")
+        for name in SUMAC if not suite.tests else ():
+            image.program(self._programs / name, f"/usr/bin/{name}")
+        tests = self._tests(suite) if suite.tests else {}
+        for name, path in tests.items():
+            image.program(path, f"/tests/{name}")
+        image.add("/tests/list", "".join(f"{name}\n" for name in tests).encode())
+        image.modules(tree, suite.modules)
+        suite.add_to(image)
+        return image
+
+    def _tools(self) -> tuple[Path, Path]:
+        """Returns the folder whose tools and libraries the machine gets, and a static busybox."""
+        root = CACHE / f"root-{self._architecture.name}"
+        packages = ("busybox-static",) if self._architecture.is_native else TOOL_PACKAGES
+        self._archive.unpack_with_libraries("bookworm", packages, root)
+        # apt leaves out what is installed already.
+        busybox = find("busybox", root) or find("busybox")
+        if busybox is None:
+            raise Unreachable(f"no busybox in {root}; remove it to download it again")
+        return Path("/") if self._architecture.is_native else root, busybox
+
+    def _tests(self, suite: Suite) -> dict[str, Path]:
+        """Builds a suite's tests, and returns the binaries by the names of packages and tests."""
+        command = ["cargo", "test", "--no-run", "--locked", "--message-format=json-render-diagnostics", *suite.tests]
+        native = self._architecture.is_native
+        # Without debug information: an initramfs is in the machine's memory.
+        variables = dict(os.environ) if native else cross.environment(self._architecture)
+        variables["CARGO_PROFILE_DEV_DEBUG"] = "0"
+        built = subprocess.run(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True, check=False)
+        if built.returncode != 0:
+            raise SystemExit(f"run.py: `{' '.join(command)}` failed, see above")
+        found = {}
+        for message in map(json.loads, built.stdout.splitlines()):
+            if message["reason"] == "compiler-artifact" and message["executable"] and message["profile"]["test"]:
+                target = message["target"]
+                package = Path(message["manifest_path"]).parent.name
+                name = f"{package}-{target['name']}" if target["kind"] == ["test"] else package
+                found[name] = Path(message["executable"])
+        return found
 
 
 def report(outcome: Outcome) -> bool:
@@ -105,21 +164,26 @@ def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("--kernel", default=KERNEL, help=f"a version such as 6.12 or 7.2.9 [{KERNEL}]")
     parser.add_argument("--suite", choices=[suite.name for suite in SUITES], help="one suite [all]")
+    parser.add_argument("--architecture", choices=list(ARCHITECTURES), default=AMD64.name,
+                        help=f"the processor [{AMD64.name}]")
     parser.add_argument("--list", action="store_true", help="name suites and versions, and run nothing")
     options = parser.parse_args(arguments)
-    programs = Path(os.environ.get("SUMAC_BIN_DIR") or ROOT / "target" / "release").resolve()
-    if missing := [name for name in SUMAC if not (programs / name).exists()]:
-        print(f"run.py: {', '.join(missing)} not in {programs}: make equipment", file=sys.stderr)
+    architecture = ARCHITECTURES[options.architecture]
+    built = ROOT / "target" / ("" if architecture.is_native else architecture.rust) / "release"
+    programs = Path(os.environ.get("SUMAC_BIN_DIR") or built).resolve()
+    chosen = [suite for suite in SUITES if options.suite in (None, suite.name)]
+    missing = [name for name in SUMAC if not (programs / name).exists()]
+    if missing and not options.list and not all(suite.tests for suite in chosen):
+        remedy = "make equipment" if architecture.is_native else "make arm64"
+        print(f"run.py: {', '.join(missing)} not in {programs}: {remedy}", file=sys.stderr)
         return 3
     try:
-        archive = Archive(CACHE / "archive")
-        archive.update()
+        guests = Guests(architecture, programs)
         if options.list:
             print("suites:", ", ".join(suite.name for suite in SUITES))
-            print("kernels:", ", ".join(kernels.versions(archive.names(kernels.PATTERN))))
+            print("kernels:", ", ".join(guests.versions()))
             return 0
-        chosen = [suite for suite in SUITES if options.suite in (None, suite.name)]
-        passed = [run(suite, options.kernel, archive, programs) for suite in chosen]
+        passed = [guests.run(suite, options.kernel) for suite in chosen]
     except Unreachable as error:
         print(f"SKIP vm: {error}")
         return 0

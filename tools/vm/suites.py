@@ -17,7 +17,7 @@ _MODULES = ("virtio_pci", "virtio_net", "igb", "af_packet")
 
 
 class Suite(NamedTuple):
-    """A script of the guest, and what it needs."""
+    """Scripts of the guest, and what they need."""
 
     name: str
     deadline: int
@@ -27,6 +27,10 @@ class Suite(NamedTuple):
     modules: tuple[str, ...]
     drivers: tuple[tuple[str, str], ...] = ()
     """Names of drivers, and QEMU's devices; two NICs of each."""
+    scripts: tuple[str, ...] = ()
+    """One of the suite's name, unless they are named."""
+    tests: tuple[str, ...] = ()
+    """Arguments of `cargo test`: the tests that the suite runs."""
 
     def nics(self) -> list[Nic]:
         if not self.drivers:
@@ -36,7 +40,9 @@ class Suite(NamedTuple):
 
     def add_to(self, image: Image) -> None:
         """Adds the suite's script, and the files that it reads."""
-        image.add("/suite.sh", (GUEST / f"{self.name}.sh").read_bytes())
+        scripts = self.scripts or (self.name,)
+        image.add("/suite.sh", b"".join((GUEST / f"{script}.sh").read_bytes() for script in scripts))
+        image.add("/name", f"{self.name}\n".encode())
         names = [f"{mac(number)} {nic.name}\n" for number, nic in enumerate(self.nics())]
         image.add("/nics", "".join(names).encode())
         image.add("/drivers", "".join(f"{name} {name}0 {name}1\n" for name, _ in self.drivers).encode())
@@ -44,24 +50,60 @@ class Suite(NamedTuple):
             image.add(path, content)
 
 
+_LAB = ("llc", "stp", "bridge", "veth", "sch_tbf", "sch_netem",
+        "nf_tables", "nft_numgen", "nft_fwd_netdev")
+
+# The IOMMU's mappings are what virtio-net's zero-copy asks for.
+_WITH_IOMMU = ("virtio", f"{_VIRTIO},iommu_platform=on")
+
 SUITES = (
-    Suite("labs", 900, True, ("llc", "stp", "bridge", "veth", "sch_tbf")),
+    # The part of the next two that is in `make test`.
+    Suite("smoke", 600, True, (*_MODULES, *_LAB), (_WITH_IOMMU,), ("hosts", "zerocopy", "labs")),
+    Suite("labs", 900, True, _LAB),
+    # Tables of packets, by the kernel's own test run of the programs.
+    Suite(
+        "programs", 1500, True, _LAB, scripts=("tests",),
+        tests=(
+            *("-p", "sumac-agg", "-p", "sumac-hostprog"),
+            *(word for name in ("slots", "dynamic", "hostile", "jumbo", "levels", "vectors", "verdicts")
+              for word in ("--test", name)),
+        ),
+    ),
+    # What the processor may have a part in: words, conversions, shared memory, system calls.
+    Suite(
+        "units", 1500, True, _LAB, scripts=("tests",),
+        tests=(
+            "--lib",
+            *(word for name in ("wire", "transport", "values", "parameter", "memory", "job", "host", "xsk",
+                                "sandbox", "agg-host", "udp", "netutil", "loader", "client", "api")
+              for word in ("-p", f"sumac-{name}")),
+        ),
+    ),
     Suite(
         "zerocopy", 1500, False, _MODULES,
         (
-            # The IOMMU's mappings are what virtio-net's zero-copy asks for.
-            ("virtio", f"{_VIRTIO},iommu_platform=on"),
+            _WITH_IOMMU,
             ("plain", _VIRTIO),
             ("igb", "igb"),
         ),
+        ("hosts", "zerocopy"),
     ),
+    Suite("events", 1500, False, _MODULES, (_WITH_IOMMU, ("igb", "igb")), ("hosts", "events")),
+    Suite("devices", 900, False, (*_MODULES, "8021q", "bonding"), (("plain", _VIRTIO),), ("hosts", "devices")),
 )
 
 
 def arrays() -> Iterator[tuple[str, bytes]]:
-    """Yields the files of two workers' values and of their sum, 32-bit integers in numpy's format."""
+    """Yields the files of two workers' values and of their sum, 32-bit integers in numpy's format, and the
+    header of forty times as many."""
     for name, factor in (("in0", 1), ("in1", 3), ("sum", 4)):
-        header = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({ELEMENTS},), }}"
-        padded = header.ljust(128 - 10 - 1).encode() + b"\n"
         values = struct.pack(f"<{ELEMENTS}i", *(factor * index for index in range(ELEMENTS)))
-        yield f"/data/{name}.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(padded)) + padded + values
+        yield f"/data/{name}.npy", header(ELEMENTS) + values
+    yield "/data/large.npy", header(40 * ELEMENTS)
+
+
+def header(elements: int) -> bytes:
+    """Returns numpy's header of a file of 32-bit integers, 128 bytes."""
+    text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({elements},), }}"
+    padded = text.ljust(128 - 10 - 1).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(padded)) + padded

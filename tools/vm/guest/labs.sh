@@ -26,10 +26,13 @@ refused() { # NAME WORDS ARGUMENTS..: the lab ends with an error that has these 
 
 jumbo="--mtu 9000 --topology one-arm"
 lab "static, UDP" --backend udp
-case $(uname -r) in
-    5.10.*)
+case "$suite $(uname -r)" in
+    "labs 5.10."*)
         refused "static, XDP" "is too old"
         lab "direct, UDP" --mode direct --backend udp
+        ;;
+    smoke*)
+        lab "static, XDP, loss" --loss 1%
         ;;
     *)
         lab "static, XDP"

@@ -6,14 +6,18 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 FOLDER = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(FOLDER))
 
+import cross
 import image
 import kernels
 import machine
 import suites
+from architecture import AMD64, ARM64
+from archive import Unreachable
 
 NAMES = """
 linux-image-6.1.0-47-amd64
@@ -33,6 +37,8 @@ linux-binary-7.2.13+deb14-amd64
 linux-image-7.2.13+deb14-amd64
 linux-image-7.2.13+deb14-rt-amd64
 linux-modules-7.2.13+deb14-amd64
+linux-image-6.12.95+deb12-cloud-arm64
+linux-image-6.12.95+deb12-arm64
 """.split()
 
 CONSOLE = """vm: Linux 7.2.13+deb14-amd64
@@ -68,6 +74,12 @@ class Kernels(unittest.TestCase):
             expected = "6.12.95+deb12-amd64" if version == "6" else None
             self.assertEqual(chosen and chosen.release, expected, version)
 
+    def test_another_architecture_has_kernels_of_its_own(self) -> None:
+        for is_cloud, release in ((True, "6.12.95+deb12-cloud-arm64"), (False, "6.12.95+deb12-arm64")):
+            chosen = kernels.choose("6.12", is_cloud, NAMES, ARM64)
+            assert chosen is not None
+            self.assertEqual((chosen.release, chosen.packages), (release, (f"linux-image-{release}",)))
+
     def test_versions_are_in_ascending_order(self) -> None:
         self.assertEqual(kernels.versions(NAMES), ["6.1", "6.12", "6.19", "7.2"])
 
@@ -98,9 +110,18 @@ class Images(unittest.TestCase):
             made.modules(Path(folder), ["virtio-net", "built_in"])
         self.assertEqual(made.content("/modules/order"), b"failover\nnet_failover\nvirtio_net\n")
 
+    def test_a_program_comes_with_what_it_is_linked_with(self) -> None:
+        made = image.Image()
+        made.program(Path("/usr/bin/env"), "/usr/bin/env")
+        libc = [path for path in made.paths() if path.endswith("/libc.so.6")]
+        self.assertEqual(len(libc), 1, "the library at one of its paths")
+        interpreter = [path for path in made.paths() if "/ld-linux" in path]
+        self.assertTrue(set(interpreter) & set(image.needed_libraries(Path("/usr/bin/env"))), interpreter)
+
     def test_numpys_header_is_aligned(self) -> None:
         for path, content in suites.arrays():
-            self.assertEqual(len(content), 128 + 4 * suites.ELEMENTS, path)
+            values = 0 if path == "/data/large.npy" else suites.ELEMENTS
+            self.assertEqual(len(content), 128 + 4 * values, path)
 
 
 class Consoles(unittest.TestCase):
@@ -127,3 +148,25 @@ class Consoles(unittest.TestCase):
         for expected in ("hubport,id=port1,hubid=0", "igb,bus=root0,netdev=port0,mac=52:54:00:00:00:00",
                          "virtio-net-pci,bus=root1,netdev=port1,mac=52:54:00:00:00:01"):
             self.assertIn(expected, made)
+
+
+class Suites(unittest.TestCase):
+    def test_scripts_of_a_suite_are_there(self) -> None:
+        for suite in suites.SUITES:
+            made = image.Image()
+            suite.add_to(made)
+            self.assertGreater(len(made.content("/suite.sh")), 0, suite.name)
+            self.assertEqual(made.content("/name").decode().strip(), suite.name)
+
+
+class OtherProcessors(unittest.TestCase):
+    def test_without_a_cross_compiler_the_remedy_is_named(self) -> None:
+        with mock.patch("shutil.which", return_value=None), self.assertRaisesRegex(Unreachable, "--arm64"):
+            cross.environment(ARM64)
+
+    def test_each_machine_has_its_own_console_and_board(self) -> None:
+        for architecture, console in ((AMD64, "ttyS0"), (ARM64, "ttyAMA0")):
+            emulator = machine.Emulator(architecture, Path("qemu"))
+            made = " ".join(machine.command(emulator, Path("k"), Path("i"), []))
+            self.assertIn(f"console={console} ", made)
+            self.assertIn(" ".join(architecture.machine), made)
