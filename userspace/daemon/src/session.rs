@@ -5,7 +5,7 @@
 //! fit the socket's buffer ends the session, and with it the trainer's jobs.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -204,6 +204,7 @@ impl Session {
                 self.reply(reply);
             }
             (Handled::Register { id, region, size }, Some(file)) => self.register(id, region, size, file),
+            (Handled::Share { id, region }, _) => self.share(id, region),
             // The core has checked that there is one.
             (Handled::Register { .. }, None) => {}
         }
@@ -217,6 +218,16 @@ impl Session {
         self.core.call_session(connection, |host, arena, out| {
             let mapped = mapped.map(|mapped| drop(arena.regions.insert(region, mapped)));
             host.registered(connection, id, region, mapped, arena, out);
+        });
+    }
+
+    /// Allocates a region's pages without the core's lock, unless another rank's session has done so.
+    fn share(&self, id: u64, region: RegionId) {
+        let connection = self.connection;
+        let created = self.core.call_session(connection, |_, arena, _| arena.regions.get(&region).cloned());
+        let populated = created.map_or(Ok(()), |created| created.populate());
+        self.core.call_session(connection, |host, arena, out| {
+            host.registered(connection, id, region, populated, arena, out);
         });
     }
 
@@ -263,7 +274,7 @@ impl Session {
         if let Outbound::Reply { result: Err(failure), .. } = outbound {
             tracing::debug!(peer = %self.credentials, %failure, "a request failed");
         }
-        let fds: Vec<BorrowedFd<'_>> = attached.iter().map(|event| event.eventfd.as_fd()).collect();
+        let fds: Vec<BorrowedFd<'_>> = attached.iter().map(AsFd::as_fd).collect();
         match self.send(outbound, &fds) {
             Err(End::Overrun) if *is_optional => return Ok(()),
             sent => sent?,

@@ -196,6 +196,11 @@ impl Resources for Arena {
         own.zip(given.ok()).is_some_and(|(own, given)| *own == given.secret)
     }
 
+    fn create_region(&mut self, region: RegionId, size: u64) -> Result<(), Failure> {
+        self.regions.insert(region, MappedRegion::create(size)?);
+        Ok(())
+    }
+
     fn unmap(&mut self, region: RegionId) {
         if let Some(region) = self.regions.remove(&region) {
             // Unmapping takes long, and this may be a thread of the data path.
