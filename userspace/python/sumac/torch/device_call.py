@@ -115,9 +115,9 @@ class DeviceCall:
         try:
             self._copies = copies()
             self._after = self._copies.event()
-        except NotImplementedError:
-            raise
         except RuntimeError as error:
+            if isinstance(error, NotImplementedError) and not isinstance(error, devices.UnknownDevice):
+                raise
             self._error = error  # Raised once this rank's job is opened: other ranks wait for that.
         self._world = jobs.world
         self._rank = jobs.rank
@@ -139,6 +139,10 @@ class DeviceCall:
         """Has an error of the device end the group's jobs: other ranks cannot go on without this one."""
         try:
             yield
+        except devices.UnknownDevice as error:
+            text = f"{self._work.call}: {error}"
+            self._jobs.abandon(CollectiveError("device", text))
+            raise devices.UnknownDevice(f"sumac: {text}") from None
         except NotImplementedError:
             raise
         except RuntimeError as error:
