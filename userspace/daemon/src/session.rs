@@ -204,7 +204,6 @@ impl Session {
                 self.reply(reply);
             }
             (Handled::Register { id, region, size }, Some(file)) => self.register(id, region, size, file),
-            (Handled::Share { id, region }, _) => self.share(id, region),
             // The core has checked that there is one.
             (Handled::Register { .. }, None) => {}
         }
@@ -218,16 +217,6 @@ impl Session {
         self.core.call_session(connection, |host, arena, out| {
             let mapped = mapped.map(|mapped| drop(arena.regions.insert(region, mapped)));
             host.registered(connection, id, region, mapped, arena, out);
-        });
-    }
-
-    /// Allocates a region's pages without the core's lock, unless another rank's session has done so.
-    fn share(&self, id: u64, region: RegionId) {
-        let connection = self.connection;
-        let created = self.core.call_session(connection, |_, arena, _| arena.regions.get(&region).cloned());
-        let populated = created.map_or(Ok(()), |created| created.populate());
-        self.core.call_session(connection, |host, arena, out| {
-            host.registered(connection, id, region, populated, arena, out);
         });
     }
 

@@ -32,8 +32,6 @@ pub enum Handled {
     Stats { id: u64, job: Option<crate::JobId>, after: Option<u64> },
     /// The file is to be mapped. [`Host::registered`] follows.
     Register { id: u64, region: RegionId, size: u64 },
-    /// The pages of a region are to be allocated that the ranks of a host read. [`Host::registered`] follows.
-    Share { id: u64, region: RegionId },
 }
 
 impl Host {
@@ -61,9 +59,9 @@ impl Host {
                         .map(|region| Some(Handled::Register { id, region, size: register.size }));
                 }
                 Command::Share(ShareRegion { job, size }) => {
-                    return self
-                        .share((connection, job), size, resources, out)
-                        .map(|region| Some(Handled::Share { id, region }));
+                    let region = self.share((connection, job), size, resources, out)?;
+                    self.registered(connection, id, region, Ok(()), resources, out);
+                    Ok(())
                 }
                 Command::Stats(Stats { job, after }) => {
                     let job = job.map(|handle| self.running_job(connection, handle)).transpose()?;
@@ -232,7 +230,7 @@ impl Host {
 
     /// Adds a region, and charges its user.
     pub(crate) fn add_region(&mut self, region: Region) -> Result<RegionId, Failure> {
-        let amounts = [(Quota::Regions, 1), (region.quota(), region.size)];
+        let amounts = [(Quota::Regions, 1), (Quota::Mapped, region.size)];
         self.state.quotas.reserve(&self.config.quotas, region.uid, &amounts)?;
         self.state.last_region += 1;
         self.state.regions.insert(self.state.last_region, region);

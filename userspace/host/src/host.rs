@@ -314,10 +314,10 @@ impl Host {
         let Some(region) = self.state.regions.get_mut(&id) else { return };
         region.users = region.users.saturating_sub(users);
         if region.users == 0 && region.holders == 0 {
-            let (uid, size, quota) = (region.uid, region.size, region.quota());
+            let (uid, size) = (region.uid, region.size);
             self.state.regions.remove(&id);
             self.state.quotas.release(uid, Quota::Regions, 1);
-            self.state.quotas.release(uid, quota, size);
+            self.state.quotas.release(uid, Quota::Mapped, size);
             resources.unmap(id);
         }
     }

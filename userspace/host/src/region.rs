@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::quotas::Quota;
 use crate::{JobId, RegionId};
 
 /// A region of a trainer's memory, or one of the daemon's that the ranks of a host share. It counts in its
@@ -22,17 +21,11 @@ pub(crate) struct Region {
 /// A region to which results are written once for all ranks of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SharedRegion {
-    /// The job of the rank that asked first. Only operations of the job's ranks write to the region.
+    /// The job of a rank that tells the host's job apart from others of its name. Only operations of all its
+    /// ranks write to the region.
     pub(crate) job: JobId,
     /// Its number among the shared regions of the job on this host, from 1 on: for messages.
     pub(crate) number: u32,
-}
-
-impl Region {
-    /// The share of its user that its bytes are a part of.
-    pub(crate) fn quota(&self) -> Quota {
-        if self.shared.is_some() { Quota::Held } else { Quota::Mapped }
-    }
 }
 
 /// A region that some ranks have not asked for. The job holds it until they have.

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use memmap2::{Advice, MmapRaw};
+use memmap2::MmapRaw;
 
 use crate::holder::HeldMapping;
 
@@ -44,11 +44,6 @@ pub(crate) struct Lender {
 impl Lender {
     pub(crate) fn new(mapping: MmapRaw, held: Option<HeldMapping>) -> Lender {
         Lender { mapping, held, leased: Mutex::default() }
-    }
-
-    /// Enters the pages into this process's page table; without it (before Linux 5.14) the first accesses do.
-    pub(crate) fn populate(&self) {
-        let _ = self.mapping.advise(Advice::PopulateWrite);
     }
 
     /// Returns the address of the writable mapping.

@@ -20,7 +20,7 @@ pub struct ReadRegion {
 }
 
 impl ReadRegion {
-    /// Maps the first `size` bytes of a file.
+    /// Maps the first `size` bytes of a file, and allocates their pages.
     pub fn from_fd(fd: BorrowedFd<'_>, size: usize) -> Result<ReadRegion, RegionError> {
         check_size(size as u64)?;
         check_length(fd, size)?;
@@ -60,16 +60,17 @@ mod tests {
     const SIZE: usize = 10_000;
 
     fn shared() -> (SharedRegion, OwnedFd) {
-        let (region, fd) = SharedRegion::for_readers(SIZE).unwrap();
-        region.populate(fd.as_fd()).unwrap();
-        (region, fd)
+        SharedRegion::for_readers(SIZE).unwrap()
     }
 
     #[test]
     fn a_reader_has_what_the_writer_writes() {
         let (region, fd) = shared();
+        let hole = region.check_pages(fd.as_fd());
+        assert!(matches!(hole, Err(RegionError::Hole { at: 0 })), "{hole:?}");
         let reader = ReadRegion::from_fd(fd.as_fd(), SIZE).unwrap();
-        region.populate(fd.as_fd()).unwrap();
+        // The reader has allocated its pages.
+        region.check_pages(fd.as_fd()).unwrap();
         region.lease(0..0, 5000..SIZE).unwrap().output(0, 4).unwrap().copy_from_slice(b"sums");
         assert_eq!(reader.bytes(4999..5004), Some(&b"\0sums"[..]));
         assert_eq!(reader.bytes(0..SIZE).map(<[u8]>::len), Some(SIZE));

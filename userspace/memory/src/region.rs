@@ -3,7 +3,7 @@
 use std::{
     io,
     ops::Range,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     sync::Arc,
 };
 
@@ -86,7 +86,9 @@ impl SharedRegion {
     /// the daemon. The descriptor is for the daemon; the mapping does not depend on it.
     pub fn create(size: usize) -> Result<(SharedRegion, OwnedFd), RegionError> {
         let fd = memfd(size)?;
-        allocate(fd.as_fd(), size)?;
+        // It reports exhausted memory as an error; populating the mapping does not.
+        retry_on_intr(|| fs::fallocate(&fd, FallocateFlags::empty(), 0, size as u64))
+            .map_err(system_error("allocate", size as u64))?;
         let mapping = map(MmapOptions::new().populate(), &fd, size)?;
         seal(&fd, SIZED, size)?;
         Ok((SharedRegion { lender: Arc::new(Lender::new(mapping, None)) }, fd))
@@ -95,7 +97,8 @@ impl SharedRegion {
     /// Creates and maps `size` zero bytes that this process alone can write.
     ///
     /// The kernel refuses every further writable mapping of the descriptor, and `write`, so that others read
-    /// by it ([`ReadRegion`](crate::ReadRegion)). No page is allocated before [`SharedRegion::populate`].
+    /// by it ([`ReadRegion`](crate::ReadRegion)). Its pages are allocated, and charged to, those who map it
+    /// first: [`SharedRegion::check_pages`] says whether they are.
     pub fn for_readers(size: usize) -> Result<(SharedRegion, OwnedFd), RegionError> {
         let fd = memfd(size)?;
         let mapping = map(&mut MmapOptions::new(), &fd, size)?;
@@ -103,11 +106,9 @@ impl SharedRegion {
         Ok((SharedRegion { lender: Arc::new(Lender::new(mapping, None)) }, fd))
     }
 
-    /// Allocates all pages of a region of [`SharedRegion::for_readers`]; again it has no effect.
-    pub fn populate(&self, fd: BorrowedFd<'_>) -> Result<(), RegionError> {
-        allocate(fd, self.len())?;
-        self.lender.populate();
-        Ok(())
+    /// Checks that all pages of the region's file are allocated: none is by an access then.
+    pub fn check_pages(&self, fd: BorrowedFd<'_>) -> Result<(), RegionError> {
+        check_pages(fd, self.len())
     }
 
     /// Maps the first `size` bytes of a memfd that a trainer created, and seals it.
@@ -123,20 +124,17 @@ impl SharedRegion {
         check_length(fd, size)?;
         let mapping = map(&mut MmapOptions::new(), &fd, size)?;
         let announced = size as u64;
-        let fail = |action| system_error(action, announced);
         // F_SEAL_SEAL makes it fail for all but the first of concurrent registrations.
         fs::fcntl_add_seals(fd, ADDED).map_err(|errno| match errno {
             Errno::PERM => RegionError::Registered,
             errno => system_error("seal", announced)(errno),
         })?;
         // Only now can no page disappear any more.
-        let hole = fs::seek(fd, SeekFrom::Hole(0)).map_err(fail("examine"))?;
-        if hole < announced {
-            return Err(RegionError::Hole { at: hole });
-        }
-        let lender = Lender::new(mapping, None);
-        lender.populate();
-        Ok(SharedRegion { lender: Arc::new(lender) })
+        check_pages(fd, size)?;
+        // Enters the pages into this process's page table; without it (before Linux 5.14) the first accesses
+        // do.
+        let _ = mapping.advise(Advice::PopulateWrite);
+        Ok(SharedRegion { lender: Arc::new(Lender::new(mapping, None)) })
     }
 
     /// Maps a region for reading that another daemon has registered. Its writable mapping is at this address
@@ -203,11 +201,13 @@ fn memfd(size: usize) -> Result<OwnedFd, RegionError> {
     Ok(fd)
 }
 
-/// Allocates a file's pages. It reports exhausted memory as an error; populating a mapping does not.
-fn allocate(fd: BorrowedFd<'_>, size: usize) -> Result<(), RegionError> {
+fn check_pages(fd: BorrowedFd<'_>, size: usize) -> Result<(), RegionError> {
     let announced = size as u64;
-    retry_on_intr(|| fs::fallocate(fd, FallocateFlags::empty(), 0, announced))
-        .map_err(system_error("allocate", announced))
+    let hole = fs::seek(fd, SeekFrom::Hole(0)).map_err(system_error("examine", announced))?;
+    if hole < announced {
+        return Err(RegionError::Hole { at: hole });
+    }
+    Ok(())
 }
 
 fn seal(fd: &OwnedFd, seals: SealFlags, size: usize) -> Result<(), RegionError> {
@@ -259,7 +259,7 @@ pub(crate) fn check_size(size: u64) -> Result<(), RegionError> {
 mod tests {
     use super::*;
     use crate::HeldRegions;
-    use std::thread::JoinHandle;
+    use std::{os::fd::AsFd, thread::JoinHandle};
 
     /// A memfd whose pages are allocated, with these seals.
     fn sealed(size: u64, seals: SealFlags) -> OwnedFd {

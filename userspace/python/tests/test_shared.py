@@ -71,7 +71,7 @@ class Shared(WithLab):
         def work(_: sumac.Client, job: sumac.Job, rank: int) -> sumac.SumacError:
             with self.assertRaises(sumac.SumacError) as raised:
                 out = job.buffer(10_000 if rank == 1 else 100, shared=True)
-                own = job.buffer(100)
+                own = job.buffer(out.size)
                 for _ in range(1000):
                     job.allreduce(own, out, TEST_TIMEOUT)
             return raised.exception

@@ -89,10 +89,6 @@ impl World {
                 handles.regions.insert(region, mapped);
                 core.registered(connection, id, region, Ok(()), handles, out);
             });
-        } else if let Handled::Share { id, region } = handled {
-            found.call(now, |core, handles, out| {
-                core.registered(connection, id, region, Ok(()), handles, out);
-            });
         }
         id
     }

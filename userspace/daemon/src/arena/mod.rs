@@ -142,7 +142,10 @@ impl Arena {
 impl Resources for Arena {
     fn lease(&mut self, key: FragmentKey, request: &LeaseRequest) -> Result<(), Failure> {
         let [from, to] = request.regions;
-        let lease = LeasedBuffer::new(self.mapped(from)?, self.mapped(to)?, request)?;
+        let (from, to) = (self.mapped(from)?, self.mapped(to)?);
+        from.check_pages()?;
+        to.check_pages()?;
+        let lease = LeasedBuffer::new(from, to, request)?;
         self.leases.insert(key, lease);
         Ok(())
     }

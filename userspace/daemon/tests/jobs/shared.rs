@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sumac_client::{
     Client, ClientError, Code, Job, Mode, OpOptions, OperationOrder, Reduction, SharedTensor, Tensor,
 };
+use sumac_memory::ReadRegion;
 
 use crate::common::{Raw, code};
 use crate::kinds::{Number, WORLD, failure, tensor};
@@ -103,6 +104,7 @@ struct Rank {
     own: Value,
     shared: Value,
     file: OwnedFd,
+    _memory: ReadRegion,
 }
 
 const SIZE: u64 = 8192;
@@ -128,7 +130,10 @@ fn ranks(lab: &Lab, name: &str, mode: &str) -> Vec<Rank> {
         let own = raw.region(SIZE);
         let (reply, file) = share(&mut raw, &job, SIZE);
         let shared = reply["ok"]["region"].clone();
-        Rank { raw, job, own, shared, file: file.unwrap_or_else(|| panic!("{reply}")) }
+        let file = file.unwrap_or_else(|| panic!("{reply}"));
+        // It allocates the pages.
+        let memory = ReadRegion::from_fd(file.as_fd(), SIZE as usize).unwrap();
+        Rank { raw, job, own, shared, file, _memory: memory }
     };
     raws.into_iter().zip(asked).map(enter).collect()
 }
@@ -163,7 +168,8 @@ fn operations_whose_results_are_not_in_one_place_name_both_ranks_on_all() {
             rank.share_result(64)
         }),
         ("rank 1 has allreduce sum float32[10], its result at byte 0 of shared region 2", |rank| {
-            let (reply, _) = share(&mut rank.raw, &rank.job, SIZE);
+            let (reply, file) = share(&mut rank.raw, &rank.job, SIZE);
+            ReadRegion::from_fd(file.unwrap().as_fd(), SIZE as usize).unwrap();
             rank.ask("allreduce", json!({"out_region": reply["ok"]["region"]}))
         }),
     ];
@@ -240,6 +246,9 @@ fn operations_that_may_not_write_to_shared_memory_are_refused() {
     }
     let beyond = rank.ask("allreduce", json!({"out_region": shared, "out_offset": SIZE - 8}));
     assert_eq!(code(&beyond), "out_of_range", "{beyond}");
+    let (unmapped, _file) = share(&mut rank.raw, &rank.job.clone(), SIZE);
+    let hole = rank.ask("allreduce", json!({"out_region": unmapped["ok"]["region"]}));
+    assert_eq!(code(&hole), "bad_region", "the daemon would allocate the pages: {hole}");
     for size in [0, (1 << 36) + 1] {
         let (reply, file) = share(&mut rank.raw, &rank.job.clone(), size);
         assert!(reply["error"].is_object() && file.is_none(), "{reply}");
@@ -258,8 +267,8 @@ fn operations_that_may_not_write_to_shared_memory_are_refused() {
 
 #[test]
 fn the_end_of_a_rank_releases_what_it_shared() {
-    // A share of 64 MiB, of which connections and jobs have some 6 MiB each.
-    let lab = Lab { ranks_per_host: 3, ..Lab::with(1, "buffers_mib = 128") };
+    // A user's share of 40 MiB.
+    let lab = Lab { ranks_per_host: 3, ..Lab::with(1, "memory_mib = 80") };
     let size = 6 << 20;
     for _ in 0..4 {
         let mut opened = lab.open("dies", |o| o);
@@ -267,7 +276,7 @@ fn the_end_of_a_rank_releases_what_it_shared() {
             opened.iter().map(|(_, job)| job.shared(size).unwrap()).collect();
         let refused = refused(opened[0].1.shared(size));
         assert_eq!(refused.code, Code::Limit, "{refused}");
-        assert!(refused.message.contains("of the daemon's memory for trainers"), "{refused}");
+        assert!(refused.message.contains("bytes of regions"), "{refused}");
         // Asked for by one rank alone.
         let other: SharedTensor<f32> = opened[1].1.shared(1000).unwrap();
         let pending = opened[0].1.allreduce(tensor(&opened[0].0, 1000, |_| 1.0f32)).unwrap();

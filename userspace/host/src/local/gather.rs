@@ -108,6 +108,7 @@ impl Host {
             }
         }
         let local = self.state.local_jobs.entry(name.clone()).or_insert_with(|| LocalJob {
+            id,
             spec: open.spec.clone(),
             uid,
             members: BTreeMap::new(),

@@ -36,8 +36,9 @@ impl Host {
         let ranks = local.ranks().len();
         let at = local.shares.iter().position(|share| !share.ranks.contains(&rank));
         let Some(share) = at.and_then(|at| local.shares.get_mut(at)) else {
-            let number = local.last_share + 1;
-            let region = self.create_shared(uid, size, SharedRegion { job, number }, resources)?;
+            let shared = SharedRegion { job: local.id, number: local.last_share + 1 };
+            let number = shared.number;
+            let region = self.create_shared(uid, size, shared, resources)?;
             if let Some(local) = self.state.local_jobs.get_mut(&name) {
                 local.last_share = number;
                 local.shares.push_back(PendingRegion { region, number, size, ranks: vec![rank] });
@@ -117,7 +118,9 @@ impl Host {
                 }
             },
         };
-        let is_foreign = !self.ranks_of(job).contains(&shared.job);
+        let name = self.state.jobs.get(&job).filter(|job| job.is_shared()).map(|job| &job.name);
+        let local = name.and_then(|name| self.state.local_jobs.get(name));
+        let is_foreign = shared.job != local.map_or(job, |local| local.id);
         let problem = problem.or(is_foreign.then_some("it is another job's"));
         if let Some(problem) = problem {
             let message = format!("region {handle} is shared by the ranks of this host: {problem}");
