@@ -21,8 +21,7 @@ pub(crate) struct Region {
 /// A region to which results are written once for all ranks of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SharedRegion {
-    /// The job of a rank that tells the host's job apart from others of its name. Only operations of all its
-    /// ranks write to the region.
+    /// The job of a rank that identifies the host's. Only operations of all its ranks write to the region.
     pub(crate) job: JobId,
     /// Its number among the shared regions of the job on this host, from 1 on: for messages.
     pub(crate) number: u32,

@@ -98,7 +98,7 @@ impl SharedRegion {
     ///
     /// The kernel refuses every further writable mapping of the descriptor, and `write`, so that others read
     /// by it ([`ReadRegion`](crate::ReadRegion)). Its pages are allocated, and charged to, those who map it
-    /// first: [`SharedRegion::check_pages`] says whether they are.
+    /// first: [`SharedRegion::check_pages`] fails before.
     pub fn for_readers(size: usize) -> Result<(SharedRegion, OwnedFd), RegionError> {
         let fd = memfd(size)?;
         let mapping = map(&mut MmapOptions::new(), &fd, size)?;

@@ -27,7 +27,7 @@ pub(crate) use self::launch::hull;
 /// The ranks of one job on this host, each of which is a [`Job`](crate::job::Job) with a trainer of its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LocalJob {
-    /// The job of the rank that came first. It tells jobs of one name apart, also when that rank has left.
+    /// The job of the rank that came first. Identifies the host's job, also when that rank has left.
     id: JobId,
     /// The request of the rank that came first.
     spec: JobSpec,
