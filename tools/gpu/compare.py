@@ -12,7 +12,8 @@ Ranks have daemons on this machine's loopback, over UDP, and Gloo and NCCL use l
 the ranks for two hosts. Each number is the median of the slowest rank's times; of many sums it is that of
 one. CPU is the whole machine's, for a run. Sums are checked. sumac+local reduces inside a host by NCCL: of
 two GPUs with --daemons 1, else of each rank alone. nccl+plugin is NCCL with the library of userspace/nccl,
-where NCCL_PLUGIN_DIR has it.
+where NCCL_PLUGIN_DIR has it. Where a daemon has several ranks of a CPU, sumac+registered is the client
+with tensors in registered memory, and sumac+shared with results in memory that all ranks of the daemon read.
 
 Exit codes: 0 all ran, 1 a backend failed, 2 wrong usage, 3 a program is missing.
 """
@@ -40,6 +41,8 @@ SIZES = (1 << 18, 1 << 22, 100_000_000)
 """Bytes of the sums."""
 LARGE = 1 << 30
 """Bytes of the sum that is asked for."""
+CLIENTS = ("sumac+registered", "sumac+shared")
+"""Columns of the client without PyTorch, which have the single sums alone."""
 SMALL = 1000
 """Elements of each of many sums."""
 
@@ -73,7 +76,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
         return 3
     lab = Lab(options.daemons)
     try:
-        found = {backend: measure(options, backend, lab) for backend in backends(options.device)}
+        found = {backend: measure(options, backend, lab) for backend in backends(options)}
     finally:
         lab.stop()
     print(table(found))
@@ -83,10 +86,10 @@ def main(arguments: Optional[list[str]] = None) -> int:
     return int(any("error" in outcome for outcome in found.values()))
 
 
-def backends(device: str) -> list[str]:
+def backends(options: argparse.Namespace) -> list[str]:
     """Returns the columns of the table."""
-    if device == "cpu":
-        return ["sumac", "gloo"]
+    if options.device == "cpu":
+        return ["sumac", *(CLIENTS if options.ranks > options.daemons else []), "gloo"]
     plugin = ["nccl+plugin"] if os.environ.get("NCCL_PLUGIN_DIR") else []
     return ["sumac", "sumac+local", "gloo", "nccl", *plugin]
 
@@ -101,6 +104,7 @@ def measure(options: argparse.Namespace, backend: str, lab: Any) -> dict[str, An
                 ranks.append(subprocess.Popen(
                     [sys.executable, __file__, "--rank-of", backend, "--device", options.device,
                      "--runs", str(options.runs), "--ranks", str(options.ranks),
+                     "--daemons", str(options.daemons),
                      *(["--large"] if options.large else [])],
                     stdout=subprocess.PIPE, stderr=log, text=True,
                     env=environment(
@@ -149,6 +153,9 @@ def environment(backend: str, rank: int, world: int, socket: str, folder: str) -
 
 def run_rank(options: argparse.Namespace) -> None:
     """Runs all cases as one rank, and prints their times."""
+    if options.rank_of in CLIENTS:
+        run_client(options)
+        return
     import torch
     import torch.distributed as dist
 
@@ -170,7 +177,7 @@ def run_rank(options: argparse.Namespace) -> None:
             tensor.fill_(float(rank + 1))
             dist.all_reduce(tensor)
 
-        times[f"all_reduce of {size:,} bytes"] = timed(act, options)
+        times[case_of(size)] = timed(act, options, dist.barrier)
         if not bool((tensor == options.ranks * (options.ranks + 1) / 2).all()):
             raise AssertionError(f"{backend}: a sum of {size} bytes is wrong")
     small = [torch.ones(SMALL, device=options.device) for _ in range(10_000)]
@@ -184,15 +191,46 @@ def run_rank(options: argparse.Namespace) -> None:
             dist.all_reduce(tensor)
 
     few = argparse.Namespace(**{**vars(options), "runs": min(options.runs, 3)})
-    times["1 of 10,000 small sums at once"] = of_one(10_000, timed(at_once, few))
-    times["1 of 1,000 small sums in a row"] = of_one(1000, timed(in_a_row, few))
-    times["DDP step, 17 MB of gradients"] = timed(training(options.device), options)
+    times["1 of 10,000 small sums at once"] = of_one(10_000, timed(at_once, few, dist.barrier))
+    times["1 of 1,000 small sums in a row"] = of_one(1000, timed(in_a_row, few, dist.barrier))
+    times["DDP step, 17 MB of gradients"] = timed(training(options.device), options, dist.barrier)
     if options.large:
         tensor = torch.ones(LARGE // 4, device=options.device)
-        every, busy = timed(lambda: dist.all_reduce(tensor), few, warm=0)
+        every, busy = timed(lambda: dist.all_reduce(tensor), few, dist.barrier, warm=0)
         times["all_reduce of 1 GiB, first"] = every[:1], busy
         times["all_reduce of 1 GiB"] = every[1:] or every, busy
     dist.destroy_process_group()
+    print(json.dumps(times))
+
+
+def case_of(size: int) -> str:
+    """Returns the name of a sum's row."""
+    return f"all_reduce of {size:,} bytes"
+
+
+def run_client(options: argparse.Namespace) -> None:
+    """Runs the sums as one rank of the client, and prints their times."""
+    import numpy as np
+
+    import sumac
+
+    rank = int(os.environ["RANK"])
+    times: dict[str, tuple[list[float], float]] = {}
+    local = options.ranks // options.daemons
+    with sumac.Client(os.environ["SUMAC_SOCKET"]) as client:
+        with client.open("compare", rank, options.ranks, local_world=local, timeout=LIMIT) as job:
+            start = job.buffer(1, np.int32)
+            for size in SIZES:
+                values = job.buffer(size // 4)
+                out = job.buffer(size // 4, shared=True) if options.rank_of == "sumac+shared" else values
+
+                def act(values: np.ndarray = values, out: np.ndarray = out) -> None:
+                    values.fill(rank + 1)
+                    job.allreduce(values, None if out is values else out)
+
+                times[case_of(size)] = timed(act, options, lambda: job.allreduce(start))
+                if not (out == options.ranks * (options.ranks + 1) / 2).all():
+                    raise AssertionError(f"{options.rank_of}: a sum of {size} bytes is wrong")
     print(json.dumps(times))
 
 
@@ -225,21 +263,22 @@ def busy_seconds() -> float:
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
-def timed(act: Any, options: argparse.Namespace, warm: int = 2) -> tuple[list[float], float]:
+def timed(
+    act: Any, options: argparse.Namespace, barrier: Any, warm: int = 2
+) -> tuple[list[float], float]:
     """Returns the times of runs that begin together, after some that are not measured, and the machine's busy
     seconds of a run."""
-    import torch
-    import torch.distributed as dist
-
     found = []
     before = busy_seconds()
     for run in range(options.runs + warm):
-        dist.barrier()
+        barrier()
         if run == warm:
             before = busy_seconds()
         started = time.perf_counter()
         act()
         if options.device == "cuda":
+            import torch
+
             torch.cuda.synchronize()
         if run >= warm:
             found.append(time.perf_counter() - started)
@@ -255,7 +294,8 @@ def table(found: dict[str, dict[str, Any]]) -> str:
         own = found["sumac"].get(case)
         for backend, outcome in found.items():
             value = outcome.get(case)
-            text = "failed" if value is None else f"{value * 1e3:.3f}"
+            missing = "failed" if "error" in outcome else "-"
+            text = missing if value is None else f"{value * 1e3:.3f}"
             if backend != "sumac" and value is not None and own:
                 text += f" ({value / own:.2f} x sumac)"
             cells.append(f"{text:>26}")

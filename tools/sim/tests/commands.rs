@@ -3,191 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "commands/world.rs"]
+mod world;
+
+use std::sync::atomic::Ordering;
+
 use serde_json::{Value, json};
-use sumac_api::{Code, Failure, Outbound, Request};
-use sumac_host::{ConnectionId, Credentials, Handled};
-use sumac_memory::SharedRegion;
-use sumac_sim::events::{MILLI, Nanos};
-use sumac_sim::hosts::cluster::{Cluster, Network};
+use sumac_api::Code;
 
-const SECOND: Nanos = 1000 * MILLI;
-const REGION: usize = 1 << 20;
-
-/// A trainer's connection to the daemon of a host.
-#[derive(Clone, Copy)]
-struct Trainer {
-    host: usize,
-    connection: ConnectionId,
-}
-
-/// A trainer with a job open and a region registered, by their handles.
-struct Rank {
-    trainer: Trainer,
-    job: Value,
-    region: Value,
-}
-
-/// Hosts, and the trainers that a test drives.
-struct World {
-    cluster: Cluster,
-    requests: u64,
-}
-
-/// Returns an object with further fields.
-fn with(mut object: Value, more: Value) -> Value {
-    object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    object
-}
-
-fn json(outbound: &Outbound) -> Value {
-    serde_json::from_slice(&outbound.encode().unwrap()).unwrap()
-}
-
-/// Returns the code of an error reply.
-fn code(reply: &Value) -> &str {
-    reply["error"]["code"].as_str().unwrap_or("none")
-}
-
-impl World {
-    fn new(hosts: usize, shards: u16) -> World {
-        World { cluster: Cluster::new(7, hosts, shards, Network::default(), Vec::new()), requests: 0 }
-    }
-
-    fn connect(&mut self, host: usize) -> Trainer {
-        self.connect_as(host, 1000)
-    }
-
-    fn connect_as(&mut self, host: usize, uid: u32) -> Trainer {
-        let (now, credentials) = (self.cluster.now(), Credentials { pid: 1, uid, groups: vec![uid] });
-        let found = self.cluster.hosts[host].as_mut().unwrap();
-        let connection = found.call(now, |core, _, _| core.connect(now, credentials, 256)).unwrap();
-        Trainer { host, connection }
-    }
-
-    /// Connects, and sends `hello`.
-    fn trainer(&mut self, host: usize) -> Trainer {
-        let trainer = self.connect(host);
-        assert_eq!(code(&self.ask(trainer, json!({"cmd": "hello", "version": sumac_api::VERSION}))), "none");
-        trainer
-    }
-
-    /// Sends a command and returns its id.
-    fn send(&mut self, Trainer { host, connection }: Trainer, mut command: Value) -> u64 {
-        self.requests += 1;
-        let (id, now) = (self.requests, self.cluster.now());
-        command["id"] = id.into();
-        let request = match Request::parse(command.to_string().as_bytes()) {
-            Ok(request) => request,
-            Err(rejected) => {
-                self.cluster.mail.push((host, connection, Outbound::failed(Some(id), *rejected.failure)));
-                return id;
-            }
-        };
-        let (found, has_file) = (self.cluster.hosts[host].as_mut().unwrap(), command["cmd"] == "register");
-        let handled = found
-            .call(now, |core, handles, out| core.command(now, connection, request, has_file, handles, out));
-        if let Handled::Register { id, region, size } = handled {
-            let (mapped, _) = SharedRegion::create(size as usize).unwrap();
-            found.call(now, |core, handles, out| {
-                handles.regions.insert(region, mapped);
-                core.registered(connection, id, region, Ok(()), handles, out);
-            });
-        }
-        id
-    }
-
-    /// Returns the next message to a trainer that is wanted.
-    fn next(&mut self, Trainer { host, connection }: Trainer, wanted: impl Fn(&Value) -> bool) -> Value {
-        let is_wanted = |mail: &(usize, ConnectionId, Outbound)| {
-            (mail.0, mail.1) == (host, connection) && wanted(&json(&mail.2))
-        };
-        let end = self.cluster.now() + 60 * SECOND;
-        let has_come = self.cluster.mail.iter().any(is_wanted)
-            || self.cluster.run(end, |cluster| cluster.mail.iter().any(is_wanted));
-        assert!(has_come, "no such message: {:?}", self.cluster.mail);
-        let at = self.cluster.mail.iter().position(is_wanted).unwrap();
-        json(&self.cluster.mail.remove(at).2)
-    }
-
-    fn reply(&mut self, trainer: Trainer, id: u64) -> Value {
-        self.next(trainer, |message| message["id"] == id)
-    }
-
-    fn ask(&mut self, trainer: Trainer, command: Value) -> Value {
-        let id = self.send(trainer, command);
-        self.reply(trainer, id)
-    }
-
-    fn event(&mut self, trainer: Trainer, name: &str) -> Value {
-        self.next(trainer, |message| message["event"] == name)
-    }
-
-    fn disconnect(&mut self, Trainer { host, connection }: Trainer) {
-        let (now, found) = (self.cluster.now(), self.cluster.hosts[host].as_mut().unwrap());
-        found.call(now, |core, handles, out| core.disconnect(connection, "went away", handles, out));
-    }
-
-    fn region(&mut self, trainer: Trainer) -> Value {
-        self.ask(trainer, json!({"cmd": "register", "size": REGION}))["ok"]["region"].clone()
-    }
-
-    /// Opens the job "j" on all hosts.
-    fn open(&mut self, more: &Value) -> Vec<Rank> {
-        let world = self.cluster.hosts.len();
-        let trainers: Vec<Trainer> = (0..world).map(|host| self.trainer(host)).collect();
-        let open = |rank| json!({"cmd": "open", "job": "j", "rank": rank, "world": world, "slots": 16});
-        let asked: Vec<u64> = (0..world)
-            .zip(&trainers)
-            .map(|(rank, trainer)| self.send(*trainer, with(open(rank), more.clone())))
-            .collect();
-        let ranks = trainers.into_iter().zip(asked).map(|(trainer, id)| {
-            let opened = self.reply(trainer, id);
-            assert_eq!(code(&opened), "none", "{opened}");
-            Rank { trainer, job: opened["ok"]["job"].clone(), region: self.region(trainer) }
-        });
-        ranks.collect()
-    }
-
-    /// Attaches another trainer to the job "j" of a host.
-    fn attach(&mut self, host: usize) -> Rank {
-        let trainer = self.trainer(host);
-        let job = self.ask(trainer, json!({"cmd": "attach", "job": "j"}))["ok"]["job"].clone();
-        Rank { trainer, job, region: self.region(trainer) }
-    }
-
-    /// Submits a sum of 10 floats, with the fields of `more` instead.
-    fn submit(&mut self, rank: &Rank, more: Value) -> Value {
-        self.ask(rank.trainer, allreduce(rank, more))
-    }
-
-    fn close(&mut self, rank: &Rank) -> Value {
-        self.ask(rank.trainer, json!({"cmd": "close", "job": rank.job}))
-    }
-
-    /// Waits for the end of a submitted operation; returns its failure, also one of the submission.
-    fn end(&mut self, rank: &Rank, submitted: &Value) -> Option<Failure> {
-        let mut error = submitted["error"].clone();
-        if let Some(op) = submitted["ok"]["op"].as_u64() {
-            let is_end = |message: &Value| message["event"] == "completed" && message["op"] == op;
-            error = self.next(rank.trainer, is_end)["error"].clone();
-        }
-        serde_json::from_value(error).unwrap()
-    }
-
-    /// Sums on all ranks.
-    fn sums(&mut self, ranks: &[Rank], more: &Value) {
-        let submitted: Vec<Value> = ranks.iter().map(|rank| self.submit(rank, more.clone())).collect();
-        for (rank, submitted) in ranks.iter().zip(submitted) {
-            assert_eq!(self.end(rank, &submitted), None, "{submitted}");
-        }
-    }
-}
-
-fn allreduce(Rank { job, region, .. }: &Rank, more: Value) -> Value {
-    let command = json!({"cmd": "allreduce", "job": job, "region": region, "dtype": "float32", "offset": 0,
-        "count": 10});
-    with(command, more)
-}
+use world::{REGION, Rank, SECOND, Trainer, World, allreduce, code, with};
 
 /// A job of one host is of one user; a rank of another is refused, and the others open without it.
 #[test]
@@ -212,6 +36,53 @@ fn a_job_of_one_host_has_no_rank_of_another_user() {
 }
 
 /// Two workers whose second operations differ: both receive an error with both operations.
+/// The daemon writes a result once where the ranks of a host share it, whatever their number.
+#[test]
+fn a_shared_result_is_written_once() {
+    for (hosts, local) in [(1, 1), (1, 2), (1, 4), (2, 1), (2, 3)] {
+        let mut world = World::new(hosts, 1);
+        let all = hosts * local;
+        let open = |rank| {
+            json!({"cmd": "open", "job": "j", "rank": rank, "world": all, "local_world": local,
+            "slots": 16})
+        };
+        let trainers: Vec<Trainer> = (0..all).map(|rank| world.trainer(rank / local)).collect();
+        let asked: Vec<u64> =
+            (0..all).zip(&trainers).map(|(rank, trainer)| world.send(*trainer, open(rank))).collect();
+        let mut ranks = Vec::new();
+        for (trainer, id) in trainers.into_iter().zip(asked) {
+            let job = world.reply(trainer, id)["ok"]["job"].clone();
+            let share = json!({"cmd": "share", "job": job, "size": REGION});
+            let shared = world.ask(trainer, share)["ok"]["region"].clone();
+            ranks.push((Rank { trainer, job, region: world.region(trainer) }, shared));
+        }
+        let count = REGION / 8;
+        for (is_shared, times) in [(true, 1), (false, local)] {
+            let before = written(&world);
+            let submitted: Vec<Value> = ranks
+                .iter()
+                .map(|(rank, shared)| {
+                    let out = if is_shared { shared } else { &rank.region };
+                    let out = json!({"out_region": out, "out_offset": REGION / 2, "count": count});
+                    world.submit(rank, out)
+                })
+                .collect();
+            for ((rank, _), submitted) in ranks.iter().zip(submitted) {
+                assert_eq!(world.end(rank, &submitted), None, "{submitted}");
+            }
+            let found: Vec<usize> =
+                written(&world).iter().zip(before).map(|(after, before)| after - before).collect();
+            assert_eq!(found, vec![4 * count * times; hosts], "{hosts} hosts with {local} ranks each");
+        }
+    }
+}
+
+/// The bytes of results that each host's daemon has written.
+fn written(world: &World) -> Vec<usize> {
+    let hosts = world.cluster.hosts.iter().flatten();
+    hosts.map(|host| host.handles.written.load(Ordering::Relaxed)).collect()
+}
+
 #[test]
 fn operations_that_differ_are_named_on_both_workers() {
     let differ = |options: Value, operations: [Value; 2], sides: [&str; 2]| {

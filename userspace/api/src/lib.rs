@@ -24,7 +24,9 @@ pub use outbound::{
     CancelReply, DynamicReply, Event, HelloReply, LeftPackets, Limits, Loss, OpenReply, OperationReply,
     Outbound, RegisterReply, Timing, WaitReply, WithdrawReply, body,
 };
-pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Unregister, Wait};
+pub use request::{
+    Cancel, Close, Command, Hello, Register, Rejected, Request, ShareRegion, Unregister, Wait,
+};
 pub use stats::{JobStats, SandboxReply, Stats, StatsReply};
 pub use sumac_job::{
     CollectiveKind, DType, Importance, JobSpec, Mode, NonFinitePolicy, OperationDescriptor, OperationOrder,

@@ -27,6 +27,16 @@ pub struct Register {
     pub size: u64,
 }
 
+/// Asks for a region of the daemon's to which it writes results once for all ranks of a host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShareRegion {
+    /// The job's handle, from `open` or `attach`.
+    pub job: u64,
+    /// Bytes of the region, the same for all ranks of the host.
+    pub size: u64,
+}
+
 /// Waits for the end of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,6 +82,7 @@ pub enum Command {
     Withdraw(Withdraw),
     Attach(Attach),
     Register(Register),
+    Share(ShareRegion),
     Allreduce(Collective),
     Broadcast(Collective),
     Reduce(Collective),
@@ -198,6 +209,7 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
         "withdraw" => fields(&name, object).map(Command::Withdraw),
         "attach" => fields(&name, object).map(Command::Attach),
         "register" => fields(&name, object).map(Command::Register),
+        "share" => fields(&name, object).map(Command::Share),
         "post_send" => fields(&name, object).map(Command::PostSend),
         "post_recv" => fields(&name, object).map(Command::PostRecv),
         "poll_cq" => fields(&name, object).map(Command::PollCq),
@@ -213,8 +225,8 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
 }
 
 /// All commands, for the hint after an unknown one.
-const COMMANDS: &str = "hello, open, withdraw, attach, register, allreduce, broadcast, reduce, \
-reduce_scatter, allgather, post_send, post_recv, poll_cq, wait, cancel, stats, unregister, close";
+const COMMANDS: &str = "hello, open, withdraw, attach, register, share, allreduce, broadcast, \
+reduce, reduce_scatter, allgather, post_send, post_recv, poll_cq, wait, cancel, stats, unregister, close";
 
 fn collective(kind: CollectiveKind, object: Map<String, Value>) -> Result<Command, Failure> {
     let operation: Collective = fields(kind.name(), object)?;
@@ -294,6 +306,7 @@ mod tests {
             Command::Withdraw(Withdraw { open: 7 }),
             Command::Attach(Attach { job: "digits".into(), rank: None, secret: None }),
             Command::Register(Register { size: 4096 }),
+            Command::Share(ShareRegion { job: 1, size: 4096 }),
             Command::Allreduce(reduced.clone()),
             Command::Broadcast(rooted.clone()),
             Command::Reduce(rooted),

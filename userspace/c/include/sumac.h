@@ -23,7 +23,7 @@
 #define SUMAC_ABI_MAJOR 0
 
 /// The minor number of the ABI. It grows with additions; programs compiled for a later one are refused.
-#define SUMAC_ABI_MINOR 2
+#define SUMAC_ABI_MINOR 3
 
 /// The ABI that a program is compiled for; its argument to `sumac_connect`.
 #define SUMAC_ABI_VERSION ((SUMAC_ABI_MAJOR << 16) | SUMAC_ABI_MINOR)
@@ -396,7 +396,17 @@ enum sumac_status sumac_close(struct sumac_client *client);
 /// Thread safety: any thread, at any time.
 enum sumac_status sumac_alloc(struct sumac_client *client, size_t size, void **memory);
 
-/// Frees memory of `sumac_alloc`; NULL is allowed. Fails with `SUMAC_ERR_REGION_BUSY` while requests use it.
+/// Returns `size` zeroed bytes for results, which all ranks of the job on this host read and none can write:
+/// a store to them raises SIGSEGV. The daemon writes a result once for all of them. They are `recv` of
+/// `sumac_allreduce` and `sumac_allgather`, and never `send` of the same operation. All ranks of the host ask
+/// for the same sizes in the same order, and give the same place as `recv` of an operation; the next one
+/// overwrites the result once all have submitted it. `sumac_free` frees them.
+///
+/// Thread safety: any thread, at any time; several threads agree on the order.
+enum sumac_status sumac_alloc_shared(struct sumac_job *job, size_t size, void **memory);
+
+/// Frees memory of `sumac_alloc` or `sumac_alloc_shared`; NULL is allowed. Fails with
+/// `SUMAC_ERR_REGION_BUSY` while requests use it.
 ///
 /// Thread safety: any thread; no other thread may use the memory at the same time.
 enum sumac_status sumac_free(struct sumac_client *client, void *memory);

@@ -3,18 +3,25 @@
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ::sumac_client::{Client, Location};
+use ::sumac_client::{Client, Location, Memory};
 
 use crate::error::{Error, call};
 use crate::input::{required, text};
 use crate::state::{CLIENTS, ClientState, JOBS, REQUESTS};
-use crate::types::{sumac_client, sumac_status};
+use crate::types::{sumac_client, sumac_job, sumac_status};
 use crate::version;
 
 /// The daemon's socket unless its configuration has another.
 const DEFAULT_SOCKET: &str = "/run/sumac/sumac.sock";
 
 impl ClientState {
+    /// Keeps memory until it is freed. Returns its address.
+    fn keep(&self, memory: Memory) -> usize {
+        let address = memory.address();
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(address, memory);
+        address
+    }
+
     /// The registered memory that has these bytes.
     pub(crate) fn locate(&self, pointer: *const c_void, bytes: usize, name: &str) -> Result<Location, Error> {
         let address = pointer.addr();
@@ -93,16 +100,38 @@ pub unsafe extern "C" fn sumac_alloc(
     call(|| {
         let out = required(memory, "memory")?;
         let state = CLIENTS.get(client)?;
-        let memory = state.client.memory(size)?;
-        let address = memory.address();
-        state.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(address, memory);
+        let address = state.keep(state.client.memory(size)?);
         // SAFETY: not NULL, so it has room for a pointer, as the header asks for.
         unsafe { out.write(std::ptr::with_exposed_provenance_mut(address)) };
         Ok(())
     })
 }
 
-/// Frees memory of `sumac_alloc`; NULL is allowed. Fails with `SUMAC_ERR_REGION_BUSY` while requests use it.
+/// Returns `size` zeroed bytes for results, which all ranks of the job on this host read and none can write:
+/// a store to them raises SIGSEGV. The daemon writes a result once for all of them. They are `recv` of
+/// `sumac_allreduce` and `sumac_allgather`, and never `send` of the same operation. All ranks of the host ask
+/// for the same sizes in the same order, and give the same place as `recv` of an operation; the next one
+/// overwrites the result once all have submitted it. `sumac_free` frees them.
+///
+/// Thread safety: any thread, at any time; several threads agree on the order.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sumac_alloc_shared(
+    job: *mut sumac_job,
+    size: usize,
+    memory: *mut *mut c_void,
+) -> sumac_status {
+    call(|| {
+        let out = required(memory, "memory")?;
+        let state = JOBS.get(job)?;
+        let address = state.client.keep(state.job.shared_memory(size)?);
+        // SAFETY: not NULL, so it has room for a pointer, as the header asks for.
+        unsafe { out.write(std::ptr::with_exposed_provenance_mut(address)) };
+        Ok(())
+    })
+}
+
+/// Frees memory of `sumac_alloc` or `sumac_alloc_shared`; NULL is allowed. Fails with
+/// `SUMAC_ERR_REGION_BUSY` while requests use it.
 ///
 /// Thread safety: any thread; no other thread may use the memory at the same time.
 #[unsafe(no_mangle)]

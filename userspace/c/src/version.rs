@@ -9,7 +9,7 @@ use crate::types::sumac_status;
 pub const SUMAC_ABI_MAJOR: u32 = 0;
 
 /// The minor number of the ABI. It grows with additions; programs compiled for a later one are refused.
-pub const SUMAC_ABI_MINOR: u32 = 2;
+pub const SUMAC_ABI_MINOR: u32 = 3;
 
 /// The ABI that a program is compiled for; its argument to `sumac_connect`.
 pub const SUMAC_ABI_VERSION: u32 = (SUMAC_ABI_MAJOR << 16) | SUMAC_ABI_MINOR;
@@ -61,7 +61,7 @@ mod tests {
         assert!(check(SUMAC_ABI_VERSION).is_ok());
         assert!(check(SUMAC_ABI_MAJOR << 16).is_ok(), "an earlier minor number");
         for (program, name) in
-            [(SUMAC_ABI_VERSION + 1, "0.3"), (0x0001_0000, "1.0"), (u32::MAX, "65535.65535")]
+            [(SUMAC_ABI_VERSION + 1, "0.4"), (0x0001_0000, "1.0"), (u32::MAX, "65535.65535")]
         {
             let error = check(program).unwrap_err();
             assert_eq!(error.status, sumac_status::SUMAC_ERR_ABI_VERSION);

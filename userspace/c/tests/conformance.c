@@ -218,6 +218,29 @@ static void collectives(sumac_job *job)
     OK(sumac_free(client, recv));
 }
 
+/* Results in memory that the ranks of a host share. Two ranks of one host come together in one job. */
+static void shared(sumac_job *job)
+{
+    float *send = allocate(COUNT * sizeof *send);
+    void *memory = NULL, *none = NULL;
+    OK(sumac_alloc_shared(job, COUNT * sizeof(float), &memory));
+    const float *result = memory;
+    fill(send);
+    CHECK(result[COUNT - 1] == 0);
+    OK(sumac_allreduce(job, send, memory, COUNT, SUMAC_FLOAT32, SUMAC_SUM, NULL));
+    for (size_t i = 0; i < COUNT; i++)
+        CHECK(fabsf(result[i] - (2 * (float)(i % 7) + 1)) < 1e-5f);
+    OK(sumac_allgather(job, send, memory, COUNT / 2, SUMAC_FLOAT32, NULL));
+    CHECK(result[3] == 3 && result[COUNT / 2 + 3] == 4);
+    CHECK(sumac_allreduce(job, memory, memory, COUNT, SUMAC_FLOAT32, SUMAC_SUM, NULL)
+          == SUMAC_ERR_UNSUPPORTED);
+    CHECK(sumac_alloc_shared(job, 1, NULL) == SUMAC_ERR_INVALID_ARGUMENT);
+    CHECK(sumac_alloc_shared(NULL, 1, &none) == SUMAC_ERR_INVALID_HANDLE && none == NULL);
+    OK(sumac_free(client, memory));
+    CHECK(sumac_free(client, memory) == SUMAC_ERR_NOT_REGISTERED);
+    OK(sumac_free(client, send));
+}
+
 static void asynchronous(sumac_job *job)
 {
     float *values = allocate(5 * COUNT * sizeof *values);
@@ -415,6 +438,7 @@ int main(void)
     sizes();
     sumac_job *job = join("conformance", SUMAC_MODE_STATIC, SUMAC_ORDER_DEFAULT);
     collectives(job);
+    shared(job);
     asynchronous(job);
     misuse(job);
     saturation(job);

@@ -12,7 +12,7 @@ use sumac_api::{
 
 use crate::connection::{Connection, Done, body};
 use crate::place::Place;
-use crate::tensor::{Element, Tensor};
+use crate::tensor::{Element, SharedTensor, Tensor};
 use crate::{ClientError, Failed, OpOptions, RecvOptions, SendOptions};
 
 /// A submitted operation; the error returns the tensor of one that was not accepted.
@@ -22,7 +22,7 @@ pub type Submitted<T> = Result<Pending<T>, Box<Failed<T>>>;
 /// fails it on the other workers (for an attached client only if operations of its own are outstanding).
 #[derive(Debug)]
 pub struct Job {
-    connection: Arc<Connection>,
+    pub(crate) connection: Arc<Connection>,
     opened: OpenReply,
     completion_event: OwnedFd,
 }
@@ -66,6 +66,16 @@ impl Job {
     #[must_use]
     pub fn waiting(&self) -> Option<String> {
         self.connection.waiting(self.opened.job)
+    }
+
+    /// Returns zeros in memory that all ranks of this host read and none can write, for the results of
+    /// [tensors](Tensor::with_result): the daemon writes each once for all of them. All ranks of the host ask
+    /// for the same lengths in the same order.
+    ///
+    /// # Errors
+    /// When the daemon refuses it; `mismatch` names ranks that have asked for different sizes.
+    pub fn shared<T: Element>(&self, count: usize) -> Result<SharedTensor<T>, ClientError> {
+        SharedTensor::new(&self.connection, self.opened.job, count)
     }
 
     /// Sums a tensor over all workers, in place. All workers submit the same shapes in the same order.
@@ -138,7 +148,12 @@ impl Job {
         tensor: Tensor<T>,
         options: OpOptions<'_>,
     ) -> Submitted<T> {
-        self.begin(self.collective(kind, root, tensor.place(), options), tensor)
+        let mut place = tensor.place();
+        if kind == CollectiveKind::Allgather && place.output.is_some() {
+            // The input of an operation that is not in place is this worker's block alone.
+            place.offset += (self.block(tensor.count).start * size_of::<T>()) as u64;
+        }
+        self.begin(self.collective(kind, root, place, options), tensor)
     }
 
     pub(crate) fn collective(

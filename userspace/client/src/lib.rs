@@ -45,4 +45,4 @@ pub use sumac_api::{
     LeftPackets, Limits, Loss, MissingValues, Mode, NonFinitePolicy, OpenReply, OperationOrder, Reduction,
     Scale, Secret, StatsReply, Timing, Topology, TransferCompletion, WireFormat, layer_priority,
 };
-pub use tensor::{Element, Tensor};
+pub use tensor::{Element, SharedTensor, Tensor};

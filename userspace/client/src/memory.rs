@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumac_api::{Cancel, CancelReply, CollectiveKind, Command, DType, Loss};
-use sumac_memory::Lease;
+use sumac_memory::{Lease, ReadRegion};
 
 use crate::connection::{Connection, Done, body};
 use crate::place::Place;
-use crate::tensor::{Region, register};
+use crate::tensor::{Region, register, share};
 use crate::{ClientError, Job, OpOptions, RecvOptions, SendOptions};
 
-/// Memory that the daemon maps too; clones share it. It is unregistered with the last clone and the last
-/// [`Operation`] on it.
+/// Memory that the daemon maps too, or that it alone writes; clones share it. It is unregistered with the
+/// last clone and the last [`Operation`] on it.
 #[derive(Clone)]
 pub struct Memory {
     registered: Arc<Registered>,
@@ -21,11 +21,18 @@ pub struct Memory {
 
 struct Registered {
     /// Keeps the mapping. Rust never accesses its bytes.
-    _lease: Lease,
+    _mapping: Mapping,
     region: Region,
     /// The address of the first byte, whose provenance is exposed.
     address: usize,
     size: usize,
+}
+
+#[expect(dead_code, reason = "they are kept")]
+enum Mapping {
+    Own(Lease),
+    /// The daemon's, for reading.
+    Shared(ReadRegion),
 }
 
 impl fmt::Debug for Memory {
@@ -41,7 +48,17 @@ impl Memory {
         let (memory, region) = register(connection, size)?;
         let mut lease = memory.lease(0..size, 0..size)?;
         let address = lease.output(0, size).ok_or(ClientError::TooLarge)?.as_mut_ptr().expose_provenance();
-        Ok(Memory { registered: Arc::new(Registered { _lease: lease, region, address, size }) })
+        Ok(Memory::new(Mapping::Own(lease), region, (address, size)))
+    }
+
+    pub(crate) fn shared(connection: &Arc<Connection>, job: u64, size: usize) -> Result<Memory, ClientError> {
+        let (mapping, region) = share(connection, job, size)?;
+        let address = mapping.address().expose_provenance();
+        Ok(Memory::new(Mapping::Shared(mapping), region, (address, size.max(1))))
+    }
+
+    fn new(mapping: Mapping, region: Region, (address, size): (usize, usize)) -> Memory {
+        Memory { registered: Arc::new(Registered { _mapping: mapping, region, address, size }) }
     }
 
     /// The address of the first byte: page-aligned, with exposed provenance. It is valid while a clone
@@ -101,6 +118,14 @@ impl Operand {
 }
 
 impl Job {
+    /// As [`Job::shared`], of bytes without a type. [`Memory::address`] is for reading alone.
+    ///
+    /// # Errors
+    /// As [`Job::shared`].
+    pub fn shared_memory(&self, size: usize) -> Result<Memory, ClientError> {
+        Memory::shared(&self.connection, self.opened().job, size)
+    }
+
     /// Submits a collective operation on registered memory. Nothing may write its input, or access its
     /// output, before the end.
     ///

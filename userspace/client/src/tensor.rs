@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use sumac_api::{Command, DType, Register, RegisterReply};
-use sumac_memory::{Lease, SharedRegion, Word};
+use sumac_api::{Command, DType, Register, RegisterReply, ShareRegion};
+use sumac_memory::{Lease, ReadRegion, SharedRegion, Word};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::ClientError;
@@ -55,6 +55,35 @@ impl Drop for Region {
     }
 }
 
+/// The results of a tensor's operations, in memory that all ranks of a host read and none can write: see
+/// [`Job::shared`](crate::Job::shared) and [`Tensor::with_result`].
+#[derive(Debug)]
+pub struct SharedTensor<T> {
+    memory: ReadRegion,
+    region: Region,
+    count: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> SharedTensor<T> {
+    /// Asks for the daemon's region, with the host's other ranks.
+    pub(crate) fn new(connection: &Arc<Connection>, job: u64, count: usize) -> Result<Self, ClientError> {
+        let size = count.checked_mul(size_of::<T>()).ok_or(ClientError::TooLarge)?;
+        let (memory, region) = share(connection, job, size)?;
+        Ok(SharedTensor { memory, region, count, element: PhantomData })
+    }
+}
+
+impl<T: Element> Deref for SharedTensor<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        let bytes = self.memory.bytes(0..self.count * size_of::<T>());
+        // The mapping has this length, and begins at a page: neither step can fail.
+        bytes.and_then(|bytes| <[T]>::ref_from_bytes(bytes).ok()).unwrap_or(&[])
+    }
+}
+
 /// A slice of shared memory, owned by the trainer until it is submitted to an operation of a [`crate::Job`].
 #[derive(Debug)]
 pub struct Tensor<T> {
@@ -66,6 +95,8 @@ pub struct Tensor<T> {
     /// The offset in its region, in bytes.
     pub(crate) offset: usize,
     pub(crate) count: usize,
+    /// The place of its operations' results, unless they are in place.
+    result: Option<SharedTensor<T>>,
     element: PhantomData<T>,
 }
 
@@ -87,15 +118,39 @@ impl<T: Element> DerefMut for Tensor<T> {
 }
 
 impl<T: Element> Tensor<T> {
-    /// The tensor's place, for an operation in place.
+    /// Has the results of its operations written to memory that all ranks of the host read: once for all of
+    /// them. The tensor keeps its own values. All ranks of the host give the same one to an operation, which
+    /// is an allreduce, a broadcast or an allgather. [`Pending::is_ended`](crate::Pending::is_ended) does not
+    /// see its end.
+    #[must_use]
+    pub fn with_result(self, result: SharedTensor<T>) -> Tensor<T> {
+        Tensor { result: Some(result), ..self }
+    }
+
+    /// The results of [`Tensor::with_result`].
+    #[must_use]
+    pub fn result(&self) -> Option<&SharedTensor<T>> {
+        self.result.as_ref()
+    }
+
+    /// Returns the tensor with its operations in place again, and its results.
+    #[must_use]
+    pub fn without_result(mut self) -> (Tensor<T>, Option<SharedTensor<T>>) {
+        let result = self.result.take();
+        (self, result)
+    }
+
+    /// The tensor's place, with that of its results.
     pub(crate) fn place(&self) -> Place {
+        let output = self.result.as_ref().map(|result| (result.region.handle, 0));
         Place {
             region: self.region.handle,
             dtype: T::DTYPE,
             offset: self.offset as u64,
             count: self.count as u64,
-            output: None,
-            word: Some(self.word_offset as u64),
+            // The daemon has a word in the region of the result.
+            word: output.is_none().then_some(self.word_offset as u64),
+            output,
         }
     }
 }
@@ -120,7 +175,7 @@ pub(crate) fn allocate<T: Element>(
             let lease = memory.lease(range.clone(), range)?;
             let word = memory.word(word_offset)?;
             let region = region.clone();
-            Ok(Tensor { lease, word, word_offset, region, offset, count, element: PhantomData })
+            Ok(Tensor { lease, word, word_offset, region, offset, count, result: None, element: PhantomData })
         })
         .collect()
 }
@@ -135,6 +190,22 @@ pub(crate) fn register(
     let answer = connection.call(command, &[file.as_fd()])?;
     let RegisterReply { region } = body(answer.value)?;
     Ok((memory, Region { connection: connection.clone(), handle: region }))
+}
+
+/// Asks for a region of the daemon's that all ranks of the host read, and maps it.
+pub(crate) fn share(
+    connection: &Arc<Connection>,
+    job: u64,
+    size: usize,
+) -> Result<(ReadRegion, Region), ClientError> {
+    // An empty file cannot be mapped.
+    let size = size.max(1);
+    let answer = connection.call(Command::Share(ShareRegion { job, size: size as u64 }), &[])?;
+    let RegisterReply { region } = body(answer.value)?;
+    let region = Region { connection: connection.clone(), handle: region };
+    let file = answer.fds.first();
+    let file = file.ok_or_else(|| ClientError::Protocol("share returned no file descriptor".into()))?;
+    Ok((ReadRegion::from_fd(file.as_fd(), size)?, region))
 }
 
 /// Returns each tensor's offset and the region's length, in bytes; `None` on overflow.

@@ -8,8 +8,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use sumac_host::{
-    ConnectionId, EndedFragment, FragmentOutcome, FragmentTimes, Host, HostTotals, JobId, JobSummary,
-    Message, Output,
+    Attached, ConnectionId, EndedFragment, FragmentOutcome, FragmentTimes, Host, HostTotals, JobId,
+    JobSummary, Message, Output,
 };
 use sumac_transport::Completion;
 use tokio::sync::Notify;
@@ -19,7 +19,7 @@ use crate::arena::Arena;
 use crate::backend::Backend;
 use crate::datapath::{Event, Rejection};
 use crate::job_events::TaskEvent;
-use crate::outbox::{Delivery, Notification, Outbox};
+use crate::outbox::{AttachedFile, Delivery, Notification, Outbox};
 use crate::sum_threads::SumThreads;
 
 use crate::sync::monotonic_ns;
@@ -196,7 +196,7 @@ impl Core {
     /// Removes a job, whose name is free from here on.
     pub(crate) fn remove_job(&self, job: JobId) {
         self.call(|host, arena, _| {
-            host.remove_job(job);
+            host.remove_job(job, arena);
             arena.tasks.remove(&job);
         });
         self.released.notify_waiters();
@@ -233,9 +233,13 @@ impl std::fmt::Debug for Core {
 /// Queues a message. `own`: the connection of this thread, which needs no wake-up.
 fn send(arena: &Arena, own: Option<ConnectionId>, connection: ConnectionId, message: Message) {
     let Some(session) = arena.sessions.get(&connection) else { return };
-    let Message { outbound, attached_event, signalled_event, is_optional } = message;
-    let event = |handle: Option<u64>| arena.events.get(&(connection, handle?)).cloned();
-    let (attached, signalled) = (event(attached_event), event(signalled_event));
+    let Message { outbound, attached, signalled_event, is_optional } = message;
+    let event = |handle| arena.events.get(&(connection, handle)).cloned();
+    let attached = attached.and_then(|attached| match attached {
+        Attached::Event(handle) => event(handle).map(AttachedFile::Event),
+        Attached::Region(region) => arena.regions.get(&region).cloned().map(AttachedFile::Region),
+    });
+    let signalled = signalled_event.and_then(event);
     let delivery = Delivery { outbound, attached, signalled, is_optional };
     let delivery = Notification::Message(Box::new(delivery));
     let outbox = &session.outbox;

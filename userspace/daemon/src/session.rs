@@ -5,7 +5,7 @@
 //! fit the socket's buffer ends the session, and with it the trainer's jobs.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -263,7 +263,7 @@ impl Session {
         if let Outbound::Reply { result: Err(failure), .. } = outbound {
             tracing::debug!(peer = %self.credentials, %failure, "a request failed");
         }
-        let fds: Vec<BorrowedFd<'_>> = attached.iter().map(|event| event.eventfd.as_fd()).collect();
+        let fds: Vec<BorrowedFd<'_>> = attached.iter().map(AsFd::as_fd).collect();
         match self.send(outbound, &fds) {
             Err(End::Overrun) if *is_optional => return Ok(()),
             sent => sent?,

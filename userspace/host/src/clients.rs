@@ -10,7 +10,7 @@ use crate::job::{Job, JobPhase};
 use crate::job_end::JobEnd;
 use crate::quotas::Quota;
 use crate::refusals::{gone, limit};
-use crate::{ConnectionId, JobId, Message, Output, Resources};
+use crate::{Attached, ConnectionId, JobId, Message, Output, Resources};
 
 impl Host {
     /// Adds a handle of a job to a connection, with its eventfd.
@@ -55,7 +55,7 @@ impl Host {
         let Some(running) = self.running_mut(job) else { return Ok(()) };
         running.clients.insert((connection, handle));
         let reply = Outbound::ok(id, &OpenReply { job: handle, ..running.reply.clone() });
-        let message = Message { attached_event: Some(handle), ..Message::new(reply) };
+        let message = Message { attached: Some(Attached::Event(handle)), ..Message::new(reply) };
         out.push(Output::Send { connection, message: Box::new(message) });
         Ok(())
     }

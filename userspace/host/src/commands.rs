@@ -3,10 +3,10 @@
 use serde_json::Map;
 use sumac_api::{
     Cancel, CancelReply, Close, Code, CollectiveKind, Command, Failure, Hello, HelloReply, Open, Outbound,
-    PollCq, PollCqReply, Register, RegisterReply, Request, Stats, Unregister, VERSION, Wait,
+    PollCq, PollCqReply, Register, RegisterReply, Request, ShareRegion, Stats, Unregister, VERSION, Wait,
 };
 
-use crate::connection::{ConnectionJob, ConnectionJobState, LIMITS, Region};
+use crate::connection::{ConnectionJob, ConnectionJobState, LIMITS};
 use crate::host::Host;
 use crate::job::{Job, JobPhase};
 use crate::job_end::JobEnd;
@@ -14,8 +14,9 @@ use crate::local::NameRefusal;
 use crate::operation::Operation;
 use crate::quotas::Quota;
 use crate::refusals::{gone, limit, unknown_job, unknown_region};
+use crate::region::Region;
 use crate::transfer::check_mode;
-use crate::{ConnectionId, MILLISECOND, Nanos, OperationKey, Output, RegionId, Resources};
+use crate::{Attached, ConnectionId, MILLISECOND, Message, Nanos, OperationKey, Output, RegionId, Resources};
 
 /// Bytes of completions in a reply: some of them, or one with all the ranges that it may have.
 const POLLED_BYTES: usize = 60_000;
@@ -56,6 +57,11 @@ impl Host {
                     return self
                         .register(connection, &register, has_file)
                         .map(|region| Some(Handled::Register { id, region, size: register.size }));
+                }
+                Command::Share(ShareRegion { job, size }) => {
+                    let region = self.share((connection, job), size, resources, out)?;
+                    self.registered(connection, id, region, Ok(()), resources, out);
+                    Ok(())
                 }
                 Command::Stats(Stats { job, after }) => {
                     let job = job.map(|handle| self.running_job(connection, handle)).transpose()?;
@@ -187,7 +193,7 @@ impl Host {
         self.state.jobs.insert(job, new);
         if let Err(NameRefusal::Refused(failure)) = self.take_name(job, resources, out) {
             self.remove_handle(connection, handle, resources);
-            self.remove_job(job);
+            self.remove_job(job, resources);
             return Err(failure);
         }
         out.push(Output::Start { job });
@@ -204,25 +210,34 @@ impl Host {
             return Err(Failure::new(Code::MissingFd, "register came without a file descriptor")
                 .hint("send the memfd with the message, by SCM_RIGHTS"));
         }
+        let size = register.size;
+        let uid = self.room_for_region(connection, size)?;
+        self.add_region(Region { uid, size, users: 0, holders: 1, shared: None })
+    }
+
+    /// Checks that a connection may have a further region of this size in bytes. Returns its user.
+    pub(crate) fn room_for_region(&self, connection: ConnectionId, size: u64) -> Result<u32, Failure> {
         let found = self.state.connections.get(&connection).ok_or_else(gone)?;
         if found.regions.len() >= LIMITS.regions as usize {
             return Err(limit("regions", LIMITS.regions, "put several tensors into one region"));
         }
-        let size = register.size;
         if size > LIMITS.region_bytes {
             let message = format!("a region has at most {} bytes, not {size}", LIMITS.region_bytes);
             return Err(Failure::new(Code::Limit, message));
         }
-        let uid = found.credentials.uid;
-        let amounts = [(Quota::Regions, 1), (Quota::Mapped, size)];
-        self.state.quotas.reserve(&self.config.quotas, uid, &amounts)?;
+        Ok(found.credentials.uid)
+    }
+
+    /// Adds a region, and charges its user.
+    pub(crate) fn add_region(&mut self, region: Region) -> Result<RegionId, Failure> {
+        let amounts = [(Quota::Regions, 1), (Quota::Mapped, region.size)];
+        self.state.quotas.reserve(&self.config.quotas, region.uid, &amounts)?;
         self.state.last_region += 1;
-        let region = Region { uid, size, users: 0, is_registered: true };
         self.state.regions.insert(self.state.last_region, region);
         Ok(self.state.last_region)
     }
 
-    /// Answers the registration of a region, which is mapped, or could not be.
+    /// Answers the request for a region, which is mapped, or could not be.
     pub fn registered(
         &mut self,
         connection: ConnectionId,
@@ -237,7 +252,10 @@ impl Host {
             (Ok(()), Some(found)) => {
                 let handle = found.next_handle();
                 found.regions.insert(handle, region);
-                self.send(connection, Outbound::ok(id, &RegisterReply { region: handle }), out);
+                let mut message = Message::new(Outbound::ok(id, &RegisterReply { region: handle }));
+                let is_shared = self.state.regions.get(&region).is_some_and(|found| found.shared.is_some());
+                message.attached = is_shared.then_some(Attached::Region(region));
+                out.push(Output::Send { connection, message: Box::new(message) });
             }
             (mapped, _) => {
                 self.unregister_region(region, resources);

@@ -85,14 +85,3 @@ impl Connection {
         self.last_handle
     }
 }
-
-/// A registered region. It counts in its user's shares until the last operation on it has ended.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Region {
-    pub(crate) uid: u32,
-    /// Bytes.
-    pub(crate) size: u64,
-    /// The operations that use it.
-    pub(crate) users: u32,
-    pub(crate) is_registered: bool,
-}

@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 use sumac_api::{Code, Event, Failure, Limits, Outbound};
 
 use crate::access::Credentials;
-use crate::connection::{Connection, ConnectionJob, ConnectionJobState, Region};
+use crate::connection::{Connection, ConnectionJob, ConnectionJobState};
 use crate::job::{Job, JobPhase};
 use crate::job_end::JobEnd;
 use crate::local::LocalJob;
 use crate::operation::Operation;
 use crate::pace::CommandPace;
 use crate::quotas::{CONNECTION_BYTES, Quota, QuotaLimits, Quotas};
+use crate::region::Region;
 use crate::{
     ConnectionId, FragmentKey, JobId, LeaseRequest, MILLISECOND, Message, Nanos, OperationKey, Output,
     RegionId, Resources, SECOND, WordPlace,
@@ -214,13 +215,14 @@ impl Host {
         self.state.connections.get(&connection).into_iter().flat_map(|found| found.jobs.keys().copied())
     }
 
-    /// Returns the regions, with their sizes in bytes, and the connections that have them registered.
-    pub fn regions(&self) -> impl Iterator<Item = (RegionId, u64, Option<ConnectionId>)> {
-        let connections = self.state.connections.iter();
-        let owned = connections.flat_map(|(id, found)| found.regions.values().map(|region| (*region, *id)));
-        let owners: BTreeMap<RegionId, ConnectionId> = owned.collect();
+    /// Returns the regions, with their sizes in bytes, and the connections that have them.
+    pub fn regions(&self) -> impl Iterator<Item = (RegionId, u64, Vec<ConnectionId>)> {
+        let mut owners: BTreeMap<RegionId, Vec<ConnectionId>> = BTreeMap::new();
+        for (id, found) in &self.state.connections {
+            found.regions.values().for_each(|region| owners.entry(*region).or_default().push(*id));
+        }
         let regions = self.state.regions.iter();
-        regions.map(move |(id, region)| (*id, region.size, owners.get(id).copied()))
+        regions.map(move |(id, region)| (*id, region.size, owners.remove(id).unwrap_or_default()))
     }
 
     /// Returns the jobs, with the users that have opened them, if they are still connected, and the requests.
@@ -299,10 +301,10 @@ impl Host {
         }
     }
 
-    /// Ends the registration of a region. It is unmapped once no operation uses it.
+    /// Ends a connection's use of a region. It is unmapped once no other one and no operation uses it.
     pub(crate) fn unregister_region(&mut self, id: RegionId, resources: &mut dyn Resources) {
         if let Some(region) = self.state.regions.get_mut(&id) {
-            region.is_registered = false;
+            region.holders = region.holders.saturating_sub(1);
         }
         self.release_region(id, 0, resources);
     }
@@ -311,7 +313,7 @@ impl Host {
     pub(crate) fn release_region(&mut self, id: RegionId, users: u32, resources: &mut dyn Resources) {
         let Some(region) = self.state.regions.get_mut(&id) else { return };
         region.users = region.users.saturating_sub(users);
-        if region.users == 0 && !region.is_registered {
+        if region.users == 0 && region.holders == 0 {
             let (uid, size) = (region.uid, region.size);
             self.state.regions.remove(&id);
             self.state.quotas.release(uid, Quota::Regions, 1);

@@ -167,6 +167,14 @@ impl Job {
         self.open.spec.is_follower()
     }
 
+    /// The queue in which a host's ranks match an operation: its name's, where the job is in order of names.
+    pub(crate) fn queue<'a>(&self, descriptor: &'a OperationDescriptor) -> &'a str {
+        match self.order {
+            OperationOrder::Submission => "",
+            OperationOrder::Name => descriptor.name.as_deref().unwrap_or_default(),
+        }
+    }
+
     /// Returns whether it waits for its name or for its workers: nothing is begun.
     pub(crate) fn is_joining(&self) -> bool {
         let is_begun = matches!(self.phase, JobPhase::Open | JobPhase::Leaving) || self.running.is_some();

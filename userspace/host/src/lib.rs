@@ -25,6 +25,7 @@ macro_rules! ensure {
 }
 
 pub mod access;
+mod checks;
 mod clients;
 mod commands;
 mod connection;
@@ -52,6 +53,7 @@ pub mod plan;
 pub mod quotas;
 mod ranges;
 mod refusals;
+mod region;
 mod submit;
 mod tensor;
 pub mod terms;
@@ -71,7 +73,7 @@ pub use job_pattern::{JobPattern, PatternError};
 pub use lanes::is_valid;
 pub use local::NameRefusal;
 pub use operation::{EndedFragment, FragmentOutcome, FragmentTimes};
-pub use output::{LeaseRequest, Message, Output, RankSum, Resources, Span, WordPlace};
+pub use output::{Attached, LeaseRequest, Message, Output, RankSum, Resources, Span, WordPlace};
 pub use watch::{Observed, Tick};
 
 pub use ids::{ConnectionId, FragmentKey, JobId, Nanos, OperationKey, RegionId};

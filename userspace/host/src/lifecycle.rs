@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::job::{Job, JobPhase, JobSummary, RunningJob};
 use crate::job_end::JobEnd;
 use crate::quotas::{Quota, job_bytes};
-use crate::{JobId, Message, Nanos, Output, Resources};
+use crate::{Attached, JobId, Message, Nanos, Output, Resources};
 
 impl Host {
     /// Returns the rank of the job that has a name.
@@ -81,7 +81,7 @@ impl Host {
         let reply = Outbound::ok(job.request, &OpenReply { job: handle, ..running.reply.clone() });
         if let Some(own) = self.handle_mut(connection, handle) {
             own.state = ConnectionJobState::Open;
-            let message = Message { attached_event: Some(handle), ..Message::new(reply) };
+            let message = Message { attached: Some(Attached::Event(handle)), ..Message::new(reply) };
             out.push(Output::Send { connection, message: Box::new(message) });
         }
         Ok(())
@@ -102,7 +102,7 @@ impl Host {
             self.remove_handle(connection, handle, resources);
             self.send(connection, Outbound::failed(Some(request), failure), out);
         }
-        self.remove_job(id);
+        self.remove_job(id, resources);
     }
 
     /// Records a further epoch, in which another worker was replaced, and reports the position for that one.
@@ -185,9 +185,9 @@ impl Host {
     }
 
     /// Removes a job, whose name is free from here on.
-    pub fn remove_job(&mut self, id: JobId) {
+    pub fn remove_job(&mut self, id: JobId, resources: &mut dyn Resources) {
         let Some(job) = self.state.jobs.remove(&id) else { return };
-        self.leave_locally(&job, id);
+        self.leave_locally(&job, id, resources);
         let held = job.running.as_ref().map_or(0, |running| running.held);
         self.state.quotas.release(job.uid, Quota::Held, held);
         if !job.has_handle {

@@ -74,16 +74,30 @@ pub trait Resources {
     /// Returns whether this is the secret of a job.
     fn is_secret(&self, job: JobId, secret: &str) -> bool;
 
+    /// Creates a region that the ranks of a host read, without pages.
+    ///
+    /// # Errors
+    /// The failure for the client.
+    fn create_region(&mut self, region: RegionId, size: u64) -> Result<(), Failure>;
+
     /// Unmaps a region, on which no operation has a lease any more.
     fn unmap(&mut self, region: RegionId);
+}
+
+/// A file descriptor that goes with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attached {
+    /// The eventfd of a job's handle.
+    Event(u64),
+    /// The file of a region that the ranks of a host read.
+    Region(RegionId),
 }
 
 /// A message to a connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     pub outbound: Outbound,
-    /// The job's handle whose eventfd goes with it.
-    pub attached_event: Option<u64>,
+    pub attached: Option<Attached>,
     /// The job's handle whose eventfd is incremented after it was sent.
     pub signalled_event: Option<u64>,
     /// Whether a client that does not read does without it.
@@ -92,7 +106,7 @@ pub struct Message {
 
 impl Message {
     pub(crate) fn new(outbound: Outbound) -> Message {
-        Message { outbound, attached_event: None, signalled_event: None, is_optional: false }
+        Message { outbound, attached: None, signalled_event: None, is_optional: false }
     }
 }
 

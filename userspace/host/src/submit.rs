@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use sumac_api::{
-    Code, Collective, CollectiveKind, Failure, MissingValues, OperationReply, Outbound, PostRecv, PostSend,
+    Collective, CollectiveKind, Failure, MissingValues, OperationReply, Outbound, PostRecv, PostSend,
 };
 use sumac_control::events::{Announcement, Post};
-use sumac_job::{DType, JobTerms, OperationOrder, Reduction};
+use sumac_job::OperationOrder;
 use sumac_transport::Arithmetic;
-use sumac_wire::MAX_WORKERS;
 
+use crate::checks::{check, check_outstanding, chunks};
 use crate::connection::ConnectionJobState;
 use crate::finished::Outcome;
 use crate::fragment::{ElementRanges, Fragment, Part, arithmetic, divide};
@@ -21,16 +21,10 @@ use crate::operation::{FragmentRecord, Operation, OperationPhase, Work};
 use crate::quotas::{Quota, operation_bytes};
 use crate::ranges::append_range;
 use crate::refusals::{gone, limit, unknown_job, unknown_region};
+use crate::region::SharedResult;
 use crate::tensor::Tensor;
-use crate::transfer::{self, Direction, Transfer, check_fraction};
+use crate::transfer::{self, Direction, Transfer};
 use crate::{ConnectionId, FragmentKey, JobId, Nanos, OperationKey, Output, RegionId, Resources, WordPlace};
-
-/// The longest name of an operation in bytes.
-const NAME_LEN: usize = 128;
-/// The most chunks of an operation: the largest tensor has so many of 256 elements.
-const MAX_CHUNKS: u64 = 1 << 24;
-/// The most outstanding operations of a job, over all its connections.
-const MAX_OUTSTANDING: u64 = 4096;
 
 /// An operation that is checked, and its tensor.
 struct Submission {
@@ -70,19 +64,28 @@ impl Host {
             (fragment, ranges)
         });
         let (priority, importance) = (request.priority, request.importance);
+        let mut fragments: Vec<_> = fragments.collect();
+        let chunks = chunks(request.count, per_chunk)?;
+        let work = Work::Collective { descriptor, priority, importance, id: None };
+        let has_word = request.completion_word.is_some();
+        let result = self.shared_result((connection, job), &tensor, &work, has_word)?;
+        if result.is_some() && self.is_begun(job, &work) {
+            // The rank that was first has leased it, and it is written once.
+            fragments.iter_mut().for_each(|(_, ranges)| ranges.output = 0..0);
+        }
         let submission = Submission {
             handle: request.job,
-            fragments: fragments.collect(),
-            chunks: chunks(request.count, per_chunk)?,
+            fragments,
+            chunks,
             tensor,
-            work: Work::Collective { descriptor, priority, importance, id: None },
+            work,
             word: request.completion_word,
             received_ns,
             is_timed: request.timing,
         };
         let key = self.accept(now, connection, job, submission, resources)?;
         let first = out.len();
-        self.place(now, key, job, resources, out);
+        self.place(now, key, (job, result), resources, out);
         self.reply_submitted(key, id, first, out);
         Ok(())
     }
@@ -102,12 +105,12 @@ impl Host {
         &mut self,
         now: Nanos,
         key: OperationKey,
-        job: JobId,
+        (job, result): (JobId, Option<SharedResult>),
         resources: &mut dyn Resources,
         out: &mut Vec<Output>,
     ) {
         if self.state.jobs.get(&job).is_some_and(Job::is_shared) {
-            return self.place_locally(now, key, job, resources, out);
+            return self.place_locally(now, key, (job, result), resources, out);
         }
         self.announce_or_launch(key, job, resources, out);
     }
@@ -177,12 +180,15 @@ impl Host {
         transfer::check(&transfer, &running.terms, rank)?;
         let per_chunk = running.per_chunk(transfer.dtype, Arithmetic::Bits);
         let whole = Fragment { elements: 0..transfer.count, chunks: 0 };
+        let (tensor, work) =
+            (Tensor::of_transfer(region, offset, &transfer), Work::Transfer(transfer.clone()));
+        self.shared_result((connection, job), &tensor, &work, false)?;
         let submission = Submission {
             handle,
-            tensor: Tensor::of_transfer(region, offset, &transfer),
+            tensor,
             fragments: vec![(whole, transfer.ranges())],
             chunks: chunks(transfer.count, per_chunk)?,
-            work: Work::Transfer(transfer.clone()),
+            work,
             word: None,
             received_ns: None,
             is_timed: false,
@@ -386,112 +392,4 @@ fn lease(
     (0..).zip(records).try_for_each(|(fragment, record)| {
         resources.lease(FragmentKey { operation: key, fragment }, &record.memory)
     })
-}
-
-/// Refuses a further operation of a job that has ended, or has the most.
-fn check_outstanding(running: &RunningJob) -> Result<(), Failure> {
-    if let Some(failure) = &running.closed {
-        return Err(failure.clone());
-    }
-    if running.submitted.saturating_sub(running.ended) >= MAX_OUTSTANDING {
-        let message =
-            format!("{MAX_OUTSTANDING} operations of this job are outstanding, the most it may have");
-        return Err(Failure::new(Code::Limit, message).hint("wait for one first"));
-    }
-    Ok(())
-}
-
-/// Returns the chunks of a tensor. Refuses too many.
-fn chunks(count: u64, per_chunk: u64) -> Result<u64, Failure> {
-    let per_chunk = per_chunk.max(1);
-    let chunks = count.div_ceil(per_chunk);
-    if chunks > MAX_CHUNKS {
-        let message = format!("{count} elements in packets of {per_chunk} are {chunks} packets");
-        return Err(Failure::new(Code::Limit, format!("{message}; an operation has at most {MAX_CHUNKS}"))
-            .hint("open the job with larger `elements`, or split the tensor"));
-    }
-    Ok(chunks)
-}
-
-/// Checks a request's loss bound.
-fn check_bound(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Result<(), Failure> {
-    let (name, bound) = (kind.name(), request.loss_bound);
-    check_fraction(name, bound)?;
-    let reduction = request.reduction.unwrap_or_default();
-    let problem = match () {
-        () if bound == 0.0 => return Ok(()),
-        () if job.is_direct() && bound == 1.0 => "something must arrive",
-        () if !(kind.reduces() || job.is_direct() && kind == CollectiveKind::Allgather) => {
-            "values that are only moved have no others that could stand for them"
-        }
-        () if request.dtype == DType::Int32 => "a sum of some workers' int32 cannot be scaled to that of all",
-        () if matches!(reduction, Reduction::Min | Reduction::Max) => {
-            "the minimum or maximum of some workers is not that of all"
-        }
-        () if usize::from(job.world) > MAX_WORKERS => "it is for jobs of up to 32 workers",
-        () if job.whole => "a P4 switch aggregates this static job, and leaves no worker out",
-        () if job.fan_in_1 > 0 && !job.is_dynamic() => {
-            "in a static job two levels of aggregators wait for all workers"
-        }
-        () => return Ok(()),
-    };
-    let message = format!("{name}: loss_bound {bound}: {problem}");
-    Err(Failure::new(Code::Unsupported, message).hint("leave loss_bound out, or give 0"))
-}
-
-/// Checks a request before its memory is leased.
-fn check(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Result<(), Failure> {
-    let bad = |problem: String| Failure::new(Code::BadField, format!("{}: {problem}", kind.name()));
-    let Collective { count, priority, root, ref name, .. } = *request;
-    check_bound(kind, request, job)?;
-    if priority > 7 {
-        return Err(bad(format!("priority {priority} is not between 0 and 7")));
-    }
-    if count > u64::from(u32::MAX) {
-        let problem = format!("{count} elements; packets can address {} of a tensor", u32::MAX);
-        return Err(bad(problem).hint("split the tensor"));
-    }
-    let world = job.ranks();
-    if let Some(root) = root.filter(|root| *root >= world) {
-        return Err(bad(format!("root {root} is not below world {world}")));
-    }
-    if kind.has_blocks() && !count.is_multiple_of(u64::from(world)) {
-        let problem = format!("{count} elements do not divide into blocks for {world} workers");
-        return Err(bad(problem).hint("count is that of the whole tensor; pad it to a multiple of world"));
-    }
-    match name {
-        Some(name) if name.is_empty() || name.len() > NAME_LEN || name.contains(char::is_control) => {
-            Err(bad(format!("a name must have 1 to {NAME_LEN} bytes and no control characters")))
-        }
-        None if job.order == OperationOrder::Name => {
-            Err(bad("an operation of a job in order of names needs a name".into()))
-        }
-        _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_static_job_of_a_switch_has_no_loss_bound() {
-        let terms = JobTerms::new(1, 1, 1, 2);
-        let with = |loss_bound: f32, terms: &JobTerms| {
-            let sum = json!({"job": 1,
-                "region": 1, "dtype": "float32", "offset": 0, "count": 4, "loss_bound": loss_bound});
-            check_bound(CollectiveKind::Allreduce, &serde_json::from_value(sum).unwrap(), terms)
-        };
-        with(0.1, &terms).unwrap();
-        let whole = JobTerms { whole: true, ..terms };
-        let refused = with(0.1, &whole).unwrap_err();
-        assert_eq!(refused.code, Code::Unsupported);
-        assert_eq!(
-            &*refused.message,
-            "allreduce: loss_bound 0.1: a P4 switch aggregates this static job, and leaves no worker out"
-        );
-        with(0.0, &whole).unwrap();
-    }
 }

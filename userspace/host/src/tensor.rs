@@ -68,6 +68,16 @@ impl Tensor {
         [self.input.region, self.output.region]
     }
 
+    /// Returns the offset of the elements that are written, in bytes, if there are any.
+    pub(crate) fn written(&self) -> Option<u64> {
+        (!self.output.elements.is_empty()).then_some(self.output.start)
+    }
+
+    /// Whether the result replaces the input.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.input.region == self.output.region && self.origin(&self.input) == self.origin(&self.output)
+    }
+
     /// Checks that both ranges lie in their regions, of these sizes in bytes, and are equal or disjoint.
     pub(crate) fn check(&self, from: u64, to: u64) -> Result<(), Failure> {
         let input = self.bytes(&self.input, from)?;

@@ -99,6 +99,17 @@ impl Importance {
     pub fn is_none(&self) -> bool {
         *self == Importance::None
     }
+
+    /// The name in the local API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Importance::None => "none",
+            Importance::Magnitude => "magnitude",
+            Importance::High => "high",
+            Importance::Low => "low",
+        }
+    }
 }
 
 /// The kind of a collective operation: which values each worker contributes and which results it gets.

@@ -70,6 +70,9 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 /// a hole into it, whose pages would be charged to whoever touches them next.
 const ADDED: SealFlags = SealFlags::SEAL.union(SealFlags::FUTURE_WRITE);
 
+/// The seals of a file whose size stays.
+const SIZED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
 /// The seals of a memfd that was registered. F_SEAL_SEAL marks it.
 const REGISTERED: SealFlags = NO_WRITABLE_MAPPINGS.union(SealFlags::SEAL);
 
@@ -82,18 +85,30 @@ impl SharedRegion {
     /// All pages are allocated and zeroed here, so that the kernel charges them to this process and not to
     /// the daemon. The descriptor is for the daemon; the mapping does not depend on it.
     pub fn create(size: usize) -> Result<(SharedRegion, OwnedFd), RegionError> {
-        let announced = size as u64;
-        let fail = |action| system_error(action, announced);
-        check_size(announced)?;
-        let fd = fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(fail("create"))?;
-        fs::ftruncate(&fd, announced).map_err(fail("size"))?;
+        let fd = memfd(size)?;
         // It reports exhausted memory as an error; populating the mapping does not.
-        retry_on_intr(|| fs::fallocate(&fd, FallocateFlags::empty(), 0, announced))
-            .map_err(fail("allocate"))?;
+        retry_on_intr(|| fs::fallocate(&fd, FallocateFlags::empty(), 0, size as u64))
+            .map_err(system_error("allocate", size as u64))?;
         let mapping = map(MmapOptions::new().populate(), &fd, size)?;
-        fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(fail("seal"))?;
+        seal(&fd, SIZED, size)?;
         Ok((SharedRegion { lender: Arc::new(Lender::new(mapping, None)) }, fd))
+    }
+
+    /// Creates and maps `size` zero bytes that this process alone can write.
+    ///
+    /// The kernel refuses every further writable mapping of the descriptor, and `write`, so that others read
+    /// by it ([`ReadRegion`](crate::ReadRegion)). Its pages are allocated, and charged to, those who map it
+    /// first: [`SharedRegion::check_pages`] fails before.
+    pub fn for_readers(size: usize) -> Result<(SharedRegion, OwnedFd), RegionError> {
+        let fd = memfd(size)?;
+        let mapping = map(&mut MmapOptions::new(), &fd, size)?;
+        seal(&fd, SIZED | ADDED, size)?;
+        Ok((SharedRegion { lender: Arc::new(Lender::new(mapping, None)) }, fd))
+    }
+
+    /// Checks that all pages of the region's file are allocated: none is by an access then.
+    pub fn check_pages(&self, fd: BorrowedFd<'_>) -> Result<(), RegionError> {
+        check_pages(fd, self.len())
     }
 
     /// Maps the first `size` bytes of a memfd that a trainer created, and seals it.
@@ -109,17 +124,13 @@ impl SharedRegion {
         check_length(fd, size)?;
         let mapping = map(&mut MmapOptions::new(), &fd, size)?;
         let announced = size as u64;
-        let fail = |action| system_error(action, announced);
         // F_SEAL_SEAL makes it fail for all but the first of concurrent registrations.
         fs::fcntl_add_seals(fd, ADDED).map_err(|errno| match errno {
             Errno::PERM => RegionError::Registered,
             errno => system_error("seal", announced)(errno),
         })?;
         // Only now can no page disappear any more.
-        let hole = fs::seek(fd, SeekFrom::Hole(0)).map_err(fail("examine"))?;
-        if hole < announced {
-            return Err(RegionError::Hole { at: hole });
-        }
+        check_pages(fd, size)?;
         // Enters the pages into this process's page table; without it (before Linux 5.14) the first accesses
         // do.
         let _ = mapping.advise(Advice::PopulateWrite);
@@ -180,6 +191,29 @@ impl SharedRegion {
     }
 }
 
+/// Creates a file of this size, without pages.
+fn memfd(size: usize) -> Result<OwnedFd, RegionError> {
+    let announced = size as u64;
+    check_size(announced)?;
+    let fd = fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(system_error("create", announced))?;
+    fs::ftruncate(&fd, announced).map_err(system_error("size", announced))?;
+    Ok(fd)
+}
+
+fn check_pages(fd: BorrowedFd<'_>, size: usize) -> Result<(), RegionError> {
+    let announced = size as u64;
+    let hole = fs::seek(fd, SeekFrom::Hole(0)).map_err(system_error("examine", announced))?;
+    if hole < announced {
+        return Err(RegionError::Hole { at: hole });
+    }
+    Ok(())
+}
+
+fn seal(fd: &OwnedFd, seals: SealFlags, size: usize) -> Result<(), RegionError> {
+    fs::fcntl_add_seals(fd, seals).map_err(system_error("seal", size as u64))
+}
+
 /// Returns the seals of a memfd of ordinary pages.
 fn check_memfd(fd: BorrowedFd<'_>, announced: u64) -> Result<SealFlags, RegionError> {
     check_size(announced)?;
@@ -196,7 +230,7 @@ fn check_memfd(fd: BorrowedFd<'_>, announced: u64) -> Result<SealFlags, RegionEr
     Ok(seals)
 }
 
-fn check_length(fd: BorrowedFd<'_>, size: usize) -> Result<(), RegionError> {
+pub(crate) fn check_length(fd: BorrowedFd<'_>, size: usize) -> Result<(), RegionError> {
     let announced = size as u64;
     let stat = fs::fstat(fd).map_err(system_error("examine", announced))?;
     let actual = u64::try_from(stat.st_size).unwrap_or(0);
@@ -210,11 +244,11 @@ fn map(options: &mut MmapOptions, fd: &impl AsRawFd, size: usize) -> Result<Mmap
     options.len(size).map_raw(fd.as_raw_fd()).map_err(system_error("map", size as u64))
 }
 
-fn system_error<E: Into<io::Error>>(action: &'static str, size: u64) -> impl Fn(E) -> RegionError {
+pub(crate) fn system_error<E: Into<io::Error>>(action: &'static str, size: u64) -> impl Fn(E) -> RegionError {
     move |error| RegionError::System { action, size, source: error.into() }
 }
 
-fn check_size(size: u64) -> Result<(), RegionError> {
+pub(crate) fn check_size(size: u64) -> Result<(), RegionError> {
     match isize::try_from(size) {
         Ok(1..) => Ok(()),
         _ => Err(RegionError::Size { size }),
@@ -228,7 +262,7 @@ mod tests {
     use std::{os::fd::AsFd, thread::JoinHandle};
 
     /// A memfd whose pages are allocated, with these seals.
-    fn memfd(size: u64, seals: SealFlags) -> OwnedFd {
+    fn sealed(size: u64, seals: SealFlags) -> OwnedFd {
         let fd = sparse(size);
         rustix::io::pwrite(&fd, &vec![0; size as usize], 0).unwrap();
         fs::fcntl_add_seals(&fd, seals).unwrap();
@@ -260,15 +294,15 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_could_raise_sigbus_is_refused() {
-        assert!(matches!(open(&memfd(4096, SealFlags::empty()), 4096), Err(RegionError::NotSealed)));
-        assert!(matches!(open(&memfd(4096, SealFlags::GROW), 4096), Err(RegionError::NotSealed)));
-        let short = memfd(4095, SealFlags::SHRINK);
+        assert!(matches!(open(&sealed(4096, SealFlags::empty()), 4096), Err(RegionError::NotSealed)));
+        assert!(matches!(open(&sealed(4096, SealFlags::GROW), 4096), Err(RegionError::NotSealed)));
+        let short = sealed(4095, SealFlags::SHRINK);
         assert!(matches!(open(&short, 4096), Err(RegionError::TooShort { announced: 4096, actual: 4095 })));
         assert!(matches!(open(&short, 0), Err(RegionError::Size { size: 0 })));
         assert!(matches!(open(&short, usize::MAX), Err(RegionError::Size { .. })));
         let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         assert!(matches!(open(&file, 1), Err(RegionError::NotMemfd)));
-        let whole = memfd(4096, SealFlags::SHRINK);
+        let whole = sealed(4096, SealFlags::SHRINK);
         let read_only = std::fs::File::open(format!("/proc/self/fd/{}", whole.as_raw_fd())).unwrap();
         assert!(matches!(open(&read_only.into(), 4096), Err(RegionError::System { .. })));
     }
@@ -312,7 +346,7 @@ mod tests {
         drop(first);
         // Its trainer may still write to it.
         assert!(matches!(open(&fd, 4096), Err(RegionError::Registered)));
-        let closed = memfd(4096, SealFlags::SHRINK | SealFlags::SEAL);
+        let closed = sealed(4096, SealFlags::SHRINK | SealFlags::SEAL);
         assert!(matches!(open(&closed, 4096), Err(RegionError::Registered)));
     }
 

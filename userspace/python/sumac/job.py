@@ -38,9 +38,17 @@ class Job:
         self.rank: int = opened["rank"]
         self.world: int = opened["world"]
 
-    def buffer(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> np.ndarray:
-        """Allocates an array of zeros in memory shared with the daemon."""
-        return self._memory.buffer(shape, dtype)
+    def buffer(
+        self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, shared: bool = False
+    ) -> np.ndarray:
+        """Allocates an array of zeros in memory shared with the daemon.
+
+        With ``shared=True`` it is for results, as ``out`` of :meth:`allreduce` and :meth:`allgather`: the
+        daemon writes each once for all ranks of this host, which read the same memory. None of them can write
+        to it. All ranks of the host ask for the same sizes in the same order, and give the same array as
+        ``out`` of an operation. The next operation with it overwrites the result once all have submitted it.
+        """
+        return self._memory.buffer(shape, dtype, self._handle if shared else None)
 
     def allreduce(
         self, array: np.ndarray, out: np.ndarray | None = None, timeout: float | None = None, **options: Any

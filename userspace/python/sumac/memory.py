@@ -89,13 +89,15 @@ class Word:
 
 
 class Region(NamedTuple):
-    """A registered region: tensors, and a completion word behind them."""
+    """A registered region: tensors, and a completion word behind them; or one of the daemon's for results."""
 
     start: int
     end: int
     """One past the last address of tensors."""
     handle: int
     memory: weakref.ref[mmap.mmap]
+    is_shared: bool
+    """Whether the daemon writes it, and all ranks of the host read it. It has no completion word."""
 
     @property
     def word_offset(self) -> int:
@@ -124,8 +126,11 @@ class Memory:
         self._dropped: collections.deque[int] = collections.deque()
         self._unused: list[int] = []
 
-    def buffer(self, shape: Shape, dtype: npt.DTypeLike) -> np.ndarray:
-        """Allocates an array of zeros in a new region, which is unregistered after its last view is freed."""
+    def buffer(self, shape: Shape, dtype: npt.DTypeLike, shared_by: int | None = None) -> np.ndarray:
+        """Allocates an array of zeros in a new region, which is unregistered after its last view is freed.
+
+        ``shared_by``: the job whose ranks of this host read the region, which none of them can write.
+        """
         kind = np.dtype(dtype)
         name_of(kind)
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -133,12 +138,14 @@ class Memory:
         lines = max(-(-count * kind.itemsize // _LINE) + 1, mmap.PAGESIZE // _LINE)
         with self._lock:
             self._unregister_unused()
-            memory, handle = self._register(lines * _LINE)
+            size = lines * _LINE
+            memory, handle = self._register(size) if shared_by is None else self._share(shared_by, size)
             flat = np.frombuffer(memory, dtype=kind, count=count)
             start = flat.__array_interface__["data"][0]
+            end = start + size - _LINE
             at = bisect.bisect(self._starts, start)
             self._starts.insert(at, start)
-            self._regions.insert(at, Region(start, start + (lines - 1) * _LINE, handle, weakref.ref(memory)))
+            self._regions.insert(at, Region(start, end, handle, weakref.ref(memory), shared_by is not None))
             weakref.finalize(memory, self._dropped.append, handle).atexit = False
         return flat.reshape(dimensions)
 
@@ -157,6 +164,8 @@ class Memory:
         if not _LOADS_IN_ORDER:
             return None
         region = self.region(array)
+        if region.is_shared:
+            return None
         word = region.word()
         with self._lock:
             last = self._words.get(region.handle)
@@ -175,13 +184,13 @@ class Memory:
         if not isinstance(array, np.ndarray):
             raise ValueError("operations take numpy arrays")
         name_of(array.dtype)
-        flags = array.flags
-        if not flags.c_contiguous or not flags.writeable:
+        start = array.__array_interface__["data"][0]
+        region = self._around(start, start + array.nbytes)
+        is_read_only = not array.flags.writeable and not (region is not None and region.is_shared)
+        if not array.flags.c_contiguous or is_read_only:
             raise ValueError(
                 "operations take contiguous, writeable arrays; slice along the first axis, or flatten"
             )
-        start = array.__array_interface__["data"][0]
-        region = self._around(start, start + array.nbytes)
         if region is None:
             raise ValueError("the array is not in shared memory; make it with job.buffer(shape, dtype)")
         return region, start
@@ -214,6 +223,16 @@ class Memory:
             reply, _ = self._connection.call("register", (file,), size=size)
         finally:
             os.close(file)
+        return memory, reply["region"]
+
+    def _share(self, job: int, size: int) -> tuple[mmap.mmap, int]:
+        """Asks for a region of the daemon's, with the host's other ranks. Nobody else can write to it."""
+        reply, files = self._connection.call("share", job=job, size=size)
+        try:
+            memory = mmap.mmap(files[0], size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
+        finally:
+            for file in files:
+                os.close(file)
         return memory, reply["region"]
 
     def _unregister_unused(self) -> None:

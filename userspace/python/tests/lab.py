@@ -152,18 +152,21 @@ class Lab:
         self, job: str, work: Callable[[sumac.Client, sumac.Job, int], Any], **options: Any
     ) -> list[Any]:
         """Runs ``work`` for each rank in its own thread, and returns the results."""
-        results: list[Any] = [None] * self.world
+        world, local = self.world * self.ranks_per_daemon, self.ranks_per_daemon
+        if local > 1:
+            options["local_world"] = local
+        results: list[Any] = [None] * world
         errors: list[BaseException] = []
 
         def trainer(rank: int) -> None:
             try:
-                with sumac.Client(self.socket(rank)) as client:
-                    with client.open(job, rank, self.world, timeout=TEST_TIMEOUT, **options) as opened:
+                with sumac.Client(self.socket(rank // local)) as client:
+                    with client.open(job, rank, world, timeout=TEST_TIMEOUT, **options) as opened:
                         results[rank] = work(client, opened, rank)
             except BaseException as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=trainer, args=(rank,)) for rank in range(self.world)]
+        threads = [threading.Thread(target=trainer, args=(rank,)) for rank in range(world)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -294,6 +294,9 @@ class Scripts(OfTwoRanks):
     def test_ranks_make_groups_in_different_orders(self) -> None:
         self.check_codes(self.start("other_order"), 0, 0)
 
+    def test_a_rank_whose_tensor_is_on_an_unknown_device_is_named(self) -> None:
+        self.check_codes(self.start("unknown_device"), 0, 0)
+
     def test_a_dead_rank_is_named_by_the_failing_call(self) -> None:
         self.check_codes(self.start("dead_rank"), 0, 7)
 

@@ -384,7 +384,8 @@ def refusals(ranks: Ranks) -> None:
     """Unsupported tensors raise NotImplementedError with the reason, on this rank and before anything is
     sent."""
     if not IS_BACKEND:  # Torch itself has collectives of meta tensors, which do nothing.
-        raises(NotImplementedError, lambda: dist.all_reduce(torch.ones(3, device="meta")), "on meta", ".cpu()")
+        other, meta = dist.new_group(), torch.ones(3, device="meta")  # The group's jobs end with it.
+        raises(NotImplementedError, lambda: dist.all_reduce(meta, group=other), "on meta", ".cpu()")
     raises(NotImplementedError, lambda: dist.all_reduce(torch.eye(3).to_sparse()), "dense")
     group = sumac.torch.backend()
     raises(NotImplementedError, lambda: group.allreduce([torch.ones(1), torch.ones(1)]), "a rank has one")

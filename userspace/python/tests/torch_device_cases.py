@@ -201,8 +201,9 @@ def refusals(ranks: Ranks) -> None:
     with DEVICE.capturing():
         raises(NotImplementedError, lambda: dist.all_reduce(tensor), "cannot capture")
     meta = torch.ones(4, device="meta")
-    group = sumac.torch.backend()
-    raises(NotImplementedError, lambda: group.allreduce([meta]), "on meta", "cuda", ".cpu()")
+    # The group's jobs end with it.
+    group = sumac.torch.backend(dist.new_group())
+    raises(NotImplementedError, lambda: group.allreduce([meta]).wait(), "on meta", "cuda", ".cpu()")
     dist.all_reduce(tensor)
     same(tensor.cpu(), torch.full((4,), float(ranks.world)))
 

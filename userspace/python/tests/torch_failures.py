@@ -70,6 +70,31 @@ def unavailable_device() -> None:
     check(time.monotonic() - started < 5, time.monotonic() - started)
 
 
+def unknown_device() -> None:
+    """Rank 1's tensor is on a device that is not known: rank 0's call fails soon and names it, before the
+    group has a job and after."""
+    init(60)
+    error = sumac.torch.CollectiveError
+    for is_first in (True, False):
+        group = dist.new_group()
+        if not is_first:
+            dist.all_reduce(torch.ones(3), group=group)
+        calls = sumac.torch.backend(group)
+        started = time.monotonic()
+        if RANK == 1:
+            meta = torch.ones(1000, device="meta")
+            raises(NotImplementedError, lambda: calls.allreduce([meta]).wait(), "on meta", "cuda", ".cpu()")
+            raises(error, lambda: dist.all_reduce(torch.ones(5), group=group), "on meta")
+        else:
+            found = raises(error, lambda: dist.all_reduce(torch.ones(1000), group=group), "rank 1")
+            check(getattr(found, "ranks") == (1,), found)
+        check(time.monotonic() - started < 5, time.monotonic() - started)
+    # Other groups go on.
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    same(tensor, torch.full((3,), float(WORLD)))
+
+
 def dead_rank() -> None:
     """Rank 1 is late, and then dies: rank 0's errors name the call and rank 1."""
     init(60)
@@ -330,6 +355,7 @@ def backend_of_devices() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    cases = (broken_device, unavailable_device, dead_rank, late_rank, again, debugged, other_order, job_limit,
-             one_daemon, no_daemon, named_waits, forked, replaced_gloo, backend_of_devices)
+    cases = (broken_device, unavailable_device, unknown_device, dead_rank, late_rank, again, debugged,
+             other_order, job_limit, one_daemon, no_daemon, named_waits, forked, replaced_gloo,
+             backend_of_devices)
     next(case for case in cases if case.__name__ == sys.argv[1])()

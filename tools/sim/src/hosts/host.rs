@@ -398,7 +398,7 @@ impl SimHost {
         if let JobEnd::Closed { request } = end {
             self.call(now, |host, handles, out| host.closed(id, request, handles, out));
         }
-        self.core.remove_job(id);
+        self.core.remove_job(id, &mut self.handles);
     }
 
     /// Lets time pass: heartbeats, the periodic looks, expired requests.

@@ -2,6 +2,8 @@
 //! counted eventfds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sumac_api::{Code, Failure, JobSpec, Open};
 use sumac_host::plan::{JobDefaults, complete};
@@ -18,6 +20,7 @@ pub struct LeasedMemory {
     input: Option<Lease>,
     output: Option<Lease>,
     skips: [usize; 2],
+    written: Arc<AtomicUsize>,
 }
 
 impl Buffer for LeasedMemory {
@@ -29,7 +32,9 @@ impl Buffer for LeasedMemory {
     fn output(&mut self, byte_offset: usize, len: usize) -> &mut [u8] {
         let at = byte_offset.checked_sub(self.skips[1]);
         let lease = self.output.as_mut().or(self.input.as_mut());
-        lease.zip(at).and_then(|(lease, at)| lease.output(at, len)).unwrap_or(&mut [])
+        let output = lease.zip(at).and_then(|(lease, at)| lease.output(at, len)).unwrap_or(&mut []);
+        self.written.fetch_add(output.len(), Ordering::Relaxed);
+        output
     }
 }
 
@@ -41,6 +46,8 @@ pub struct Handles {
     leases: BTreeMap<FragmentKey, LeasedMemory>,
     words: BTreeMap<OperationKey, Word>,
     pub events: BTreeSet<(ConnectionId, u64)>,
+    /// Bytes of results that were written to regions.
+    pub written: Arc<AtomicUsize>,
 }
 
 fn failed(handle: u64) -> impl Fn(LeaseError) -> Failure {
@@ -106,7 +113,8 @@ impl Resources for Handles {
             let input = self.region(from)?.lease(input, 0..0).map_err(&failed)?;
             (Some(input), Some(self.region(to)?.lease(0..0, output).map_err(&failed)?))
         };
-        self.leases.insert(key, LeasedMemory { input, output, skips: request.skips });
+        let written = self.written.clone();
+        self.leases.insert(key, LeasedMemory { input, output, skips: request.skips, written });
         Ok(())
     }
 
@@ -144,6 +152,14 @@ impl Resources for Handles {
 
     fn is_secret(&self, _job: JobId, secret: &str) -> bool {
         secret == "right"
+    }
+
+    fn create_region(&mut self, region: RegionId, size: u64) -> Result<(), Failure> {
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        let (created, _) = SharedRegion::for_readers(size)
+            .map_err(|error| Failure::new(Code::BadRegion, error.to_string()))?;
+        self.regions.insert(region, created);
+        Ok(())
     }
 
     fn unmap(&mut self, region: RegionId) {

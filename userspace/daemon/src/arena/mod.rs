@@ -142,7 +142,10 @@ impl Arena {
 impl Resources for Arena {
     fn lease(&mut self, key: FragmentKey, request: &LeaseRequest) -> Result<(), Failure> {
         let [from, to] = request.regions;
-        let lease = LeasedBuffer::new(self.mapped(from)?, self.mapped(to)?, request)?;
+        let (from, to) = (self.mapped(from)?, self.mapped(to)?);
+        from.check_pages()?;
+        to.check_pages()?;
+        let lease = LeasedBuffer::new(from, to, request)?;
         self.leases.insert(key, lease);
         Ok(())
     }
@@ -194,6 +197,11 @@ impl Resources for Arena {
         let own = self.tasks.get(&job).and_then(|task| task.plan.secret.as_ref());
         let given = Credential::new(secret.as_bytes());
         own.zip(given.ok()).is_some_and(|(own, given)| *own == given.secret)
+    }
+
+    fn create_region(&mut self, region: RegionId, size: u64) -> Result<(), Failure> {
+        self.regions.insert(region, MappedRegion::create(size)?);
+        Ok(())
     }
 
     fn unmap(&mut self, region: RegionId) {

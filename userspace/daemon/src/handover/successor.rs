@@ -207,10 +207,10 @@ fn rebuild(
     for _ in 0..mappings.iter().map(|mapping| mapping.holder + 1).max().unwrap_or(0) {
         holders.push(Arc::new(Holder::new([next("a holder's memory")?, next("a holder's link")?])));
     }
-    for (((region, size, owner), file), mapping) in host.regions().zip(files).zip(mappings) {
+    for (((region, size, owners), file), mapping) in host.regions().zip(files).zip(mappings) {
         let holder = holders.get(mapping.holder).ok_or("a memory holder is missing")?;
-        let trainer = owner.and_then(|owner| Some(channels.get(&owner)?.1.clone()));
-        let mapped = MappedRegion::take_over(file, size, (holder, mapping.address), trainer);
+        let trainers = owners.iter().filter_map(|owner| Some(channels.get(owner)?.1.clone())).collect();
+        let mapped = MappedRegion::take_over(file, size, (holder, mapping.address), trainers);
         arena.regions.insert(region, mapped.map_err(|failure| failure.to_string())?);
     }
     for (key, request) in host.leases() {

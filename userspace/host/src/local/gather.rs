@@ -1,7 +1,7 @@
 //! The ranks of a job come together on this host: each takes its place under the job's name. With the last
 //! one a job of one host opens; otherwise its leader joins the other hosts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sumac_api::{Code, Failure, JobSpec, Open, OpenReply};
 use sumac_control::{PlaneKind, difference};
@@ -108,6 +108,7 @@ impl Host {
             }
         }
         let local = self.state.local_jobs.entry(name.clone()).or_insert_with(|| LocalJob {
+            id,
             spec: open.spec.clone(),
             uid,
             members: BTreeMap::new(),
@@ -117,6 +118,8 @@ impl Host {
             rounds: Rounds::default(),
             transfers: BTreeMap::new(),
             unposted: Vec::new(),
+            shares: VecDeque::new(),
+            last_share: 0,
         });
         local.members.insert(rank, id);
         if !local.is_complete() {

@@ -5,16 +5,16 @@ use std::ops::Range;
 
 use sumac_api::Failure;
 use sumac_control::{JobFailure, Outcome as LeaveOutcome};
-use sumac_job::OperationOrder;
 use sumac_transport::{Arithmetic, LocalFault, LocalPart, LocalSum, OpError};
 
-use super::rounds::{Round, Submitted};
+use super::rounds::{Common, Round, Submitted};
 use crate::explain::{self, bounded};
 use crate::finished::Outcome;
 use crate::fragment::{ElementRanges, arithmetic};
 use crate::fragment_end::FragmentEnd;
 use crate::host::Host;
 use crate::operation::{FragmentRecord, FragmentTimes, Operation, OperationPhase, Work};
+use crate::region::SharedResult;
 use crate::transfer::Transfer;
 use crate::{FragmentKey, JobId, Nanos, OperationKey, Output, RankSum, Resources};
 
@@ -24,7 +24,7 @@ impl Host {
         &mut self,
         now: Nanos,
         key: OperationKey,
-        id: JobId,
+        (id, result): (JobId, Option<SharedResult>),
         resources: &mut dyn Resources,
         out: &mut Vec<Output>,
     ) {
@@ -32,21 +32,18 @@ impl Host {
         let (name, rank) = (job.name.clone(), job.rank);
         let Some(local) = self.state.local_jobs.get_mut(&name).filter(|local| !local.is_over) else { return };
         let Some(operation) = self.state.operations.get(&key) else { return };
-        let Work::Collective { descriptor, .. } = &operation.work else { return };
+        let Work::Collective { descriptor, priority, importance, .. } = &operation.work else { return };
         let ranks = u16::try_from(local.ranks().len()).unwrap_or(u16::MAX);
-        let queue = match job.order {
-            OperationOrder::Submission => "",
-            OperationOrder::Name => descriptor.name.as_deref().unwrap_or_default(),
-        };
-        match local.rounds.add(now, ranks, queue, (rank, key), descriptor) {
+        let (queue, descriptor) = (job.queue(descriptor), descriptor.clone());
+        let common = Common { descriptor, priority: *priority, importance: *importance, result };
+        match local.rounds.add(now, ranks, queue, (rank, key), &common) {
             Submitted::Waits => {}
             Submitted::Complete(round) if local.spec.is_local() => {
                 self.launch_locally(&round, resources, out);
             }
             Submitted::Complete(round) => self.launch_as_one(&round, resources, out),
-            Submitted::Differs { rank: other, descriptor: theirs } => {
-                let both = [(other, theirs.to_string()), (rank, descriptor.to_string())];
-                self.differ(&name, both, out);
+            Submitted::Differs { rank: other, texts: [theirs, own] } => {
+                self.differ(&name, [(other, theirs), (rank, own)], out);
             }
         }
     }
@@ -124,8 +121,13 @@ impl Host {
         Some(RankSum { keys: keys.iter().map(fragment).collect(), sum })
     }
 
-    /// Ends a job whose ranks do not do the same.
-    fn differ(&mut self, name: &str, mut both: [(u16, String); 2], out: &mut Vec<Output>) {
+    /// Ends a job whose ranks do not do the same. Returns its failure.
+    pub(super) fn differ(
+        &mut self,
+        name: &str,
+        mut both: [(u16, String); 2],
+        out: &mut Vec<Output>,
+    ) -> Failure {
         both.sort();
         let [(low, one), (high, other)] = both;
         let message =
@@ -135,6 +137,8 @@ impl Host {
         for id in self.members(name) {
             self.end_rank(id, &failure, &outcome, out);
         }
+        let order = self.state.local_jobs.get(name).and_then(|local| local.spec.order);
+        explain::job_failure(&failure, order.unwrap_or_default())
     }
 
     fn launch_locally(&mut self, round: &Round, resources: &mut dyn Resources, out: &mut Vec<Output>) {
@@ -149,7 +153,7 @@ impl Host {
                 running.next = running.next.next();
             }
         }
-        if round.descriptor.count == 0 {
+        if round.common.descriptor.count == 0 {
             return keys.iter().for_each(|key| self.complete(*key, Outcome::default(), resources, out));
         }
         self.sum(&keys, out);

@@ -65,7 +65,7 @@ impl Host {
         let late = local.rounds.oldest_of(job.rank).filter(|round| now.saturating_sub(round.since) >= LATE);
         let late = late.map(|round| {
             let ranks = local.ranks().filter(|rank| !round.submitted.contains_key(rank));
-            (round.descriptor.to_string(), ranks.collect::<Vec<u16>>())
+            (round.common.descriptor.to_string(), ranks.collect::<Vec<u16>>())
         });
         self.report_late(id, late, out);
         let own = self.state.operations.iter().filter(|(_, operation)| operation.job == id);
@@ -220,11 +220,13 @@ impl Host {
     }
 
     /// Removes a rank that is gone.
-    pub(crate) fn leave_locally(&mut self, job: &Job, id: JobId) {
+    pub(crate) fn leave_locally(&mut self, job: &Job, id: JobId, resources: &mut dyn Resources) {
         let Some(local) = self.state.local_jobs.get_mut(&job.name) else { return };
         local.members.retain(|_, member| *member != id);
-        if local.members.is_empty() {
-            self.state.local_jobs.remove(&job.name);
+        if local.members.is_empty()
+            && let Some(local) = self.state.local_jobs.remove(&job.name)
+        {
+            local.shares.into_iter().for_each(|share| self.unregister_region(share.region, resources));
         }
     }
 

@@ -9,6 +9,7 @@ mod gather;
 mod launch;
 mod life;
 mod rounds;
+mod shares;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use sumac_api::JobSpec;
 
 use self::rounds::Rounds;
+use crate::region::PendingRegion;
 use crate::{JobId, OperationKey};
 
 pub use self::gather::NameRefusal;
@@ -25,6 +27,8 @@ pub(crate) use self::launch::hull;
 /// The ranks of one job on this host, each of which is a [`Job`](crate::job::Job) with a trainer of its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LocalJob {
+    /// The job of the rank that came first. Identifies the host's job, also when that rank has left.
+    id: JobId,
     /// The request of the rank that came first.
     spec: JobSpec,
     /// The user that opened it.
@@ -43,6 +47,10 @@ pub(crate) struct LocalJob {
     transfers: BTreeMap<(u16, u16), VecDeque<OperationKey>>,
     /// Transfers to other hosts that are not posted there, as the data path has last reported.
     unposted: Vec<OperationKey>,
+    /// The shared regions that some ranks have not asked for.
+    shares: VecDeque<PendingRegion>,
+    /// The number of the last shared region.
+    last_share: u32,
 }
 
 impl LocalJob {

@@ -46,14 +46,12 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.numel(), dtype=tensor.dtype)
 
 
-class Call:
-    """One call: what it needs to place tensors and to submit operations."""
+class GroupCall:
+    """A call of a group's rank."""
 
-    def __init__(self, jobs: GroupJobs, counters: Counters, work: Work, is_staged: bool = False) -> None:
-        """``is_staged``: the tensors lie in registered memory because they were copied there."""
+    def __init__(self, jobs: GroupJobs, counters: Counters, work: Work) -> None:
         self._jobs = jobs
         self._counters = counters
-        self._is_staged = is_staged
         self._work = work
         self._world = jobs.world
         self._rank = jobs.rank
@@ -62,6 +60,15 @@ class Call:
     def name(self) -> str:
         """The call, its tensor, and the rank, for errors."""
         return self._work.call
+
+
+class Call(GroupCall):
+    """One call: what it needs to place tensors and to submit operations."""
+
+    def __init__(self, jobs: GroupJobs, counters: Counters, work: Work, is_staged: bool = False) -> None:
+        """``is_staged``: the tensors lie in registered memory because they were copied there."""
+        super().__init__(jobs, counters, work)
+        self._is_staged = is_staged
 
     def run(self, act: Callable[[], None], look: Callable[[], None]) -> None:
         """Runs work on tensors, which ends with the call."""

@@ -16,7 +16,7 @@ import torch
 
 from ..errors import SumacError
 from . import devices
-from .collectives import Call, nbytes
+from .collectives import Call, GroupCall, nbytes
 from .counters import Counters
 from .dtypes import Reduction
 from .errors import CollectiveError
@@ -101,32 +101,23 @@ class Copies:
             pause = min(2 * pause, 4 * _PAUSE)
 
 
-class DeviceCall:
+class DeviceCall(GroupCall):
     """One call of tensors on a device: the same as :class:`.collectives.Call` has for those in memory."""
 
     def __init__(self, jobs: GroupJobs, counters: Counters, work: Work, copies: Callable[[], Copies]) -> None:
         """The call follows the work of the caller's current stream. Raises :class:`NotImplementedError` where
         that is captured into a graph."""
-        self._jobs = jobs
-        self._counters = counters
-        self._work = work
+        super().__init__(jobs, counters, work)
         self._error: RuntimeError | None = None
         self._is_ready = False
         try:
             self._copies = copies()
             self._after = self._copies.event()
-        except NotImplementedError:
-            raise
         except RuntimeError as error:
+            if isinstance(error, NotImplementedError) and not isinstance(error, devices.UnknownDevice):
+                raise
             self._error = error  # Raised once this rank's job is opened: other ranks wait for that.
-        self._world = jobs.world
-        self._rank = jobs.rank
         self._under_way: collections.deque[Piece] = collections.deque()
-
-    @property
-    def name(self) -> str:
-        """The call, its tensor, and the rank, for errors."""
-        return self._work.call
 
     def run(self, act: Callable[[], None], look: Callable[[], None]) -> None:
         """Runs work on tensors, after the current stream's of the call, and waits for it. ``look`` may end
@@ -139,6 +130,10 @@ class DeviceCall:
         """Has an error of the device end the group's jobs: other ranks cannot go on without this one."""
         try:
             yield
+        except devices.UnknownDevice as error:
+            text = f"{self._work.call}: {error}"
+            self._jobs.abandon(CollectiveError("device", text))
+            raise devices.UnknownDevice(f"sumac: {text}") from None
         except NotImplementedError:
             raise
         except RuntimeError as error:
@@ -280,14 +275,13 @@ class DeviceCall:
     ) -> None:
         """Executes a call in pieces of tensors of one size. A piece has ``count`` rows in host memory, of
         which ``submit`` submits its operation."""
-        length = next(iter((down or up).values())).numel()
+        like = next(iter((down or up).values()))
+        length = step = like.numel()
         if not length:
             return
-        step = length
         if not is_whole:
             # Pieces begin at whole cache lines, in the host's memory too.
-            size = next(iter((down or up).values())).element_size()
-            step = max(_PIECE // (size * count) // 4096, 1) * 4096
+            step = max(_PIECE // (like.element_size() * count) // 4096, 1) * 4096
         in_place = self._lies_with_daemon(down, up)
         flats: dict[int, torch.Tensor] = {}
         for tensor in down.values():
@@ -303,7 +297,7 @@ class DeviceCall:
             if in_place:
                 self._piece_in_place(part, (down or up)[0], submit)
             else:
-                self._piece(count, part, down, up, submit)
+                self._piece((like.dtype, count), part, down, up, submit)
 
     def _piece_in_place(
         self, part: slice, flat: torch.Tensor, submit: Callable[[Call, torch.Tensor], None]
@@ -313,9 +307,10 @@ class DeviceCall:
             self._under_way.append(work)
 
     def _piece(
-        self, count: int, part: slice, down: Rows, up: Rows, submit: Callable[[Call, torch.Tensor], None]
+        self, rows_of: tuple[torch.dtype, int], part: slice, down: Rows, up: Rows,
+        submit: Callable[[Call, torch.Tensor], None],
     ) -> None:
-        dtype, size = next(iter((down or up).values())).dtype, part.stop - part.start
+        (dtype, count), size = rows_of, part.stop - part.start
 
         def copy_down() -> None:
             for row, tensor in down.items():

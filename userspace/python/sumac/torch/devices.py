@@ -138,16 +138,19 @@ def device_of(call: str, tensors: list[torch.Tensor]) -> torch.device | None:
         listed = ", ".join(sorted(map(str, devices)))
         raise ValueError(f"{call}: tensors must be on the same device, not on {listed}")
     device = next(iter(devices), torch.device("cpu"))
-    if device.type == "cpu":
-        return None
-    if device.type not in _devices:
-        raise NotImplementedError(
-            f"sumac: {call} of a tensor on {device}: devices are {', '.join(kinds())}; "
-            "copy it with tensor.cpu()"
-        )
-    return device
+    return None if device.type == "cpu" else device
+
+
+class UnknownDevice(NotImplementedError):
+    """Tensors lie on a kind of device that is not known here."""
 
 
 def of(device: torch.device) -> Device:
-    """Returns the kind of a device that :func:`device_of` has returned, or of :data:`MEMORY`."""
-    return Memory() if device == MEMORY else _devices[device.type]
+    """Returns the kind of a device that :func:`device_of` has returned, or of :data:`MEMORY`. Raises
+    :class:`UnknownDevice`."""
+    if device == MEMORY:
+        return Memory()
+    if device.type not in _devices:
+        listed = ", ".join(kinds())
+        raise UnknownDevice(f"a tensor on {device}: devices are {listed}; copy it with tensor.cpu()")
+    return _devices[device.type]

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ..connection import Loss
 from ..errors import SumacError
 from ..job import Job
+from . import devices
 from .errors import CollectiveError
 from .staging import Buffer, Staging
 
@@ -63,7 +64,7 @@ class Work(dist.Work):
         self.members: Sequence[int] | None = None
         """The ranks of the group by those of the job that has the operations."""
         self._tensors = list(tensors)
-        self._devices = [] if device is None else [device]
+        self._devices = [] if device is None or not devices.known(device.type) else [device]
         """The tensors' device, of which its future must know; none for this machine's memory."""
         self._source = source_rank
         self._lock = threading.Lock()

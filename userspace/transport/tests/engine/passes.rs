@@ -83,12 +83,13 @@ fn without_loss_every_element_is_read_once_and_written_once() {
     assert_eq!(passes(job(2, 4, 16)), (vec![1; ELEMENTS], vec![1; ELEMENTS]));
 }
 
-/// The passes over each rank's tensor where the worker has three.
-fn passes_of_ranks(params: JobParams) {
+/// The passes over each rank's tensor where the worker has three. `takers`: the ranks whose result is
+/// written.
+fn passes_of_ranks(params: JobParams, takers: usize) {
     let counts: Vec<Counts> = (0..3).map(|_| Counts::new(ELEMENTS)).collect();
-    let part = |counts: &Counts| LocalPart {
+    let part = |(rank, counts): (usize, &Counts)| LocalPart {
         gives: 0..ELEMENTS,
-        takes: 0..ELEMENTS,
+        takes: if rank < takers { 0..ELEMENTS } else { 0..0 },
         buffer: Box::new(Counting { bytes: 1f32.to_ne_bytes().repeat(ELEMENTS), counts: counts.clone() }),
     };
     let sum = LocalSum {
@@ -97,23 +98,26 @@ fn passes_of_ranks(params: JobParams) {
         not_finite: NonFinitePolicy::Error,
         count: ELEMENTS,
         base: 0,
-        parts: counts.iter().map(part).collect(),
+        parts: counts.iter().enumerate().map(part).collect(),
     };
     let mut lone = Lone::ready(JobParams { local_world: 3, ..params }, 50_000);
     lone.submit(DType::Float32, ELEMENTS, WorkerBuffer::new(sum));
     lone.finish();
     assert!(lone.engine.poll_completion().is_some_and(|completion| completion.result.is_ok()));
-    for counts in counts {
-        assert_eq!(counts.seen(), (vec![1; ELEMENTS], vec![1; ELEMENTS]));
+    for (rank, counts) in counts.iter().enumerate() {
+        assert_eq!(counts.seen(), (vec![1; ELEMENTS], vec![usize::from(rank < takers); ELEMENTS]));
     }
 }
 
 #[test]
 fn every_ranks_element_is_read_once_and_written_once() {
-    passes_of_ranks(job(2, 4, 16));
-    // The exponent's pass is over the sums.
-    passes_of_ranks(block(2, 4, 16));
-    passes_of_ranks(dynamic(block(2, 4, 16)));
+    // All of them, or the one that writes for all.
+    for takers in [3, 1] {
+        passes_of_ranks(job(2, 4, 16), takers);
+        // The exponent's pass is over the sums.
+        passes_of_ranks(block(2, 4, 16), takers);
+        passes_of_ranks(dynamic(block(2, 4, 16)), takers);
+    }
 }
 
 fn dynamic(params: JobParams) -> JobParams {
