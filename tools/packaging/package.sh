@@ -46,7 +46,8 @@ packages=(sumac sumac-agg)
 [ ! -x "$laid/sumac-lab" ] || [ ! -x "$laid/sumac-figures" ] || packages+=(sumac-lab)
 for package in "${packages[@]}"; do
     CARGO_TARGET_DIR=$stage cargo deb --quiet --locked --no-build --no-strip "${compression[@]}" --compress-system --package "$package" \
-        --output "$output/debian/" ${version:+--deb-version "$version"} ${target:+--target "$target" --variant cross}
+        --output "$output/debian/" ${version:+--deb-version "$version"} \
+        ${target:+--target "$target" --variant cross}
 done
 
 own_version=$(sed -n 's/^version = "\(.*\)"/\1/p' userspace/python/pyproject.toml)

@@ -59,7 +59,8 @@ def environment(architecture: Architecture = ARM64) -> dict[str, str]:
 def standard_library(architecture: Architecture, archive: Archive) -> list[str]:
     """Returns the compiler's flags for the standard library; rustup has one of each target."""
     if shutil.which("rustup") is not None:
-        subprocess.run(["rustup", "target", "add", architecture.rust], cwd=ROOT, check=True, capture_output=True)
+        command = ["rustup", "target", "add", architecture.rust]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
         return []
     root = CACHE / f"{STANDARD_LIBRARY}-{architecture.name}"
     archive.unpack([STANDARD_LIBRARY], root)

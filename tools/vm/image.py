@@ -15,7 +15,7 @@ from typing import Optional
 from architecture import AMD64, Architecture
 
 LLVM_STRIP = "/usr/lib/llvm-22/bin/llvm-strip"
-"""Of another processor's programs; the tool chain has it."""
+"""For programs of all processors; the tool chain has it."""
 _DIRECTORY, _FILE, _PROGRAM = 0o040755, 0o100644, 0o100755
 
 
@@ -25,7 +25,6 @@ class Image:
     def __init__(self, architecture: Architecture = AMD64, root: Path = Path("/")) -> None:
         """`root` has the libraries of the programs that are added."""
         self._files: dict[str, tuple[int, bytes]] = {}
-        self._strip = "strip" if architecture.is_native else LLVM_STRIP
         self._gnu = architecture.gnu
         self._root = root
 
@@ -62,7 +61,7 @@ class Image:
     def _stripped(self, program: Path) -> bytes:
         with tempfile.NamedTemporaryFile() as target:
             # A program of another format, such as a script, stays as it is.
-            command = [self._strip, "-o", target.name, program]
+            command = [LLVM_STRIP, "-o", target.name, program]
             is_done = subprocess.run(command, check=False, capture_output=True).returncode == 0
             return Path(target.name if is_done else program).read_bytes()
 

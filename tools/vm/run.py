@@ -7,8 +7,8 @@
   tools/vm/run.py --list                         the suites, and the versions that the archive has
 
 Kernels and QEMU are downloaded into target/vm and not installed. The machine's programs are those of
-SUMAC_BIN_DIR, else of target/release (arm64: target/aarch64-unknown-linux-gnu/release). Emulated: it shows what
-loads, binds and sums, and nothing about speed.
+SUMAC_BIN_DIR, else of target/release (arm64: target/aarch64-unknown-linux-gnu/release). Emulated: it shows
+what loads, binds and sums, and nothing about speed.
 
 Exit codes: 0 all passed, or nothing could be run (the last line is `SKIP vm: why`), 1 a case failed, 2 wrong
 usage, 3 a program is missing.
@@ -37,12 +37,14 @@ from suites import GUEST, SUITES, Suite
 KERNEL = "7.2"
 SUMAC = ("sumac", "sumac-agg", "sumac-lab")
 TOOLS = ("bash", "ip", "tc", "nft", "ethtool", "nsenter", "ss", "sysctl", "timeout")
-TOOL_PACKAGES = ("bash", "iproute2", "nftables", "ethtool", "util-linux", "procps", "coreutils", "busybox-static")
+TOOL_PACKAGES = (
+    "bash", "iproute2", "nftables", "ethtool", "util-linux", "procps", "coreutils", "busybox-static",
+)
 """The packages of those tools, for another processor."""
 
 
 class Guests:
-    """What machines of one architecture are made of."""
+    """Kernels, emulator and programs of the machines of one architecture."""
 
     def __init__(self, architecture: Architecture, programs: Path) -> None:
         self._architecture = architecture
@@ -64,7 +66,8 @@ class Guests:
         names = self._archive.names(kernels.PATTERN)
         kernel = kernels.choose(version, suite.is_cloud, names, self._architecture)
         if kernel is None:
-            raise SystemExit(f"run.py: Debian's archive has no kernel {version}; it has {', '.join(self.versions())}")
+            known = ", ".join(self.versions())
+            raise SystemExit(f"run.py: Debian's archive has no kernel {version}; it has {known}")
         tree = CACHE / kernel.release
         self._archive.unpack(kernel.packages, tree)
         qemu = self._emulator()
@@ -90,7 +93,9 @@ class Guests:
         self._own.unpack_with_libraries("bookworm-backports", (self._architecture.qemu_package,), root)
         program = root / "usr" / "bin" / self._architecture.qemu
         # It is in the machine already where it is installed.
-        found = Emulator(self._architecture, program, root) if program.exists() else installed(self._architecture)
+        found = installed(self._architecture)
+        if program.exists():
+            found = Emulator(self._architecture, program, root)
         if found is None:
             raise Unreachable(f"no {self._architecture.qemu} in {root}; remove it to download it again")
         return found
@@ -128,17 +133,22 @@ class Guests:
 
     def _tests(self, suite: Suite) -> dict[str, Path]:
         """Builds a suite's tests, and returns the binaries by the names of packages and tests."""
-        command = ["cargo", "test", "--no-run", "--locked", "--message-format=json-render-diagnostics", *suite.tests]
+        command = ["cargo", "test", "--no-run", "--locked", *suite.tests]
+        command.append("--message-format=json-render-diagnostics")
         native = self._architecture.is_native
         # Without debug information: an initramfs is in the machine's memory.
         variables = dict(os.environ) if native else cross.environment(self._architecture)
         variables["CARGO_PROFILE_DEV_DEBUG"] = "0"
-        built = subprocess.run(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True, check=False)
+        built = subprocess.run(
+            command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True, check=False
+        )
         if built.returncode != 0:
             raise SystemExit(f"run.py: `{' '.join(command)}` failed, see above")
         found = {}
         for message in map(json.loads, built.stdout.splitlines()):
-            if message["reason"] == "compiler-artifact" and message["executable"] and message["profile"]["test"]:
+            if message["reason"] != "compiler-artifact" or not message["executable"]:
+                continue
+            if message["profile"]["test"]:
                 target = message["target"]
                 package = Path(message["manifest_path"]).parent.name
                 name = f"{package}-{target['name']}" if target["kind"] == ["test"] else package

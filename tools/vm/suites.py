@@ -89,7 +89,9 @@ SUITES = (
         ("hosts", "zerocopy"),
     ),
     Suite("events", 1500, False, _MODULES, (_WITH_IOMMU, ("igb", "igb")), ("hosts", "events")),
-    Suite("devices", 900, False, (*_MODULES, "8021q", "bonding"), (("plain", _VIRTIO),), ("hosts", "devices")),
+    Suite(
+        "devices", 900, False, (*_MODULES, "8021q", "bonding"), (("plain", _VIRTIO),), ("hosts", "devices"),
+    ),
 )
 
 

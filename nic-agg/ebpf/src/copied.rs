@@ -100,7 +100,8 @@ impl<const MOST: usize> Copied<MOST> {
     /// Bytes of the elements, of which there is one at least.
     #[inline(always)]
     fn len(self) -> Result<u32, Reason> {
-        // Linux 6.1's verifier learns nothing from a comparison with zero, and wants a length that is above it.
+        // Linux 6.1's verifier learns nothing from a comparison with zero, and wants a length that is above
+        // it.
         let last = core::hint::black_box((self.count as u32).wrapping_sub(1));
         if last >= MOST as u32 {
             return Err(Reason::WrongElements);

@@ -143,7 +143,11 @@ fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> R
 
 /// Answers a probe with the same frame: what can go to the aggregator and back is no longer than this.
 #[inline(always)]
-fn report<const JUMBO: bool>(payload: Payload<JUMBO>, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
+fn report<const JUMBO: bool>(
+    payload: Payload<JUMBO>,
+    work: &mut Work,
+    ingress: u32,
+) -> Result<Outcome, Reason> {
     if work.is_checked != 0 {
         slot::sum::<JUMBO>(work, payload)?;
         if !slot::is_intact(work) {

@@ -102,7 +102,11 @@ fn locked<const JUMBO: bool>(
 }
 
 #[inline(always)]
-fn take_in<const JUMBO: bool>(slot: *mut Slot, work: &mut Work, payload: Payload<JUMBO>) -> Result<(), Reason> {
+fn take_in<const JUMBO: bool>(
+    slot: *mut Slot,
+    work: &mut Work,
+    payload: Payload<JUMBO>,
+) -> Result<(), Reason> {
     if work.plan & plan::ADD != 0 {
         work.payload_sum = payload.add(values(slot, work)?)?;
         stage_ends();

@@ -29,7 +29,6 @@ PACKAGES = {
     "dumpcap": "tshark",
     "ethtool": "ethtool",
     "ip": "iproute2",
-    "ldd": ESSENTIAL,
     "iperf3": "iperf3",
     "mdbook": OWN,
     "mount": "mount",
@@ -55,7 +54,6 @@ PACKAGES = {
     "timeout": ESSENTIAL,
     "sleep": ESSENTIAL,
     "strace": "strace",
-    "strip": "build-essential",
     # The name of a test for a missing program.
     "sumac-no-such-program": OWN,
     "sysctl": "procps",

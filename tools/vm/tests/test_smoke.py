@@ -1,4 +1,5 @@
-"""The smallest suites, in emulated machines: zero-copy and copy over virtio-net, labs, a kernel that is too old."""
+"""The smallest suites, in emulated machines: zero-copy and copy over virtio-net, labs, and a kernel that is too
+old for XDP."""
 
 from __future__ import annotations
 

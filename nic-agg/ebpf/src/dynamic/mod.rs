@@ -186,7 +186,11 @@ fn report<const JUMBO: bool>(payload: Payload<JUMBO>, work: &mut Work) -> Result
 }
 
 #[inline(always)]
-fn take<const JUMBO: bool>(payload: Payload<JUMBO>, state: &State, work: &mut Work) -> Result<Outcome, Reason> {
+fn take<const JUMBO: bool>(
+    payload: Payload<JUMBO>,
+    state: &State,
+    work: &mut Work,
+) -> Result<Outcome, Reason> {
     let headers = payload.headers;
     let done = if work.plan & plan::NO_SLOT != 0 {
         without_slot(payload, work)

@@ -11,8 +11,7 @@ use sumac_wire::{
 
 use crate::{
     elements::Elements,
-    lock,
-    plan,
+    lock, plan,
     slot::{copy, is_intact, sum},
     times,
     work::{Work, stage_ends},
