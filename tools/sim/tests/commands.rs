@@ -9,7 +9,7 @@ mod world;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
-use sumac_api::Code;
+use sumac_api::{Code, Failure};
 
 use world::{REGION, Rank, SECOND, Trainer, World, allreduce, code, with};
 
@@ -35,7 +35,6 @@ fn a_job_of_one_host_has_no_rank_of_another_user() {
     assert_eq!(code(&world.ask(third, attach(Some(2)))), "unknown_job");
 }
 
-/// Two workers whose second operations differ: both receive an error with both operations.
 /// The daemon writes a result once where the ranks of a host share it, whatever their number.
 #[test]
 fn a_shared_result_is_written_once() {
@@ -83,6 +82,7 @@ fn written(world: &World) -> Vec<usize> {
     hosts.map(|host| host.handles.written.load(Ordering::Relaxed)).collect()
 }
 
+/// Two workers whose second operations differ: both receive an error with both operations.
 #[test]
 fn operations_that_differ_are_named_on_both_workers() {
     let differ = |options: Value, operations: [Value; 2], sides: [&str; 2]| {
