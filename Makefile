@@ -142,7 +142,7 @@ KERNEL ?= 7.2
 SUITE ?=
 
 .PHONY: test-vm
-test-vm: equipment ## suites on a kernel of Debian's archive, emulated (KERNEL=7.2 SUITE=smoke|labs|programs|units|zerocopy; minutes)
+test-vm: equipment ## suites on a kernel of Debian's archive, emulated (KERNEL=7.2 SUITE=NAME, docs/labs.md; minutes)
 	tools/vm/run.py --kernel '$(KERNEL)' $(if $(SUITE),--suite '$(SUITE)')
 
 .PHONY: arm64

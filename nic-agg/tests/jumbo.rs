@@ -191,6 +191,13 @@ fn a_frame_of_several_buffers_is_not_copied_to_several_ports() {
     assert_eq!(bench.show_split(&frame(0), 1024).reason, Reason::Added);
     let shown = bench.show_split(&frame(1), 1024);
     assert_eq!((shown.verdict, shown.reason), (DROP, Reason::Internal));
+    // So no such job opens: its probe is not answered.
+    let mut probe = header(&job, 0, 0, 352);
+    probe.kind = Kind::Probe as u8;
+    let probe = frame_of(&job, 0, &probe);
+    assert_eq!(bench.show(&probe).reason, Reason::Probed);
+    let shown = bench.show_split(&probe, 1024);
+    assert_eq!((shown.verdict, shown.reason), (DROP, Reason::Internal));
 }
 
 #[test]

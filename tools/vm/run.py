@@ -181,7 +181,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
     architecture = ARCHITECTURES[options.architecture]
     built = ROOT / "target" / ("" if architecture.is_native else architecture.rust) / "release"
     programs = Path(os.environ.get("SUMAC_BIN_DIR") or built).resolve()
-    chosen = [suite for suite in SUITES if options.suite in (None, suite.name)]
+    # The NICs are those of a PC.
+    fits = [suite for suite in SUITES if architecture.is_native or not suite.drivers]
+    chosen = [suite for suite in SUITES if suite.name == options.suite] if options.suite else fits
     missing = [name for name in SUMAC if not (programs / name).exists()]
     if missing and not options.list and not all(suite.tests for suite in chosen):
         remedy = "make equipment" if architecture.is_native else "make arm64"

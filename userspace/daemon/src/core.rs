@@ -237,7 +237,10 @@ fn send(arena: &Arena, own: Option<ConnectionId>, connection: ConnectionId, mess
     let event = |handle| arena.events.get(&(connection, handle)).cloned();
     let attached = attached.and_then(|attached| match attached {
         Attached::Event(handle) => event(handle).map(AttachedFile::Event),
-        Attached::Region(region) => arena.regions.get(&region).cloned().map(AttachedFile::Region),
+        Attached::Region(region) => arena.regions.get(&region).cloned().map(|region| {
+            region.add_trainer(&session.channel);
+            AttachedFile::Region(region)
+        }),
     });
     let signalled = signalled_event.and_then(event);
     let delivery = Delivery { outbound, attached, signalled, is_optional };

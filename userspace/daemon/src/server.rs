@@ -1,5 +1,6 @@
 //! The socket that trainers connect to: its setup, its access control, and a thread for each connection.
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -328,7 +329,18 @@ impl Sessions {
         self.core.call(|_, arena, _| drop(arena.sessions.insert(connection, handle)));
         let (core, stats) = (self.core.clone(), self.stats.clone());
         let peer = PeerProcess::of(&channel, credentials.pid);
-        Session { core, stats, channel, outbox, connection, credentials, peer, is_frozen: false }
+        Session {
+            core,
+            stats,
+            channel,
+            outbox,
+            connection,
+            credentials,
+            peer,
+            is_frozen: false,
+            // Of another daemon's session, perhaps.
+            has_unchecked_pages: Cell::new(true),
+        }
     }
 }
 

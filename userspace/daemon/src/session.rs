@@ -4,6 +4,7 @@
 //! No other thread waits for a trainer, and this one does not wait for it to read: a message that does not
 //! fit the socket's buffer ends the session, and with it the trainer's jobs.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
-use sumac_api::{Channel, Code, Failure, FrameError, Inbound, MAX_MESSAGE, Outbound, Request};
+use sumac_api::{Channel, Code, Command, Failure, FrameError, Inbound, MAX_MESSAGE, Outbound, Request};
 use sumac_host::{ConnectionId, Credentials, Handled, LIMITS, MESSAGE_COST, RegionId};
 
 use crate::arena::MappedRegion;
@@ -66,6 +67,8 @@ pub(crate) struct Session {
     pub(crate) peer: PeerProcess,
     /// Reads no command: another daemon is about to take it over.
     pub(crate) is_frozen: bool,
+    /// Whether it may have regions whose pages are not known to be allocated.
+    pub(crate) has_unchecked_pages: Cell<bool>,
 }
 
 impl Session {
@@ -191,6 +194,10 @@ impl Session {
     fn command(&self, request: Request, mut files: Vec<OwnedFd>) -> bool {
         let (connection, file) = (self.connection, files.pop());
         let has_file = file.is_some();
+        self.look_for_pages();
+        if matches!(request.command, Command::Share(_)) {
+            self.has_unchecked_pages.set(true);
+        }
         let handled = self.core.call_session(connection, |host, arena, out| {
             host.command(monotonic_ns(), connection, request, has_file, arena, out)
         });
@@ -208,6 +215,21 @@ impl Session {
             (Handled::Register { .. }, None) => {}
         }
         false
+    }
+
+    /// Looks for the pages of regions that trainers allocate, without the core's lock, since it may take long.
+    /// An operation on a region without all of them is refused.
+    fn look_for_pages(&self) {
+        if !self.has_unchecked_pages.get() {
+            return;
+        }
+        let connection = self.connection;
+        let unchecked: Vec<Arc<MappedRegion>> = self.core.call_session(connection, |host, arena, _| {
+            let regions = host.regions_of(connection).filter_map(|region| arena.regions.get(&region));
+            regions.filter(|region| !region.is_whole()).cloned().collect()
+        });
+        unchecked.iter().for_each(|region| region.look_for_pages());
+        self.has_unchecked_pages.set(unchecked.iter().any(|region| !region.is_whole()));
     }
 
     /// Maps a region without the core's lock, since it takes long.

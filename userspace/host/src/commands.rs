@@ -276,7 +276,9 @@ impl Host {
         let handle = unregister.region;
         let found = self.state.connections.get_mut(&connection).ok_or_else(gone)?;
         let region = *found.regions.get(&handle).ok_or_else(|| unknown_region(handle))?;
-        if self.state.regions.get(&region).is_some_and(|region| region.users > 0) {
+        // The operations of other ranks keep a region that they share.
+        let mut own = self.state.operations.iter().filter(|(key, _)| key.connection == connection);
+        if own.any(|(_, operation)| operation.regions.contains(&region)) {
             let message = format!("operations are still using region {handle}");
             return Err(Failure::new(Code::RegionBusy, message).hint("wait for them first"));
         }

@@ -225,6 +225,18 @@ impl Host {
         regions.map(move |(id, region)| (*id, region.size, owners.remove(id).unwrap_or_default()))
     }
 
+    /// Whether all pages of a region are known to be allocated: of a trainer's since it was registered, of
+    /// one that the ranks of a host share while an operation has leased it.
+    pub fn is_whole(&self, region: RegionId) -> bool {
+        self.state.regions.get(&region).is_some_and(|region| region.shared.is_none() || region.users > 0)
+    }
+
+    /// Returns the regions of a connection.
+    pub fn regions_of(&self, connection: ConnectionId) -> impl Iterator<Item = RegionId> {
+        let regions = self.state.connections.get(&connection).map(|found| found.regions.values().copied());
+        regions.into_iter().flatten()
+    }
+
     /// Returns the jobs, with the users that have opened them, if they are still connected, and the requests.
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, Option<&Credentials>, &sumac_api::Open)> {
         let connections = &self.state.connections;

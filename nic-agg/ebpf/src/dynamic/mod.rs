@@ -179,6 +179,10 @@ fn from_above(header: &Header, frame: &Frame, job: &JobEntry, work: &mut Work) -
 fn report<const JUMBO: bool>(payload: Payload<JUMBO>, work: &mut Work) -> Result<Outcome, Reason> {
     let headers = payload.headers;
     without_slot(payload, work)?;
+    if JUMBO {
+        let job = JOBS.get(u32::from(headers.job())).ok_or(Reason::Internal)?;
+        send::check_copies::<JUMBO>(work, job)?;
+    }
     // The probe was marked on its way up.
     answer::change_flags(headers, 0, flag::LEVEL);
     answer::unmark(headers);

@@ -210,7 +210,8 @@ fn rebuild(
     for (((region, size, owners), file), mapping) in host.regions().zip(files).zip(mappings) {
         let holder = holders.get(mapping.holder).ok_or("a memory holder is missing")?;
         let trainers = owners.iter().filter_map(|owner| Some(channels.get(owner)?.1.clone())).collect();
-        let mapped = MappedRegion::take_over(file, size, (holder, mapping.address), trainers);
+        let at = (holder, mapping.address);
+        let mapped = MappedRegion::take_over(file, size, at, trainers, host.is_whole(region));
         arena.regions.insert(region, mapped.map_err(|failure| failure.to_string())?);
     }
     for (key, request) in host.leases() {
