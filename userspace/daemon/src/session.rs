@@ -217,8 +217,8 @@ impl Session {
         false
     }
 
-    /// Looks for the pages of regions that trainers allocate, without the core's lock, since it may take long.
-    /// An operation on a region without all of them is refused.
+    /// Looks for the pages of regions that trainers allocate, without the core's lock, since it may take
+    /// long. An operation on a region without all of them is refused.
     fn look_for_pages(&self) {
         if !self.has_unchecked_pages.get() {
             return;

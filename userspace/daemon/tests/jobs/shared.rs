@@ -265,6 +265,23 @@ fn operations_that_may_not_write_to_shared_memory_are_refused() {
     assert_eq!(rank.end(&reads), Value::Null);
 }
 
+/// A rank waits for its own operations alone before it gives the region back.
+#[test]
+fn a_rank_unregisters_what_others_still_use() {
+    let lab = Lab::of_one_host(2);
+    let mut ranks = ranks(&lab, "unregister", "direct");
+    let [one, two] = &mut ranks[..] else { panic!("two ranks") };
+    let shared = one.shared.clone();
+    let sent = one.ask("post_send", json!({"region": shared, "destination": 1}));
+    assert_eq!(code(&sent), "none", "{sent}");
+    let unregister = |shared: &Value| json!({"cmd": "unregister", "region": shared});
+    assert_eq!(code(&one.raw.ask(unregister(&shared))), "region_busy");
+    assert_eq!(code(&two.raw.ask(unregister(&two.shared.clone()))), "none");
+    let received = two.ask("post_recv", json!({"region": two.own, "source": 0}));
+    assert_eq!([one.end(&sent), two.end(&received)], [Value::Null, Value::Null]);
+    assert_eq!(code(&one.raw.ask(unregister(&shared))), "none");
+}
+
 #[test]
 fn the_end_of_a_rank_releases_what_it_shared() {
     // A user's share of 40 MiB.
