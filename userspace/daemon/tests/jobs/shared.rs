@@ -265,7 +265,7 @@ fn operations_that_may_not_write_to_shared_memory_are_refused() {
     assert_eq!(rank.end(&reads), Value::Null);
 }
 
-/// A rank waits for its own operations alone before it gives the region back.
+/// Operations of other ranks do not count.
 #[test]
 fn a_rank_unregisters_what_others_still_use() {
     let lab = Lab::of_one_host(2);
