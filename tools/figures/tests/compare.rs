@@ -28,7 +28,8 @@ fn all_libraries_sum_in_one_lab() {
     let options = RunOptions {
         lab: LabSpec { name: format!("cmp{}", std::process::id()), ..LabSpec::new(2) },
         sumac: SumacOptions::default(),
-        operation: Operation::sum(5000),
+        // Longer than the pauses of the thread that counts frames, on a busy machine.
+        operation: Operation::sum(500_000),
         jobs: 1,
         iterations: 2,
         warmup: 1,
@@ -44,7 +45,7 @@ fn all_libraries_sum_in_one_lab() {
         match &row.outcome {
             Outcome::Measured(measurement) => {
                 assert!(measurement.verified, "{}", row.library);
-                // 20 KB may be a single frame, where TCP's segments are not cut to the MTU.
+                // Segments of TCP may be longer than the MTU.
                 let sent: f64 = measurement.trace.iter().flat_map(|trace| &trace.frames).sum();
                 assert!(sent >= 1.0, "{}: {sent} frames", row.library);
             }
