@@ -33,9 +33,10 @@ event() { # NAME NIC0 NIC1 COMMAND..: the command is run in worker 0's namespace
     echo "vm: $name"
     large 0 "$name" & first=$!
     large 1 "$name" & second=$!
-    sleep 2
+    sleep 1
+    kill -0 $first 2>/dev/null || again=", the sum had ended before"
     nic=$nic0 nsenter --net=/run/netns/0 bash -c "$*" >/tmp/event.log 2>&1 ||
-        again=", the event itself failed: $(tail -n 1 /tmp/event.log)"
+        again="$again, the event itself failed: $(tail -n 1 /tmp/event.log)"
     wait $first; status=$?
     detail="rank 0 $(ending 0 $status)"
     wait $second; status=$?

@@ -17,14 +17,18 @@ await() { # SECONDS COMMAND..
     done
 }
 
-config() { # RANK NIC MODE
-    printf '%s\n' "socket = '/run/$1.sock'" "backend = 'xdp'" "mode = '$3'" "interface = '$2'" \
+config() { # RANK NIC MODE: a mode of AF_XDP, or udp
+    local backend="backend = 'xdp'
+mode = '$3'
+interface = '$2'"
+    [ "$3" != udp ] || backend="backend = 'udp'"
+    printf '%s\n' "socket = '/run/$1.sock'" "$backend" \
         "aggregator = '10.9.0.1:48600'" "secret_file = '/run/token'" >"/run/$1.toml"
 }
 
 sum() { # RANK JOB
-    timeout 120 sumac allreduce --socket "/run/$1.sock" --job "$2" --rank "$1" --world 2 --timeout 40 \
-        "/data/in$1.npy" "/tmp/out$1.npy" >"/tmp/sum$1.log" 2>&1
+    timeout 120 sumac allreduce --mode "${mode_of_jobs:-static}" --socket "/run/$1.sock" --job "$2" \
+        --rank "$1" --world 2 --timeout 40 "/data/in$1.npy" "/tmp/out$1.npy" >"/tmp/sum$1.log" 2>&1
 }
 
 # How the sockets of worker RANK are bound: zero-copy, copy, or the reason of a fallback.
