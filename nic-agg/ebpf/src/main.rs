@@ -10,9 +10,8 @@
 //! | [`slot`] | the decision and what it does to the values, under the slot's lock |
 //! | [`flush`] | completion of a slot with the contributions that it has |
 //! | [`plan`] | what a decision asks for, as bits |
-//! | [`elements`] | the passes over elements |
-//! | [`payload`] | the loop over those in the frame |
-//! | [`copied`] | what a jumbo frame's first buffer does not hold |
+//! | [`tail`] | what a jumbo frame holds beyond its first page |
+//! | [`payload`] | the loops over elements |
 //! | [`answer`] | writes headers and addresses |
 //! | [`send`] | makes the frame what it is to become, and sends it |
 //! | [`dynamic`] | the dynamic mode, in programs of its own |
@@ -31,11 +30,9 @@
 #![allow(internal_features, reason = "the target has no atomics in core::sync, only as intrinsics")]
 
 mod answer;
-mod copied;
 mod drops;
 mod dynamic;
 mod egress;
-mod elements;
 mod events;
 mod flush;
 #[path = "../../../xdp-prog/src/packet.rs"]
@@ -53,6 +50,7 @@ mod refused;
 mod replay;
 mod send;
 mod slot;
+mod tail;
 mod times;
 mod work;
 

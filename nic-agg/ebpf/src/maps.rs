@@ -9,7 +9,7 @@ use sumac_agg_layout::{
     PARENT_ENTRIES, Slot, State, TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
 };
 use sumac_wire::{
-    MAX_JOBS, PAGE_ELEMENTS, Reason,
+    MAX_JOBS, Reason,
     reason::COUNTERS as REASONS,
     tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry},
 };
@@ -46,9 +46,6 @@ pub static DYNAMIC_SLOTS: Array<DynamicSlot, 1> = Array::new();
 /// Programs for other modes than SwitchML's.
 #[btf_map]
 pub static MODES: ProgramArray<1> = ProgramArray::new();
-/// The elements of the first page of the frame that this CPU has, where its first buffer lacks some.
-#[btf_map]
-pub static PAGE_BUFFER: PerCpuArray<[u32; PAGE_ELEMENTS], 1> = PerCpuArray::new();
 /// The elements beyond the first page of the frame that this CPU has, as they lie in the packet.
 #[btf_map]
 pub static TAIL_BUFFER: PerCpuArray<[u32; TAIL_ELEMENTS], 1> = PerCpuArray::new();

@@ -15,7 +15,7 @@ use sumac_wire::{
 };
 
 use crate::{
-    answer, copied, drops, dynamic,
+    answer, drops, dynamic,
     maps::{JOBS, LANES, PARENTS, SLOTS, STATE, WORKERS, count_worker},
     outcome::Outcome,
     own,
@@ -23,6 +23,7 @@ use crate::{
     payload::Payload,
     plan, refused, send,
     slot::{self, Draw},
+    tail::Tail,
     times,
     work::{Work, stage_ends},
 };
@@ -83,15 +84,17 @@ fn ours<const JUMBO: bool>(
     answer::sum_headers(headers, frame, work)?;
     if JUMBO {
         let count = usize::from(header.elements);
-        let in_page = count.min(PAGE_ELEMENTS);
-        work.page = if packet.holds(in_page) { 0 } else { in_page as u32 };
+        // Drivers may split frames wherever they like; passes that end in the middle could not be taken back.
+        if !packet.holds(count.min(PAGE_ELEMENTS)) {
+            return Err(Reason::Internal);
+        }
         work.tail = count.saturating_sub(PAGE_ELEMENTS) as u32;
         work.elements_at = (frame.payload() + HEADER_LEN) as u32;
         stage_ends();
-        copied::load(ctx, work)?;
+        Tail::load(ctx, work)?;
     }
     stage_ends();
-    let payload = Payload::<JUMBO> { packet, headers };
+    let payload = Payload { packet, headers };
     // SAFETY: the context is this run's.
     let ingress = unsafe { (*ctx.ctx).ingress_ifindex };
     if !wants_slot {
@@ -143,11 +146,7 @@ fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> R
 
 /// Answers a probe with the same frame: what can go to the aggregator and back is no longer than this.
 #[inline(always)]
-fn report<const JUMBO: bool>(
-    payload: Payload<JUMBO>,
-    work: &mut Work,
-    ingress: u32,
-) -> Result<Outcome, Reason> {
+fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
     if work.is_checked != 0 {
         slot::sum::<JUMBO>(work, payload)?;
         if !slot::is_intact(work) {
@@ -155,7 +154,6 @@ fn report<const JUMBO: bool>(
         }
     }
     let job = JOBS.get(u32::from(payload.headers.job())).ok_or(Reason::Internal)?;
-    send::check_copies::<JUMBO>(work, job)?;
     answer::make_report(payload.headers, job);
     Ok(Outcome::new(Reason::Probed, send::back(payload.headers, work, ingress)?))
 }
@@ -163,7 +161,7 @@ fn report<const JUMBO: bool>(
 #[inline(always)]
 fn take<const JUMBO: bool>(
     ctx: &XdpContext,
-    payload: Payload<JUMBO>,
+    payload: Payload,
     work: &mut Work,
     ingress: u32,
 ) -> Result<Outcome, Reason> {
@@ -192,7 +190,7 @@ fn take<const JUMBO: bool>(
     }
     let outcome = send::answer::<JUMBO>(headers, work, ingress)?;
     if JUMBO && work.plan & plan::WRITE != 0 {
-        copied::save(ctx, work)?;
+        Tail::save(ctx, work)?;
     }
     Ok(outcome)
 }

@@ -42,8 +42,6 @@ pub struct Work {
     pub headers_sum: u64,
     /// The checksum's sum over the payload as it is, once that is known.
     pub payload_sum: u64,
-    /// Elements of the first page, where the frame's first buffer lacks some; else zero.
-    pub page: u32,
     /// Elements beyond the first page.
     pub tail: u32,
     /// The offset of the elements in the frame.

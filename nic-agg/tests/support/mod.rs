@@ -94,13 +94,8 @@ impl Bench {
 
     /// Runs the program on a frame; returns verdict, frame afterwards, and the one counter that grew.
     pub fn show(&self, frame: &[u8]) -> Shown {
-        self.show_split(frame, frame.len())
-    }
-
-    /// The same for a frame whose first buffer has `first` bytes. Linux 6.18 splits frames so.
-    pub fn show_split(&self, frame: &[u8], first: usize) -> Shown {
         let before = self.tables.lock().unwrap().counters().unwrap();
-        let (verdict, out) = self.run_split(frame, first);
+        let (verdict, out) = self.run(frame);
         let after = self.tables.lock().unwrap().counters().unwrap();
         let grew: Vec<_> = before.iter().zip(&after).filter(|(before, after)| before != after).collect();
         assert!(grew.len() == 1 && grew[0].1.1 == grew[0].0.1 + 1, "one frame was counted as {grew:?}");
@@ -109,10 +104,6 @@ impl Bench {
 
     /// Runs the program on a frame; returns verdict and frame afterwards.
     pub fn run(&self, frame: &[u8]) -> (u32, Vec<u8>) {
-        self.run_split(frame, frame.len())
-    }
-
-    fn run_split(&self, frame: &[u8], first: usize) -> (u32, Vec<u8>) {
         let name = match self.variant {
             Variant::Plain => name::INGRESS_PROGRAM,
             Variant::Jumbo => name::JUMBO_INGRESS_PROGRAM,
@@ -121,12 +112,9 @@ impl Bench {
         let program: &aya::programs::Xdp = program.try_into().unwrap();
         // A reply may be longer than the frame.
         let mut out = vec![0; frame.len() + 64];
-        // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
-        let context = [0, first as u32, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut out),
-            ctx_in: (first < frame.len()).then_some(&context),
             repeat: 1,
             ..TestRunOptions::new()
         };

@@ -13,14 +13,13 @@ use sumac_wire::{
     admit::{self, dynamic::Down},
     dynamic as wire,
     frame::{self, Frame, Parsed, Ports},
-    header::{HEADER_LEN, NO_SLOT, flag, offset},
+    header::{NO_SLOT, flag, offset},
     tables::{JobEntry, WorkerCounters, WorkerEntry, job_flag, parent_index, worker_index},
     tos,
 };
 
 use crate::{
-    answer, copied, drops,
-    elements::Elements,
+    answer, drops,
     maps::{DYNAMIC_SLOTS, JOBS, MODES, PARENTS, STATE, WORKERS, count_worker},
     outcome::Outcome,
     packet::{Headers, Packet},
@@ -53,7 +52,7 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
     let Some(work) = Work::get() else { return Outcome::new(Reason::Internal, XDP_DROP) };
     work.job = 0;
     (work.src_ip, work.dst_ip) = (frame.src_ip, frame.dst_ip);
-    let outcome = match ours::<JUMBO>(ctx, packet, &frame, state, work) {
+    let outcome = match ours::<JUMBO>(packet, &frame, state, work) {
         Ok(outcome) => outcome,
         Err(reason) => Outcome::new(reason, XDP_DROP),
     };
@@ -63,7 +62,6 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
 
 #[inline(always)]
 fn ours<const JUMBO: bool>(
-    ctx: &XdpContext,
     packet: Packet,
     frame: &Frame,
     state: &State,
@@ -72,9 +70,13 @@ fn ours<const JUMBO: bool>(
     let headers = packet.headers().ok_or(Reason::Truncated)?;
     let header = Header::read(&headers.sumac(), 0, frame.payload_len())?;
     (work.base_port, work.shard) = (state.base_port, frame.dst_port.wrapping_sub(state.base_port));
-    (work.page, work.tail) = (0, 0);
+    work.tail = 0;
     if let Err(reason) = admit(&header, frame, work) {
         return Ok(refused::note(work, reason));
+    }
+    // A job's chunks are no longer than a page; where a driver split the frame, its values cannot be reached.
+    if JUMBO && !packet.holds(usize::from(header.elements)) {
+        return Err(Reason::Internal);
     }
     if drops::on_arrival(state, header.job) {
         return Err(Reason::Injected);
@@ -84,24 +86,12 @@ fn ours<const JUMBO: bool>(
         answer::change_flags(headers, flag::ECN_ECHO, 0);
         work.chunk.contribution.flags |= flag::ECN_ECHO;
     }
-    if JUMBO {
-        // A job's chunks are no longer than a page.
-        let count = usize::from(header.elements);
-        work.page = if packet.holds(count) { 0 } else { u32::from(header.elements) };
-        work.elements_at = (frame.payload() + HEADER_LEN) as u32;
-        stage_ends();
-        copied::load(ctx, work)?;
-    }
     stage_ends();
-    let payload = Payload::<JUMBO> { packet, headers };
+    let payload = Payload { packet, headers };
     if work.plan & plan::REPORT != 0 {
         return report(payload, work);
     }
-    let outcome = take(payload, state, work)?;
-    if JUMBO && work.plan & plan::WRITE != 0 {
-        copied::save(ctx, work)?;
-    }
-    Ok(outcome)
+    take(payload, state, work)
 }
 
 /// Whether a frame from a worker, or from a parent, is for this aggregator. What workers and parameter hosts
@@ -176,13 +166,9 @@ fn from_above(header: &Header, frame: &Frame, job: &JobEntry, work: &mut Work) -
 /// Hands the answer to a probe down to the worker that asked. Drops on purpose are drawn for when it arrives,
 /// not again as it leaves, as with a static job's: of one more draw the verifier sees many times the ways.
 #[inline(always)]
-fn report<const JUMBO: bool>(payload: Payload<JUMBO>, work: &mut Work) -> Result<Outcome, Reason> {
+fn report(payload: Payload, work: &mut Work) -> Result<Outcome, Reason> {
     let headers = payload.headers;
     without_slot(payload, work)?;
-    if JUMBO {
-        let job = JOBS.get(u32::from(headers.job())).ok_or(Reason::Internal)?;
-        send::check_copies::<JUMBO>(work, job)?;
-    }
     // The probe was marked on its way up.
     answer::change_flags(headers, 0, flag::LEVEL);
     answer::unmark(headers);
@@ -190,11 +176,7 @@ fn report<const JUMBO: bool>(payload: Payload<JUMBO>, work: &mut Work) -> Result
 }
 
 #[inline(always)]
-fn take<const JUMBO: bool>(
-    payload: Payload<JUMBO>,
-    state: &State,
-    work: &mut Work,
-) -> Result<Outcome, Reason> {
+fn take(payload: Payload, state: &State, work: &mut Work) -> Result<Outcome, Reason> {
     let headers = payload.headers;
     let done = if work.plan & plan::NO_SLOT != 0 {
         without_slot(payload, work)
@@ -209,11 +191,11 @@ fn take<const JUMBO: bool>(
         count_worker(work.worker_index, |counters| count_effect(counters, work.plan, done));
     }
     done?;
-    send_on::<JUMBO>(headers, work)
+    send_on(headers, work)
 }
 
 #[inline(always)]
-fn without_slot(payload: impl Elements, work: &mut Work) -> Result<(), Reason> {
+fn without_slot(payload: Payload, work: &mut Work) -> Result<(), Reason> {
     if work.is_checked != 0 {
         sum::<false>(work, payload)?;
         if !is_intact(work) {
@@ -239,7 +221,7 @@ fn count_effect(counters: &mut WorkerCounters, plan: u32, done: Result<(), Reaso
 }
 
 #[inline(always)]
-fn send_on<const JUMBO: bool>(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
+fn send_on(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
     let is = |bits: u32| work.plan & bits != 0;
     let reason = match () {
         () if is(plan::RESULT) => Reason::Concluded,
@@ -263,7 +245,7 @@ fn send_on<const JUMBO: bool>(headers: Headers, work: &Work) -> Result<Outcome, 
     }
     answer::unmark(headers);
     let verdict = if is(plan::RESULT) {
-        send::to_all::<JUMBO>(headers, work, job)?
+        send::to_all::<false>(headers, work, job)?
     } else {
         write(headers, work)?;
         stage_ends();
