@@ -1,30 +1,5 @@
 # Interfaces on top of NICs: bonds, where a job runs over UDP since AF_XDP sockets receive nothing there, and
 # VLAN devices.
-both() { # NAME NIC0 NIC1 MODE
-    local first second status detail
-    echo "vm: $1"
-    if ! start "$4" "$2" "$3"; then
-        result "$1" failed "$(tail -n 1 /tmp/daemon0.log)"
-        stop "$2" "$3"
-        return
-    fi
-    rm -f /tmp/out?.npy
-    # Over UDP nothing receives the results of workers behind one port, which go to a multicast group.
-    [ "$4" != udp ] || mode_of_jobs=direct
-    sum 0 "$1" & first=$!
-    sum 1 "$1" & second=$!
-    wait $first; status=$?
-    wait $second || status=$?
-    mode_of_jobs=static
-    detail=$(bound 0)
-    if [ "$status" = 0 ] && correct 0 && correct 1; then
-        result "$1" ok "$detail"
-    else
-        tail -n 12 /tmp/sum?.log /tmp/daemon0.log
-        result "$1" failed "exit code $status: $(tail -n 2 /tmp/sum0.log) ($detail)"
-    fi
-    stop "$2" "$3"
-}
 
 # The workers' addresses are on DEVICE, as the aggregator's.
 on() { # DEVICE
@@ -48,7 +23,7 @@ for mode in active-backup balance-rr; do
         inside "$rank" ip link set "$nic" up
     done
     on bond0
-    both "bond, $mode, UDP" bond0 bond0 udp
+    run "bond, $mode" udp bond0 bond0
     for rank in 0 1; do
         inside "$rank" ip link del bond0
     done
@@ -65,5 +40,5 @@ for rank in 0 1; do
     inside "$rank" ip link add link "$nic" name vlan7 type vlan id 7
 done
 on vlan7
-both "VLAN device" vlan7 vlan7 auto
-both "VLAN device, UDP" vlan7 vlan7 udp
+run "VLAN device" auto vlan7 vlan7
+run "VLAN device" udp vlan7 vlan7

@@ -26,8 +26,8 @@ interface = '$2'"
         "aggregator = '10.9.0.1:48600'" "secret_file = '/run/token'" >"/run/$1.toml"
 }
 
-sum() { # RANK JOB
-    timeout 120 sumac allreduce --mode "${mode_of_jobs:-static}" --socket "/run/$1.sock" --job "$2" \
+sum() { # RANK JOB [MODE]
+    timeout 120 sumac allreduce --mode "${3:-static}" --socket "/run/$1.sock" --job "$2" \
         --rank "$1" --world 2 --timeout 40 "/data/in$1.npy" "/tmp/out$1.npy" >"/tmp/sum$1.log" 2>&1
 }
 
@@ -100,6 +100,39 @@ daemon_ended_or_ready() { # RANK PID PID
 
 correct() { # The header of the output may be padded otherwise.
     [ "$(tail -c 400000 "/tmp/out$1.npy" 2>/dev/null | md5sum)" = "$(tail -c 400000 /data/sum.npy | md5sum)" ]
+}
+
+# One case: daemons in this mode, and a sum.
+run() { # DRIVER MODE NIC0 NIC1
+    local driver=$1 mode=$2 rank status first second detail jobs=static
+    echo "vm: $driver, $mode"
+    shift 2
+    if ! start "$mode" "$1" "$2"; then
+        tail -n 3 /tmp/daemon?.log
+        rank=0
+        [ ! -S /run/0.sock ] || rank=1
+        detail=$(tail -n 1 "/tmp/daemon$rank.log")
+        case "$mode $detail" in
+        "zerocopy "*"zero-copy"*) status=refused ;; # The driver cannot, and the error says so.
+        *) status=failed ;;
+        esac
+        result "$driver, $mode" "$status" "$detail"
+    else
+        # Over UDP nothing receives the results of workers behind one port, which go to a multicast group.
+        [ "$mode" != udp ] || jobs=direct
+        sum 0 "$mode" "$jobs" & first=$!
+        sum 1 "$mode" "$jobs" & second=$!
+        wait $first; status=$?
+        wait $second || status=$?
+        detail=$(bound 0)
+        if [ "$status" = 0 ] && correct 0 && correct 1; then
+            result "$driver, $mode" ok "$detail"
+        else
+            cat /tmp/sum?.log /tmp/daemon0.log | tail -n 30
+            result "$driver, $mode" failed "exit code $status: $(tail -n 2 /tmp/sum0.log) ($detail)"
+        fi
+    fi
+    stop "$1" "$2"
 }
 
 ip netns add 0; ip netns add 1

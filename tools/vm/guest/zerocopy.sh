@@ -2,36 +2,6 @@
 modes="zerocopy auto copy generic"
 [ "$suite" != smoke ] || modes="zerocopy copy"
 
-run() { # DRIVER MODE NIC0 NIC1
-    local driver=$1 mode=$2 rank status first second detail
-    echo "vm: $driver, $mode"
-    shift 2
-    if ! start "$mode" "$1" "$2"; then
-        tail -n 3 /tmp/daemon?.log
-        rank=0
-        [ ! -S /run/0.sock ] || rank=1
-        detail=$(tail -n 1 "/tmp/daemon$rank.log")
-        case "$mode $detail" in
-        "zerocopy "*"zero-copy"*) status=refused ;; # The driver cannot, and the error says so.
-        *) status=failed ;;
-        esac
-        result "$driver, $mode" "$status" "$detail"
-    else
-        sum 0 "$mode" & first=$!
-        sum 1 "$mode" & second=$!
-        wait $first; status=$?
-        wait $second || status=$?
-        detail=$(bound 0)
-        if [ "$status" = 0 ] && correct 0 && correct 1; then
-            result "$driver, $mode" ok "$detail"
-        else
-            cat /tmp/sum?.log /tmp/daemon0.log | tail -n 30
-            result "$driver, $mode" failed "exit code $status: $(tail -n 2 /tmp/sum0.log) ($detail)"
-        fi
-    fi
-    stop "$1" "$2"
-}
-
 # What doctor advises about several queues, and what the driver says to rules for UDP ports.
 steering() { # NIC
     ip link set "$1" up
