@@ -6,9 +6,12 @@ mod support;
 use sumac_agg::AddJobError;
 use sumac_agg_job::NewJob;
 use sumac_loader::Variant;
-use sumac_wire::{Kind, MAX_ELEMENTS, Reason, header::flag};
+use sumac_wire::{
+    Kind, MAX_ELEMENTS, Reason,
+    header::{HEADER_LEN, flag},
+};
 use support::{
-    Bench, DROP, PASS, REDIRECT,
+    Bench, DROP, PASS, REDIRECT, can_split, dynamic,
     frames::{answer, contribution, frame_of, header, sum, tag, value},
     job_of, needs_privileges,
 };
@@ -127,13 +130,93 @@ fn damage_anywhere_is_refused_and_taken_back() {
     assert_eq!(answer(&bench.show(&good).out).values, sum(0..2, 0, MAX_ELEMENTS));
 }
 
+/// Lengths of first buffers: headers alone, within an element, and those of drivers with small buffers.
+const FIRST_BUFFERS: [usize; 6] = [HEADERS, HEADERS + 2, HEADERS + 64, 1536, 2048, 3072];
+const HEADERS: usize = 14 + 20 + 8 + HEADER_LEN;
+
+#[test]
+fn frames_are_summed_wherever_a_driver_splits_them() {
+    needs_privileges!("frames_are_summed_wherever_a_driver_splits_them");
+    if !can_split("frames_are_summed_wherever_a_driver_splits_them") {
+        return;
+    }
+    let job = job(2);
+    let bench = Bench::of(Variant::Jumbo, std::slice::from_ref(&job));
+    let cases = [1, 15, 16, 256, 352, 831, 832, 833, 1500, MAX_ELEMENTS as u16]
+        .into_iter()
+        .flat_map(|elements| FIRST_BUFFERS.map(|first| (elements, first)));
+    for (seq, (elements, first)) in (0..).zip(cases) {
+        let case = format!("{elements} elements, {first} bytes");
+        let show = |rank| {
+            let frame = contribution(&job, rank, seq, elements);
+            bench.show_split(&frame, first.min(frame.len()))
+        };
+        assert_eq!(show(0).reason, Reason::Added, "{case}");
+        let mut bad = contribution(&job, 1, seq, elements);
+        *bad.last_mut().unwrap() ^= 4;
+        assert_eq!(bench.show_split(&bad, first.min(bad.len())).reason, Reason::BadChecksum, "{case}");
+        let expected = sum(0..2, seq, elements.into());
+        for (rank, reason) in [(1, Reason::Completed), (0, Reason::Replied)] {
+            let shown = show(rank);
+            assert_eq!((shown.verdict, shown.reason), (REDIRECT, reason), "{case}");
+            assert!(answer(&shown.out).values == expected, "{case}: another sum");
+        }
+    }
+}
+
+#[test]
+fn frames_of_dynamic_jobs_are_summed_wherever_a_driver_splits_them() {
+    needs_privileges!("frames_of_dynamic_jobs_are_summed_wherever_a_driver_splits_them");
+    if !can_split("frames_of_dynamic_jobs_are_summed_wherever_a_driver_splits_them") {
+        return;
+    }
+    for elements in [1, 17, 352, 832] {
+        let job = &dynamic::dynamic_job(2, elements);
+        let bench = Bench::of(Variant::Jumbo, std::slice::from_ref(job));
+        for (slot, first) in (0..).zip(FIRST_BUFFERS) {
+            let case = format!("{elements} elements, {first} bytes");
+            let show = |rank| {
+                let frame = dynamic::contribution(job, rank, &dynamic::header(job, rank, slot, slot));
+                bench.show_split(&frame, first.min(frame.len()))
+            };
+            assert_eq!(show(0).reason, Reason::Added, "{case}");
+            let shown = show(1);
+            assert_eq!((shown.verdict, shown.reason), (REDIRECT, Reason::Forwarded), "{case}");
+            let expected = sum(0..2, slot, elements.into());
+            assert!(answer(&shown.out).values == expected, "{case}: another sum");
+        }
+    }
+}
+
+#[test]
+fn a_frame_of_several_buffers_is_not_copied_to_several_ports() {
+    needs_privileges!("a_frame_of_several_buffers_is_not_copied_to_several_ports");
+    if !can_split("a_frame_of_several_buffers_is_not_copied_to_several_ports") {
+        return;
+    }
+    let job = job_of(2, 352);
+    let bench = Bench::of(Variant::Jumbo, std::slice::from_ref(&job));
+    let frame = |rank| contribution(&job, rank, 0, 352);
+    assert_eq!(bench.show_split(&frame(0), 1024).reason, Reason::Added);
+    let shown = bench.show_split(&frame(1), 1024);
+    assert_eq!((shown.verdict, shown.reason), (DROP, Reason::Internal));
+    // So no such job opens: its probe is not answered.
+    let mut probe = header(&job, 0, 0, 352);
+    probe.kind = Kind::Probe as u8;
+    let probe = frame_of(&job, 0, &probe);
+    assert_eq!(bench.show(&probe).reason, Reason::Probed);
+    let shown = bench.show_split(&probe, 1024);
+    assert_eq!((shown.verdict, shown.reason), (DROP, Reason::Internal));
+}
+
 #[test]
 fn verification_stays_below_the_kernels_limit() {
     needs_privileges!("verification_stays_below_the_kernels_limit");
-    let bench = Bench::of(Variant::Jumbo, &[support::dynamic::dynamic_job(2, 4)]);
+    let bench = Bench::of(Variant::Jumbo, &[dynamic::dynamic_job(2, 4)]);
     for (name, program) in bench.ebpf.programs().filter(|(_, program)| program.fd().is_ok()) {
         let steps = program.info().unwrap().verified_instruction_count();
         println!("{name}: {steps:?} steps");
+        // The limit is a million; other kernels count a few more.
         assert!(steps.is_none_or(|steps| steps < 600_000), "{name}: {steps:?} steps");
     }
 }

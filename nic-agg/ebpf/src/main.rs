@@ -10,8 +10,9 @@
 //! | [`slot`] | the decision and what it does to the values, under the slot's lock |
 //! | [`flush`] | completion of a slot with the contributions that it has |
 //! | [`plan`] | what a decision asks for, as bits |
-//! | [`tail`] | what a jumbo frame holds beyond its first page |
-//! | [`payload`] | the loops over elements |
+//! | [`elements`] | the passes over elements |
+//! | [`payload`] | the loop over those of the first page |
+//! | [`copied`] | the elements of a jumbo frame, outside of it |
 //! | [`answer`] | writes headers and addresses |
 //! | [`send`] | makes the frame what it is to become, and sends it |
 //! | [`dynamic`] | the dynamic mode, in programs of its own |
@@ -30,9 +31,11 @@
 #![allow(internal_features, reason = "the target has no atomics in core::sync, only as intrinsics")]
 
 mod answer;
+mod copied;
 mod drops;
 mod dynamic;
 mod egress;
+mod elements;
 mod events;
 mod flush;
 #[path = "../../../xdp-prog/src/packet.rs"]
@@ -50,7 +53,6 @@ mod refused;
 mod replay;
 mod send;
 mod slot;
-mod tail;
 mod times;
 mod work;
 

@@ -1,4 +1,4 @@
-//! The maps of the programs, but for the one of `work`. Names and layouts are those of `sumac_agg_layout`.
+//! The maps of the programs, but for those of `work` and `copied`; names and layouts of `sumac_agg_layout`.
 
 use aya_ebpf::{
     btf_maps::{Array, DevMapHash, HashMap, PerCpuArray, ProgramArray},
@@ -6,7 +6,7 @@ use aya_ebpf::{
 };
 use sumac_agg_layout::{
     Began, Drops, DynamicSlot, EVENTS, Injected, LANE_ENTRIES, LaneBudget, Lateness, Limiter, MAX_PORTS,
-    PARENT_ENTRIES, Slot, State, TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
+    PARENT_ENTRIES, Slot, State, Tail, Times, WORKER_ENTRIES,
 };
 use sumac_wire::{
     MAX_JOBS, Reason,
@@ -46,9 +46,6 @@ pub static DYNAMIC_SLOTS: Array<DynamicSlot, 1> = Array::new();
 /// Programs for other modes than SwitchML's.
 #[btf_map]
 pub static MODES: ProgramArray<1> = ProgramArray::new();
-/// The elements beyond the first page of the frame that this CPU has, as they lie in the packet.
-#[btf_map]
-pub static TAIL_BUFFER: PerCpuArray<[u32; TAIL_ELEMENTS], 1> = PerCpuArray::new();
 #[btf_map]
 pub static COUNTERS: PerCpuArray<u64, REASONS> = PerCpuArray::new();
 #[btf_map]

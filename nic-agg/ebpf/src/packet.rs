@@ -1,6 +1,7 @@
 //! Checked pointers into a frame: what the aggregator needs beside [`Packet`]'s loads.
 
 use sumac_wire::{
+    bytes::Load as _,
     frame,
     header::{HEADER_LEN, offset},
 };
@@ -11,10 +12,10 @@ pub use crate::host_packet::{Packet, SumacHeader};
 const ETHERTYPE: usize = 12;
 
 impl Packet {
-    /// Whether the first buffer holds the first `count` elements.
+    /// Whether the frame has several buffers.
     #[inline(always)]
-    pub fn holds(self, count: usize) -> bool {
-        self.end - self.elements() >= count * 4
+    pub fn is_split(self) -> bool {
+        self.size() > self.end - self.start
     }
 
     /// The frame's first `len` bytes, to be written to.

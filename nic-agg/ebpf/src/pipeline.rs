@@ -7,15 +7,15 @@ use aya_ebpf::{
 };
 use sumac_agg_layout::State;
 use sumac_wire::{
-    Header, PAGE_ELEMENTS, Reason, admit,
+    Header, Reason, admit,
     frame::{self, Frame, Parsed, Ports},
-    header::{HEADER_LEN, flag},
+    header::flag,
     tables::{WorkerCounters, job_flag, lane_index, parent_index, worker_index},
     tos, workers,
 };
 
 use crate::{
-    answer, drops, dynamic,
+    answer, copied, drops, dynamic,
     maps::{JOBS, LANES, PARENTS, SLOTS, STATE, WORKERS, count_worker},
     outcome::Outcome,
     own,
@@ -23,7 +23,6 @@ use crate::{
     payload::Payload,
     plan, refused, send,
     slot::{self, Draw},
-    tail::Tail,
     times,
     work::{Work, stage_ends},
 };
@@ -83,18 +82,10 @@ fn ours<const JUMBO: bool>(
     }
     answer::sum_headers(headers, frame, work)?;
     if JUMBO {
-        let count = usize::from(header.elements);
-        // Drivers may split frames wherever they like; passes that end in the middle could not be taken back.
-        if !packet.holds(count.min(PAGE_ELEMENTS)) {
-            return Err(Reason::Internal);
-        }
-        work.tail = count.saturating_sub(PAGE_ELEMENTS) as u32;
-        work.elements_at = (frame.payload() + HEADER_LEN) as u32;
-        stage_ends();
-        Tail::load(ctx, work)?;
+        copied::load(ctx, &packet, frame, usize::from(header.elements), work)?;
     }
     stage_ends();
-    let payload = Payload { packet, headers };
+    let payload = Payload::<JUMBO> { packet, headers };
     // SAFETY: the context is this run's.
     let ingress = unsafe { (*ctx.ctx).ingress_ifindex };
     if !wants_slot {
@@ -146,7 +137,11 @@ fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> R
 
 /// Answers a probe with the same frame: what can go to the aggregator and back is no longer than this.
 #[inline(always)]
-fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
+fn report<const JUMBO: bool>(
+    payload: Payload<JUMBO>,
+    work: &mut Work,
+    ingress: u32,
+) -> Result<Outcome, Reason> {
     if work.is_checked != 0 {
         slot::sum::<JUMBO>(work, payload)?;
         if !slot::is_intact(work) {
@@ -154,6 +149,7 @@ fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) ->
         }
     }
     let job = JOBS.get(u32::from(payload.headers.job())).ok_or(Reason::Internal)?;
+    send::check_copies::<JUMBO>(work, job)?;
     answer::make_report(payload.headers, job);
     Ok(Outcome::new(Reason::Probed, send::back(payload.headers, work, ingress)?))
 }
@@ -161,7 +157,7 @@ fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) ->
 #[inline(always)]
 fn take<const JUMBO: bool>(
     ctx: &XdpContext,
-    payload: Payload,
+    payload: Payload<JUMBO>,
     work: &mut Work,
     ingress: u32,
 ) -> Result<Outcome, Reason> {
@@ -190,7 +186,7 @@ fn take<const JUMBO: bool>(
     }
     let outcome = send::answer::<JUMBO>(headers, work, ingress)?;
     if JUMBO && work.plan & plan::WRITE != 0 {
-        Tail::save(ctx, work)?;
+        copied::save(ctx, work)?;
     }
     Ok(outcome)
 }

@@ -100,17 +100,23 @@ pub fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) 
         answer::address(headers, Addresses { dst_ip: job.group_ip, ..to }, work);
         return Ok(out_of(worker.ifindex));
     }
-    if JUMBO && work.tail != 0 {
-        // The kernel copies no frame of several buffers to several ports; the loader lets no such job in.
-        if job.world != 1 {
-            return Err(Reason::Internal);
-        }
+    check_copies::<JUMBO>(work, job)?;
+    if JUMBO && work.is_split != 0 {
         return down(headers, work);
     }
     // The egress program gives each copy the addresses of the worker behind its port.
     headers.set_macs(egress::COPY, worker.aggregator_mac);
     answer::address(headers, to, work);
     PORTS.redirect(0, u64::from(BPF_F_BROADCAST)).map_err(|_| Reason::Internal)
+}
+
+/// Refuses a frame of which the kernel makes no copies for several ports, since it has several buffers: also
+/// the probe of such a length, so that its job is not opened. The loader lets no job with longer chunks in; a
+/// driver that splits shorter ones makes such frames of them.
+#[inline(always)]
+pub fn check_copies<const JUMBO: bool>(work: &Work, job: &JobEntry) -> Result<(), Reason> {
+    let is_copied = job.world != 1 && job.flags & job_flag::MULTICAST == 0;
+    if JUMBO && work.is_split != 0 && is_copied { Err(Reason::Internal) } else { Ok(()) }
 }
 
 /// Sends the frame out of a port.

@@ -16,10 +16,11 @@ use sumac_wire::{
 };
 
 use crate::{
+    copied::{Tail, tail_values},
+    elements::Elements,
     flush, lock,
-    payload::{Elements as _, Payload},
+    payload::Payload,
     plan,
-    tail::{self, Tail},
     work::{Work, stage_ends},
 };
 
@@ -42,7 +43,7 @@ pub fn apply<const JUMBO: bool>(
     slot: *mut Slot,
     draw: Draw,
     work: &mut Work,
-    payload: Payload,
+    payload: Payload<JUMBO>,
 ) -> Result<(), Reason> {
     // SAFETY: `slot` is a value of the map, from a lookup in this run.
     let word = unsafe { &raw mut (*slot).lock };
@@ -61,7 +62,7 @@ fn locked<const JUMBO: bool>(
     slot: *mut Slot,
     draw: Draw,
     work: &mut Work,
-    payload: Payload,
+    payload: Payload<JUMBO>,
 ) -> Result<(), Reason> {
     let versions = Versions::of(slot, work)?;
     versions.decide(work)?;
@@ -94,19 +95,23 @@ fn locked<const JUMBO: bool>(
         work.payload_sum = payload.write(values(slot, work)?)?;
         stage_ends();
         if JUMBO && work.tail != 0 {
-            work.payload_sum += Tail::of(work)?.write(tail::values(work.slot, number(work)?)?)?;
+            work.payload_sum += Tail::copied()?.write(tail_values(work.slot, number(work)?)?)?;
         }
     }
     Ok(())
 }
 
 #[inline(always)]
-fn take_in<const JUMBO: bool>(slot: *mut Slot, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+fn take_in<const JUMBO: bool>(
+    slot: *mut Slot,
+    work: &mut Work,
+    payload: Payload<JUMBO>,
+) -> Result<(), Reason> {
     if work.plan & plan::ADD != 0 {
         work.payload_sum = payload.add(values(slot, work)?)?;
         stage_ends();
         if JUMBO && work.tail != 0 {
-            work.payload_sum += Tail::of(work)?.add(tail::values(work.slot, number(work)?)?)?;
+            work.payload_sum += Tail::copied()?.add(tail_values(work.slot, number(work)?)?)?;
             stage_ends();
         }
         if is_intact(work) {
@@ -115,7 +120,7 @@ fn take_in<const JUMBO: bool>(slot: *mut Slot, work: &mut Work, payload: Payload
         payload.subtract(values(slot, work)?)?;
         stage_ends();
         if JUMBO && work.tail != 0 {
-            Tail::of(work)?.subtract(tail::values(work.slot, number(work)?)?)?;
+            Tail::copied()?.subtract(tail_values(work.slot, number(work)?)?)?;
         }
         return Err(Reason::BadChecksum);
     }
@@ -130,13 +135,13 @@ fn take_in<const JUMBO: bool>(slot: *mut Slot, work: &mut Work, payload: Payload
         payload.store(values(slot, work)?)?;
         stage_ends();
         if JUMBO && work.tail != 0 {
-            Tail::of(work)?.store(tail::values(work.slot, number(work)?)?)?;
+            Tail::copied()?.store(tail_values(work.slot, number(work)?)?)?;
         }
     } else if work.plan & plan::MAXIMUM != 0 {
         payload.maximum(values(slot, work)?)?;
         stage_ends();
         if JUMBO && work.tail != 0 {
-            Tail::of(work)?.maximum(tail::values(work.slot, number(work)?)?)?;
+            Tail::copied()?.maximum(tail_values(work.slot, number(work)?)?)?;
         }
     }
     Ok(())
@@ -144,11 +149,11 @@ fn take_in<const JUMBO: bool>(slot: *mut Slot, work: &mut Work, payload: Payload
 
 /// Notes the checksum's sum over the payload.
 #[inline(always)]
-pub fn sum<const JUMBO: bool>(work: &mut Work, payload: Payload) -> Result<(), Reason> {
+pub fn sum<const JUMBO: bool>(work: &mut Work, payload: impl Elements) -> Result<(), Reason> {
     work.payload_sum = payload.sum()?;
     stage_ends();
     if JUMBO && work.tail != 0 {
-        work.payload_sum += Tail::of(work)?.sum()?;
+        work.payload_sum += Tail::copied()?.sum()?;
         stage_ends();
     }
     Ok(())

@@ -44,6 +44,8 @@ pub struct Work {
     pub payload_sum: u64,
     /// Elements beyond the first page.
     pub tail: u32,
+    /// Not zero for a frame of several buffers.
+    pub is_split: u32,
     /// The offset of the elements in the frame.
     pub elements_at: u32,
     /// The slot, counted from the pool's first.

@@ -13,7 +13,7 @@ use aya::{Ebpf, TestRun as _, TestRunOptions};
 use sumac_agg::{job, pool::Pools, program, tables::Tables};
 use sumac_agg_job::NewJob;
 use sumac_agg_layout::{DynamicSlot, Slot, State, name};
-use sumac_loader::Variant;
+use sumac_loader::{Variant, preflight};
 use sumac_wire::{
     DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS, Reason,
     tables::{JobEntry, WorkerEntry, job_flag},
@@ -25,6 +25,16 @@ pub(crate) use net::needs_privileges;
 pub const DROP: u32 = 1;
 pub const PASS: u32 = 2;
 pub const REDIRECT: u32 = 4;
+
+/// Whether the kernel's test run splits frames, as Linux 6.18 does; else `test` is skipped.
+pub fn can_split(test: &str) -> bool {
+    let release = preflight::kernel_release();
+    let can = preflight::kernel_version(&release).is_some_and(|version| version >= (6, 18));
+    if !can {
+        println!("SKIP {test}: Linux {release} runs no test with a first buffer of another length");
+    }
+    can
+}
 
 /// The verdict on a refused frame: the kernel gets what version, type and job do not show to be Sumac's.
 pub fn refusal(reason: Reason) -> u32 {
@@ -94,8 +104,13 @@ impl Bench {
 
     /// Runs the program on a frame; returns verdict, frame afterwards, and the one counter that grew.
     pub fn show(&self, frame: &[u8]) -> Shown {
+        self.show_split(frame, frame.len())
+    }
+
+    /// The same for a frame whose first buffer has `first` bytes, where [`can_split`].
+    pub fn show_split(&self, frame: &[u8], first: usize) -> Shown {
         let before = self.tables.lock().unwrap().counters().unwrap();
-        let (verdict, out) = self.run(frame);
+        let (verdict, out) = self.run_split(frame, first);
         let after = self.tables.lock().unwrap().counters().unwrap();
         let grew: Vec<_> = before.iter().zip(&after).filter(|(before, after)| before != after).collect();
         assert!(grew.len() == 1 && grew[0].1.1 == grew[0].0.1 + 1, "one frame was counted as {grew:?}");
@@ -104,6 +119,10 @@ impl Bench {
 
     /// Runs the program on a frame; returns verdict and frame afterwards.
     pub fn run(&self, frame: &[u8]) -> (u32, Vec<u8>) {
+        self.run_split(frame, frame.len())
+    }
+
+    fn run_split(&self, frame: &[u8], first: usize) -> (u32, Vec<u8>) {
         let name = match self.variant {
             Variant::Plain => name::INGRESS_PROGRAM,
             Variant::Jumbo => name::JUMBO_INGRESS_PROGRAM,
@@ -112,9 +131,12 @@ impl Bench {
         let program: &aya::programs::Xdp = program.try_into().unwrap();
         // A reply may be longer than the frame.
         let mut out = vec![0; frame.len() + 64];
+        // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+        let context = [0, first as u32, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut out),
+            ctx_in: (first < frame.len()).then_some(&context),
             repeat: 1,
             ..TestRunOptions::new()
         };

@@ -19,7 +19,8 @@ use sumac_wire::{
 };
 
 use crate::{
-    answer, drops,
+    answer, copied, drops,
+    elements::Elements,
     maps::{DYNAMIC_SLOTS, JOBS, MODES, PARENTS, STATE, WORKERS, count_worker},
     outcome::Outcome,
     packet::{Headers, Packet},
@@ -52,7 +53,7 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
     let Some(work) = Work::get() else { return Outcome::new(Reason::Internal, XDP_DROP) };
     work.job = 0;
     (work.src_ip, work.dst_ip) = (frame.src_ip, frame.dst_ip);
-    let outcome = match ours::<JUMBO>(packet, &frame, state, work) {
+    let outcome = match ours::<JUMBO>(ctx, packet, &frame, state, work) {
         Ok(outcome) => outcome,
         Err(reason) => Outcome::new(reason, XDP_DROP),
     };
@@ -62,6 +63,7 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
 
 #[inline(always)]
 fn ours<const JUMBO: bool>(
+    ctx: &XdpContext,
     packet: Packet,
     frame: &Frame,
     state: &State,
@@ -70,13 +72,8 @@ fn ours<const JUMBO: bool>(
     let headers = packet.headers().ok_or(Reason::Truncated)?;
     let header = Header::read(&headers.sumac(), 0, frame.payload_len())?;
     (work.base_port, work.shard) = (state.base_port, frame.dst_port.wrapping_sub(state.base_port));
-    work.tail = 0;
     if let Err(reason) = admit(&header, frame, work) {
         return Ok(refused::note(work, reason));
-    }
-    // A job's chunks are no longer than a page; where a driver split the frame, its values cannot be reached.
-    if JUMBO && !packet.holds(usize::from(header.elements)) {
-        return Err(Reason::Internal);
     }
     if drops::on_arrival(state, header.job) {
         return Err(Reason::Injected);
@@ -86,12 +83,19 @@ fn ours<const JUMBO: bool>(
         answer::change_flags(headers, flag::ECN_ECHO, 0);
         work.chunk.contribution.flags |= flag::ECN_ECHO;
     }
+    if JUMBO {
+        copied::load(ctx, &packet, frame, usize::from(header.elements), work)?;
+    }
     stage_ends();
-    let payload = Payload { packet, headers };
+    let payload = Payload::<JUMBO> { packet, headers };
     if work.plan & plan::REPORT != 0 {
         return report(payload, work);
     }
-    take(payload, state, work)
+    let outcome = take(payload, state, work)?;
+    if JUMBO && work.plan & plan::WRITE != 0 {
+        copied::save(ctx, work)?;
+    }
+    Ok(outcome)
 }
 
 /// Whether a frame from a worker, or from a parent, is for this aggregator. What workers and parameter hosts
@@ -166,9 +170,13 @@ fn from_above(header: &Header, frame: &Frame, job: &JobEntry, work: &mut Work) -
 /// Hands the answer to a probe down to the worker that asked. Drops on purpose are drawn for when it arrives,
 /// not again as it leaves, as with a static job's: of one more draw the verifier sees many times the ways.
 #[inline(always)]
-fn report(payload: Payload, work: &mut Work) -> Result<Outcome, Reason> {
+fn report<const JUMBO: bool>(payload: Payload<JUMBO>, work: &mut Work) -> Result<Outcome, Reason> {
     let headers = payload.headers;
     without_slot(payload, work)?;
+    if JUMBO {
+        let job = JOBS.get(u32::from(headers.job())).ok_or(Reason::Internal)?;
+        send::check_copies::<JUMBO>(work, job)?;
+    }
     // The probe was marked on its way up.
     answer::change_flags(headers, 0, flag::LEVEL);
     answer::unmark(headers);
@@ -176,7 +184,11 @@ fn report(payload: Payload, work: &mut Work) -> Result<Outcome, Reason> {
 }
 
 #[inline(always)]
-fn take(payload: Payload, state: &State, work: &mut Work) -> Result<Outcome, Reason> {
+fn take<const JUMBO: bool>(
+    payload: Payload<JUMBO>,
+    state: &State,
+    work: &mut Work,
+) -> Result<Outcome, Reason> {
     let headers = payload.headers;
     let done = if work.plan & plan::NO_SLOT != 0 {
         without_slot(payload, work)
@@ -191,11 +203,11 @@ fn take(payload: Payload, state: &State, work: &mut Work) -> Result<Outcome, Rea
         count_worker(work.worker_index, |counters| count_effect(counters, work.plan, done));
     }
     done?;
-    send_on(headers, work)
+    send_on::<JUMBO>(headers, work)
 }
 
 #[inline(always)]
-fn without_slot(payload: Payload, work: &mut Work) -> Result<(), Reason> {
+fn without_slot(payload: impl Elements, work: &mut Work) -> Result<(), Reason> {
     if work.is_checked != 0 {
         sum::<false>(work, payload)?;
         if !is_intact(work) {
@@ -221,7 +233,7 @@ fn count_effect(counters: &mut WorkerCounters, plan: u32, done: Result<(), Reaso
 }
 
 #[inline(always)]
-fn send_on(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
+fn send_on<const JUMBO: bool>(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
     let is = |bits: u32| work.plan & bits != 0;
     let reason = match () {
         () if is(plan::RESULT) => Reason::Concluded,
@@ -245,7 +257,7 @@ fn send_on(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
     }
     answer::unmark(headers);
     let verdict = if is(plan::RESULT) {
-        send::to_all::<false>(headers, work, job)?
+        send::to_all::<JUMBO>(headers, work, job)?
     } else {
         write(headers, work)?;
         stage_ends();

@@ -10,9 +10,8 @@ use sumac_wire::{
 };
 
 use crate::{
-    lock,
-    payload::{Elements as _, Payload},
-    plan,
+    elements::Elements,
+    lock, plan,
     slot::{copy, is_intact, sum},
     times,
     work::{Work, stage_ends},
@@ -36,7 +35,12 @@ fn read_clock(work: &mut Work, timeout: u32) {
 ///
 /// A payload that fails its checksum leaves the slot's metadata and sums as they were.
 #[inline(always)]
-pub fn apply(slot: *mut DynamicSlot, work: &mut Work, payload: Payload, timeout: u32) -> Result<(), Reason> {
+pub fn apply(
+    slot: *mut DynamicSlot,
+    work: &mut Work,
+    payload: impl Elements,
+    timeout: u32,
+) -> Result<(), Reason> {
     // SAFETY: `slot` is a value of the map, from a lookup in this run.
     let word = unsafe { &raw mut (*slot).lock };
     // SAFETY: as above.
@@ -52,7 +56,7 @@ pub fn apply(slot: *mut DynamicSlot, work: &mut Work, payload: Payload, timeout:
 }
 
 #[inline(always)]
-fn locked(slot: *mut DynamicSlot, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+fn locked(slot: *mut DynamicSlot, work: &mut Work, payload: impl Elements) -> Result<(), Reason> {
     // SAFETY: `slot` is a value of the map, from a lookup in this run, and so are its parts.
     let (meta, values) = unsafe { (&raw mut (*slot).meta, (&raw mut (*slot).values).cast::<u32>()) };
     look(meta, work);
@@ -88,7 +92,7 @@ fn look(meta: *const SlotMeta, work: &mut Work) {
 }
 
 #[inline(always)]
-fn take_in(values: *mut u32, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+fn take_in(values: *mut u32, work: &mut Work, payload: impl Elements) -> Result<(), Reason> {
     if work.plan & plan::ADD != 0 {
         let (sum, has_left) = payload.add_shifted(values)?;
         work.payload_sum = sum;
