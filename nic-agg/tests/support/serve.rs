@@ -38,7 +38,7 @@ pub fn request(spec: JobSpec, data_port: u16) -> JoinRequest {
         checksum: true,
         user: 0,
     };
-    JoinRequest { spec, host }
+    JoinRequest::new(spec, host)
 }
 
 /// A server that waits for workers, and that line of its log. Killed when dropped.

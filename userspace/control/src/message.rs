@@ -55,9 +55,26 @@ pub struct WorkerHost {
 pub struct JoinRequest {
     pub spec: JobSpec,
     pub host: WorkerHost,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<Attempt>,
+}
+
+/// A try to join. A later one with the same number is of the member that the earlier one has made, whose
+/// answer was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// A random number.
+    pub join: u64,
+    /// Tries before this one.
+    pub earlier: u32,
 }
 
 impl JoinRequest {
+    /// [`join`](crate::join) numbers its attempts.
+    pub fn new(spec: JobSpec, host: WorkerHost) -> JoinRequest {
+        JoinRequest { spec, host, attempt: None }
+    }
+
     /// Timeout for the aggregator and for the other ranks.
     pub(crate) fn timeout(&self) -> Duration {
         let asked = self.spec.timeout_s.map(Duration::try_from_secs_f64);

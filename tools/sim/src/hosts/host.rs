@@ -240,7 +240,7 @@ impl SimHost {
         };
         let worker =
             WorkerInstall { ip: self.ip, port: AGGREGATOR.port(), mac: [0; 6], local_ip: *AGGREGATOR.ip() };
-        let asked = JoinRequest { spec: found.spec.clone(), host };
+        let asked = JoinRequest::new(found.spec.clone(), host);
         match coordinator.join(
             std::time::Duration::from_nanos(now),
             &Join { asked, worker, rack: None, holders: Vec::new() },

@@ -20,7 +20,9 @@ use crate::{
     FailureKind, JobFailure, Refusal, RefusalKind, Secret,
     coordinator::MemberId,
     events::Event,
-    message::{ClientMessage, Denial, DenialKind, End, JoinRequest, Reconnect, ServerMessage, Status},
+    message::{
+        Attempt, ClientMessage, Denial, DenialKind, End, JoinRequest, Reconnect, ServerMessage, Status,
+    },
 };
 
 /// The aggregator names the missing ranks at the deadline; it has this much longer to do so.
@@ -79,6 +81,7 @@ impl WaitingMember {
 /// After the loss of the connection the worker goes on in its place. A rank that is taken is waited for: it
 /// may be this worker's own, of a process that died a moment ago. Dropping the future leaves the job.
 pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, JoinError> {
+    let mut attempt = Attempt { join: rand::random(), earlier: 0 };
     let (start, spec) = (Instant::now(), &request.spec);
     let mut last_missing = Vec::new();
     let mut place = None;
@@ -88,9 +91,11 @@ pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, J
         let left = request.timeout().saturating_sub(start.elapsed()).max(RETRY);
         let mut asked = request.clone();
         asked.spec.timeout_s = Some(left.as_secs_f64());
+        asked.attempt = Some(attempt);
+        attempt.earlier += 1;
         let is_early = |timeout, since: Instant| since.elapsed() + RETRY < timeout;
         let had_place = place.is_some();
-        match attempt(endpoint, &asked, start, &mut place, &mut last_missing).await {
+        match try_once(endpoint, &asked, start, &mut place, &mut last_missing).await {
             Err(JoinError::Refused(refused))
                 if is_early(request.timeout(), start)
                     && (refused.kind == RefusalKind::RankSilent
@@ -141,7 +146,7 @@ impl ConnectError {
     }
 }
 
-async fn attempt(
+async fn try_once(
     endpoint: &Endpoint,
     request: &JoinRequest,
     start: Instant,

@@ -116,6 +116,9 @@ pub struct Coordinator {
 impl Coordinator {
     /// A worker joins. The answer comes with [`Coordinator::status`].
     pub fn join(&mut self, now: Time, request: &Join) -> Result<MemberId, Refusal> {
+        if let Some(id) = self.join_again(now, request) {
+            return Ok(id);
+        }
         self.check(request)?;
         self.check_places(request)?;
         if let Some(run) = self.vacated_run(request) {
@@ -136,6 +139,22 @@ impl Coordinator {
         self.members.insert(id, (run, request.rank()));
         self.advance(run);
         Ok(id)
+    }
+
+    /// Returns the member that an earlier attempt of this join has made: it did not get the answer. An
+    /// attempt that comes after a later one, or from another place, is refused as any other join.
+    fn join_again(&mut self, now: Time, request: &Join) -> Option<MemberId> {
+        let attempt = request.asked.attempt?;
+        let run = self.runs.get_mut(&self.names.get(&request.asked.spec.job)?.current?)?;
+        let member = run.members.get_mut(&request.rank())?;
+        let last = member.asked.attempt.filter(|last| last.join == attempt.join)?;
+        let is_same_place = member.worker == request.worker && member.rack == request.rack;
+        if member.departed || last.earlier >= attempt.earlier || !is_same_place {
+            return None;
+        }
+        member.asked.attempt = Some(attempt);
+        let id = member.id;
+        self.heartbeat(now, id).then_some(id)
     }
 
     /// A member goes on with another connection, having received so many events. `Err`: the end of its

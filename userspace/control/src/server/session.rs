@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Refusal, Secret,
     client::connection::ALIVE_INTERVAL,
-    coordinator::{Holder, Join, MemberId, Outcome, RackEntry, RackId},
+    coordinator::{ConnectionNumber, Holder, Join, MemberId, Outcome, RackEntry, RackId},
     events::printable,
     frames::FrameError,
     message::{
@@ -133,12 +133,12 @@ async fn serve_worker(
     outbound: &Queue,
 ) -> Result<(), Denial> {
     let mut sent = Sent::default();
-    let id = match first {
+    let (id, connection) = match first {
         ClientMessage::Join { secret, request } => {
             shared.check_secret(&request.spec.job, &secret)?;
             peer.authenticate(inbound);
             match shared.join(caller, *request) {
-                Ok(id) => id,
+                Ok(member) => member,
                 Err(status) => {
                     let _ = outbound.send(ServerMessage::Status(status)).await;
                     return Ok(());
@@ -148,19 +148,23 @@ async fn serve_worker(
         ClientMessage::Reconnect(Reconnect { secret, job, rank, session, received }) => {
             shared.check_secret(&job, &secret)?;
             peer.authenticate(inbound);
-            let again =
-                shared.update(|coordinator, now| coordinator.reconnect(now, &job, rank, session, received));
-            if let Err(failure) = again {
-                let _ = outbound.send(ServerMessage::Status(Status::Over(End::Failed(failure)))).await;
-                return Ok(());
-            }
+            let again = shared.update(|coordinator, now| {
+                coordinator.reconnect(now, &job, rank, session, received)?;
+                Ok(coordinator.on_connected(session))
+            });
+            let connection = match again {
+                Ok(connection) => connection,
+                Err(failure) => {
+                    let _ = outbound.send(ServerMessage::Status(Status::Over(End::Failed(failure)))).await;
+                    return Ok(());
+                }
+            };
             sent.next_event = received;
-            session
+            (session, connection)
         }
         _ => return Err(Denial::new(DenialKind::Request, "a worker's first message is a join")),
     };
     let _ = outbound.send(ServerMessage::Joined { session: id }).await;
-    let connection = shared.touch(|coordinator, _| coordinator.on_connected(id));
     let ended = exchange(shared, id, inbound, outbound, sent).await;
     // A silent connection was not ended by its member: the network may be cut.
     if inbound.silence() <= IDLE_TIMEOUT {
@@ -250,15 +254,15 @@ impl Shared {
         }
     }
 
-    fn join(&self, caller: Caller, asked: JoinRequest) -> Result<MemberId, Status> {
+    fn join(&self, caller: Caller, asked: JoinRequest) -> Result<(MemberId, ConnectionNumber), Status> {
         let (name, rank, peer) =
             (printable(&asked.spec.job, crate::JOB_NAME_LEN), asked.spec.rank, caller.peer);
         let joined = self.admit(caller, asked);
         self.counters.joined(&joined);
         match joined {
-            Ok(id) => {
+            Ok(member) => {
                 tracing::info!(name, rank, %peer, "worker joined");
-                Ok(id)
+                Ok(member)
             }
             Err(refusal) => {
                 if let Some(suppressed) = self.refused.allow(std::time::Instant::now()) {
@@ -269,7 +273,7 @@ impl Shared {
         }
     }
 
-    fn admit(&self, caller: Caller, asked: JoinRequest) -> Result<MemberId, Refusal> {
+    fn admit(&self, caller: Caller, asked: JoinRequest) -> Result<(MemberId, ConnectionNumber), Refusal> {
         let host = &asked.host;
         let ip = data_address(Some(host.data_ip), caller.peer, &self.data_networks)
             .map_err(|foreign| Refusal::foreign_address(asked.spec.rank, &foreign))?;
@@ -277,10 +281,14 @@ impl Shared {
         let holders = self.holders(caller.peer, &asked);
         let request = Join { asked, worker, rack: caller.rack, holders };
         self.repair_journal().map_err(|why| Refusal::journal(&why))?;
-        let id = self.update(|coordinator, now| coordinator.join(now, &request))?;
+        // In one step: the connection is that of the last attempt to join.
+        let (id, connection) = self.update(|coordinator, now| {
+            let id = coordinator.join(now, &request)?;
+            Ok((id, coordinator.on_connected(id)))
+        })?;
         // A worker that was to replace another is no member if that is not on the disk.
         if self.lock().coordinator.status(id).is_some() {
-            return Ok(id);
+            return Ok((id, connection));
         }
         let why = self.repair_journal().err();
         Err(Refusal::journal(&why.unwrap_or_else(|| "it could not be written down; join again".into())))

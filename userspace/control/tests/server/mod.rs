@@ -233,7 +233,7 @@ pub fn request(rank: u16, world: u16) -> JoinRequest {
         checksum: true,
         user: 0,
     };
-    JoinRequest { spec, host }
+    JoinRequest::new(spec, host)
 }
 
 /// The same with another spec.

@@ -87,7 +87,7 @@ impl JobTask {
             checksum: self.plan.checksum,
             user: self.plan.user,
         };
-        let joined = sumac_control::join(endpoint, JoinRequest { spec, host }).await;
+        let joined = sumac_control::join(endpoint, JoinRequest::new(spec, host)).await;
         let joined = joined.map_err(|error| explain::join_error(&error, self.plan.order()));
         joined.map(|member| (member, in_use)).map_err(|failure| backend.explain(failure))
     }

@@ -24,7 +24,7 @@ fn partner(rank: u16, world: u16, slots: Option<u32>) -> JoinRequest {
         checksum: true,
         user: 0,
     };
-    JoinRequest { spec: JobSpec { slots, ..JobSpec::new("pair", rank, world) }, host }
+    JoinRequest::new(JobSpec { slots, ..JobSpec::new("pair", rank, world) }, host)
 }
 
 /// A client's request to open the job as rank 0, and its partners.

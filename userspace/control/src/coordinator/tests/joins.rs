@@ -21,6 +21,29 @@ fn nobody_starts_before_all_have_joined() {
 }
 
 #[test]
+fn a_join_whose_answer_was_lost_is_asked_again() {
+    let mut world = World::new();
+    let asked = |rank, attempt: Option<(u64, u32)>| {
+        let attempt = attempt.map(|(join, earlier)| Attempt { join, earlier });
+        wanting("a", rank, 2, |asked| asked.attempt = attempt)
+    };
+    let first = world.join(&asked(0, Some((7, 0)))).unwrap();
+    assert_eq!(world.join(&asked(0, Some((7, 2)))).unwrap(), first, "while it waits");
+    let other = world.join(&asked(1, None)).unwrap();
+    assert_eq!(world.join(&asked(0, Some((7, 3)))).unwrap(), first, "while it runs");
+    // The second attempt comes after the third one; another join; another rank.
+    let others = [(0, Some((7, 1))), (0, Some((7, 3))), (0, Some((8, 9))), (0, None), (1, Some((7, 9)))];
+    for (rank, attempt) in others {
+        let refused = world.join(&asked(rank, attempt)).unwrap_err();
+        assert_eq!(refused.kind, RefusalKind::RankTaken, "rank {rank}, {attempt:?}");
+    }
+    let mut elsewhere = asked(0, Some((7, 4)));
+    elsewhere.worker.ip = Ipv4Addr::new(10, 77, 9, 9);
+    assert_eq!(world.join(&elsewhere).unwrap_err().kind, RefusalKind::RankTaken);
+    assert_eq!(world.terms(first).epoch, world.terms(other).epoch);
+}
+
+#[test]
 fn refused_joins_change_nothing() {
     type Change = fn(&mut Join);
     let table: [(Change, RefusalKind, &str); 18] = [

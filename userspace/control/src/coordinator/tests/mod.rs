@@ -32,7 +32,7 @@ use crate::{
     events::Post,
     failure::{FailureKind, JobFailure},
     journal::{self, Journal, simulated::Simulated},
-    message::{JoinRequest, WorkerHost},
+    message::{Attempt, JoinRequest, WorkerHost},
     plane::{KnownJob, LastEpoch, TakenOver, WorkerInstall},
     server::recorder::Recorder,
 };
@@ -90,7 +90,7 @@ fn request(job: &str, rank: u16, world: u16) -> Join {
         mac: [2; 6],
         local_ip: Ipv4Addr::new(10, 77, rank as u8, 1),
     };
-    Join { asked: JoinRequest { spec, host }, worker, rack: None, holders: Vec::new() }
+    Join { asked: JoinRequest::new(spec, host), worker, rack: None, holders: Vec::new() }
 }
 
 /// The same with another request.
