@@ -60,6 +60,12 @@ pub enum AttachError {
     Preflight(#[from] PreflightError),
     #[error(transparent)]
     Queues(#[from] QueuesError),
+    /// Linux takes a frame of a bond's port for one of the port when it looks for a socket.
+    #[error(
+        "{interface} is a bond: its frames are its ports', and a socket that is bound to it receives none; \
+        set backend = \"udp\""
+    )]
+    Bond { interface: String },
     #[error("the {shards} ports from {base_port} on do not fit below 65536; give at least one shard")]
     Ports { base_port: u16, shards: u16 },
     /// The interface, its present program, or the driver.
@@ -92,6 +98,9 @@ pub fn attach(options: &AttachOptions) -> Result<Attached, AttachError> {
     let interface = Interface::by_name(&options.ifname).map_err(|source| {
         sumac_loader::AttachError::Interface { interface: options.ifname.clone(), source }
     })?;
+    if interface.is_bond() {
+        return Err(AttachError::Bond { interface: interface.name });
+    }
     let config = settings(options, &interface)?;
     let pins = HostPins::find(&options.pin_root, &options.ifname).map_err(PinError::at(&options.pin_root))?;
     let _lock = pins.directory.create_locked().map_err(PinError::at(pins.directory.path()))?;

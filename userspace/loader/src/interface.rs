@@ -77,6 +77,10 @@ impl Interface {
         }
     }
 
+    pub fn is_bond(&self) -> bool {
+        self.kind.as_deref() == Some("bond")
+    }
+
     pub fn mac(&self) -> Option<[u8; 6]> {
         let bytes = self.address.as_deref()?.split(':').map(|byte| u8::from_str_radix(byte, 16));
         bytes.collect::<Result<Vec<_>, _>>().ok()?.try_into().ok()

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use sumac_hostprog::{AttachOptions, Attached, HostMode, OpenError, Queues, attach};
+use sumac_hostprog::{AttachError, AttachOptions, Attached, HostMode, OpenError, Queues, attach};
 use sumac_loader::Interface;
 use sumac_netutil::neighbour::{self, Neighbour, ResolveError};
 use sumac_wire::DEFAULT_PATHS;
@@ -92,6 +92,10 @@ pub(super) fn data_path(config: &Config, control: &[SocketAddr]) -> Result<(Stri
             return Err(BackendError::NotYet(format!(
                 "interface {ifname} is down; `ip link set {ifname} up`"
             )));
+        }
+        // Also where an earlier release has attached its program to one.
+        Ok(interface) if interface.is_bond() => {
+            return Err(BackendError::Xdp(AttachError::Bond { interface: ifname }.to_string()));
         }
         Err(error) if error.raw_os_error() == Some(Errno::ENODEV as i32) => {
             return Err(BackendError::NotYet(format!("this host has no interface {ifname}")));

@@ -51,6 +51,14 @@ pub fn examine(name: &str, subject: &Subject) -> Vec<Check> {
 
 fn state(interface: &Interface) -> Check {
     let Interface { name, index, rx_queues, .. } = interface;
+    if interface.is_bond() {
+        return Check::warn(
+            format!(
+                "{name} is a bond: a socket of AF_XDP that is bound to it receives none of its ports' frames"
+            ),
+            "the daemon uses UDP there with `backend` \"auto\" or \"udp\"",
+        );
+    }
     if interface.up {
         let kind = interface.kind.as_deref().unwrap_or("hardware");
         return Check::ok(format!("{name} is up: index {index}, {kind}, {rx_queues} receive queue(s)"));
@@ -200,6 +208,13 @@ mod tests {
             assert!(check.found.contains("Sumac's") && !check.found.contains("not Sumac's"), "{check:?}");
             assert!(!check.remedy.unwrap().contains("xdp off"), "{owner:?}");
         }
+    }
+
+    #[test]
+    fn a_bond_is_named() {
+        let check = state(&Interface { kind: Some("bond".to_owned()), ..veth(1500) });
+        assert_eq!(check.level, Severity::Warn);
+        assert!(check.found.contains("v0 is a bond"), "{check:?}");
     }
 
     #[test]
