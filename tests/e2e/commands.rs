@@ -58,6 +58,8 @@ fn sum_files(sumac: &Deployment<'_>, job: &str, options: &[&str], direct: Option
 fn a_shell_sums_numpy_files() {
     with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
         sum_files(sumac, "shell", &[], None);
+        sum_files(sumac, "classes", &["--priority", "7", "--importance", "magnitude"], None);
+        sum_files(sumac, "bounded", &["--loss-bound", "0.1"], None);
         sum_files(sumac, "ring", &["--mode", "direct", "--topology", "ring"], Some(0.0));
     });
 }

@@ -79,6 +79,7 @@ impl Reduction {
 /// The way in which an operation's packets are distinguished by importance, so that routers drop unimportant
 /// ones first (MLT).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
 #[serde(rename_all = "lowercase")]
 pub enum Importance {
     /// They are not.

@@ -6,10 +6,13 @@ use std::{
     io,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::{anyhow, bail};
-use sumac_client::{Client, ClientError, Job, JobOptions, JobSpec, OpOptions, Reduction, Scale, bf16, f16};
+use sumac_client::{
+    Client, ClientError, Importance, Job, JobOptions, JobSpec, OpOptions, Reduction, Scale, bf16, f16,
+};
 
 use self::npy::{Form, Input, Output, Stored};
 
@@ -44,6 +47,17 @@ pub struct Args {
     /// The reduction of the workers' values.
     #[arg(long, value_name = "OP", default_value = "sum")]
     op: Reduction,
+    /// The priority of its packets, 0 (lowest) to 7; from 4 on it overtakes operations below.
+    #[arg(long, value_name = "PRIORITY", default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(..=7))]
+    priority: u8,
+    /// The rule that distinguishes packets, so that switches drop unimportant ones first.
+    #[arg(long, value_name = "RULE", default_value = "none")]
+    importance: Importance,
+    /// The fraction of its elements that each worker may be left out with; 0 for exact results. For sums and
+    /// means of floats in static jobs.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.0)]
+    loss_bound: f32,
     #[command(flatten)]
     socket: Socket,
     /// The array to sum, in numpy's format.
@@ -60,7 +74,9 @@ const EXAMPLES: &str = concat!(
     "  sumac allreduce --job demo --rank 1 --world 2 --secret-file demo.token --timeout 10 mine.npy \
     sum.npy\n",
     "  sumac allreduce --job demo --rank 0 --world 2 --op mean --wire int16 mine.npy mean.npy\n",
-    "  sumac allreduce --job demo --rank 0 --world 2 --mode dynamic --parameter-hosts 2 mine.npy sum.npy\n\n",
+    "  sumac allreduce --job demo --rank 0 --world 2 --mode dynamic --parameter-hosts 2 mine.npy sum.npy\n",
+    "  sumac allreduce --job demo --rank 0 --world 2 --mode direct --priority 3 --importance magnitude \
+    mine.npy sum.npy\n\n",
     exit::help_text!(),
 );
 
@@ -117,13 +133,21 @@ fn sum<T: Stored>(
         mode = opened.mode.name(),
         "joined"
     );
-    let options = OpOptions { reduction: args.op, ..OpOptions::default() };
-    let pending = job.allreduce_with(tensor, options).map_err(ClientError::from)?;
+    let options = OpOptions {
+        reduction: args.op,
+        priority: args.priority,
+        importance: args.importance,
+        loss_bound: args.loss_bound,
+        ..OpOptions::default()
+    };
+    let mut pending = job.allreduce_with(tensor, options).map_err(ClientError::from)?;
+    pending.wait_timeout(Duration::MAX).map_err(ClientError::from)?;
+    let left_out = pending.loss().map(|loss| loss.by_worker.iter().sum::<u64>());
     let (tensor, duration) = pending.wait_timed().map_err(ClientError::from)?;
     // The sum is complete: save it even if closing the job fails.
     output.save(form, &tensor).map_err(write)?;
     job.close()?;
-    tracing::info!(elements = form.count, workers = args.spec.world, ?duration,
+    tracing::info!(elements = form.count, workers = args.spec.world, ?duration, left_out,
         output = %args.output.display(), "summed");
     Ok(ExitCode::SUCCESS)
 }
