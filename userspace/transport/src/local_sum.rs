@@ -24,6 +24,8 @@ use crate::{
 
 /// The values of a step, whose sums and results stay in the first cache.
 const BLOCK: usize = 1024;
+/// The most ranks whose values are added in one pass.
+const MOST: usize = 16;
 
 /// One rank's part in an operation of a host's ranks.
 #[derive(Debug)]
@@ -37,6 +39,11 @@ pub struct LocalPart {
 }
 
 impl LocalPart {
+    /// Whether it contributes all values of a block.
+    fn contributes_all(&self, block: &Range<usize>) -> bool {
+        overlap(&self.gives, block).1 == *block
+    }
+
     /// Writes the results of a block, as far as the rank takes them. `number`, `base`: for a fault.
     fn write(
         &mut self,
@@ -91,7 +98,7 @@ impl LocalSum {
         match self.dtype {
             _ if self.arithmetic == Arithmetic::Bits => self.copy(scratch, block),
             DType::Int32 => self.reduce_integers(scratch, block),
-            _ if self.add_two(scratch, block)? => Ok(()),
+            _ if self.add_two(scratch, block)? || self.add_all(scratch, block)? => Ok(()),
             _ => self.reduce_floats(scratch, block),
         }
     }
@@ -100,15 +107,33 @@ impl LocalSum {
     /// single has the same bits. Returns whether that is the result.
     fn add_two(&self, scratch: &mut Scratch, block: &Range<usize>) -> Result<bool, LocalFault> {
         let [first, second] = &self.parts[..] else { return Ok(false) };
-        let is_whole = |part: &LocalPart| overlap(&part.gives, block).1 == *block;
         let is_sum = self.dtype == DType::Float32 && self.arithmetic == Arithmetic::Sum;
-        if !is_sum || !is_whole(first) || !is_whole(second) {
+        if !is_sum || !first.contributes_all(block) || !second.contributes_all(block) {
             return Ok(false);
         }
         let (a, b) = (self.input(0, block)?.as_chunks::<4>().0, self.input(1, block)?.as_chunks::<4>().0);
         let results = &mut scratch.bytes.as_chunks_mut::<4>().0[..block.len()];
         let are_finite = widest(|| add(a, b, results));
         // The slower way finds the rank whose value is not finite.
+        Ok(are_finite || self.not_finite != NonFinitePolicy::Error)
+    }
+
+    /// Adds the values of up to [`MOST`] ranks, whose sums stay in registers. Returns whether that is the
+    /// result.
+    fn add_all(&self, scratch: &mut Scratch, block: &Range<usize>) -> Result<bool, LocalFault> {
+        let is_sum = matches!(self.arithmetic, Arithmetic::Sum | Arithmetic::Mean);
+        let are_whole = self.parts.iter().all(|part| part.contributes_all(block));
+        let mut inputs = [&[] as &[[u8; 4]]; MOST];
+        let Some(inputs) = inputs.get_mut(..self.parts.len()) else { return Ok(false) };
+        if self.dtype != DType::Float32 || !is_sum || !are_whole {
+            return Ok(false);
+        }
+        for (number, input) in inputs.iter_mut().enumerate() {
+            *input = &self.input(number, block)?.as_chunks::<4>().0[..block.len()];
+        }
+        let divisor = (self.arithmetic == Arithmetic::Mean).then_some(inputs.len() as f64);
+        let results = &mut scratch.bytes.as_chunks_mut::<4>().0[..block.len()];
+        let are_finite = widest(|| add_each(inputs, divisor, results));
         Ok(are_finite || self.not_finite != NonFinitePolicy::Error)
     }
 
@@ -382,6 +407,33 @@ fn add(a: &[[u8; 4]], b: &[[u8; 4]], results: &mut [[u8; 4]]) -> bool {
         let sum = f32::from_ne_bytes(*a) + f32::from_ne_bytes(*b);
         are_finite &= sum.is_finite();
         *result = sum.to_ne_bytes();
+    }
+    are_finite
+}
+
+/// Adds all ranks' values in double precision, divides them, and rounds them. Returns whether all sums are
+/// finite.
+#[inline(always)]
+fn add_each(inputs: &[&[[u8; 4]]], divisor: Option<f64>, results: &mut [[u8; 4]]) -> bool {
+    const LANES: usize = 16;
+    let mut are_finite = true;
+    let add = |sum: &mut f64, value: &[u8; 4]| *sum += f64::from(f32::from_ne_bytes(*value));
+    let (whole, rest) = results.as_chunks_mut::<LANES>();
+    let done = whole.len() * LANES;
+    for (number, results) in whole.iter_mut().enumerate() {
+        let mut sums = [Pass::Add.neutral(); LANES];
+        for input in inputs {
+            let values = &input[number * LANES..][..LANES];
+            sums.iter_mut().zip(values).for_each(|(sum, value)| add(sum, value));
+        }
+        are_finite &= self::are_finite(&sums);
+        round(&sums, divisor, results);
+    }
+    for (number, result) in (done..).zip(rest) {
+        let mut sum = Pass::Add.neutral();
+        inputs.iter().for_each(|input| add(&mut sum, &input[number]));
+        are_finite &= sum.is_finite();
+        round(&[sum], divisor, std::slice::from_mut(result));
     }
     are_finite
 }
