@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Builds the Debian packages and the wheel from built programs.
 #   tools/packaging/package.sh BIN_DIR [--version V] [--fast] [--output DIR] [--arm64 NATIVE_BIN_DIR]
-# BIN_DIR has sumac and sumac-agg, and perhaps sumac-lab, sumac-figures and libsumac. --version: another than
-# that of the sources. --fast: large packages, for tests. --arm64: the programs are arm64's; those of the other
-# folder run here, and print the manual pages. Needs what `tools/setup.sh --packages` installs.
+# BIN_DIR has sumac and sumac-agg, and perhaps sumac-lab, sumac-figures, libsumac and the NCCL plugin.
+# --version: another than that of the sources. --fast: large packages, for tests. --arm64: the programs are
+# arm64's; those of the other folder run here, and print the manual pages. Needs what
+# `tools/setup.sh --packages` installs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -83,18 +84,29 @@ cp "$stage"/wheels/sumac-*.whl "$output/wheels/"
 pack python3-sumac all python 'python3 (>= 3.10), python3-numpy' "Sums of gradients inside the network: a trainer's client" \
     'Connects to the daemon of the package sumac on the same host.'
 
-# The client in C, where it is built.
+libdir=/usr/lib/$([ -z "$target" ] && dpkg-architecture -qDEB_HOST_MULTIARCH || echo aarch64-linux-gnu)
+
+# A package of a library that the dynamic linker is to find; as `pack`.
+pack_library() {
+    mkdir -p "$stage/$1/DEBIAN"
+    echo 'activate-noawait ldconfig' >"$stage/$1/DEBIAN/triggers"
+    "$strip" --strip-unneeded "$stage/$1$libdir"/*.so*
+    pack "$1" "$architecture" libs 'libc6 (>= 2.34), libgcc-s1' "$2" "$3"
+}
+
+# The client in C and the NCCL plugin, where they are built.
 if [ -e "$bin_dir/libsumac.so" ]; then
-    libdir=/usr/lib/$([ -z "$target" ] && dpkg-architecture -qDEB_HOST_MULTIARCH || echo aarch64-linux-gnu)
     PREFIX=/usr LIBDIR=$libdir DESTDIR=$stage/libsumac-dev userspace/c/install.sh "$bin_dir"
     mkdir -p "$stage/libsumac0$libdir"
     mv "$stage/libsumac-dev$libdir"/libsumac.so.* "$stage/libsumac0$libdir/"
-    "$strip" --strip-unneeded "$stage/libsumac0$libdir"/libsumac.so.*
     "$strip" --strip-debug "$stage/libsumac-dev$libdir/libsumac.a"
-    mkdir -p "$stage/libsumac0/DEBIAN"
-    echo 'activate-noawait ldconfig' >"$stage/libsumac0/DEBIAN/triggers"
-    pack libsumac0 "$architecture" libs 'libc6 (>= 2.34), libgcc-s1' "Sums of gradients inside the network: a trainer's client for C" \
+    pack_library libsumac0 "Sums of gradients inside the network: a trainer's client for C" \
         'Connects to the daemon of the package sumac on the same host.'
     pack libsumac-dev "$architecture" libdevel "libsumac0 (= $version)" 'Sums of gradients inside the network: header and library' \
         'For programs in C, and in languages that call C, that use libsumac.'
+fi
+if [ -e "$bin_dir/libnccl_net_sumac.so" ]; then
+    LIBDIR=$libdir DESTDIR=$stage/libnccl-net-sumac userspace/nccl/install.sh "$bin_dir"
+    pack_library libnccl-net-sumac 'Sums of gradients inside the network: plugin of NCCL' \
+        'NCCL loads it by NCCL_NET_PLUGIN=sumac. It connects to the daemon of the package sumac on the host.'
 fi

@@ -225,6 +225,10 @@ class Packages(unittest.TestCase):
             self.follow(["apt install ./libsumac0_*.deb ./libsumac-dev_*.deb"])
             self.assertIn("libsumac.so.0 ", inside("ldconfig", "--print-cache"))
             self.assertIn("libsumac.so.0", inside("sh", "-c", "readlink /usr/lib/*/libsumac.so"))
+        if list((self.built / "0.1.0/debian").glob("libnccl-net-sumac_*.deb")):
+            self.follow(["apt install ./libnccl-net-sumac_*.deb"])
+            # As NCCL does it.
+            inside("python3", "-c", "import ctypes; ctypes.CDLL('libnccl-net-sumac.so').ncclNetPlugin_v8")
         self.assertRegex(inside("id", "sumac"), r"uid=\d+\(sumac\) gid=\d+\(sumac\)")
         conffiles = inside("dpkg-query", "--show", "--showformat=${Conffiles}", "sumac", "sumac-agg")
         self.assertEqual(
@@ -350,6 +354,7 @@ class Packages(unittest.TestCase):
         inside = self.debian.inside
         inside("systemctl", "stop", "other")
         inside("apt", "purge", "libsumac*", check=False)
+        inside("apt", "purge", "libnccl-net-sumac", check=False)
         inside("apt", "remove", "sumac", "sumac-agg", "python3-sumac")
         self.assertEqual([self.active(unit) for unit in ("sumac", "sumac-agg")], ["inactive"] * 2)
         self.assertNotIn("xdp", inside("ip", "link", "show", "eth1"))
