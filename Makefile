@@ -17,9 +17,16 @@ setup: ## install what is missing (Debian 12); the only task that touches the sy
 	@tools/setup.sh
 
 .PHONY: build
-build: setup ## build the product into target/release: the daemon's CLI and the aggregator
+build: ## build the product into target/release: the daemon's CLI and the aggregator
+	@tools/setup.sh --build
 	cargo build --release --locked --bins
 	@ls -1 $(BIN)/sumac $(BIN)/sumac-agg
+
+.PHONY: quickstart
+quickstart: ## the tutorial's first sum on this machine, over UDP on loopback; installs what building needs, and builds
+	@tools/setup.sh --build
+	cargo build --release --locked --bins
+	@tools/quickstart.sh $(BIN)
 
 .PHONY: equipment
 equipment: setup ## build the product and its equipment: lab, demo, figures, vectors
@@ -39,7 +46,7 @@ install-nccl: ## build and install the NCCL plugin libnccl-net-sumac.so (PREFIX=
 .PHONY: package
 package: equipment ## the Debian packages into target/debian, and the wheel into target/wheels (installs cargo-deb first)
 	@tools/setup.sh --packages
-	cargo build --release --locked -p sumac-c
+	cargo build --release --locked -p sumac-c -p sumac-nccl
 	tools/packaging/package.sh $(BIN)
 
 BASE ?=
@@ -153,7 +160,7 @@ arm64: setup ## cross-build the programs for arm64 into target/aarch64-unknown-l
 .PHONY: package-arm64
 package-arm64: equipment arm64 ## Debian packages for arm64 into target/debian
 	@tools/setup.sh --packages
-	tools/vm/cross.py build --release --locked -p sumac-c
+	tools/vm/cross.py build --release --locked -p sumac-c -p sumac-nccl
 	tools/packaging/package.sh target/aarch64-unknown-linux-gnu/release --arm64 $(BIN)
 
 .PHONY: test-arm64

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The only step that touches the system: installs what building, testing and the lab need on Debian 12.
+#   tools/setup.sh --build    only what building needs, and numpy, for `make build` and `make quickstart`
 #   tools/setup.sh            tool chain, lab tools, Python and PyTorch for the demo
 #   tools/setup.sh --test     also what the tests start: tshark, Slurm, cargo-deb, schemas, promtool
 #   tools/setup.sh --compare  also Open MPI, for `sumac-figures compare` and `make bench`
@@ -153,10 +154,12 @@ install_cargo_deb() {
 command -v apt-get >/dev/null || die "this script knows Debian 12 only; install by hand: ${build_packages[*]}"
 # Flags of a build of Sumac are not those of the tools that are built here.
 unset RUSTFLAGS RUSTC_WORKSPACE_WRAPPER
-install_missing "${build_packages[@]}" "${lab_packages[@]}"
+missing=("${build_packages[@]}" python3-numpy)
+[ "${1:-}" = --build ] || missing+=("${lab_packages[@]}")
+install_missing "${missing[@]}"
 install_bpf_linker
 case "${1:-}" in
-"") ;;
+"" | --build) ;;
 --test)
     install_missing "${test_packages[@]}" "${package_packages[@]}"
     install_schemas
