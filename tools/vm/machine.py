@@ -1,4 +1,4 @@
-"""An emulated machine: QEMU, its NICs, and what its console says."""
+"""Emulated machines: QEMU, their NICs, and what their consoles say."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -23,6 +25,17 @@ class Nic(NamedTuple):
     name: str
     device: str
     """QEMU's device with its properties."""
+
+
+class Machine(NamedTuple):
+    """A machine of a suite."""
+
+    role: str
+    """The variable $role of its script; empty where there is one machine."""
+    nics: Sequence[tuple[int, Nic]]
+    """With their numbers among those of all machines."""
+    cables: Sequence[str] = ()
+    """Names of those to other machines; they end in the first one."""
 
 
 class Emulator(NamedTuple):
@@ -72,42 +85,73 @@ def mac(number: int) -> str:
     return f"52:54:00:00:00:{number:02x}"
 
 
-def arguments(nics: Sequence[Nic]) -> list[str]:
-    """Returns QEMU's arguments for NICs on one hub."""
+def arguments(machine: Machine, folder: Path, is_first: bool) -> list[str]:
+    """Returns QEMU's arguments for NICs and cables on one hub; the cables' sockets are in `folder`."""
     made = []
-    for number, nic in enumerate(nics):
+    for number, nic in machine.nics:
         made += ["-netdev", f"hubport,id=port{number},hubid=0"]
         # A root port each: the virtual functions of two igb on one bus collide.
         made += ["-device", f"pcie-root-port,id=root{number},chassis={number + 1}"]
         properties = f"bus=root{number},netdev=port{number},mac={mac(number)},romfile="
         made += ["-device", f"{nic.device},{properties}"]
+    for cable in machine.cables:
+        server = "on" if is_first else "off"
+        made += ["-netdev", f"stream,id={cable},server={server},addr.type=unix,addr.path={folder / cable}"]
+        made += ["-netdev", f"hubport,id=to-{cable},hubid=0,netdev={cable}"]
     return made
 
 
-def command(emulator: Emulator, kernel: Path, initramfs: Path, nics: Sequence[Nic]) -> list[str]:
+def command(emulator: Emulator, kernel: Path, initramfs: Path, role: str) -> list[str]:
     """Returns the command line of a machine whose console is standard output."""
+    # The kernel hands what it does not know to the first process, as a variable.
+    parameters = f"console={emulator.architecture.console} quiet panic=-1 net.ifnames=0 role={role}"
     return [
         *emulator.command(), *emulator.architecture.machine, "-accel", "tcg", "-cpu", "max",
         "-smp", "2", "-m", "2048",
         "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio",
-        "-kernel", str(kernel), "-initrd", str(initramfs),
-        "-append", f"console={emulator.architecture.console} quiet panic=-1 net.ifnames=0", *arguments(nics),
+        "-kernel", str(kernel), "-initrd", str(initramfs), "-append", parameters,
     ]
 
 
+def log_of(machine: Machine, log: Path) -> Path:
+    """Returns the file of a machine's console, for the suite's file `log`."""
+    return log.with_name(f"{log.stem}-{machine.role}.log") if machine.role else log
+
+
 def boot(
-    emulator: Emulator, kernel: Path, initramfs: Path, nics: Sequence[Nic], deadline: int, log: Path
+    emulator: Emulator, kernel: Path, initramfs: Path, machines: Sequence[Machine], deadline: int, log: Path
 ) -> Outcome:
-    """Runs a machine until it powers off, for at most `deadline` seconds."""
+    """Runs machines until they power off, for at most `deadline` seconds. Of several the first serves the
+    others, and is ended with them."""
+    end = time.monotonic() + deadline
+    logs = [log_of(machine, log) for machine in machines]
+    running: list[subprocess.Popen[bytes]] = []
     is_complete = True
-    with log.open("wb") as console:
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            subprocess.run(
-                command(emulator, kernel, initramfs, nics), env=emulator.environment(),
-                stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, timeout=deadline,
-                check=False,
-            )
+            for machine, path in zip(machines, logs):
+                line = command(emulator, kernel, initramfs, machine.role)
+                line += arguments(machine, Path(folder), is_first=not running)
+                with path.open("wb") as console:
+                    running.append(subprocess.Popen(
+                        line, env=emulator.environment(), stdin=subprocess.DEVNULL, stdout=console,
+                        stderr=subprocess.STDOUT,
+                    ))
+                _await_sockets([Path(folder, cable) for cable in machine.cables], running[0], end)
+            for process in running[1:] or running:
+                process.wait(timeout=max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             is_complete = False
-    text = log.read_text(errors="replace").replace("\r", "")
-    return Outcome(text, is_complete and "vm: complete" in text)
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+    texts = [path.read_text(errors="replace").replace("\r", "") for path in logs]
+    is_complete = is_complete and all("vm: complete" in text for text in texts[1:] or texts)
+    return Outcome("".join(texts), is_complete)
+
+
+def _await_sockets(paths: Sequence[Path], first: subprocess.Popen[bytes], end: float) -> None:
+    """Waits until the first machine listens at them, or has ended."""
+    while not all(path.exists() for path in paths) and first.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)

@@ -4,6 +4,7 @@
   tools/vm/run.py                                the suites, each on the latest kernel of 7.2
   tools/vm/run.py --kernel 6.1 --suite labs      one suite on the latest 6.1
   tools/vm/run.py --architecture arm64           another processor, with programs by tools/vm/cross.py
+  tools/vm/run.py --record                       results go into the tables of docs/deployment/hosts.md
   tools/vm/run.py --list                         the suites, and the versions that the archive has
 
 Kernels and QEMU are downloaded into target/vm and not installed. The machine's programs are those of
@@ -27,6 +28,8 @@ from typing import Optional
 
 import cross
 import kernels
+import machine
+import matrix
 from architecture import AMD64, ARCHITECTURES, Architecture
 from archive import Archive, Unreachable
 from cross import CACHE, ROOT
@@ -46,8 +49,9 @@ TOOL_PACKAGES = (
 class Guests:
     """Kernels, emulator and programs of the machines of one architecture."""
 
-    def __init__(self, architecture: Architecture, programs: Path) -> None:
+    def __init__(self, architecture: Architecture, programs: Path, is_recorded: bool) -> None:
         self._architecture = architecture
+        self._is_recorded = is_recorded
         self._programs = programs
         # QEMU is this machine's program, whatever it emulates.
         self._own = Archive(CACHE / "archive")
@@ -71,7 +75,7 @@ class Guests:
         tree = CACHE / kernel.release
         self._archive.unpack(kernel.packages, tree)
         qemu = self._emulator()
-        initramfs = CACHE / f"initramfs-{self._architecture.name}.gz"
+        initramfs = CACHE / f"{suite.name}-{kernel.release}.gz"
         self._image(suite, tree).write(initramfs)
         [vmlinuz] = tree.glob("**/vmlinuz*")
         outcome = Outcome("", False)
@@ -79,12 +83,17 @@ class Guests:
             print(f"== {suite.name} on Linux {kernel.release}, programs of {self._programs}", flush=True)
             begin = time.monotonic()
             log = CACHE / f"{suite.name}-{kernel.release}.log"
-            outcome = boot(qemu, vmlinuz, initramfs, suite.nics(), suite.deadline, log)
+            outcome = boot(qemu, vmlinuz, initramfs, suite.machines(), suite.deadline, log)
             oops = outcome.oops()
-            print(f"== {time.monotonic() - begin:.0f} s; console: {log}")
+            consoles = ", ".join(str(machine.log_of(one, log)) for one in suite.machines())
+            print(f"== {time.monotonic() - begin:.0f} s; console: {consoles}")
             if oops is None or attempt == 2:
                 break
             print(f"== the guest's kernel failed ({oops}); once more")
+        initramfs.unlink()
+        if self._is_recorded and outcome.is_complete:
+            matrix.add(suite.name, kernel.release, outcome.results())
+            matrix.write()
         return report(outcome)
 
     def _emulator(self) -> Emulator:
@@ -176,6 +185,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
     parser.add_argument("--suite", choices=[suite.name for suite in SUITES], help="one suite [all]")
     parser.add_argument("--architecture", choices=list(ARCHITECTURES), default=AMD64.name,
                         help=f"the processor [{AMD64.name}]")
+    parser.add_argument("--record", action="store_true",
+                        help=f"add what complete machines show to {matrix.RECORD.relative_to(ROOT)}")
     parser.add_argument("--list", action="store_true", help="name suites and versions, and run nothing")
     options = parser.parse_args(arguments)
     architecture = ARCHITECTURES[options.architecture]
@@ -190,7 +201,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
         print(f"run.py: {', '.join(missing)} not in {programs}: {remedy}", file=sys.stderr)
         return 3
     try:
-        guests = Guests(architecture, programs)
+        guests = Guests(architecture, programs, options.record)
         if options.list:
             print("suites:", ", ".join(suite.name for suite in SUITES))
             print("kernels:", ", ".join(guests.versions()))

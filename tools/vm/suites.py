@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from image import Image
-from machine import Nic, mac
+from machine import Machine, Nic, mac
 
 GUEST = Path(__file__).with_name("guest")
 ELEMENTS = 100_000
@@ -29,6 +29,8 @@ class Suite(NamedTuple):
     """Names of drivers, and QEMU's devices; two NICs of each."""
     scripts: tuple[str, ...] = ()
     """One of the suite's name, unless they are named."""
+    is_apart: bool = False
+    """Whether each NIC is in a machine of its own: the aggregator's, and the workers' by rank."""
     tests: tuple[str, ...] = ()
     """Arguments of `cargo test`: the tests that the suite runs."""
 
@@ -37,6 +39,15 @@ class Suite(NamedTuple):
             return []
         workers = [Nic(f"{name}{rank}", device) for name, device in self.drivers for rank in (0, 1)]
         return [Nic("agg0", _VIRTIO), *workers]
+
+    def machines(self) -> list[Machine]:
+        nics = list(enumerate(self.nics()))
+        if not self.is_apart:
+            return [Machine("", nics)]
+        cables = [f"cable{number}" for number, _ in nics[1:]]
+        workers = [Machine(str(rank), [nic], [cable])
+                   for rank, (nic, cable) in enumerate(zip(nics[1:], cables))]
+        return [Machine("agg", nics[:1], cables), *workers]
 
     def add_to(self, image: Image) -> None:
         """Adds the suite's script, and the files that it reads."""
@@ -58,7 +69,7 @@ _WITH_IOMMU = ("virtio", f"{_VIRTIO},iommu_platform=on")
 
 SUITES = (
     # The part of the next two that is in `make test`.
-    Suite("smoke", 600, True, (*_MODULES, *_LAB), (_WITH_IOMMU,), ("hosts", "zerocopy", "labs")),
+    Suite("smoke", 600, True, (*_MODULES, *_LAB), (_WITH_IOMMU,), ("daemons", "hosts", "zerocopy", "labs")),
     Suite("labs", 900, True, _LAB),
     # Tables of packets, by the kernel's own test run of the programs.
     Suite(
@@ -86,11 +97,18 @@ SUITES = (
             ("plain", _VIRTIO),
             ("igb", "igb"),
         ),
-        ("hosts", "zerocopy"),
+        ("daemons", "hosts", "zerocopy"),
     ),
-    Suite("events", 1500, False, _MODULES, (_WITH_IOMMU, ("igb", "igb")), ("hosts", "events")),
+    Suite("three", 1500, True, _MODULES, (("w", _WITH_IOMMU[1]),), ("daemons", "three"), is_apart=True),
+    Suite("jumbo", 1500, False, _MODULES, (_WITH_IOMMU, ("igb", "igb")), ("daemons", "hosts", "jumbo")),
     Suite(
-        "devices", 900, False, (*_MODULES, "8021q", "bonding"), (("plain", _VIRTIO),), ("hosts", "devices"),
+        "queues", 1500, False, (*_LAB, "sch_prio", "sch_red", "cls_u32", "af_packet"),
+        scripts=("switch", "daemons", "hosts", "queues"),
+    ),
+    Suite("events", 1500, False, _MODULES, (_WITH_IOMMU, ("igb", "igb")), ("daemons", "hosts", "events")),
+    Suite(
+        "devices", 900, False, (*_MODULES, "8021q", "bonding"), (("plain", _VIRTIO),),
+        ("daemons", "hosts", "devices"),
     ),
 )
 

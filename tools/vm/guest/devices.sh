@@ -1,5 +1,4 @@
-# Interfaces on top of NICs: bonds, where a job runs over UDP since AF_XDP sockets receive nothing there, and
-# VLAN devices.
+# Interfaces on top of NICs: bonds, where AF_XDP is refused by name and a job runs over UDP, and VLAN devices.
 
 # The workers' addresses are on DEVICE, as the aggregator's.
 on() { # DEVICE
@@ -23,6 +22,12 @@ for mode in active-backup balance-rr; do
         inside "$rank" ip link set "$nic" up
     done
     on bond0
+    refused=$(inside 0 sumac attach bond0 2>&1)
+    case $refused in
+        *"bond0 is a bond"*) result "bond, $mode, attach" ok "refused: is a bond" ;;
+        *) result "bond, $mode, attach" failed "$refused" ;;
+    esac
+    run "bond, $mode" any bond0 bond0
     run "bond, $mode" udp bond0 bond0
     for rank in 0 1; do
         inside "$rank" ip link del bond0

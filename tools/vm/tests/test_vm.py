@@ -15,6 +15,7 @@ import cross
 import image
 import kernels
 import machine
+import matrix
 import suites
 from architecture import AMD64, ARM64
 from archive import Unreachable
@@ -144,10 +145,63 @@ class Consoles(unittest.TestCase):
             self.assertEqual(outcome.oops() is not None, is_oops, line)
 
     def test_each_nic_has_a_port_of_the_hub_and_a_slot_of_its_own(self) -> None:
-        made = " ".join(machine.arguments([machine.Nic("a", "igb"), machine.Nic("b", "virtio-net-pci")]))
+        nics = enumerate([machine.Nic("a", "igb"), machine.Nic("b", "virtio-net-pci")])
+        one = machine.Machine("", list(nics))
+        made = " ".join(machine.arguments(one, Path("/f"), is_first=True))
         for expected in ("hubport,id=port1,hubid=0", "igb,bus=root0,netdev=port0,mac=52:54:00:00:00:00",
                          "virtio-net-pci,bus=root1,netdev=port1,mac=52:54:00:00:00:01"):
             self.assertIn(expected, made)
+
+
+    def test_machines_of_a_suite_are_joined_by_cables(self) -> None:
+        [suite] = [suite for suite in suites.SUITES if suite.is_apart]
+        machines = suite.machines()
+        self.assertEqual([one.role for one in machines], ["agg", "0", "1"])
+        first, *others = [" ".join(machine.arguments(one, Path("/f"), one is machines[0])) for one in machines]
+        for number, other in enumerate(others, 1):
+            path = f"addr.type=unix,addr.path=/f/cable{number}"
+            self.assertIn(f"server=on,{path}", first)
+            self.assertIn(f"server=off,{path}", other)
+            self.assertIn(f"mac={machine.mac(number)}", other)
+
+    def test_the_last_machines_end_is_the_end(self) -> None:
+        class Shell(machine.Emulator):
+            def command(self) -> list[str]:
+                return ["sh", "-c", 'case $* in *role=agg*) sleep 60;; *) echo "vm: complete";; esac', "sh"]
+
+        machines = [machine.Machine(role, []) for role in ("agg", "0", "1")]
+        with tempfile.TemporaryDirectory() as folder:
+            shell = Shell(AMD64, Path("sh"))
+            log = Path(folder, "log.log")
+            # Within the deadline, which is shorter than the first machine's sleep.
+            outcome = machine.boot(shell, Path("k"), Path("i"), machines, 30, log)
+            self.assertTrue(outcome.is_complete, outcome.console)
+            outcome = machine.boot(shell, Path("k"), Path("i"), machines[:1], 0, log)
+            self.assertFalse(outcome.is_complete)
+
+
+class Tables(unittest.TestCase):
+    RESULTS = [("virtio, auto", "ok", "backend:xdp zero_copy:true"), ("virtio, udp", "ok", "backend:udp"),
+               ("igb, auto", "failed", "no"), ("igb, zerocopy", "refused", "driver")]
+
+    def test_results_become_a_table_by_kernel_and_driver(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            record = Path(folder, "kernels.json")
+            for release in ("7.2.13+deb14-amd64", "6.12.95+deb12-amd64"):
+                matrix.add("zerocopy", release, self.RESULTS, record)
+            matrix.add("zerocopy", "6.12.95+deb12-amd64", self.RESULTS[:1], record)
+            self.assertEqual(matrix.tables(record), """`make test-vm SUITE=zerocopy`:
+
+| Linux |  | auto | udp | zerocopy |
+| --- | --- | --- | --- | --- |
+| 6.12.95+deb12-amd64 | virtio | zero-copy |  |  |
+| 7.2.13+deb14-amd64 | virtio | zero-copy | UDP |  |
+| 7.2.13+deb14-amd64 | igb | **failed** |  | refused |
+""")
+
+    def test_the_page_has_the_tables_of_the_record(self) -> None:
+        text = matrix.PAGE.read_text()
+        self.assertEqual(text, matrix.page(text, matrix.tables()), "tools/vm/matrix.py writes them anew")
 
 
 class Suites(unittest.TestCase):
@@ -167,6 +221,6 @@ class OtherProcessors(unittest.TestCase):
     def test_each_machine_has_its_own_console_and_board(self) -> None:
         for architecture, console in ((AMD64, "ttyS0"), (ARM64, "ttyAMA0")):
             emulator = machine.Emulator(architecture, Path("qemu"))
-            made = " ".join(machine.command(emulator, Path("k"), Path("i"), []))
+            made = " ".join(machine.command(emulator, Path("k"), Path("i"), ""))
             self.assertIn(f"console={console} ", made)
             self.assertIn(" ".join(architecture.machine), made)

@@ -1,0 +1,10 @@
+# A switch in the place of the hub: a bridge with a port for each worker and one for the aggregator.
+ip link add switch type bridge
+ip link set switch up
+for nic in agg0 w0 w1; do
+    ip link add "$nic" type veth peer name "port-$nic"
+    # Checksums are in the packets, where programs and sockets of AF_XDP look for them.
+    ethtool -K "$nic" tx off >/dev/null
+    ip link set "port-$nic" master switch
+    ip link set "port-$nic" up
+done
