@@ -98,7 +98,10 @@ record() { # NAME: notes the build and the machine of a case that was measured
     touch "$out/builds.txt"
     { grep -v "^$1 " "$out/builds.txt" || true; printf '%s %s\n' "$1" "$build"; } | sort > "$out/builds.draft"
     mv "$out/builds.draft" "$out/builds.txt"
-    printf 'Linux %s, %s cores, %s\n' "$(uname -r)" "$(nproc)" "$(uname -m)" > "$out/machine.txt"
+    local model
+    model=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)
+    printf 'Linux %s, %s cores of %s, %s\n' "$(uname -r)" "$(nproc)" "${model:-an unknown model}" "$(uname -m)" \
+        > "$out/machine.txt"
 }
 
 measure() { # NAME
