@@ -23,6 +23,14 @@ if WHY_NOT and os.environ.get("REQUIRE_PRIVILEGED") == "1":
     raise RuntimeError(WHY_NOT)
 
 
+def setUpModule() -> None:
+    """Builds the device, which takes longer than ranks may take to answer where the machine is busy."""
+    if WHY_NOT is None:
+        from . import device
+
+        device.build()
+
+
 @unittest.skipIf(WHY_NOT, WHY_NOT or "")
 class OnDevice(Ranks):
     """The calls of torch.distributed, three ranks with a daemon each."""

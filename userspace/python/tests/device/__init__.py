@@ -9,11 +9,11 @@ from typing import Any
 IS_GPU = os.environ.get("SUMAC_TEST_DEVICE") == "cuda"
 
 if IS_GPU:
-    from .gpu import KIND, Gpu, why_not
+    from .gpu import KIND, Gpu, build, why_not
 else:
-    from .played import KIND, Played, why_not
+    from .played import KIND, Played, build, why_not
 
-__all__ = ["IS_GPU", "KIND", "device", "why_not"]
+__all__ = ["IS_GPU", "KIND", "build", "device", "why_not"]
 
 
 @functools.lru_cache(maxsize=None)

@@ -38,7 +38,7 @@ def _includes() -> list[str]:
     return [*extension.include_paths(), "/usr/include", "/usr/include/torch/csrc/api/include"]
 
 
-def _build() -> Path:
+def build() -> Path:
     """Builds the library for this version of torch, unless it is there."""
     sources = sorted(FOLDER.glob("*.?pp"))
     text = b"".join(source.read_bytes() for source in sources) + torch.__version__.encode()
@@ -74,7 +74,7 @@ class Played:
     """The device, as ``sumac.torch`` and the cases use it."""
 
     def __init__(self) -> None:
-        path = str(_build())
+        path = str(build())
         torch.ops.load_library(path)
         if KIND == "played":
             torch.utils.rename_privateuse1_backend(KIND)
