@@ -6,8 +6,9 @@ import subprocess
 import unittest
 
 from programs import ROOT, missing, program
-from test_pages import has_root
 from user import OWN_LOOPBACK
+
+from .test_pages import has_root
 
 
 @unittest.skipIf(missing(), missing())
