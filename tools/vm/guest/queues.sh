@@ -52,7 +52,8 @@ queue() {
         tc qdisc add dev "$port" root handle 8: tbf rate 20mbit burst 4k limit 1m || return 1
         sumac qos show --format tc --interface "$port" --buffer 96 |
             sed 's/root handle 1:/parent 8:1 handle 1:/' >/tmp/qos
-        sh -e /tmp/qos || return 1
+        # busybox's shell prefers its own tc.
+        bash -e /tmp/qos || return 1
     done
 }
 

@@ -5,6 +5,8 @@ for nic in agg0 w0 w1; do
     ip link add "$nic" type veth peer name "port-$nic"
     # Checksums are in the packets, where programs and sockets of AF_XDP look for them.
     ethtool -K "$nic" tx off >/dev/null
+    # A veth takes redirected frames where its peer polls, which GRO asks for.
+    ethtool -K "port-$nic" gro on >/dev/null
     ip link set "port-$nic" master switch
     ip link set "port-$nic" up
 done
