@@ -23,9 +23,7 @@ build: ## build the product into target/release: the daemon's CLI and the aggreg
 	@ls -1 $(BIN)/sumac $(BIN)/sumac-agg
 
 .PHONY: quickstart
-quickstart: ## the tutorial's first sum on this machine, over UDP on loopback; installs what building needs, and builds
-	@tools/setup.sh --build
-	cargo build --release --locked --bins
+quickstart: build ## the tutorial's first sum on this machine, over UDP on loopback, after building
 	@tools/quickstart.sh $(BIN)
 
 .PHONY: equipment

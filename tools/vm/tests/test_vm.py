@@ -152,7 +152,6 @@ class Consoles(unittest.TestCase):
                          "virtio-net-pci,bus=root1,netdev=port1,mac=52:54:00:00:00:01"):
             self.assertIn(expected, made)
 
-
     def test_machines_of_a_suite_are_joined_by_cables(self) -> None:
         [suite] = [suite for suite in suites.SUITES if suite.is_apart]
         machines = suite.machines()
