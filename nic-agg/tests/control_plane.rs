@@ -14,6 +14,7 @@ mod support;
 mod worker;
 
 use std::{
+    collections::HashMap,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
     path::PathBuf,
     sync::{Arc, Barrier, mpsc},
@@ -91,7 +92,11 @@ fn start_server(lab: &Lab) -> (oneshot::Sender<()>, thread::JoinHandle<()>) {
     let (ready, is_ready) = mpsc::channel();
     let thread = lab.agg.spawn(move || {
         let plane = EbpfPlane::open(&pin_root).unwrap();
-        let secrets = Secrets { default: Some(Secret::new(SECRET).unwrap()), ..Secrets::default() };
+        let secrets = Secrets {
+            default: Some(Secret::new(SECRET).unwrap()),
+            jobs: HashMap::new(),
+            racks: Secret::new("the racks' own secret").unwrap(),
+        };
         let options = ServerOptions {
             identity: Identity::of_state_dir(&state_dir).unwrap(),
             secrets,

@@ -51,11 +51,6 @@ impl StateDir {
     pub fn rack_secret(&self) -> Result<Secret, TlsError> {
         Secret::of_state_dir(&self.path(), RACK_SECRET_FILE)
     }
-
-    /// Whether racks and parameter hosts have a secret.
-    pub fn has_rack_secret(&self) -> bool {
-        self.path().join(RACK_SECRET_FILE).exists()
-    }
 }
 
 /// The site's own certificate.

@@ -19,6 +19,8 @@ config() { # RANK NIC MODE: a mode of AF_XDP, udp, or any: what the daemon choos
     esac
     printf '%s\n' "socket = '/run/$1.sock'" "${backend//; /$'\n'}" \
         "aggregator = '10.9.0.1:48600'" "secret_file = '/run/token'" >"/run/$1.toml"
+    # Dynamic jobs have a parameter host, where there is its secret.
+    [ ! -s /run/racks ] || printf '%s\n' '[parameter_host]' "secret_file = '/run/racks'" >>"/run/$1.toml"
 }
 
 sum() { # RANK JOB [MODE]

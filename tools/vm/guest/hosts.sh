@@ -91,7 +91,7 @@ run() { # DRIVER MODE NIC0 NIC1
         if [ "$status" = 0 ] && correct 0 && correct 1; then
             result "$driver, $mode" ok "$detail"
         else
-            cat /tmp/sum?.log /tmp/daemon0.log | tail -n 30
+            tail -n 30 /tmp/sum?.log /tmp/daemon?.log
             result "$driver, $mode" failed \
                 "exit code $status: $(tail -n 2 /tmp/sum0.log) (packets of $(chunk 0) words, $detail)"
         fi

@@ -4,6 +4,8 @@ inside() { shift; "$@"; }
 serve_token() {
     mkdir -p /run/www
     cp /run/token /run/www/token
+    # The control plane runs already.
+    sumac-agg token --racks --state-dir /tmp/agg >/run/www/racks
     chmod 644 /run/www/*
     httpd -p 10.9.0.1:80 -h /run/www
 }
@@ -18,6 +20,8 @@ worker() { # RANK
     ip link set "$nic" up
     umask 077
     await 120 fetch token || result "worker $1" failed "no token from the aggregator's machine"
+    # Worker 0 is the parameter host of dynamic jobs.
+    [ "$1" != 0 ] || await 10 fetch racks || result "worker $1" failed "no secret of parameter hosts"
     for mode in zerocopy copy generic udp; do
         config "$1" "$nic" "$mode"
         rm -f "/run/$1.sock"
@@ -33,9 +37,11 @@ worker() { # RANK
             sumac detach "$nic" >/dev/null 2>&1
             continue
         fi
-        for jobs in static direct; do
+        # It enters a moment after its daemon's start, and rank 1 may ask before.
+        sleep 3
+        for jobs in static dynamic direct; do
             # Over UDP nothing receives the results of workers behind one port, which go to a multicast group.
-            [ "$mode $jobs" != "udp static" ] || continue
+            case "$mode $jobs" in "udp static" | "udp dynamic") continue ;; esac
             status=0
             sum "$1" "$mode-$jobs" "$jobs" || status=$?
             if [ "$status" = 0 ] && correct "$1"; then

@@ -7,7 +7,8 @@ use std::{
 };
 
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
+    SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{WebPkiSupportedAlgorithms, ring, verify_tls13_signature},
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject as _},
@@ -168,6 +169,23 @@ impl ServerCertVerifier for Pin {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+/// Returns whether a handshake may have failed since bytes of it were damaged on the way.
+///
+/// TCP's checksum has 16 bits, and some offloads do not verify it. A certificate is encrypted: one that is
+/// damaged does not come to its verification.
+pub(crate) fn may_be_damage(error: &rustls::Error) -> bool {
+    use AlertDescription::{BadRecordMac, DecodeError, DecryptError, IllegalParameter, UnexpectedMessage};
+    match error {
+        rustls::Error::AlertReceived(alert) => {
+            matches!(alert, BadRecordMac | DecodeError | DecryptError | IllegalParameter | UnexpectedMessage)
+        }
+        rustls::Error::InvalidCertificate(_)
+        | rustls::Error::NoCertificatesPresented
+        | rustls::Error::PeerIncompatible(_) => false,
+        _ => true,
     }
 }
 

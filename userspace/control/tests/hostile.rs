@@ -6,14 +6,20 @@ mod plane;
 #[allow(dead_code, reason = "each test file uses a part")]
 mod server;
 
-use std::time::Duration;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use plane::FakePlane;
 use server::{HANGS, SECRET, Server, StateDir, refusal, request, with};
-use sumac_control::{DenialKind, JoinError, MemberState, RefusalKind, join};
+use sumac_control::{DenialKind, JoinError, MemberState, Outcome, RefusalKind, join};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
     time::timeout,
 };
 
@@ -125,6 +131,56 @@ async fn nothing_is_said_in_the_clear() {
     for hidden in [SECRET, &token, "train"] {
         let is_in_it = recorded.windows(hidden.len()).any(|window| window == hidden.as_bytes());
         assert!(!is_in_it, "`{hidden}` is readable on the way");
+    }
+    server.stop().await;
+}
+
+/// Passes bytes on, of which one is damaged.
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, damaged: Option<usize>) {
+    let (mut bytes, mut passed) = ([0; 4096], 0);
+    while let Ok(len @ 1..) = from.read(&mut bytes).await {
+        if let Some(byte) =
+            damaged.and_then(|at| at.checked_sub(passed)).and_then(|at| bytes[..len].get_mut(at))
+        {
+            *byte ^= 0x40;
+        }
+        passed += len;
+        if to.write_all(&bytes[..len]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A way to a server on which one byte of what the server sends is damaged, in each connection at the next of
+/// these offsets.
+async fn damaging(server: SocketAddr, mut offsets: Vec<usize>) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    offsets.reverse();
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let far = TcpStream::connect(server).await.unwrap();
+            let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+            tokio::spawn(pass(near_in, far_out, None));
+            tokio::spawn(pass(far_in, near_out, offsets.pop()));
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_handshake_that_was_damaged_on_the_way_is_repeated() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    // The type of a record, a byte of the random number, and one of the encrypted certificate.
+    let damaged = damaging(server.address, vec![0, 20, 300]).await;
+    let member = join(&server.state_dir.endpoint(damaged, SECRET), request(0, 1)).await.unwrap();
+    member.leave(Outcome::Done).await.unwrap();
+    // Where all are damaged, that is no question of trust, and has an end before the join's.
+    let damaged = damaging(server.address, vec![300; 1000]).await;
+    let endless = with(request(0, 1), |spec| spec.timeout_s = Some(600.0));
+    match timeout(HANGS, join(&server.state_dir.endpoint(damaged, SECRET), endless)).await.unwrap() {
+        Err(JoinError::Handshake { endpoint, .. }) => assert_eq!(endpoint, damaged),
+        other => panic!("{other:?}"),
     }
     server.stop().await;
 }

@@ -44,7 +44,7 @@ pub fn join_error(error: &JoinError, order: OperationOrder) -> Failure {
             Failure::new(code, message).ranks(refused.ranks.iter().copied())
         }
         JoinError::Failed(failure) => job_failure(failure, order),
-        JoinError::Protocol { .. } => Failure::new(Code::Unreachable, message)
+        JoinError::Handshake { .. } | JoinError::Protocol { .. } => Failure::new(Code::Unreachable, message)
             .hint("check the aggregator's address, and that it has this daemon's release"),
     }
 }

@@ -52,16 +52,11 @@ impl Args {
                 identity,
             });
         }
+        // Made here, so that `sumac-agg token --racks` needs no other `serve`.
         let racks = match racks {
-            Some(given) => Some(given.secret),
-            None => self.state.has_rack_secret().then(|| self.state.rack_secret()).transpose()?,
+            Some(given) => given.secret,
+            None => self.state.rack_secret()?,
         };
-        if self.plane == Plane::None && racks.is_none() {
-            tracing::warn!(
-                "only direct jobs will run: there is no aggregator, and no parameter host can enter without \
-                the racks' secret; `sumac-agg token --racks` makes it"
-            );
-        }
         Ok(Role::Root(ServerOptions {
             identity: self.tls.identity(&self.state)?,
             secrets: Secrets { default: self.default_secret()?, jobs: self.job_secrets()?, racks },
@@ -140,10 +135,11 @@ mod tests {
         assert!(default(&[]).default.is_some(), "made in the state directory");
         assert_eq!(default(&[]).default, default(&[]).default, "once");
         assert!(default(&["--job-secret", &train]).default.is_none());
-        assert!(default(&["--secret-file", &given]).racks.is_none(), "no worker passes for a rack");
+        let racks = sumac_control::Secret::of_state_dir(&directory, "rack-secret").unwrap();
+        assert_eq!(default(&["--secret-file", &given]).racks, racks, "no worker passes for a rack");
         assert!(refused(&["--parent", "127.0.0.1:48600"]).contains("--rack-secret-file"));
         let bare = ["--plane", "none"];
-        assert!(default(&bare).racks.is_none(), "no parameter host enters, and direct jobs run");
+        assert_eq!(default(&bare).racks, racks, "made before the first parameter host asks for it");
         let racks = ["--rack-secret-file", &given];
         assert!(with(&[&bare[..], &racks].concat()).is_ok());
         let rack = [&["--plane", "none", "--parent", "127.0.0.1:48600"][..], &racks].concat();

@@ -45,6 +45,9 @@ pub enum ConnectError {
     /// The host answers, and no program listens there. Another attempt may help.
     #[error("{0}")]
     Refused(String),
+    /// The handshake failed as one does whose bytes were damaged on the way. Another attempt may help.
+    #[error("{0}")]
+    Handshake(String),
     #[error("{0}")]
     NotTrusted(String),
     #[error("{}", .0.message)]
@@ -174,6 +177,7 @@ async fn connect_to_any(
 fn handshake_failed(error: &io::Error) -> ConnectError {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => no_control_plane(),
+        Some(reason) if tls::may_be_damage(reason) => ConnectError::Handshake(tls::explain(error)),
         Some(_) => ConnectError::NotTrusted(tls::explain(error)),
         None => unreachable(error),
     }

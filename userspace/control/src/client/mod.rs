@@ -29,6 +29,8 @@ use crate::{
 const DEADLINE_GRACE: Duration = Duration::from_secs(3);
 /// Time after which the worker of a taken rank is not dead, unless it is silent by then.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time after which handshakes do not fail by damage to some packets.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Error)]
 pub enum JoinError {
@@ -37,6 +39,9 @@ pub enum JoinError {
         there?"
     )]
     Unreachable { endpoint: SocketAddr, waited: Duration, why: String },
+    /// It is no server of TLS 1.3, or most packets are damaged on the way.
+    #[error("the TLS handshake with the aggregator at {endpoint} fails: {why}")]
+    Handshake { endpoint: SocketAddr, why: String },
     /// The server's certificate is not the one of the token, or not signed by the site's authorities.
     #[error("the aggregator at {endpoint} is not trusted: {why}")]
     NotTrusted { endpoint: SocketAddr, why: String },
@@ -114,6 +119,14 @@ pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, J
                 }
                 lost = Instant::now();
             }
+            Err(JoinError::Handshake { why, .. }) if is_early(HANDSHAKE_TIMEOUT, lost) => {
+                tracing::warn!(
+                    job = spec.job,
+                    rank = spec.rank,
+                    why,
+                    "the TLS handshake failed; trying again"
+                );
+            }
             Err(JoinError::Unreachable { .. }) if !last_missing.is_empty() => {
                 return Err(missing(&request, last_missing));
             }
@@ -139,6 +152,7 @@ impl ConnectError {
             ConnectError::Unreachable(why) | ConnectError::Refused(why) => {
                 JoinError::Unreachable { endpoint, waited: start.elapsed(), why }
             }
+            ConnectError::Handshake(why) => JoinError::Handshake { endpoint, why },
             ConnectError::NotTrusted(why) => JoinError::NotTrusted { endpoint, why },
             ConnectError::Denied(Denial { kind, message: why }) => JoinError::Denied { endpoint, kind, why },
             ConnectError::Protocol(what) => JoinError::Protocol { endpoint, what },

@@ -225,12 +225,7 @@ async fn exchange(
 
 impl Shared {
     fn check_racks_secret(&self, given: &Secret) -> Result<(), Denial> {
-        let Some(secret) = &self.secrets.racks else {
-            let message = "this aggregator takes no racks and no parameter hosts: start it with \
-            --rack-secret-file FILE";
-            return Err(Denial::new(DenialKind::Request, message));
-        };
-        if secret == given {
+        if self.secrets.racks == *given {
             return Ok(());
         }
         let message =

@@ -21,13 +21,13 @@ use crate::{
     rate_limiter::RateLimiter,
 };
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Secrets {
     /// The secret of jobs without one of their own; `None`: there are no other jobs.
     pub default: Option<Secret>,
     pub jobs: HashMap<String, Secret>,
-    /// The secret of racks and parameter hosts; `None`: there are none.
-    pub racks: Option<Secret>,
+    /// The secret of racks and parameter hosts.
+    pub racks: Secret,
 }
 
 impl Secrets {

@@ -1,6 +1,7 @@
 //! A control plane on loopback, and workers for it.
 
 use std::{
+    collections::HashMap,
     future::Future,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
@@ -180,8 +181,8 @@ impl Server {
 pub fn options(state_dir: &StateDir, rejoin_grace: Duration) -> ServerOptions {
     let secrets = Secrets {
         default: Some(Secret::new(SECRET).unwrap()),
-        racks: Some(Secret::new(RACKS).unwrap()),
-        ..Secrets::default()
+        jobs: HashMap::new(),
+        racks: Secret::new(RACKS).unwrap(),
     };
     let (identity, state_dir) = (state_dir.identity(), state_dir.0.clone());
     let join_limits = JoinLimits::default();

@@ -6,6 +6,7 @@
 //!  ...
 //! ```
 
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -118,8 +119,8 @@ impl Aggregator {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let secrets = Secrets {
             default: Some(Secret::new(SECRET).unwrap()),
-            racks: Some(Secret::new(HOSTS_SECRET).unwrap()),
-            ..Secrets::default()
+            jobs: HashMap::new(),
+            racks: Secret::new(HOSTS_SECRET).unwrap(),
         };
         let options = ServerOptions {
             identity: Identity::of_state_dir(state_dir).unwrap(),
