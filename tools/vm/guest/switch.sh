@@ -1,6 +1,7 @@
 # A switch in the place of the hub: a bridge with a port for each worker and one for the aggregator.
 ip link add switch type bridge
-ip link set switch up
+# Its own interface would answer for the address of agg0, which is in this namespace.
+ip link set switch arp off up
 for nic in agg0 w0 w1; do
     ip link add "$nic" type veth peer name "port-$nic"
     # Checksums are in the packets, where programs and sockets of AF_XDP look for them.
