@@ -177,10 +177,11 @@ impl ServerCertVerifier for Pin {
 /// TCP's checksum has 16 bits, and some offloads do not verify it. A certificate is encrypted: one that is
 /// damaged does not come to its verification.
 pub(crate) fn may_be_damage(error: &rustls::Error) -> bool {
-    use AlertDescription::{BadRecordMac, DecodeError, DecryptError, IllegalParameter, UnexpectedMessage};
+    use AlertDescription::{BadRecordMac, DecodeError, IllegalParameter, UnexpectedMessage};
     match error {
+        // Not `DecryptError`: the server's word for a certificate that another authority signed.
         rustls::Error::AlertReceived(alert) => {
-            matches!(alert, BadRecordMac | DecodeError | DecryptError | IllegalParameter | UnexpectedMessage)
+            matches!(alert, BadRecordMac | DecodeError | IllegalParameter | UnexpectedMessage)
         }
         rustls::Error::InvalidCertificate(_)
         | rustls::Error::NoCertificatesPresented
