@@ -158,11 +158,17 @@ class Guests:
             if message["reason"] != "compiler-artifact" or not message["executable"]:
                 continue
             if message["profile"]["test"]:
-                target = message["target"]
-                package = Path(message["manifest_path"]).parent.name
-                name = f"{package}-{target['name']}" if target["kind"] == ["test"] else package
-                found[name] = Path(message["executable"])
+                found[test_name(message)] = Path(message["executable"])
         return found
+
+
+def test_name(artifact: dict) -> str:
+    """Returns the name of a test binary in cargo's message: of a library's units that of its crate, since two
+    packages have folders of one name."""
+    target = artifact["target"]
+    if target["kind"] == ["test"]:
+        return f"{Path(artifact['manifest_path']).parent.name}-{target['name']}"
+    return target["name"].removeprefix("sumac_")
 
 
 def report(outcome: Outcome) -> bool:

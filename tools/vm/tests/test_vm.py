@@ -16,6 +16,7 @@ import image
 import kernels
 import machine
 import matrix
+import run
 import suites
 from architecture import AMD64, ARM64
 from archive import Unreachable
@@ -47,6 +48,17 @@ RESULT|igb, copy|ok|xdp_mode:driver zero_copy:false
 RESULT|igb, auto|failed|exit code 1: small packets are answered | and more
 vm: complete
 """
+
+
+class TestNames(unittest.TestCase):
+    def test_packages_of_one_folder_name_keep_both_their_tests(self) -> None:
+        def artifact(folder: str, kind: str, name: str) -> dict:
+            return {"manifest_path": f"/work/{folder}/Cargo.toml", "target": {"kind": [kind], "name": name}}
+
+        libraries = [artifact("userspace/host", "lib", "sumac_host"),
+                     artifact("nic-agg/host", "lib", "sumac_agg_host")]
+        self.assertEqual(list(map(run.test_name, libraries)), ["host", "agg_host"])
+        self.assertEqual(run.test_name(artifact("nic-agg", "test", "slots")), "nic-agg-slots")
 
 
 class Kernels(unittest.TestCase):
