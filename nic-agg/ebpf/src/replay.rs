@@ -92,7 +92,8 @@ fn make(headers: Headers, chunk: &Chunk) {
     headers.set(Headers::SUMAC + offset::SLOT, chunk.slot.to_be());
     headers.set(Headers::SUMAC + offset::TOKEN, chunk.token.to_be());
     headers.set(Headers::SUMAC + offset::BITMAP_0, chunk.worker.to_be());
-    // What a result's counts would be the terms of a bounded loss.
+    // In a contribution a count that is not zero is the limit of a bounded loss. The frame may be a result,
+    // which has a count.
     headers.set(Headers::SUMAC + offset::CONTRIBUTORS, 0_u16);
     // The slot's chunks of before are complete.
     headers.set(Headers::SUMAC + offset::RECEIVED, chunk.seq.to_be());

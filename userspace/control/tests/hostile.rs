@@ -175,7 +175,7 @@ async fn a_handshake_that_was_damaged_on_the_way_is_repeated() {
     let damaged = damaging(server.address, vec![0, 20, 300]).await;
     let member = join(&server.state_dir.endpoint(damaged, SECRET), request(0, 1)).await.unwrap();
     member.leave(Outcome::Done).await.unwrap();
-    // Where all are damaged, that is no question of trust, and has an end before the join's.
+    // Every handshake is damaged: the join ends with the error of the handshake, before its own timeout.
     let damaged = damaging(server.address, vec![300; 1000]).await;
     let endless = with(request(0, 1), |spec| spec.timeout_s = Some(600.0));
     match timeout(HANGS, join(&server.state_dir.endpoint(damaged, SECRET), endless)).await.unwrap() {
