@@ -2,7 +2,7 @@
 """Tells the product from its equipment, and counts the lines of both.
 
   tools/lint/layers.py            prints the Rust lines of the product, its equipment and all tests, by crate
-  tools/lint/layers.py --totals   prints the totals alone
+  tools/lint/layers.py --totals   prints the totals alone, and how many are neither comments nor blank
 
 The product are the `default-members` of the workspace, with the eBPF programs; the equipment are the other
 members. Lines of files below `tests` and `benches`, of `tests.rs`, and of `#[cfg(test)]` modules at the ends
@@ -11,6 +11,7 @@ of files count as tests.
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -22,6 +23,7 @@ EBPF = ("xdp-prog", "nic-agg/ebpf")
 CABLE = "tools/cable-prog"
 # A crate of the product's builds, and of no program.
 BUILD_TOOLS = ("tools/ebpf-build",)
+TEST_MODULE = re.compile(r"(pub(\(\w+\))? )?mod \w+ \{")
 KINDS = ("dependencies", "build-dependencies", "dev-dependencies")
 
 
@@ -64,21 +66,21 @@ def sources(folder: str, crates: list[str], root: Path = ROOT) -> Iterator[Path]
             yield path
 
 
-def count(path: Path, folder: str, root: Path = ROOT) -> tuple[int, int]:
+def divide(path: Path, root: Path = ROOT) -> tuple[list[str], list[str]]:
     """Returns the lines of a file that are no tests, and those that are."""
     lines = path.read_text().splitlines()
     parts = path.relative_to(root).parts
     if "tests" in parts or "benches" in parts or path.name == "tests.rs":
-        return 0, len(lines)
+        return [], lines
     for number, line in enumerate(lines):
-        if (
-            line == "#[cfg(test)]"
-            and number + 1 < len(lines)
-            and lines[number + 1].startswith("mod ")
-            and lines[number + 1].endswith("{")
-        ):
-            return number, len(lines) - number
-    return len(lines), 0
+        if line == "#[cfg(test)]" and TEST_MODULE.fullmatch("".join(lines[number + 1 : number + 2])):
+            return lines[:number], lines[number:]
+    return lines, []
+
+
+def code(lines: list[str]) -> int:
+    """Counts the lines that are neither blank nor a comment alone."""
+    return sum(1 for line in lines if line.strip() and not line.lstrip().startswith("//"))
 
 
 def main(arguments: list[str]) -> int:
@@ -87,16 +89,17 @@ def main(arguments: list[str]) -> int:
         return 2
     layers = workspace()
     crates = [folder for folders in layers.values() for folder in folders]
-    totals = {"product": 0, "equipment": 0, "tests": 0}
+    totals = {layer: [0, 0] for layer in ("product", "equipment", "tests")}
     for layer, folders in layers.items():
         for folder in folders:
-            counts = [count(path, folder) for path in sources(folder, crates)]
-            own, tests = sum(own for own, _ in counts), sum(tests for _, tests in counts)
-            totals[layer] += own
-            totals["tests"] += tests
+            divided = [divide(path) for path in sources(folder, crates)]
+            own, tests = ([line for part in parts for line in part] for parts in zip(*divided))
+            for kind, lines in ((layer, own), ("tests", tests)):
+                totals[kind][0] += len(lines)
+                totals[kind][1] += code(lines)
             if not arguments:
-                print(f"{layer:10} {folder:28} {own:7} lines, tests {tests:6}")
-    print(", ".join(f"{layer} {lines}" for layer, lines in totals.items()))
+                print(f"{layer:10} {folder:28} {len(own):7} lines, tests {len(tests):6}")
+    print(", ".join(f"{kind} {lines} ({without} of code)" for kind, (lines, without) in totals.items()))
     return 0
 
 

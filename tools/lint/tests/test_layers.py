@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import tempfile
 import tomllib
 import unittest
 
@@ -46,8 +48,17 @@ class Layers(unittest.TestCase):
         self.assertEqual(used["dependencies"], {"anyhow", "libc"})
 
     def test_lines_at_the_end_of_a_file_are_tests(self) -> None:
-        counts = [layers.count(path, "wire") for path in layers.sources("wire", ["wire"])]
-        self.assertTrue(sum(own for own, _ in counts) > 2000 and sum(tests for _, tests in counts) > 1000)
+        divided = [layers.divide(path) for path in layers.sources("wire", ["wire"])]
+        own, tests = (sum(len(lines) for lines in part) for part in zip(*divided))
+        self.assertTrue(own > 2000 and tests > 1000, (own, tests))
+
+    def test_modules_of_tests_at_the_end_are_no_product(self) -> None:
+        for module in ("mod tests {", "pub mod tests {", "pub(crate) mod tests {"):
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder, "lib.rs")
+                path.write_text(f"//! Some.\n\nfn own() {{}}\n#[cfg(test)]\n{module}\n    fn test() {{}}\n}}\n")
+                own, tests = layers.divide(path, pathlib.Path(folder))
+            self.assertEqual((len(own), layers.code(own), len(tests)), (3, 1, 4), module)
 
 
 if __name__ == "__main__":
