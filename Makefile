@@ -7,6 +7,8 @@ SHELL := /bin/bash
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 BIN := target/release
+# Of the packages: with link-time optimization.
+DIST := target/dist
 
 .PHONY: help
 help: ## list the tasks
@@ -41,11 +43,13 @@ install-nccl: ## build and install the NCCL plugin libnccl-net-sumac.so (PREFIX=
 	cargo build --release --locked -p sumac-nccl
 	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' userspace/nccl/install.sh $(BIN)
 
+PACKAGED := -p sumac -p sumac-agg -p sumac-lab -p sumac-figures -p sumac-c -p sumac-nccl
+
 .PHONY: package
-package: equipment ## the Debian packages into target/debian, and the wheel into target/wheels (installs cargo-deb first)
+package: setup ## the Debian packages into target/debian, and the wheel into target/wheels (installs cargo-deb first)
 	@tools/setup.sh --packages
-	cargo build --release --locked -p sumac-c -p sumac-nccl
-	tools/packaging/package.sh $(BIN)
+	cargo build --profile dist --locked $(PACKAGED)
+	tools/packaging/package.sh $(DIST)
 
 BASE ?=
 
@@ -156,10 +160,11 @@ arm64: setup ## cross-build the programs for arm64 into target/aarch64-unknown-l
 	tools/vm/cross.py build --release --locked -p sumac -p sumac-agg -p sumac-lab -p sumac-figures
 
 .PHONY: package-arm64
-package-arm64: equipment arm64 ## Debian packages for arm64 into target/debian
+package-arm64: build ## Debian packages for arm64 into target/debian
+	@tools/setup.sh --arm64
 	@tools/setup.sh --packages
-	tools/vm/cross.py build --release --locked -p sumac-c -p sumac-nccl
-	tools/packaging/package.sh target/aarch64-unknown-linux-gnu/release --arm64 $(BIN)
+	tools/vm/cross.py build --profile dist --locked $(PACKAGED)
+	tools/packaging/package.sh target/aarch64-unknown-linux-gnu/dist --arm64 $(BIN)
 
 .PHONY: test-arm64
 test-arm64: arm64 ## the same suites, with these programs, on an emulated arm64 machine (KERNEL=6.12 SUITE=labs|programs|units)

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddrV4;
 
+use sumac_handover::{read_engine, write_engine};
 use sumac_transport::{
     CompletionQueue, Engine, EngineStats, LaneField, OpId, Operation, Packet as Received, PeerId, PeerTable,
-    SuspendedEngine, Time, Transmit,
+    Time, Transmit,
 };
 use sumac_wire::tos::selector_of;
 
@@ -155,7 +156,8 @@ impl Worker {
     /// The states of its engines as they would be handed over.
     pub fn states(&self) -> impl Iterator<Item = ciborium::Value> {
         let states = self.engines.iter().filter_map(Engine::state_for_handover);
-        states.filter_map(|state| ciborium::Value::serialized(&state).ok())
+        let written = states.filter_map(|state| write_engine(&state).ok());
+        written.filter_map(|bytes| ciborium::from_reader(bytes.as_slice()).ok())
     }
 
     /// Continues with engines that were written and read between two packets, as another process would.
@@ -167,10 +169,8 @@ impl Worker {
                 are_all = false;
                 continue;
             };
-            let mut bytes = Vec::new();
-            let written = ciborium::into_writer(&state, &mut bytes).is_ok();
-            let read: Option<SuspendedEngine> = ciborium::from_reader(bytes.as_slice()).ok();
-            let (Some(read), true) = (read, written) else { return false };
+            let written = write_engine(&state).and_then(|bytes| read_engine(&bytes));
+            let Ok(read) = written else { return false };
             // One without operations, in its place.
             let Ok(idle) = Engine::new(engine.params().clone(), &self.peers) else { return false };
             let mut buffers = std::mem::replace(engine, idle).into_buffers();

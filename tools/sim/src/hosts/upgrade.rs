@@ -1,7 +1,8 @@
 //! A live upgrade of a simulated host, in place.
 
-use sumac_host::{Host, HostState, Resources as _};
-use sumac_transport::{Engine, OpId, PeerTable, SuspendedEngine};
+use sumac_handover::{read_engine, read_host, write_engine, write_host};
+use sumac_host::{Host, Resources as _};
+use sumac_transport::{Engine, OpId, PeerTable};
 
 use super::host::{AGGREGATOR, SimHost, config};
 
@@ -16,15 +17,15 @@ impl SimHost {
         if !is_settled || lanes().any(|lane| lane.engine.state_for_handover().is_none()) {
             return;
         }
-        let bytes = written(self.core.state());
-        let state: HostState = ciborium::from_reader(bytes.as_slice()).expect("the core's state is read");
-        assert_eq!(bytes, written(&state), "the state does not change by being handed over");
+        let bytes = write_host(self.core.state()).expect("the core's state is written");
+        let state = read_host(&bytes).expect("the core's state is read");
+        let again = write_host(&state).expect("the core's state is written");
+        assert_eq!(bytes, again, "the state does not change by being handed over");
         self.core = Host::resume(config(), state);
         let mut suspended = Vec::new();
         for lane in self.memberships.values_mut().flat_map(|found| &mut found.lanes) {
-            let engine = written(&lane.engine.state_for_handover().expect("checked"));
-            let engine: SuspendedEngine =
-                ciborium::from_reader(engine.as_slice()).expect("an engine is read");
+            let engine = write_engine(&lane.engine.state_for_handover().expect("checked"));
+            let engine = read_engine(&engine.expect("an engine is written")).expect("an engine is read");
             let peers = PeerTable::of(Some(AGGREGATOR), []);
             let ended = written(&lane.ended);
             lane.ended = ciborium::from_reader(ended.as_slice()).expect("a queue is read");

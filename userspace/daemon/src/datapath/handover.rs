@@ -12,8 +12,9 @@ use std::time::Instant;
 use ciborium::de::from_reader;
 use ciborium::ser::into_writer;
 use serde::{Deserialize, Serialize};
+use sumac_handover::{read_engine, write_engine};
 use sumac_host::{FragmentKey, JobId};
-use sumac_transport::{Buffer, CompletionQueue, EngineState, SuspendedEngine};
+use sumac_transport::{Buffer, CompletionQueue};
 
 use super::frame_io::{Build, FrameIo, IoReport, Received, Transmitted, wait};
 use super::handle::Datapath;
@@ -26,14 +27,12 @@ const QUIESCE_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(50
 
 #[derive(Serialize)]
 struct LaneRef<'a> {
-    engine: EngineState<'a>,
     operations: Vec<OperationState>,
     ended: Option<&'a CompletionQueue>,
 }
 
 #[derive(Deserialize)]
 struct LaneState {
-    engine: SuspendedEngine,
     operations: Vec<OperationState>,
     ended: Option<CompletionQueue>,
 }
@@ -43,6 +42,7 @@ struct LaneState {
 pub(crate) struct LaneSnapshot {
     pub(crate) job: JobId,
     pub(crate) lane: u16,
+    engine: Vec<u8>,
     state: Vec<u8>,
 }
 
@@ -62,10 +62,11 @@ impl Lane {
             sent: submitted.sent,
             has_memory: with_memory.contains(number),
         });
-        let state = LaneRef { engine, operations: operations.collect(), ended: self.ended.as_ref() };
-        let mut bytes = Vec::new();
-        into_writer(&state, &mut bytes).map_err(|error| failed(error.to_string()))?;
-        Ok(LaneSnapshot { job, lane, state: bytes })
+        let engine = write_engine(&engine).map_err(|error| failed(error.to_string()))?;
+        let ended = LaneRef { operations: operations.collect(), ended: self.ended.as_ref() };
+        let mut state = Vec::new();
+        into_writer(&ended, &mut state).map_err(|error| failed(error.to_string()))?;
+        Ok(LaneSnapshot { job, lane, engine, state })
     }
 }
 
@@ -75,8 +76,10 @@ impl LaneSnapshot {
         &self,
         mut lease: impl FnMut(FragmentKey) -> Option<Box<dyn Buffer>>,
     ) -> Result<ResumedLane, String> {
-        let LaneState { engine, operations, ended } =
-            from_reader(self.state.as_slice()).map_err(|error| format!("the state of a lane: {error}"))?;
+        let wrong = |error: &dyn std::fmt::Display| format!("the state of a lane: {error}");
+        let engine = read_engine(&self.engine).map_err(|error| wrong(&error))?;
+        let LaneState { operations, ended } =
+            from_reader(self.state.as_slice()).map_err(|error| wrong(&error))?;
         let mut buffers = Vec::new();
         for OperationState { number, key, .. } in operations.iter().filter(|each| each.has_memory) {
             buffers.push((*number, lease(*key).ok_or_else(|| format!("no memory for {key:?}"))?));

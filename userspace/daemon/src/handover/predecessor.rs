@@ -16,6 +16,7 @@ use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sd_notify::NotifyState;
 use sumac_control::SuspendedMember;
+use sumac_handover::{write_host, write_members};
 use sumac_host::{Host, JobId};
 use sumac_memory::{HeldRegions, Holder};
 use tokio::sync::oneshot;
@@ -308,7 +309,8 @@ impl Frozen<'_> {
             descriptors.extend(handles(host, arena)?);
             let (mappings, holders) = mappings(host, arena, own)?;
             descriptors.extend(holders);
-            Ok((host.state().clone(), mappings))
+            let state = write_host(host.state()).map_err(|error| format!("the core's state: {error}"))?;
+            Ok((state, mappings))
         })?;
         let handed = HandoverState {
             is_xdp: state.backend.interface().is_some(),
@@ -318,7 +320,7 @@ impl Frozen<'_> {
             sockets: counts,
             host,
             mappings,
-            members,
+            members: write_members(&members).map_err(|error| format!("the memberships: {error}"))?,
             lanes,
         };
         Ok((held, handed, descriptors))

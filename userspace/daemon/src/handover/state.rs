@@ -8,8 +8,6 @@ use ciborium::de::from_reader;
 use ciborium::ser::into_writer;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
-use sumac_control::SuspendedMember;
-use sumac_host::{HostState, JobId};
 
 use super::versions::{Settings, Versions};
 use crate::backend::Fallback;
@@ -67,10 +65,12 @@ pub(super) struct HandoverState {
     pub(super) service: Service,
     /// The number of UDP sockets of each shard.
     pub(super) sockets: Vec<usize>,
-    pub(super) host: HostState,
+    /// The core's state ([`sumac_handover::write_host`]).
+    pub(super) host: Vec<u8>,
     /// In the order of the regions.
     pub(super) mappings: Vec<Mapping>,
-    pub(super) members: Vec<(JobId, SuspendedMember)>,
+    /// The jobs' memberships ([`sumac_handover::write_members`]).
+    pub(super) members: Vec<u8>,
     pub(super) lanes: Vec<LaneSnapshot>,
 }
 

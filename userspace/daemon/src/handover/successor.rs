@@ -12,6 +12,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sumac_api::Channel;
 use sumac_control::SuspendedMember;
+use sumac_handover::{StateError, read_host, read_members};
 use sumac_host::{ConnectionId, Credentials, Host, HostState, JobId, Resources as _};
 use sumac_memory::Holder;
 use tokio::runtime::Handle;
@@ -44,6 +45,8 @@ pub(crate) struct Successor {
 pub(crate) struct Takeover {
     channel: HandoverChannel,
     state: HandoverState,
+    host: HostState,
+    members: Vec<(JobId, SuspendedMember)>,
     /// Of the core's handles.
     handles: Vec<OwnedFd>,
     pub(crate) metrics: Option<TcpListener>,
@@ -104,6 +107,9 @@ impl Successor {
             descriptors.extend(some);
         }
         let state = HandoverState::of_file(file).map_err(|error| HandoverError::State(error.to_string()))?;
+        let wrong = |error: StateError| HandoverError::State(error.to_string());
+        let host = read_host(&state.host).map_err(wrong)?;
+        let members = read_members(&state.members).map_err(wrong)?;
         let mut descriptors = descriptors.into_iter();
         let mut next = |what| descriptors.next().ok_or_else(|| short(what));
         let (trainers, successors) = (next("the trainers' socket")?, next("the socket of successors")?);
@@ -118,7 +124,7 @@ impl Successor {
             let Answer::InterfaceClosed = answer else { return Err(refused(answer)) };
         }
         let listeners = Listeners { trainers, successors };
-        let takeover = Takeover { channel, state, handles, metrics };
+        let takeover = Takeover { channel, state, host, members, handles, metrics };
         Ok((takeover, listeners, HandedBackend { sockets, fallback, is_xdp }))
     }
 }
@@ -145,13 +151,13 @@ impl Takeover {
 
     /// Returns the core's state.
     pub(crate) fn host(&mut self) -> HostState {
-        std::mem::take(&mut self.state.host)
+        std::mem::take(&mut self.host)
     }
 
     /// Makes the handles of sessions and jobs anew, in a daemon whose data path is frozen, and has the other
     /// one end.
     pub(crate) fn resume(self, context: JobContext, sessions: &Sessions) -> Result<Resumed, HandoverError> {
-        let Takeover { channel, state, handles, .. } = self;
+        let Takeover { channel, state, members, handles, .. } = self;
         let core = context.core.clone();
         let mut resumed = Resumed {
             context,
@@ -160,7 +166,7 @@ impl Takeover {
             sessions: Vec::new(),
             is_started: false,
         };
-        let HandoverState { mappings, members, lanes, .. } = state;
+        let HandoverState { mappings, lanes, .. } = state;
         let channels = core.call(|host, arena, _| rebuild(host, arena, handles, &mappings));
         for (connection, credentials, channel) in channels.map_err(HandoverError::State)? {
             let outbox =
