@@ -15,7 +15,7 @@ help: ## list the tasks
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | expand -t 12
 
 .PHONY: setup
-setup: ## install what is missing (Debian 12); the only task that touches the system
+setup: ## install what is missing (Debian 12 or 13); the only task that touches the system
 	@tools/setup.sh
 
 .PHONY: build
@@ -134,13 +134,27 @@ torch-stacks: setup ## run docs/frameworks.md, the tests of sumac.torch and PyTo
 	@[ ! -e $(STACKS)/complete ] || SUMAC_BIN_DIR=$(CURDIR)/target/debug $(STACKS)/bin/python -B tools/torch-tests/run.py
 
 TORCH_ROOT ?= target/trixie
+# setuptools: upstream's test cases import it.
+TORCH_PACKAGES := python3-torch,python3-numpy,python3-setuptools,python3-sklearn
 
 .PHONY: torch-trixie
 torch-trixie: ## the same, and the Python client's tests, with Debian 13's PyTorch (as root; a root of 1.2 GB in TORCH_ROOT=DIR)
 	@tools/setup.sh --trixie
 	cargo build --locked -p sumac -p sumac-agg
-	SUMAC_BIN_DIR=$(CURDIR)/target/debug tools/torch-root.sh $(TORCH_ROOT) sh -c \
+	SUMAC_BIN_DIR=$(CURDIR)/target/debug tools/trixie-root.sh --packages $(TORCH_PACKAGES) $(TORCH_ROOT) sh -c \
 		'python3 -B -m unittest discover -t userspace/python -s userspace/python/tests && python3 -B tools/torch-tests/run.py'
+
+BUILD_ROOT ?= target/trixie-build
+# A folder of the root: its programs are not the host's.
+BUILT := /var/tmp/built
+
+.PHONY: build-trixie
+build-trixie: ## set-up, build and first sum in a bare Debian 13 (as root; a root of 3 GB in BUILD_ROOT=DIR is made anew)
+	@tools/setup.sh --trixie
+	tools/trixie-root.sh --new $(BUILD_ROOT) sh -c \
+		'tools/setup.sh --build && CARGO_TARGET_DIR=$(BUILT) make build BIN=$(BUILT)/release'
+	unshare --net sh -c 'ip link set lo up && exec "$$@"' sh \
+		tools/trixie-root.sh $(BUILD_ROOT) tools/quickstart.sh $(BUILT)/release
 
 .PHONY: bench
 bench: equipment ## measure, and write docs/results.md's numbers as JSON (long; installs what it compares with)

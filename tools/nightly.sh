@@ -68,6 +68,7 @@ step "man pages and completions" 2400 "" make doc
 step "C library's installation" 2400 "" make install DESTDIR="$PWD/target/nightly-install"
 step "pages of the reference" 2400 "" bash -c 'make reference && git diff --exit-code -- docs/reference'
 step "leases under Miri" 2400 "$(lack miri)" make miri
+step "set-up and build, Debian 13" 5400 "$(lack root)" make build-trixie
 step "PyTorch's own cases" 2400 "" make torch-tests
 step "the same on Debian 13" 3600 "$(lack root)" make torch-trixie
 step "training frameworks" 3600 "" make torch-stacks

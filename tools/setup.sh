@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The only step that touches the system: installs what building, testing and the lab need on Debian 12.
+# The only step that touches the system: installs what building, testing and the lab need on Debian 12
+# or 13, whose packages have the same names.
 #   tools/setup.sh --build    only what building needs, and numpy, for `make build` and `make quickstart`
 #   tools/setup.sh            tool chain, lab tools, Python and PyTorch for the demo
 #   tools/setup.sh --test     also what the tests start: tshark, Slurm, cargo-deb, schemas, promtool
 #   tools/setup.sh --compare  also Open MPI, for `sumac-figures compare` and `make bench`
-#   tools/setup.sh --trixie   also mmdebstrap, for `make torch-trixie`
+#   tools/setup.sh --trixie   also mmdebstrap, for `make build-trixie` and `make torch-trixie`
 #   tools/setup.sh --arm64    also the cross compiler, for `make arm64` and tools/vm
 #   tools/setup.sh --lint     also clippy and rustfmt, for `make lint`
 #   tools/setup.sh --deny     also cargo-deny, for `make deny`
@@ -151,7 +152,8 @@ install_cargo_deb() {
         --config profile.dev.debug=false
 }
 
-command -v apt-get >/dev/null || die "this script knows Debian 12 only; install by hand: ${build_packages[*]}"
+command -v apt-get >/dev/null ||
+    die "this script knows Debian 12 and 13 only; install by hand: ${build_packages[*]}"
 # Flags of a build of Sumac are not those of the tools that are built here.
 unset RUSTFLAGS RUSTC_WORKSPACE_WRAPPER
 missing=("${build_packages[@]}" python3-numpy)
