@@ -42,8 +42,8 @@ test_packages=(
     libtorch-dev
     # The tests of tools/launchers: a Slurm cluster on this machine.
     slurmctld slurmd slurm-client munge jq shellcheck python3-venv mount
-    # The Debian tree in which the packages are tested.
-    mmdebstrap
+    # The Debian tree in which the packages are tested, and its disk for an emulated machine.
+    mmdebstrap e2fsprogs
 )
 # rustup's own come with rust-toolchain.toml.
 lint_packages=(rust-web-clippy rustfmt-web)

@@ -85,6 +85,16 @@ class Image:
             load(name)
         self.add("/modules/order", "".join(f"{name}\n" for name in order).encode())
 
+    def lay(self, root: Path) -> None:
+        """Writes the files into a folder, beside what it has."""
+        for path, (mode, content) in self._files.items():
+            file = root / path.lstrip("/")
+            if mode == _DIRECTORY:
+                file.mkdir(exist_ok=True)
+            else:
+                file.write_bytes(content)
+                file.chmod(mode & 0o777)
+
     def write(self, target: Path) -> None:
         with gzip.open(target, "wb", compresslevel=1) as file:
             for entry in cpio((path, *content) for path, content in self._files.items()):

@@ -101,7 +101,23 @@ def arguments(machine: Machine, folder: Path, is_first: bool) -> list[str]:
     return made
 
 
-def command(emulator: Emulator, kernel: Path, initramfs: Path, role: str) -> list[str]:
+class Boot(NamedTuple):
+    """The files that machines start from."""
+
+    kernel: Path
+    initramfs: Path
+    disk: Optional[Path] = None
+
+    def arguments(self) -> list[str]:
+        made = ["-kernel", str(self.kernel), "-initrd", str(self.initramfs)]
+        if self.disk is not None:
+            # What a machine writes is gone with it: a second boot has the same disk.
+            drive = f"file={self.disk},format=raw,if=none,id=disk,snapshot=on"
+            made += ["-drive", drive, "-device", "virtio-blk-pci,drive=disk"]
+        return made
+
+
+def command(emulator: Emulator, files: Boot, role: str) -> list[str]:
     """Returns the command line of a machine whose console is standard output."""
     # The kernel hands what it does not know to the first process, as a variable.
     parameters = f"console={emulator.architecture.console} quiet panic=-1 net.ifnames=0 role={role}"
@@ -109,7 +125,7 @@ def command(emulator: Emulator, kernel: Path, initramfs: Path, role: str) -> lis
         *emulator.command(), *emulator.architecture.machine, "-accel", "tcg", "-cpu", "max",
         "-smp", "2", "-m", "2048",
         "-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio",
-        "-kernel", str(kernel), "-initrd", str(initramfs), "-append", parameters,
+        *files.arguments(), "-append", parameters,
     ]
 
 
@@ -119,7 +135,7 @@ def log_of(machine: Machine, log: Path) -> Path:
 
 
 def boot(
-    emulator: Emulator, kernel: Path, initramfs: Path, machines: Sequence[Machine], deadline: int, log: Path
+    emulator: Emulator, files: Boot, machines: Sequence[Machine], deadline: int, log: Path
 ) -> Outcome:
     """Runs machines until they power off, for at most `deadline` seconds. Of several the first serves the
     others, and is ended with them."""
@@ -130,7 +146,7 @@ def boot(
     with tempfile.TemporaryDirectory() as folder:
         try:
             for machine, path in zip(machines, logs):
-                line = command(emulator, kernel, initramfs, machine.role)
+                line = command(emulator, files, machine.role)
                 line += arguments(machine, Path(folder), is_first=not running)
                 with path.open("wb") as console:
                     running.append(subprocess.Popen(

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Optional
 
 import cross
+import disk
 import kernels
 import machine
 import matrix
@@ -34,7 +35,7 @@ from architecture import AMD64, ARCHITECTURES, Architecture
 from archive import Archive, Unreachable
 from cross import CACHE, ROOT
 from image import Image, find
-from machine import Emulator, Outcome, boot, installed
+from machine import Boot, Emulator, Outcome, boot, installed
 from suites import GUEST, SUITES, Suite
 
 KERNEL = "7.2"
@@ -75,22 +76,22 @@ class Guests:
         tree = CACHE / kernel.release
         self._archive.unpack(kernel.packages, tree)
         qemu = self._emulator()
-        initramfs = CACHE / f"{suite.name}-{kernel.release}.gz"
-        self._image(suite, tree).write(initramfs)
-        [vmlinuz] = tree.glob("**/vmlinuz*")
+        files = self._files(suite, kernel.release, tree)
         outcome = Outcome("", False)
         for attempt in (1, 2):
             print(f"== {suite.name} on Linux {kernel.release}, programs of {self._programs}", flush=True)
             begin = time.monotonic()
             log = CACHE / f"{suite.name}-{kernel.release}.log"
-            outcome = boot(qemu, vmlinuz, initramfs, suite.machines(), suite.deadline, log)
+            outcome = boot(qemu, files, suite.machines(), suite.deadline, log)
             oops = outcome.oops()
             consoles = ", ".join(str(machine.log_of(one, log)) for one in suite.machines())
             print(f"== {time.monotonic() - begin:.0f} s; console: {consoles}")
             if oops is None or attempt == 2:
                 break
             print(f"== the guest's kernel failed ({oops}); once more")
-        initramfs.unlink()
+        for file in (files.initramfs, files.disk):
+            if file is not None:
+                file.unlink()
         if self._is_recorded and outcome.is_complete:
             matrix.add(suite.name, kernel.release, outcome.results())
             matrix.write()
@@ -108,6 +109,26 @@ class Guests:
         if found is None:
             raise Unreachable(f"no {self._architecture.qemu} in {root}; remove it to download it again")
         return found
+
+    def _files(self, suite: Suite, release: str, tree: Path) -> Boot:
+        """Makes the files that a suite's machines start from."""
+        [kernel] = tree.glob("**/vmlinuz*")
+        initramfs = CACHE / f"{suite.name}-{release}.gz"
+        if not suite.has_disk:
+            self._image(suite, tree).write(initramfs)
+            return Boot(kernel, initramfs)
+        _, busybox = self._tools()
+        image, files = Image(), Image()
+        for folder in ("/proc", "/sys", "/dev"):
+            image.folder(folder)
+        image.add("/init", (GUEST / "disk-init").read_bytes(), is_program=True)
+        image.add("/bin/busybox", busybox.read_bytes(), is_program=True)
+        image.modules(tree, suite.modules)
+        image.write(initramfs)
+        suite.add_to(files)
+        target = CACHE / f"{suite.name}.ext4"
+        disk.make(self._programs, files, target)
+        return Boot(kernel, initramfs, target)
 
     def _image(self, suite: Suite, tree: Path) -> Image:
         root, busybox = self._tools()
@@ -198,8 +219,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
     architecture = ARCHITECTURES[options.architecture]
     built = ROOT / "target" / ("" if architecture.is_native else architecture.rust) / "release"
     programs = Path(os.environ.get("SUMAC_BIN_DIR") or built).resolve()
-    # The NICs are those of a PC.
-    fits = [suite for suite in SUITES if architecture.is_native or not suite.drivers]
+    # The NICs are those of a PC; the packages are built for this machine.
+    fits = [suite for suite in SUITES if architecture.is_native or not (suite.drivers or suite.has_disk)]
     chosen = [suite for suite in SUITES if suite.name == options.suite] if options.suite else fits
     missing = [name for name in SUMAC if not (programs / name).exists()]
     if missing and not options.list and not all(suite.tests for suite in chosen):
@@ -212,11 +233,16 @@ def main(arguments: Optional[list[str]] = None) -> int:
             print("suites:", ", ".join(suite.name for suite in SUITES))
             print("kernels:", ", ".join(guests.versions()))
             return 0
-        passed = [guests.run(suite, options.kernel) for suite in chosen]
     except Unreachable as error:
         print(f"SKIP vm: {error}")
         return 0
-    return 0 if all(passed) else 1
+    have_passed = True
+    for suite in chosen:
+        try:
+            have_passed &= guests.run(suite, options.kernel)
+        except Unreachable as error:
+            print(f"SKIP vm: {suite.name}: {error}")
+    return 0 if have_passed else 1
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ class Suite(NamedTuple):
     """Whether each NIC is in a machine of its own: the aggregator's, and the workers' by rank."""
     tests: tuple[str, ...] = ()
     """Arguments of `cargo test`: the tests that the suite runs."""
+    has_disk: bool = False
+    """Whether the script runs below systemd, on a disk with Debian and Sumac's packages."""
 
     def nics(self) -> list[Nic]:
         if not self.drivers:
@@ -51,12 +53,15 @@ class Suite(NamedTuple):
 
     def add_to(self, image: Image) -> None:
         """Adds the suite's script, and the files that it reads."""
-        scripts = self.scripts or (self.name,)
+        scripts = ("result", *(self.scripts or (self.name,)))
         image.add("/suite.sh", b"".join((GUEST / f"{script}.sh").read_bytes() for script in scripts))
         image.add("/name", f"{self.name}\n".encode())
         names = [f"{mac(number)} {nic.name}\n" for number, nic in enumerate(self.nics())]
         image.add("/nics", "".join(names).encode())
         image.add("/drivers", "".join(f"{name} {name}0 {name}1\n" for name, _ in self.drivers).encode())
+        if self.has_disk:
+            for name, folder in (("vm.service", "/etc/systemd/system"), ("probe.pl", "")):
+                image.add(f"{folder}/{name}", (GUEST / name).read_bytes())
         for path, content in arrays():
             image.add(path, content)
 
@@ -110,6 +115,8 @@ SUITES = (
         "devices", 900, False, (*_MODULES, "8021q", "bonding"), (("plain", _VIRTIO),),
         ("daemons", "hosts", "devices"),
     ),
+    Suite("systemd", 1800, True, ("virtio_pci", "virtio_blk", "ext4", "veth", "af_alg"),
+          scripts=("daemons", "systemd"), has_disk=True),
 )
 
 

@@ -31,6 +31,7 @@ PACKAGES = {
     "ip": "iproute2",
     "iperf3": "iperf3",
     "mdbook": OWN,
+    "mke2fs": "e2fsprogs",
     "mount": "mount",
     "mmdebstrap": "mmdebstrap",
     "mpirun": "openmpi-bin",

@@ -1,44 +1,27 @@
-"""A fresh Debian in a folder, booted with its own systemd in namespaces of its own."""
+"""A fresh Debian, booted with its own systemd in namespaces of its own."""
 
 from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 import subprocess
-import tempfile
 import time
 
+from debian_tree import TIMEOUT, DebianTree, run_command
+
 HERE = pathlib.Path(__file__).resolve().parent
-TIMEOUT = 60.0
-"""Seconds; longer than any step takes on a busy machine."""
 
 
-class Debian:
-    """A machine: a tree of a release of Debian with `packages` and without a tool chain."""
+class Debian(DebianTree):
+    """A machine: a tree of a release of Debian with `packages`."""
 
     def __init__(self, release: str, packages: list[str]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="sumac-debian-", dir="/var/tmp")
-        self.root = pathlib.Path(self._folder.name) / "root"
+        super().__init__(release, packages)
         self._cgroup = f"sumac-debian-{os.getpid()}"
         self._machine: subprocess.Popen[bytes] | None = None
         self._init = 0
-        options = ["--variant=minbase", "--quiet", "--skip=cleanup/apt", "--dpkgopt=force-unsafe-io"]
-        apt = ['--aptopt=Acquire::Languages "none"', '--aptopt=APT::Install-Recommends "false"',
-               '--aptopt=Acquire::Retries "3"']
-        command = ["mmdebstrap", *options, *apt, f"--include={','.join(packages)}", release,
-                   str(self.root)]
-        self._checked(command, timeout=10 * TIMEOUT)
         # It fails where the kernel's modules are out of reach, and the system is then degraded.
-        (self.root / "etc/systemd/system/systemd-modules-load.service").symlink_to("/dev/null")
-
-    def download(self, *debs: str) -> None:
-        """Fetches what packages depend on: once booted, the machine has no network."""
-        shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
-        self._checked(
-            ["chroot", str(self.root), "apt-get", "install", "--yes", "-qq", "--download-only", *debs],
-            5 * TIMEOUT,
-        )
+        self.mask("systemd-modules-load.service")
 
     def boot(self) -> None:
         """Starts systemd, and waits until it has started all units."""
@@ -62,13 +45,7 @@ class Debian:
         # in a chroot.
         command = ["nsenter", "--target", str(self._init), "--all", "--root", "--wd", "--", "env", "-i", path,
                    "LANG=C.UTF-8", *settings, *argv]
-        return self._checked(command, 2 * TIMEOUT, check=check)
-
-    def write(self, path: str, text: str) -> None:
-        """Writes a file in the machine, of root."""
-        file = self.root / path.lstrip("/")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        return run_command(command, 2 * TIMEOUT, check=check)
 
     @staticmethod
     def wait(condition, purpose: str) -> None:  # noqa: ANN001
@@ -91,15 +68,4 @@ class Debian:
             )
             mount = ["unshare", "--mount", "sh", "-c", script, "sh", str(self.root / "mnt"), self._cgroup]
             subprocess.run(mount, check=False, stderr=subprocess.DEVNULL)
-        self._folder.cleanup()
-
-    @staticmethod
-    def _checked(command: list[str], timeout: float, check: bool = True) -> str:
-        ran = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace",
-            timeout=timeout, check=False, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-        )
-        if check and ran.returncode != 0:
-            raise AssertionError(f"{' '.join(command)} ended with {ran.returncode}:\n{ran.stdout}")
-        return ran.stdout
+        super().close()

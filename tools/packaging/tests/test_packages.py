@@ -22,6 +22,8 @@ import tempfile
 import time
 import unittest
 
+from debian_tree import CommandError
+
 from .debian import Debian
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -181,7 +183,7 @@ class Packages(unittest.TestCase):
                     self.debian.inside(
                         "sh", "-ec", f"cd /built/{version}; {command}", DEBIAN_FRONTEND="noninteractive"
                     )
-                except AssertionError as error:
+                except CommandError as error:
                     journal = self.debian.inside("journalctl", "--no-pager", "--lines=40", check=False)
                     raise AssertionError(f"{error}\n{journal}") from error
 

@@ -12,6 +12,7 @@ FOLDER = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(FOLDER))
 
 import cross
+import disk
 import image
 import kernels
 import machine
@@ -131,6 +132,18 @@ class Images(unittest.TestCase):
         interpreter = [path for path in made.paths() if "/ld-linux" in path]
         self.assertTrue(set(interpreter) & set(image.needed_libraries(Path("/usr/bin/env"))), interpreter)
 
+    def test_files_are_laid_into_a_folder_that_has_others(self) -> None:
+        made = image.Image()
+        made.add("/etc/name", b"new")
+        made.add("/bin/run", b"#!", is_program=True)
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "etc").mkdir()
+            Path(folder, "etc/other").write_bytes(b"old")
+            made.lay(Path(folder))
+            found = {path.name: path.read_bytes() for path in Path(folder).glob("*/*")}
+            self.assertEqual(found, {"name": b"new", "other": b"old", "run": b"#!"})
+            self.assertEqual(Path(folder, "bin/run").stat().st_mode & 0o777, 0o755)
+
     def test_numpys_header_is_aligned(self) -> None:
         for path, content in suites.arrays():
             values = 0 if path == "/data/large.npy" else suites.ELEMENTS
@@ -164,6 +177,11 @@ class Consoles(unittest.TestCase):
                          "virtio-net-pci,bus=root1,netdev=port1,mac=52:54:00:00:00:01"):
             self.assertIn(expected, made)
 
+    def test_a_disk_is_for_a_boot_and_unchanged_by_it(self) -> None:
+        self.assertNotIn("-drive", machine.Boot(Path("k"), Path("i")).arguments())
+        made = " ".join(machine.Boot(Path("k"), Path("i"), Path("d")).arguments())
+        self.assertIn("file=d,format=raw,if=none,id=disk,snapshot=on", made)
+
     def test_machines_of_a_suite_are_joined_by_cables(self) -> None:
         [suite] = [suite for suite in suites.SUITES if suite.is_apart]
         machines = suite.machines()
@@ -185,9 +203,9 @@ class Consoles(unittest.TestCase):
             shell = Shell(AMD64, Path("sh"))
             log = Path(folder, "log.log")
             # Within the deadline, which is shorter than the first machine's sleep.
-            outcome = machine.boot(shell, Path("k"), Path("i"), machines, 30, log)
+            outcome = machine.boot(shell, machine.Boot(Path("k"), Path("i")), machines, 30, log)
             self.assertTrue(outcome.is_complete, outcome.console)
-            outcome = machine.boot(shell, Path("k"), Path("i"), machines[:1], 0, log)
+            outcome = machine.boot(shell, machine.Boot(Path("k"), Path("i")), machines[:1], 0, log)
             self.assertFalse(outcome.is_complete)
 
 
@@ -224,6 +242,17 @@ class Suites(unittest.TestCase):
             self.assertEqual(made.content("/name").decode().strip(), suite.name)
 
 
+    def test_what_a_disk_lacks_is_named(self) -> None:
+        with mock.patch("os.geteuid", return_value=0), mock.patch("shutil.which", return_value=None):
+            self.assertRegex(disk.lacking() or "", r"mmdebstrap.*tools/setup\.sh --test")
+
+    def test_a_suite_that_cannot_run_hides_no_failure(self) -> None:
+        with mock.patch("run.Guests") as guests, mock.patch("builtins.print"), mock.patch("run.SUMAC", ()):
+            for outcomes, code in (([True, Unreachable("no")], 0), ([False, Unreachable("no")], 1)):
+                guests.return_value.run.side_effect = [*outcomes, *[True] * (len(suites.SUITES) - 2)]
+                self.assertEqual(run.main([]), code)
+
+
 class OtherProcessors(unittest.TestCase):
     def test_without_a_cross_compiler_the_remedy_is_named(self) -> None:
         with mock.patch("shutil.which", return_value=None), self.assertRaisesRegex(Unreachable, "--arm64"):
@@ -232,6 +261,6 @@ class OtherProcessors(unittest.TestCase):
     def test_each_machine_has_its_own_console_and_board(self) -> None:
         for architecture, console in ((AMD64, "ttyS0"), (ARM64, "ttyAMA0")):
             emulator = machine.Emulator(architecture, Path("qemu"))
-            made = " ".join(machine.command(emulator, Path("k"), Path("i"), ""))
+            made = " ".join(machine.command(emulator, machine.Boot(Path("k"), Path("i")), ""))
             self.assertIn(f"console={console} ", made)
             self.assertIn(" ".join(architecture.machine), made)
