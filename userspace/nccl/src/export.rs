@@ -3,9 +3,6 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{DebugLogger, ResultCode, v8, v10, v12};
-use crate::arguments::parts;
-use crate::error::entry;
-use crate::group::Window;
 use crate::{coll, comm, net};
 
 /// The networks' name: `NCCL_NET=Sumac` chooses it, and NCCL's log has it.
@@ -83,8 +80,8 @@ macro_rules! coll_net {
 coll_net! {
     /// The collective network of version 8.
     ncclCollNetPlugin_v8: v8 {
-        init: init_v8, listen: coll::listen, iallreduce: iallreduce_v8, iallgather: iallgather_v8,
-        ireducescatter: ireducescatter_v8,
+        init: init_v8, listen: coll::listen, iallreduce: iallreduce_v8, iallgather: coll::iallgather,
+        ireducescatter: coll::ireducescatter,
     }
 }
 coll_net! {
@@ -256,47 +253,4 @@ unsafe extern "C" fn iallreduce_v8(
             request,
         )
     }
-}
-
-unsafe extern "C" fn iallgather_v8(
-    comm: *mut c_void,
-    send_data: *mut c_void,
-    parts_count: c_int,
-    recv_parts: *mut v8::Sge,
-    bytes_per_rank: usize,
-    window_offset: usize,
-    window_bytes: usize,
-    _send_mhandle: *mut c_void,
-    request: *mut *mut c_void,
-) -> ResultCode {
-    entry(|| {
-        // SAFETY: NCCL's array of as many parts.
-        let parts = unsafe { parts(recv_parts, parts_count) }?;
-        let window = Window { bytes_per_rank, offset: window_offset, bytes: window_bytes };
-        // SAFETY: NCCL's pointer to a pointer.
-        unsafe { coll::gather(comm, send_data, &parts, window, request) }
-    })
-}
-
-unsafe extern "C" fn ireducescatter_v8(
-    comm: *mut c_void,
-    parts_count: c_int,
-    send_parts: *mut v8::Sge,
-    recv_data: *mut c_void,
-    bytes_per_rank: usize,
-    window_offset: usize,
-    window_bytes: usize,
-    data_type: c_int,
-    red_op: c_int,
-    _recv_mhandle: *mut c_void,
-    request: *mut *mut c_void,
-) -> ResultCode {
-    entry(|| {
-        // SAFETY: NCCL's array of as many parts.
-        let parts = unsafe { parts(send_parts, parts_count) }?;
-        let window = Window { bytes_per_rank, offset: window_offset, bytes: window_bytes };
-        let reducing = coll::required(data_type, red_op)?;
-        // SAFETY: NCCL's pointer to a pointer.
-        unsafe { coll::scatter(comm, &parts, recv_data, window, reducing, request) }
-    })
 }

@@ -79,8 +79,8 @@ macro_rules! coll_net {
             pub reg_mr_dma_buf: $crate::abi::RegMrDmaBuf,
             pub dereg_mr: $crate::abi::DeregMr,
             pub iallreduce: Allreduce,
-            pub iallgather: Allgather,
-            pub ireducescatter: ReduceScatter,
+            pub iallgather: $crate::abi::Allgather<Sge>,
+            pub ireducescatter: $crate::abi::ReduceScatter<Sge>,
             pub iflush: $crate::abi::FlushColl,
             pub test: $crate::abi::Test,
             pub close_coll: $crate::abi::Close,
@@ -243,23 +243,23 @@ pub type Allreduce = unsafe extern "C" fn(
     recv_mhandle: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode;
-/// Gathers a window of the ranks' blocks, since version 9.
-pub type Allgather = unsafe extern "C" fn(
+/// Gathers a window of the ranks' blocks, in the parts of a version.
+pub type Allgather<S> = unsafe extern "C" fn(
     comm: *mut c_void,
     send_data: *mut c_void,
     parts_count: c_int,
-    recv_parts: *mut Sge,
+    recv_parts: *mut S,
     bytes_per_rank: usize,
     window_offset: usize,
     window_bytes: usize,
     send_mhandle: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode;
-/// Reduces a window of the ranks' blocks, since version 9.
-pub type ReduceScatter = unsafe extern "C" fn(
+/// Reduces a window of the ranks' blocks, in the parts of a version.
+pub type ReduceScatter<S> = unsafe extern "C" fn(
     comm: *mut c_void,
     parts_count: c_int,
-    send_parts: *mut Sge,
+    send_parts: *mut S,
     recv_data: *mut c_void,
     bytes_per_rank: usize,
     window_offset: usize,

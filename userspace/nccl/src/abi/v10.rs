@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::v8::{Init, Listen};
-use super::{Allgather, Allreduce, DebugLogger, MakeVDevice, Recv, ReduceScatter, ResultCode, Send, VDevice};
+use super::{Allreduce, DebugLogger, MakeVDevice, Recv, ResultCode, Send, Sge, VDevice};
 
 properties! {
     /// `ncclNetProperties_v10_t`.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::{Allgather, Allreduce, DebugLogger, MakeVDevice, Recv, ReduceScatter, ResultCode, Send, VDevice};
+use super::{Allreduce, DebugLogger, MakeVDevice, Recv, ResultCode, Send, Sge, VDevice};
 
 properties! {
     /// `ncclNetProperties_v12_t`.

@@ -60,33 +60,6 @@ pub type Allreduce = unsafe extern "C" fn(
     recv_mhandle: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode;
-/// Gathers a window of the ranks' blocks.
-pub type Allgather = unsafe extern "C" fn(
-    comm: *mut c_void,
-    send_data: *mut c_void,
-    parts_count: c_int,
-    recv_parts: *mut Sge,
-    bytes_per_rank: usize,
-    window_offset: usize,
-    window_bytes: usize,
-    send_mhandle: *mut c_void,
-    request: *mut *mut c_void,
-) -> ResultCode;
-/// Reduces a window of the ranks' blocks.
-pub type ReduceScatter = unsafe extern "C" fn(
-    comm: *mut c_void,
-    parts_count: c_int,
-    send_parts: *mut Sge,
-    recv_data: *mut c_void,
-    bytes_per_rank: usize,
-    window_offset: usize,
-    window_bytes: usize,
-    data_type: c_int,
-    red_op: c_int,
-    recv_mhandle: *mut c_void,
-    request: *mut *mut c_void,
-) -> ResultCode;
-
 net! {
     /// `ncclNet_v8_t`.
     (Init) {}
