@@ -80,8 +80,8 @@ pub unsafe extern "C" fn sumac_connect(
 pub unsafe extern "C" fn sumac_close(client: *mut sumac_client) -> sumac_status {
     call(|| {
         let state = CLIENTS.remove(client)?;
-        REQUESTS.retain(|request| !Arc::ptr_eq(&request.job.client, &state));
-        JOBS.retain(|job| !Arc::ptr_eq(&job.client, &state));
+        REQUESTS.remove_all(|request| Arc::ptr_eq(&request.job.client, &state));
+        JOBS.remove_all(|job| Arc::ptr_eq(&job.client, &state));
         Ok(())
     })
 }
