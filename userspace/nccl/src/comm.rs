@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn test(
         unsafe { write(done, 0) }?;
         let found = REQUESTS.get(request)?;
         let size = match &*found {
-            Request::Message(pair, number) => pair.test(*number)?,
+            Request::Message(pair, number) => pair.messages().test(*number)?,
             Request::Collective(group, number) => group.test(*number)?,
             Request::Ended => Some(0),
         };
@@ -194,7 +194,7 @@ pub(crate) unsafe extern "C" fn close_pair(comm: *mut c_void) -> ResultCode {
         let pair = COMMS.get(comm)?.pair()?.clone();
         COMMS.remove(comm)?;
         REQUESTS.remove_all(|request| matches!(request, Request::Message(of, _) if Arc::ptr_eq(of, &pair)));
-        pair.close();
+        pair.messages().close();
         Ok(())
     })
 }
