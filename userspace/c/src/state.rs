@@ -36,9 +36,3 @@ pub(crate) struct RequestState {
     pub(crate) job: Arc<JobState>,
     pub(crate) operation: Mutex<Operation>,
 }
-
-impl RequestState {
-    pub(crate) fn new(job: Arc<JobState>, operation: Operation) -> RequestState {
-        RequestState { job, operation: Mutex::new(operation) }
-    }
-}
