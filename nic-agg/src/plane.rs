@@ -1,15 +1,10 @@
 //! The eBPF aggregator as a data plane of the control plane.
 
-use std::{
-    net::{Ipv4Addr, SocketAddrV4},
-    ops::Range,
-    path::Path,
-    thread,
-};
+use std::{ops::Range, path::Path};
 
 use sumac_agg_job::{
-    NewJob, parents,
-    plane::{AggregatorPlane, SlotsReasons, failed, take_over},
+    NewJob,
+    plane::{AggregatorPlane, SlotsReasons, failed, info, installed, take_over, ways},
     status::Status,
 };
 use sumac_agg_layout::{Drops, State};
@@ -17,7 +12,6 @@ use sumac_control::plane::{
     DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
 use sumac_netutil::neighbour;
-use sumac_wire::tables::WorkerEntry;
 
 use crate::{
     aggregator::Aggregator,
@@ -53,22 +47,7 @@ impl DataPlane for EbpfPlane {
         let ports = self.aggregator.tables().map_err(unavailable)?.ports();
         let ports = ports.map_err(|error| failed("reading the ports", &error))?;
         let limit = chunk_limit(state.elements, &ports);
-        Ok(PlaneInfo {
-            kind: Self::KIND,
-            slots: state.slots,
-            max_elements: limit.elements,
-            narrowest: limit.port,
-            base_port: state.base_port,
-            shards: state.shards,
-            dynamic_slots: state.dynamic_slots,
-            verifies_checksums: true,
-            marks_overflow: true,
-            bounds_loss: true,
-            socket_bytes: None,
-            address: None,
-            kept: Vec::new(),
-            jobs: sumac_wire::MAX_JOBS as u16 - 1,
-        })
+        Ok(PlaneInfo { max_elements: limit.elements, narrowest: limit.port, ..info(Self::KIND, &state) })
     }
 
     fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {
@@ -78,21 +57,20 @@ impl DataPlane for EbpfPlane {
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
-        let (mut workers, mut parents) = hops(job)?;
-        let is_rack = matches!(job.level, Level::Rack { .. });
+        let (mut workers, mut parents) = ways(job, |to| {
+            let hop = neighbour::resolve(*to.ip()).map_err(|error| error.to_string())?;
+            Ok(worker_entry(to, &hop))
+        })?;
         if let Some(own) = self.aggregator.own_ip().map_err(unavailable)? {
             // The root knows a rack by the address of its uplink.
-            let hosts = parents.iter_mut().filter(|_| !is_rack);
+            let hosts = parents.iter_mut().filter(|_| !matches!(job.level, Level::Rack { .. }));
             workers.iter_mut().chain(hosts).for_each(|hop| hop.aggregator_ip = own.to_bits());
         }
-        let sides = |hops: &[WorkerEntry]| hops.iter().map(|hop| hop.aggregator_ip.into()).collect();
-        let aggregator_ips = sides(&workers);
-        let host_sides = if is_rack { Vec::new() } else { sides(&parents) };
         let installing = |error: &dyn std::error::Error| failed("installing a job", error);
         let new = NewJob::of(job, workers, parents).map_err(|error| installing(&error))?;
         let placed = self.aggregator.add_job(&new).map_err(|error| installing(&error))?;
         self.reasons.set(job.terms.job, Some(&job.terms.slots_reason));
-        Ok(Installed { aggregator_ips, result_group: placed.group, host_sides })
+        Ok(installed(job, &new, placed.group))
     }
 
     fn resize(&self, job: u16, slots: u32, reason: &str) -> Result<(), PlaneError> {
@@ -130,37 +108,6 @@ impl AggregatorPlane for EbpfPlane {
 
     fn slots_reasons(&self) -> &SlotsReasons {
         &self.reasons
-    }
-}
-
-/// Looks up the next hops to a job's workers and parents, all at once: each may take seconds.
-fn hops(job: &JobInstall) -> Result<(Vec<WorkerEntry>, Vec<WorkerEntry>), PlaneError> {
-    let workers = job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port));
-    let destinations: Vec<SocketAddrV4> = workers.chain(parents(job).iter().copied()).collect();
-    let mut hops = thread::scope(|scope| {
-        let asked: Vec<_> =
-            destinations.iter().map(|to| scope.spawn(|| neighbour::resolve(*to.ip()))).collect();
-        let answers = asked.into_iter().zip(&destinations).enumerate();
-        answers
-            .map(|(rank, (asked, to))| {
-                let no_way = |what: String| no_way(job, rank, *to.ip(), what);
-                let answer = asked.join().map_err(|_| no_way("the look-up panicked".into()))?;
-                Ok(worker_entry(*to, &answer.map_err(|error| no_way(error.to_string()))?))
-            })
-            .collect::<Result<Vec<WorkerEntry>, PlaneError>>()
-    })?;
-    let parents = hops.split_off(job.workers.len());
-    Ok((hops, parents))
-}
-
-/// The reason that a worker, or, behind the last of them, the root or a parameter host, is unreachable.
-fn no_way(job: &JobInstall, rank: usize, ip: Ipv4Addr, what: String) -> PlaneError {
-    if rank < job.workers.len() {
-        return PlaneError::NoWay { rank, ip, what };
-    }
-    PlaneError::Failed {
-        doing: "looking for the way to the root or a parameter host",
-        what: format!("{ip}: {what}"),
     }
 }
 

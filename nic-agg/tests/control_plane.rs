@@ -25,7 +25,7 @@ use std::{
 use sumac_agg::{AttachOptions, attach, clean, detach, plane::EbpfPlane};
 use sumac_control::{
     FailureKind, Identity, JobFailure, JoinLimits, Member, MemberState, Outcome, Secret, Secrets, join,
-    server::{Listening, ServerOptions},
+    server::{Listener, Listening, ServerOptions},
 };
 use sumac_job::JobSpec;
 use sumac_job::PathMeasure;
@@ -108,8 +108,8 @@ fn start_server(lab: &Lab) -> (oneshot::Sender<()>, thread::JoinHandle<()>) {
             data_networks: Vec::new(),
         };
         runtime().block_on(async {
-            let listening =
-                Listening::open("0.0.0.0:48600".parse().unwrap(), plane.into(), options).await.unwrap();
+            let listener = Listener::bind("0.0.0.0:48600".parse().unwrap()).await.unwrap();
+            let listening = Listening::on(listener, plane.into(), options);
             ready.send(()).unwrap();
             listening.serve(async { drop(stopped.await) }).await.unwrap();
         });

@@ -15,22 +15,22 @@ use rand::{TryRngCore, rngs::OsRng};
 use sumac_agg_job::{
     JobError, NewJob,
     drops::DropRule,
-    endpoint, parents,
-    plane::{AggregatorPlane, SlotsReasons, failed, take_over},
+    endpoint,
+    plane::{AggregatorPlane, SlotsReasons, failed, info, installed, take_over, ways},
     seen::{JobSeen, WorkerSeen},
     status::{
-        ChunkLimit, DynamicPool, Status,
-        job::{JobStatus, Observed, by_reason, ended, job_status, slots_used, worker_status},
+        Status,
+        job::{JobStatus, Observed, by_reason, ended, job_status, worker_status},
     },
 };
 use sumac_agg_layout::{Drops, State};
 use sumac_control::plane::{
-    DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
+    DataPlane, Installed, JobInstall, KnownJob, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
 use sumac_wire::{
     MAX_JOBS, PAGE_ELEMENTS, Reason, dynamic,
     slot::SlotMeta,
-    tables::{JobEntry, job_flag},
+    tables::{JobEntry, WorkerEntry, job_flag},
 };
 
 use crate::{
@@ -214,23 +214,7 @@ impl HostDataPlane {
 impl DataPlane for HostDataPlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         self.check_alive()?;
-        let sizes = self.sizes();
-        Ok(PlaneInfo {
-            kind: Self::KIND,
-            slots: sizes.slots,
-            max_elements: sizes.elements,
-            narrowest: None,
-            base_port: sizes.base_port,
-            shards: sizes.shards,
-            dynamic_slots: sizes.dynamic_slots,
-            verifies_checksums: true,
-            marks_overflow: true,
-            bounds_loss: true,
-            socket_bytes: self.socket_bytes(),
-            address: None,
-            kept: Vec::new(),
-            jobs: sumac_wire::MAX_JOBS as u16 - 1,
-        })
+        Ok(PlaneInfo { socket_bytes: self.socket_bytes(), ..info(Self::KIND, &self.sizes()) })
     }
 
     fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {
@@ -244,31 +228,13 @@ impl DataPlane for HostDataPlane {
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
         self.check_alive()?;
-        let addresses: Vec<_> =
-            job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port)).collect();
-        let to_worker = |(rank, worker): (usize, &SocketAddrV4)| {
-            let no_way = |what| PlaneError::NoWay { rank, ip: *worker.ip(), what };
-            self.source_for(*worker).map_err(no_way)
-        };
-        let to_host = |host: &SocketAddrV4| {
-            self.source_for(*host).map_err(|error| PlaneError::Failed {
-                doing: "finding the way to a parameter host",
-                what: format!("{host}: {error}"),
-            })
-        };
-        let aggregator_ips = addresses.iter().enumerate().map(to_worker).collect::<Result<_, _>>()?;
-        let host_sides = match job.level {
-            Level::Rack { .. } => Vec::new(),
-            Level::Only | Level::Root { .. } => {
-                job.terms.parameter_hosts.iter().map(to_host).collect::<Result<_, _>>()?
-            }
-        };
-        let entries = |addresses: &[SocketAddrV4]| addresses.iter().copied().map(endpoint).collect();
-        let new = NewJob::of(job, entries(&addresses), entries(parents(job)));
-        let installed = new.and_then(|new| self.add_job(&new));
-        installed.map_err(|error| failed("installing a job", &error))?;
+        let (workers, parents) = ways(job, |to| {
+            Ok(WorkerEntry { aggregator_ip: self.source_for(to)?.to_bits(), ..endpoint(to) })
+        })?;
+        let new = NewJob::of(job, workers, parents).and_then(|new| self.add_job(&new).map(|()| new));
+        let new = new.map_err(|error| failed("installing a job", &error))?;
         self.reasons.set(job.terms.job, Some(&job.terms.slots_reason));
-        Ok(Installed { aggregator_ips, result_group: None, host_sides })
+        Ok(installed(job, &new, None))
     }
 
     fn resize(&self, job: u16, slots: u32, reason: &str) -> Result<(), PlaneError> {
@@ -316,35 +282,21 @@ impl AggregatorPlane for HostDataPlane {
     const KIND: PlaneKind = PlaneKind::Host;
 
     fn status(&self) -> Result<Status, PlaneError> {
-        let (instance, sizes) = (self.instance()?, self.sizes());
+        let sizes = State { instance: self.instance()?, ..self.sizes() };
         let jobs = self.jobs().into_iter();
         let jobs: Vec<JobStatus> = jobs
             .map(|(number, entry, workers, parents)| self.job_status(number, &entry, &workers, parents))
             .collect();
         let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(sizes.elements);
-        let (held, timeout_ms) = (Some(self.held()), Some(sizes.slot_timeout));
-        let shared = DynamicPool { slots: sizes.dynamic_slots, held, timeout_ms };
         let of_dynamic = size_of::<dynamic::SlotMeta>() as u64 + 4 * PAGE_ELEMENTS as u64;
         let of_pool = u64::from(sizes.dynamic_slots) * of_dynamic;
         Ok(Status {
-            plane: Self::KIND,
-            instance,
-            slots: sizes.slots,
-            slots_used: slots_used(&jobs),
-            dynamic: (shared.slots > 0).then_some(shared),
             pool_bytes: (u64::from(sizes.slots) * of_slot + of_pool) * u64::from(sizes.shards),
-            elements: sizes.elements,
-            chunk_limit: ChunkLimit { elements: sizes.elements, port: None },
-            jumbo: false,
-            base_port: sizes.base_port,
-            shards: sizes.shards,
-            own_ip: None,
-            ports: Vec::new(),
             sockets: self.shards.iter().map(Shard::counts).collect(),
             drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, self.drops(job)))),
             counters: by_reason(|reason| self.counter(reason)),
-            jobs,
             ended: ended(self.entries(), |job| Ok::<_, PlaneError>(self.job_seen(job)))?,
+            ..Status::of(Self::KIND, &sizes, Some(self.held()), jobs)
         })
     }
 

@@ -2,15 +2,19 @@
 
 use std::{
     collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddrV4},
     ops::Range,
     sync::{Mutex, PoisonError},
+    thread,
 };
 
-use sumac_agg_layout::Drops;
-use sumac_control::plane::{DataPlane, KnownJob, LastEpoch, PlaneError, PlaneKind, TakenOver};
-use sumac_wire::tables::{JobEntry, job_flag};
+use sumac_agg_layout::{Drops, State};
+use sumac_control::plane::{
+    DataPlane, Installed, JobInstall, KnownJob, LastEpoch, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
+};
+use sumac_wire::tables::{JobEntry, WorkerEntry, job_flag};
 
-use crate::status::Status;
+use crate::{NewJob, parents, status::Status};
 
 /// A data plane that aggregates, as the command line and the metrics see it.
 pub trait AggregatorPlane: DataPlane {
@@ -62,6 +66,55 @@ pub fn take_over(
         remove(job)?;
     }
     Ok(taken)
+}
+
+/// Describes a plane of these sizes that does all that aggregators do.
+pub fn info(kind: PlaneKind, state: &State) -> PlaneInfo {
+    PlaneInfo {
+        kind,
+        slots: state.slots,
+        max_elements: state.elements,
+        base_port: state.base_port,
+        shards: state.shards,
+        dynamic_slots: state.dynamic_slots,
+        ..PlaneInfo::NONE
+    }
+}
+
+/// Looks up the ways to a job's workers and parents, all at once: each may take seconds.
+pub fn ways(
+    job: &JobInstall,
+    way: impl Fn(SocketAddrV4) -> Result<WorkerEntry, String> + Sync,
+) -> Result<(Vec<WorkerEntry>, Vec<WorkerEntry>), PlaneError> {
+    let workers = job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port));
+    let destinations: Vec<SocketAddrV4> = workers.chain(parents(job).iter().copied()).collect();
+    let mut ways = thread::scope(|scope| {
+        let asked: Vec<_> = destinations.iter().map(|to| scope.spawn(|| way(*to))).collect();
+        let answers = asked.into_iter().zip(&destinations).enumerate();
+        let answers = answers.map(|(rank, (asked, to))| {
+            let answer = asked.join().unwrap_or_else(|_| Err("the look-up panicked".into()));
+            answer.map_err(|what| match rank < job.workers.len() {
+                true => PlaneError::NoWay { rank, ip: *to.ip(), what },
+                false => PlaneError::Failed {
+                    doing: "looking for the way to the root or a parameter host",
+                    what: format!("{}: {what}", to.ip()),
+                },
+            })
+        });
+        answers.collect::<Result<Vec<_>, _>>()
+    })?;
+    let parents = ways.split_off(job.workers.len());
+    Ok((ways, parents))
+}
+
+/// Returns the answer to an installation, with the plane's addresses towards workers and parameter hosts.
+pub fn installed(job: &JobInstall, new: &NewJob, result_group: Option<Ipv4Addr>) -> Installed {
+    let sides = |hops: &[WorkerEntry]| hops.iter().map(|hop| hop.aggregator_ip.into()).collect();
+    let host_sides = match job.level {
+        Level::Rack { .. } => Vec::new(),
+        Level::Only | Level::Root { .. } => sides(&new.parents),
+    };
+    Installed { aggregator_ips: sides(&new.workers), result_group, host_sides }
 }
 
 pub fn failed(doing: &'static str, error: &dyn std::error::Error) -> PlaneError {

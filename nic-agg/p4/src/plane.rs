@@ -1,7 +1,7 @@
 //! A P4 switch as a data plane of the control plane.
 
 use std::{
-    net::{Ipv4Addr, SocketAddrV4},
+    net::SocketAddrV4,
     ops::Range,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -9,18 +9,17 @@ use std::{
 use sumac_agg_job::{
     JobError, NewJob, check_range,
     drops::DropRule,
-    parents,
-    plane::{AggregatorPlane, SlotsReasons, failed, take_over},
+    plane::{AggregatorPlane, SlotsReasons, failed, info, installed, take_over, ways},
     resized,
     seen::JobSeen,
     status::{
-        ChunkLimit, DynamicPool, Status,
-        job::{JobStatus, Observed, WorkerStatus, by_reason, ended, job_status, slots_used, worker_status},
+        Status,
+        job::{JobStatus, Observed, WorkerStatus, by_reason, ended, job_status, worker_status},
     },
 };
 use sumac_agg_layout::{Drops, State};
 use sumac_control::plane::{
-    DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
+    DataPlane, Installed, JobInstall, KnownJob, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
 use sumac_wire::{
     BLOCK_ELEMENTS,
@@ -181,14 +180,6 @@ impl<T: Target> SwitchPlane<T> {
         State { slots: static_slots, elements, base_port, shards, dynamic_slots, ..State::default() }
     }
 
-    /// Returns the ways to addresses; the error names the rank, or the number of a parent.
-    fn hops(&self, addresses: &[SocketAddrV4]) -> Result<Vec<WorkerEntry>, (usize, Ipv4Addr, String)> {
-        let hop = |(number, address): (usize, &SocketAddrV4)| {
-            self.wiring.hop(*address.ip(), address.port()).map_err(|what| (number, *address.ip(), what))
-        };
-        addresses.iter().enumerate().map(hop).collect()
-    }
-
     /// Returns the jobs, present and former.
     pub fn jobs(&self) -> Vec<(u16, HeldJob)> {
         self.lock().contents.jobs().into_iter().collect()
@@ -226,22 +217,12 @@ impl<T: Target> SwitchPlane<T> {
 
 impl<T: Target> DataPlane for SwitchPlane<T> {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
-        let Sizes { base_port, shards, static_slots, dynamic_slots, elements, .. } = self.wiring.program;
         Ok(PlaneInfo {
-            kind: Self::KIND,
-            slots: static_slots,
-            max_elements: elements,
-            narrowest: None,
-            base_port,
-            shards,
-            dynamic_slots,
             verifies_checksums: false,
             marks_overflow: false,
             bounds_loss: false,
-            socket_bytes: None,
-            address: None,
-            kept: Vec::new(),
             jobs: sizes::JOBS as u16 - 1,
+            ..info(Self::KIND, &self.state())
         })
     }
 
@@ -250,21 +231,7 @@ impl<T: Target> DataPlane for SwitchPlane<T> {
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
-        let workers: Vec<_> =
-            job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port)).collect();
-        let no_way = |(rank, ip, what)| PlaneError::NoWay { rank, ip, what };
-        let no_parent = |(_, ip, what)| PlaneError::Failed {
-            doing: "looking for the way to the root or a parameter host",
-            what: format!("{ip}: {what}"),
-        };
-        let workers = self.hops(&workers).map_err(no_way)?;
-        let parents = self.hops(parents(job)).map_err(no_parent)?;
-        let sides = |hops: &[WorkerEntry]| hops.iter().map(|hop| hop.aggregator_ip.into()).collect();
-        let aggregator_ips = sides(&workers);
-        let host_sides = match job.level {
-            Level::Rack { .. } => Vec::new(),
-            Level::Only | Level::Root { .. } => sides(&parents),
-        };
+        let (workers, parents) = ways(job, |to| self.wiring.hop(*to.ip(), to.port()))?;
         let installing = |error: &dyn std::error::Error| failed("installing a job", error);
         let new = NewJob::of(job, workers, parents).map_err(|error| installing(&error))?;
         let mut held = self.lock();
@@ -273,7 +240,7 @@ impl<T: Target> DataPlane for SwitchPlane<T> {
         counters::clear(&self.switch, new.job).map_err(unavailable)?;
         self.add(&mut held, &new).map_err(|error| installing(&error))?;
         self.reasons.set(new.job, Some(&job.terms.slots_reason));
-        Ok(Installed { aggregator_ips, result_group: None, host_sides })
+        Ok(installed(job, &new, None))
     }
 
     fn resize(&self, job: u16, slots: u32, reason: &str) -> Result<(), PlaneError> {
@@ -319,7 +286,7 @@ impl<T: Target> AggregatorPlane for SwitchPlane<T> {
     const KIND: PlaneKind = PlaneKind::P4;
 
     fn status(&self) -> Result<Status, PlaneError> {
-        let (instance, sizes) = (self.instance()?, self.sizes());
+        let state = State { instance: self.instance()?, ..self.state() };
         let reading = |error: SwitchError| failed("reading the switch's counters", &error);
         let seen = self.counters().map_err(reading)?;
         let of = |job: u16| seen.get(usize::from(job)).copied().unwrap_or_default();
@@ -332,26 +299,12 @@ impl<T: Target> AggregatorPlane for SwitchPlane<T> {
         let jobs: Vec<JobStatus> = jobs.collect::<Result<_, _>>().map_err(reading)?;
         let former =
             held.iter().map(|(job, held)| (*job, held.entry())).filter(|(_, entry)| !is_active(entry));
-        let dynamic = DynamicPool { slots: sizes.dynamic_slots, held: None, timeout_ms: None };
         Ok(Status {
-            plane: Self::KIND,
-            instance,
-            slots: sizes.static_slots,
-            slots_used: slots_used(&jobs),
-            dynamic: (dynamic.slots > 0).then_some(dynamic),
-            pool_bytes: u64::from(sizes.cells()) * (BLOCK_ELEMENTS * ELEMENT_LEN) as u64,
-            elements: sizes.elements,
-            chunk_limit: ChunkLimit { elements: sizes.elements, port: None },
-            jumbo: false,
-            base_port: sizes.base_port,
-            shards: sizes.shards,
-            own_ip: None,
-            ports: Vec::new(),
-            sockets: Vec::new(),
+            pool_bytes: u64::from(self.sizes().cells()) * (BLOCK_ELEMENTS * ELEMENT_LEN) as u64,
             drops: DropRule::of((1..sizes::JOBS as u16).map(|job| (job, self.drops(job)))),
             counters: by_reason(|reason| seen.iter().map(|seen| seen.counters[reason as usize]).sum()),
-            jobs,
             ended: ended(former, |job| Ok::<_, PlaneError>(of(job)))?,
+            ..Status::of(Self::KIND, &state, None, jobs)
         })
     }
 

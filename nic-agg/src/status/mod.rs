@@ -2,18 +2,17 @@
 
 pub mod text;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 
 use sumac_agg_job::{
     drops::DropRule,
     status::{
-        ChunkLimit, DynamicPool, InterfaceStatus, Status,
-        job::{JobStatus, Observed, WorkerStatus, ended, job_status, slots_used, worker_status},
+        ChunkLimit, InterfaceStatus, Status,
+        job::{JobStatus, Observed, WorkerStatus, ended, job_status, worker_status},
     },
 };
-use sumac_agg_layout::State;
 use sumac_control::plane::PlaneKind;
-use sumac_loader::{Interface, Variant};
+use sumac_loader::Interface;
 use sumac_wire::{
     MAX_JOBS,
     admit::payload_len,
@@ -32,44 +31,27 @@ impl Aggregator {
     pub fn status(&self) -> Result<Status, OpenError> {
         let tables = self.tables()?;
         let state = tables.state.get(0)?;
-        let (pools, variant) = (Pools::of(&state), variant_of(&state));
+        let pools = Pools::of(&state);
         let jobs = self.jobs()?;
         let counters = tables.counters()?.into_iter().filter(|(_, count)| *count > 0);
         let drops = (1..MAX_JOBS as u16).map(|job| Ok((job, tables.drops.get(job.into())?)));
         let drops = drops.collect::<Result<Vec<_>, TableError>>()?;
         Ok(Status {
-            plane: PlaneKind::Ebpf,
-            instance: state.instance,
-            slots: state.slots,
-            slots_used: slots_used(&jobs),
-            dynamic: dynamic_pool(&tables, &state)?,
-            pool_bytes: pools.memory(variant),
-            elements: state.elements,
+            pool_bytes: pools.memory(variant_of(&state)),
             chunk_limit: chunk_limit(state.elements, &tables.ports()?),
-            jumbo: variant == Variant::Jumbo,
-            base_port: state.base_port,
-            shards: state.shards,
-            own_ip: (state.own_ip != 0).then(|| Ipv4Addr::from_bits(state.own_ip)),
             ports: self.interfaces()?.into_iter().map(interface).collect(),
-            sockets: Vec::new(),
             drops: DropRule::of(drops),
             counters: counters.map(|(reason, count)| (reason.name(), count)).collect(),
-            jobs,
             ended: ended(tables.jobs()?, |job| tables.job_seen(job))?,
+            ..Status::of(PlaneKind::Ebpf, &state, Some(held(&tables, &pools)?), jobs)
         })
     }
 }
 
-fn dynamic_pool(tables: &Tables, state: &State) -> Result<Option<DynamicPool>, TableError> {
-    let (slots, timeout_ms) = (state.dynamic_slots, Some(state.slot_timeout));
-    if slots == 0 {
-        return Ok(None);
-    }
-    let mut held = 0;
-    for index in 0..Pools::of(state).all_dynamic_slots() {
-        held += u32::from(tables.dynamic_slots.get(index)?.meta.owner != 0);
-    }
-    Ok(Some(DynamicPool { slots, held: Some(held), timeout_ms }))
+/// Returns the number of dynamic jobs' slots that hold a chunk.
+fn held(tables: &Tables, pools: &Pools) -> Result<u32, TableError> {
+    let is_held = |index| Ok(u32::from(tables.dynamic_slots.get(index)?.meta.owner != 0));
+    (0..pools.all_dynamic_slots()).map(is_held).sum()
 }
 
 fn interface(interface: String) -> InterfaceStatus {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ::sumac_client::{Client, Location, Memory};
 
 use crate::error::{Error, call};
-use crate::input::{required, text};
+use crate::input::{call_into, required, text};
 use crate::state::{CLIENTS, ClientState, JOBS, REQUESTS};
 use crate::types::{sumac_client, sumac_job, sumac_status};
 use crate::version;
@@ -16,10 +16,10 @@ const DEFAULT_SOCKET: &str = "/run/sumac/sumac.sock";
 
 impl ClientState {
     /// Keeps memory until it is freed. Returns its address.
-    fn keep(&self, memory: Memory) -> usize {
+    fn keep(&self, memory: Memory) -> *mut c_void {
         let address = memory.address();
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(address, memory);
-        address
+        std::ptr::with_exposed_provenance_mut(address)
     }
 
     /// The registered memory that has these bytes.
@@ -80,8 +80,8 @@ pub unsafe extern "C" fn sumac_connect(
 pub unsafe extern "C" fn sumac_close(client: *mut sumac_client) -> sumac_status {
     call(|| {
         let state = CLIENTS.remove(client)?;
-        REQUESTS.retain(|request| !Arc::ptr_eq(&request.job.client, &state));
-        JOBS.retain(|job| !Arc::ptr_eq(&job.client, &state));
+        REQUESTS.remove_all(|request| Arc::ptr_eq(&request.job.client, &state));
+        JOBS.remove_all(|job| Arc::ptr_eq(&job.client, &state));
         Ok(())
     })
 }
@@ -97,14 +97,12 @@ pub unsafe extern "C" fn sumac_alloc(
     size: usize,
     memory: *mut *mut c_void,
 ) -> sumac_status {
-    call(|| {
-        let out = required(memory, "memory")?;
+    let allocate = || {
         let state = CLIENTS.get(client)?;
-        let address = state.keep(state.client.memory(size)?);
-        // SAFETY: not NULL, so it has room for a pointer, as the header asks for.
-        unsafe { out.write(std::ptr::with_exposed_provenance_mut(address)) };
-        Ok(())
-    })
+        Ok(state.keep(state.client.memory(size)?))
+    };
+    // SAFETY: NULL or room for a pointer, as the header asks for.
+    unsafe { call_into(memory, "memory", allocate) }
 }
 
 /// Returns `size` zeroed bytes for results, which all ranks of the job on this host read and none can write:
@@ -120,14 +118,12 @@ pub unsafe extern "C" fn sumac_alloc_shared(
     size: usize,
     memory: *mut *mut c_void,
 ) -> sumac_status {
-    call(|| {
-        let out = required(memory, "memory")?;
+    let allocate = || {
         let state = JOBS.get(job)?;
-        let address = state.client.keep(state.job.shared_memory(size)?);
-        // SAFETY: not NULL, so it has room for a pointer, as the header asks for.
-        unsafe { out.write(std::ptr::with_exposed_provenance_mut(address)) };
-        Ok(())
-    })
+        Ok(state.client.keep(state.job.shared_memory(size)?))
+    };
+    // SAFETY: NULL or room for a pointer, as the header asks for.
+    unsafe { call_into(memory, "memory", allocate) }
 }
 
 /// Frees memory of `sumac_alloc` or `sumac_alloc_shared`; NULL is allowed. Fails with

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ::sumac_client::{
     CollectiveKind, DType, Location, OpOptions, Operand, Operation, OperationOrder, Reduction,
@@ -11,7 +11,7 @@ use ::sumac_client::{
 
 use crate::arguments::{Elements, Options};
 use crate::error::{Error, call};
-use crate::input::{choose, initialize, required, short};
+use crate::input::{call_into, choose, initialize, short};
 use crate::state::{JOBS, JobState, REQUESTS, RequestState};
 use crate::types::{sumac_dtype, sumac_job, sumac_op_options, sumac_reduction, sumac_request, sumac_status};
 
@@ -116,14 +116,9 @@ impl Begun {
         Ok(())
     }
 
-    /// Returns the operation to the program.
-    ///
-    /// # Safety
-    /// `request` has room for a pointer.
-    pub(crate) unsafe fn give(self, request: *mut *mut sumac_request) {
-        let state = RequestState::new(self.job, self.operation);
-        // SAFETY: as the caller warrants.
-        unsafe { request.write(REQUESTS.insert(Arc::new(state))) };
+    /// Returns the operation's handle.
+    pub(crate) fn give(self) -> *mut sumac_request {
+        REQUESTS.insert(Arc::new(RequestState { job: self.job, operation: Mutex::new(self.operation) }))
     }
 }
 
@@ -187,15 +182,13 @@ pub unsafe extern "C" fn sumac_allreduce_async(
     options: *const sumac_op_options,
     request: *mut *mut sumac_request,
 ) -> sumac_status {
-    call(|| {
-        let out = required(request, "request")?;
-        // SAFETY: as the header asks for; the request is not NULL.
-        unsafe {
+    // SAFETY: as the header asks for.
+    unsafe {
+        call_into(request, "request", || {
             let call = Call::new(job, CollectiveKind::Allreduce, options)?.reduction(reduction)?;
-            call.same(send, recv, Elements::new(count, dtype)?)?.give(out);
-        }
-        Ok(())
-    })
+            Ok(call.same(send, recv, Elements::new(count, dtype)?)?.give())
+        })
+    }
 }
 
 /// Copies `count` elements at `buffer` of the worker `root` to `buffer` of all workers, bit for bit.
@@ -228,15 +221,13 @@ pub unsafe extern "C" fn sumac_broadcast_async(
     options: *const sumac_op_options,
     request: *mut *mut sumac_request,
 ) -> sumac_status {
-    call(|| {
-        let out = required(request, "request")?;
-        // SAFETY: as the header asks for; the request is not NULL.
-        unsafe {
+    // SAFETY: as the header asks for.
+    unsafe {
+        call_into(request, "request", || {
             let call = Call::new(job, CollectiveKind::Broadcast, options)?.root(root)?;
-            call.same(buffer, buffer, Elements::new(count, dtype)?)?.give(out);
-        }
-        Ok(())
-    })
+            Ok(call.same(buffer, buffer, Elements::new(count, dtype)?)?.give())
+        })
+    }
 }
 
 /// Reduces `count` elements at `send` over all workers into `recv` of the worker `root`; in place if `recv`
@@ -276,16 +267,14 @@ pub unsafe extern "C" fn sumac_reduce_async(
     options: *const sumac_op_options,
     request: *mut *mut sumac_request,
 ) -> sumac_status {
-    call(|| {
-        let out = required(request, "request")?;
-        // SAFETY: as the header asks for; the request is not NULL.
-        unsafe {
+    // SAFETY: as the header asks for.
+    unsafe {
+        call_into(request, "request", || {
             let call = Call::new(job, CollectiveKind::Reduce, options)?.reduction(reduction)?.root(root)?;
             let recv = if call.rank() == root as usize { recv } else { send.cast_mut() };
-            call.same(send, recv, Elements::new(count, dtype)?)?.give(out);
-        }
-        Ok(())
-    })
+            Ok(call.same(send, recv, Elements::new(count, dtype)?)?.give())
+        })
+    }
 }
 
 /// Reduces a tensor of a block of `recv_count` elements for each worker, at `send`, over all workers; each
@@ -323,19 +312,17 @@ pub unsafe extern "C" fn sumac_reduce_scatter_async(
     options: *const sumac_op_options,
     request: *mut *mut sumac_request,
 ) -> sumac_status {
-    call(|| {
-        let out = required(request, "request")?;
-        // SAFETY: as the header asks for; the request is not NULL.
-        unsafe {
+    // SAFETY: as the header asks for.
+    unsafe {
+        call_into(request, "request", || {
             let call = Call::new(job, CollectiveKind::ReduceScatter, options)?.reduction(reduction)?;
             let each = Elements::new(recv_count, dtype)?;
             let (elements, is_in_place) = call.blocks(send, recv, each)?;
             let input = call.locate(send, elements.bytes, "send")?;
             let output = (!is_in_place).then(|| call.locate(recv, each.bytes, "recv")).transpose()?;
-            call.submit(elements, input, output)?.give(out);
-        }
-        Ok(())
-    })
+            Ok(call.submit(elements, input, output)?.give())
+        })
+    }
 }
 
 /// Collects the blocks of all workers, `send_count` elements each at `send`, at `recv` of all of them, in the
@@ -369,10 +356,9 @@ pub unsafe extern "C" fn sumac_allgather_async(
     options: *const sumac_op_options,
     request: *mut *mut sumac_request,
 ) -> sumac_status {
-    call(|| {
-        let out = required(request, "request")?;
-        // SAFETY: as the header asks for; the request is not NULL.
-        unsafe {
+    // SAFETY: as the header asks for.
+    unsafe {
+        call_into(request, "request", || {
             let call = Call::new(job, CollectiveKind::Allgather, options)?;
             let each = Elements::new(send_count, dtype)?;
             let (elements, is_in_place) = call.blocks(recv, send, each)?;
@@ -381,10 +367,9 @@ pub unsafe extern "C" fn sumac_allgather_async(
                 true => (all, None),
                 false => (call.locate(send, each.bytes, "send")?, Some(all)),
             };
-            call.submit(elements, input, output)?.give(out);
-        }
-        Ok(())
-    })
+            Ok(call.submit(elements, input, output)?.give())
+        })
+    }
 }
 
 /// Returns when all workers have called it. It is an operation like others: those that a worker submitted

@@ -1,11 +1,10 @@
 //! Errors: a status that each function returns, and the thread's last error with its text.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{null, null_mut};
 
+use ::sumac_client::boundary::{UnknownHandle, caught};
 use ::sumac_client::{ClientError, Code, Failure};
 
 use crate::types::{SUMAC_NO_INDEX, sumac_error, sumac_status};
@@ -38,9 +37,7 @@ impl Error {
         self
     }
 
-    fn panic(panic: &(dyn Any + Send)) -> Error {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+    fn panic(text: &str) -> Error {
         let error = Error::new(sumac_status::SUMAC_ERR_LIBRARY, format!("libsumac failed: {text}"));
         error.hint("report it; close the client, and connect again")
     }
@@ -49,6 +46,18 @@ impl Error {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         Error { status: sumac_status::of(failure.code), failure: Box::new(failure) }
+    }
+}
+
+impl From<UnknownHandle> for Error {
+    fn from(UnknownHandle { kind, number }: UnknownHandle) -> Error {
+        let message = match number {
+            0 => format!("the {kind} is NULL"),
+            _ => format!(
+                "no {kind} has the handle {number:#x}: it was closed, or never returned by this library"
+            ),
+        };
+        Error::new(sumac_status::SUMAC_ERR_INVALID_HANDLE, message)
     }
 }
 
@@ -113,8 +122,7 @@ thread_local! {
 
 /// Runs the body of a function of the library: stores its error for the thread, and ends panics.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Error>) -> sumac_status {
-    // After a panic no state of this library is relied on but its tables, whose locks ignore poison.
-    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(Error::panic(&*panic)));
+    let outcome = caught(body).unwrap_or_else(|panic| Err(Error::panic(&panic)));
     let Err(error) = outcome else { return sumac_status::SUMAC_OK };
     let status = error.status;
     // The storage is gone when a thread's destructors call the library; the status is then all there is.
@@ -165,6 +173,15 @@ mod tests {
         assert_eq!(sumac_status::of(Code::Unknown), sumac_status::SUMAC_ERR_UNKNOWN);
         let numbers: HashSet<_> = sumac_status::ALL.iter().map(|(status, _, _)| *status as u32).collect();
         assert_eq!(numbers.len(), sumac_status::ALL.len(), "a status is listed twice");
+    }
+
+    #[test]
+    fn a_handle_without_an_object_is_invalid() {
+        let closed = "no job has the handle 0x1f: it was closed, or never returned by this library";
+        for (number, message) in [(0, "the job is NULL"), (31, closed)] {
+            let error = Error::from(UnknownHandle { kind: "job", number });
+            assert_eq!((error.status, error.message()), (sumac_status::SUMAC_ERR_INVALID_HANDLE, message));
+        }
     }
 
     #[test]

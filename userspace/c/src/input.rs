@@ -3,8 +3,9 @@
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
-use crate::error::Error;
+use crate::error::{Error, call};
 use crate::layout::{Enum, Structure, number};
+use crate::types::sumac_status;
 
 /// A structure of a later version has no more bytes; a larger number was never set.
 const MAX_SIZE: usize = 4096;
@@ -118,6 +119,23 @@ pub(crate) unsafe fn fill<S: Structure>(structure: *mut S, value: S, name: &str)
 /// A pointer to a result that a function must have.
 pub(crate) fn required<T>(pointer: *mut T, name: &str) -> Result<*mut T, Error> {
     if pointer.is_null() { Err(Error::argument(format!("{name} is NULL"))) } else { Ok(pointer) }
+}
+
+/// Runs the body of a function of the library, and writes its result.
+///
+/// # Safety
+/// `out` is NULL, which is an error, or has room for the result.
+pub(crate) unsafe fn call_into<T>(
+    out: *mut T,
+    name: &str,
+    body: impl FnOnce() -> Result<T, Error>,
+) -> sumac_status {
+    call(|| {
+        let out = required(out, name)?;
+        // SAFETY: not NULL, so it has room, as the caller warrants.
+        unsafe { out.write(body()?) };
+        Ok(())
+    })
 }
 
 /// A rank, or another number of 16 bits.

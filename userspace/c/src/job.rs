@@ -11,7 +11,7 @@ use ::sumac_client::{
 };
 
 use crate::error::{Error, call};
-use crate::input::{choose_or_default, initialize, required, short, structure, text};
+use crate::input::{call_into, choose_or_default, initialize, short, structure, text};
 use crate::state::{CLIENTS, ClientState, JOBS, JobState, REQUESTS};
 use crate::types::{
     SUMAC_SCALE_BLOCK, sumac_choice, sumac_client, sumac_job, sumac_job_options, sumac_mode,
@@ -118,8 +118,7 @@ pub unsafe extern "C" fn sumac_open(
     options: *const sumac_job_options,
     job: *mut *mut sumac_job,
 ) -> sumac_status {
-    call(|| {
-        let out = required(job, "job")?;
+    let open = || {
         let state = CLIENTS.get(client)?;
         // SAFETY: a string or NULL, as the header asks for.
         let name = unsafe { text(name, "name") }?.ok_or_else(|| Error::argument("name is NULL"))?;
@@ -136,10 +135,10 @@ pub unsafe extern "C" fn sumac_open(
             request = request.aggregator(aggregator);
         }
         let job = state.client.open(&request)?;
-        // SAFETY: not NULL, so it has room for a pointer, as the header asks for.
-        unsafe { out.write(insert(state, job)) };
-        Ok(())
-    })
+        Ok(insert(state, job))
+    };
+    // SAFETY: NULL or room for a pointer, as the header asks for.
+    unsafe { call_into(job, "job", open) }
 }
 
 /// Attaches to a job that another connection of this host has opened, to submit operations too. `secret` may
@@ -154,7 +153,7 @@ pub unsafe extern "C" fn sumac_attach(
     job: *mut *mut sumac_job,
 ) -> sumac_status {
     // SAFETY: the arguments are the caller's.
-    call(|| unsafe { attach(client, name, secret, job, Client::attach) })
+    unsafe { call_into(job, "job", || attach(client, name, secret, Client::attach)) }
 }
 
 /// Attaches to a job as its rank `rank`, as `sumac_attach`: where this host has several of its ranks.
@@ -168,33 +167,29 @@ pub unsafe extern "C" fn sumac_attach_rank(
     secret: *const c_char,
     job: *mut *mut sumac_job,
 ) -> sumac_status {
-    call(|| {
-        let rank = u16::try_from(rank).map_err(|_| Error::argument("rank is above 65535"))?;
-        // SAFETY: the arguments are the caller's.
-        unsafe {
-            attach(client, name, secret, job, |client, name, secret| client.attach_rank(name, rank, secret))
-        }
-    })
+    // SAFETY: the arguments are the caller's.
+    unsafe {
+        call_into(job, "job", || {
+            let rank = u16::try_from(rank).map_err(|_| Error::argument("rank is above 65535"))?;
+            attach(client, name, secret, |client, name, secret| client.attach_rank(name, rank, secret))
+        })
+    }
 }
 
 /// # Safety
-/// `name` and `secret` are strings or NULL, and `job` is NULL or has room for a pointer.
+/// `name` and `secret` are strings or NULL.
 unsafe fn attach(
     client: *mut sumac_client,
     name: *const c_char,
     secret: *const c_char,
-    job: *mut *mut sumac_job,
     enter: impl FnOnce(&Client, String, Option<String>) -> Result<Job, ClientError>,
-) -> Result<(), Error> {
-    let out = required(job, "job")?;
+) -> Result<*mut sumac_job, Error> {
     let state = CLIENTS.get(client)?;
     // SAFETY: strings or NULL, as required.
     let (name, secret) = unsafe { (text(name, "name")?, text(secret, "secret")?) };
     let name = name.ok_or_else(|| Error::argument("name is NULL"))?;
     let job = enter(&state.client, name.to_owned(), secret.map(str::to_owned))?;
-    // SAFETY: not NULL, so it has room for a pointer, as required.
-    unsafe { out.write(insert(state, job)) };
-    Ok(())
+    Ok(insert(state, job))
 }
 
 /// Closes a job after its last operation. Fails with `SUMAC_ERR_JOB_BUSY`, and the job stays open, while
@@ -226,12 +221,8 @@ pub unsafe extern "C" fn sumac_job_close(job: *mut sumac_job) -> sumac_status {
 /// Thread safety: any thread, at any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_rank(job: *const sumac_job, rank: *mut u32) -> sumac_status {
-    call(|| {
-        let out = required(rank, "rank")?;
-        // SAFETY: not NULL, so it has room for the number, as the header asks for.
-        unsafe { out.write(JOBS.get(job)?.job.opened().rank.into()) };
-        Ok(())
-    })
+    // SAFETY: NULL or room for the number, as the header asks for.
+    unsafe { call_into(rank, "rank", || Ok(JOBS.get(job)?.job.opened().rank.into())) }
 }
 
 /// Returns the number of the job's workers.
@@ -239,12 +230,8 @@ pub unsafe extern "C" fn sumac_rank(job: *const sumac_job, rank: *mut u32) -> su
 /// Thread safety: any thread, at any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_world(job: *const sumac_job, world: *mut u32) -> sumac_status {
-    call(|| {
-        let out = required(world, "world")?;
-        // SAFETY: not NULL, so it has room for the number, as the header asks for.
-        unsafe { out.write(JOBS.get(job)?.job.opened().world.into()) };
-        Ok(())
-    })
+    // SAFETY: NULL or room for the number, as the header asks for.
+    unsafe { call_into(world, "world", || Ok(JOBS.get(job)?.job.opened().world.into())) }
 }
 
 /// Returns an eventfd that counts the job's ended operations, for the program's event loop: once it is
@@ -253,10 +240,6 @@ pub unsafe extern "C" fn sumac_world(job: *const sumac_job, world: *mut u32) -> 
 /// Thread safety: any thread, at any time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sumac_event_fd(job: *const sumac_job, fd: *mut i32) -> sumac_status {
-    call(|| {
-        let out = required(fd, "fd")?;
-        // SAFETY: not NULL, so it has room for the number, as the header asks for.
-        unsafe { out.write(JOBS.get(job)?.job.completion_event().as_raw_fd()) };
-        Ok(())
-    })
+    // SAFETY: NULL or room for the number, as the header asks for.
+    unsafe { call_into(fd, "fd", || Ok(JOBS.get(job)?.job.completion_event().as_raw_fd())) }
 }

@@ -8,7 +8,6 @@ mod arguments;
 mod client;
 mod collective;
 mod error;
-mod handle;
 mod input;
 mod job;
 mod layout;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use ::sumac_client::boundary::HandleTable;
 use ::sumac_client::{Client, Job, Memory, Operation};
 
-use crate::handle::Table;
 use crate::types::{sumac_client, sumac_job, sumac_request};
 
-pub(crate) static CLIENTS: Table<sumac_client, ClientState> = Table::new("client");
+pub(crate) static CLIENTS: HandleTable<sumac_client, ClientState> = HandleTable::new("client");
 
 /// A connection, with its memory by address.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct ClientState {
     pub(crate) memory: Mutex<BTreeMap<usize, Memory>>,
 }
 
-pub(crate) static JOBS: Table<sumac_job, JobState> = Table::new("job");
+pub(crate) static JOBS: HandleTable<sumac_job, JobState> = HandleTable::new("job");
 
 /// A job, with its client.
 #[derive(Debug)]
@@ -28,17 +28,11 @@ pub(crate) struct JobState {
     pub(crate) barrier: Mutex<(Option<Memory>, u64)>,
 }
 
-pub(crate) static REQUESTS: Table<sumac_request, RequestState> = Table::new("request");
+pub(crate) static REQUESTS: HandleTable<sumac_request, RequestState> = HandleTable::new("request");
 
 /// An operation, with its job.
 #[derive(Debug)]
 pub(crate) struct RequestState {
     pub(crate) job: Arc<JobState>,
     pub(crate) operation: Mutex<Operation>,
-}
-
-impl RequestState {
-    pub(crate) fn new(job: Arc<JobState>, operation: Operation) -> RequestState {
-        RequestState { job, operation: Mutex::new(operation) }
-    }
 }

@@ -97,135 +97,64 @@ pub enum sumac_status {
     SUMAC_ERR_UNKNOWN = 199,
 }
 
+/// Lists statuses with the daemon's code, if it has one, and their meaning.
+macro_rules! statuses {
+    (@code) => { None };
+    (@code $code:ident) => { Some(Code::$code) };
+    ($($status:ident $($code:ident)?: $text:literal,)*) => {
+        &[$((sumac_status::$status, statuses!(@code $($code)?), $text)),*]
+    };
+}
+
 impl sumac_status {
     /// Every status, with the daemon's code and its meaning.
-    pub(crate) const ALL: &[(sumac_status, Option<Code>, &CStr)] = &[
-        (sumac_status::SUMAC_OK, None, c"success"),
-        (
-            sumac_status::SUMAC_ERR_INVALID_ARGUMENT,
-            None,
-            c"an argument is NULL, out of range, or does not fit the others",
-        ),
-        (sumac_status::SUMAC_ERR_INVALID_HANDLE, None, c"a handle is NULL, closed, or of no object"),
-        (sumac_status::SUMAC_ERR_ABI_VERSION, None, c"the program was compiled for another ABI of libsumac"),
-        (sumac_status::SUMAC_ERR_NOT_REGISTERED, None, c"a tensor does not lie in memory of sumac_alloc"),
-        (sumac_status::SUMAC_ERR_MEMORY, None, c"memory could not be allocated"),
-        (sumac_status::SUMAC_ERR_CONNECTION, None, c"the connection to the daemon failed, or is lost"),
-        (
-            sumac_status::SUMAC_ERR_PROTOCOL,
-            None,
-            c"the daemon sent a message that this version does not know",
-        ),
-        (sumac_status::SUMAC_ERR_LIBRARY, None, c"a fault of the library"),
-        (sumac_status::SUMAC_ERR_UNKNOWN, None, c"a failure with a code of a later version"),
-        (sumac_status::SUMAC_ERR_BAD_MESSAGE, Some(Code::BadMessage), c"the daemon could not read a message"),
-        (sumac_status::SUMAC_ERR_TOO_LARGE, Some(Code::TooLarge), c"a message is too long"),
-        (
-            sumac_status::SUMAC_ERR_UNKNOWN_COMMAND,
-            Some(Code::UnknownCommand),
-            c"the daemon does not know a command",
-        ),
-        (
-            sumac_status::SUMAC_ERR_BAD_FIELD,
-            Some(Code::BadField),
-            c"a parameter has a value that is not allowed",
-        ),
-        (
-            sumac_status::SUMAC_ERR_HELLO_FIRST,
-            Some(Code::HelloFirst),
-            c"the connection did not begin with a greeting",
-        ),
-        (
-            sumac_status::SUMAC_ERR_VERSION,
-            Some(Code::Version),
-            c"the daemon has another version of the local API",
-        ),
-        (sumac_status::SUMAC_ERR_DENIED, Some(Code::Denied), c"this user may not do this"),
-        (
-            sumac_status::SUMAC_ERR_LIMIT,
-            Some(Code::Limit),
-            c"a limit of the connection, the user or the daemon is reached",
-        ),
-        (sumac_status::SUMAC_ERR_MISSING_FD, Some(Code::MissingFd), c"a file descriptor is missing"),
-        (
-            sumac_status::SUMAC_ERR_UNEXPECTED_FD,
-            Some(Code::UnexpectedFd),
-            c"a file descriptor was not expected",
-        ),
-        (sumac_status::SUMAC_ERR_BAD_REGION, Some(Code::BadRegion), c"the daemon refuses the memory"),
-        (
-            sumac_status::SUMAC_ERR_UNKNOWN_REGION,
-            Some(Code::UnknownRegion),
-            c"the memory is not registered on this connection",
-        ),
-        (sumac_status::SUMAC_ERR_REGION_BUSY, Some(Code::RegionBusy), c"requests use the memory"),
-        (sumac_status::SUMAC_ERR_UNKNOWN_JOB, Some(Code::UnknownJob), c"no such job"),
-        (
-            sumac_status::SUMAC_ERR_JOB_BUSY,
-            Some(Code::JobBusy),
-            c"requests of the job have not been waited for",
-        ),
-        (sumac_status::SUMAC_ERR_UNKNOWN_OP, Some(Code::UnknownOp), c"no such operation"),
-        (
-            sumac_status::SUMAC_ERR_OUT_OF_RANGE,
-            Some(Code::OutOfRange),
+    pub(crate) const ALL: &[(sumac_status, Option<Code>, &CStr)] = statuses! {
+        SUMAC_OK: c"success",
+        SUMAC_ERR_INVALID_ARGUMENT: c"an argument is NULL, out of range, or does not fit the others",
+        SUMAC_ERR_INVALID_HANDLE: c"a handle is NULL, closed, or of no object",
+        SUMAC_ERR_ABI_VERSION: c"the program was compiled for another ABI of libsumac",
+        SUMAC_ERR_NOT_REGISTERED: c"a tensor does not lie in memory of sumac_alloc",
+        SUMAC_ERR_MEMORY: c"memory could not be allocated",
+        SUMAC_ERR_CONNECTION: c"the connection to the daemon failed, or is lost",
+        SUMAC_ERR_PROTOCOL: c"the daemon sent a message that this version does not know",
+        SUMAC_ERR_LIBRARY: c"a fault of the library",
+        SUMAC_ERR_UNKNOWN: c"a failure with a code of a later version",
+        SUMAC_ERR_BAD_MESSAGE BadMessage: c"the daemon could not read a message",
+        SUMAC_ERR_TOO_LARGE TooLarge: c"a message is too long",
+        SUMAC_ERR_UNKNOWN_COMMAND UnknownCommand: c"the daemon does not know a command",
+        SUMAC_ERR_BAD_FIELD BadField: c"a parameter has a value that is not allowed",
+        SUMAC_ERR_HELLO_FIRST HelloFirst: c"the connection did not begin with a greeting",
+        SUMAC_ERR_VERSION Version: c"the daemon has another version of the local API",
+        SUMAC_ERR_DENIED Denied: c"this user may not do this",
+        SUMAC_ERR_LIMIT Limit: c"a limit of the connection, the user or the daemon is reached",
+        SUMAC_ERR_MISSING_FD MissingFd: c"a file descriptor is missing",
+        SUMAC_ERR_UNEXPECTED_FD UnexpectedFd: c"a file descriptor was not expected",
+        SUMAC_ERR_BAD_REGION BadRegion: c"the daemon refuses the memory",
+        SUMAC_ERR_UNKNOWN_REGION UnknownRegion: c"the memory is not registered on this connection",
+        SUMAC_ERR_REGION_BUSY RegionBusy: c"requests use the memory",
+        SUMAC_ERR_UNKNOWN_JOB UnknownJob: c"no such job",
+        SUMAC_ERR_JOB_BUSY JobBusy: c"requests of the job have not been waited for",
+        SUMAC_ERR_UNKNOWN_OP UnknownOp: c"no such operation",
+        SUMAC_ERR_OUT_OF_RANGE OutOfRange:
             c"a tensor lies outside its memory, or input and output overlap in part",
-        ),
-        (
-            sumac_status::SUMAC_ERR_MISALIGNED,
-            Some(Code::Misaligned),
-            c"a tensor's address is not a multiple of its element's size",
-        ),
-        (
-            sumac_status::SUMAC_ERR_RANGE_BUSY,
-            Some(Code::RangeBusy),
-            c"another request uses the tensor's memory",
-        ),
-        (sumac_status::SUMAC_ERR_UNSUPPORTED, Some(Code::Unsupported), c"not supported, or not by this job"),
-        (
-            sumac_status::SUMAC_ERR_RANK_TAKEN,
-            Some(Code::RankTaken),
+        SUMAC_ERR_MISALIGNED Misaligned: c"a tensor's address is not a multiple of its element's size",
+        SUMAC_ERR_RANGE_BUSY RangeBusy: c"another request uses the tensor's memory",
+        SUMAC_ERR_UNSUPPORTED Unsupported: c"not supported, or not by this job",
+        SUMAC_ERR_RANK_TAKEN RankTaken:
             c"the rank is taken: the job is open on this host already, or the rank on another",
-        ),
-        (
-            sumac_status::SUMAC_ERR_RANKS_MISSING,
-            Some(Code::RanksMissing),
-            c"not all ranks joined in time; `ranks` names the missing",
-        ),
-        (sumac_status::SUMAC_ERR_REFUSED, Some(Code::Refused), c"the coordinator refuses the job"),
-        (sumac_status::SUMAC_ERR_UNREACHABLE, Some(Code::Unreachable), c"the aggregator does not answer"),
-        (
-            sumac_status::SUMAC_ERR_HANDSHAKE,
-            Some(Code::Handshake),
-            c"packets do not reach the aggregator or do not return",
-        ),
-        (
-            sumac_status::SUMAC_ERR_DATAPATH,
-            Some(Code::Datapath),
-            c"this host's data path could not be set up",
-        ),
-        (
-            sumac_status::SUMAC_ERR_JOB_FAILED,
-            Some(Code::JobFailed),
+        SUMAC_ERR_RANKS_MISSING RanksMissing: c"not all ranks joined in time; `ranks` names the missing",
+        SUMAC_ERR_REFUSED Refused: c"the coordinator refuses the job",
+        SUMAC_ERR_UNREACHABLE Unreachable: c"the aggregator does not answer",
+        SUMAC_ERR_HANDSHAKE Handshake: c"packets do not reach the aggregator or do not return",
+        SUMAC_ERR_DATAPATH Datapath: c"this host's data path could not be set up",
+        SUMAC_ERR_JOB_FAILED JobFailed:
             c"the job has ended on all workers; `ranks` names the worker at fault",
-        ),
-        (
-            sumac_status::SUMAC_ERR_MISMATCH,
-            Some(Code::Mismatch),
-            c"the workers' operations differ; `ranks` names those that differ",
-        ),
-        (
-            sumac_status::SUMAC_ERR_CANCELLED,
-            Some(Code::Cancelled),
-            c"the operation was cancelled, and its job with it",
-        ),
-        (
-            sumac_status::SUMAC_ERR_SATURATED,
-            Some(Code::Saturated),
+        SUMAC_ERR_MISMATCH Mismatch: c"the workers' operations differ; `ranks` names those that differ",
+        SUMAC_ERR_CANCELLED Cancelled: c"the operation was cancelled, and its job with it",
+        SUMAC_ERR_SATURATED Saturated:
             c"a value is out of range, or not finite; `tensor` and `index` name it",
-        ),
-        (sumac_status::SUMAC_ERR_TIMEOUT, Some(Code::Timeout), c"the time is over; the request continues"),
-        (sumac_status::SUMAC_ERR_SHUTTING_DOWN, Some(Code::ShuttingDown), c"the daemon is stopping"),
-        (sumac_status::SUMAC_ERR_INTERNAL, Some(Code::Internal), c"a fault of the daemon"),
-    ];
+        SUMAC_ERR_TIMEOUT Timeout: c"the time is over; the request continues",
+        SUMAC_ERR_SHUTTING_DOWN ShuttingDown: c"the daemon is stopping",
+        SUMAC_ERR_INTERNAL Internal: c"a fault of the daemon",
+    };
 }

@@ -8,7 +8,7 @@ use ::sumac_client::{MissingValues, Operand, RecvOptions, SendOptions};
 use crate::arguments::{Elements, Options};
 use crate::collective::Begun;
 use crate::error::{Error, call};
-use crate::input::{choose, initialize, required, short, structure};
+use crate::input::{call_into, choose, initialize, short, structure};
 use crate::state::JOBS;
 use crate::types::{
     sumac_dtype, sumac_job, sumac_missing, sumac_op_options, sumac_recv_options, sumac_request, sumac_status,
@@ -47,8 +47,7 @@ pub unsafe extern "C" fn sumac_post_send(
     options: *const sumac_op_options,
     request: *mut *mut sumac_request,
 ) -> sumac_status {
-    call(|| {
-        let out = required(request, "request")?;
+    let post = || {
         let job = JOBS.get(job)?;
         // SAFETY: NULL or a structure with its size, as the header asks for.
         let options = unsafe { Options::read(options) }?;
@@ -60,10 +59,10 @@ pub unsafe extern "C" fn sumac_post_send(
         let operand = Operand { dtype: elements.dtype, count: elements.count as u64, input, output: None };
         let options = SendOptions { priority: options.priority, importance: options.importance };
         let operation = job.job.submit_send(operand, short(destination, "destination")?, options)?;
-        // SAFETY: not NULL, so it has room for a pointer, as the header asks for.
-        unsafe { Begun { job, operation }.give(out) };
-        Ok(())
-    })
+        Ok(Begun { job, operation }.give())
+    };
+    // SAFETY: NULL or room for a pointer, as the header asks for.
+    unsafe { call_into(request, "request", post) }
 }
 
 /// Receives `count` elements into `buffer` that the worker `source` of a direct job sends by
@@ -81,8 +80,7 @@ pub unsafe extern "C" fn sumac_post_recv(
     options: *const sumac_recv_options,
     request: *mut *mut sumac_request,
 ) -> sumac_status {
-    call(|| {
-        let out = required(request, "request")?;
+    let post = || {
         let job = JOBS.get(job)?;
         // SAFETY: NULL or a structure with its size, as the header asks for.
         let options = unsafe { structure(options, "options") }?;
@@ -94,8 +92,8 @@ pub unsafe extern "C" fn sumac_post_recv(
             missing: choose(options.missing, "sumac_missing", MISSING)?,
         };
         let operation = job.job.submit_recv(operand, short(source, "source")?, options)?;
-        // SAFETY: not NULL, so it has room for a pointer, as the header asks for.
-        unsafe { Begun { job, operation }.give(out) };
-        Ok(())
-    })
+        Ok(Begun { job, operation }.give())
+    };
+    // SAFETY: NULL or room for a pointer, as the header asks for.
+    unsafe { call_into(request, "request", post) }
 }

@@ -40,16 +40,6 @@ pub struct RackServer<P> {
 }
 
 impl<P: DataPlane> RackServer<P> {
-    pub async fn open(
-        address: SocketAddr,
-        plane: Arc<P>,
-        identity: Identity,
-        parent: Endpoint,
-        name: String,
-    ) -> Result<RackServer<P>, ServeError> {
-        Ok(RackServer::on(Listener::bind(address).await?, plane, identity, parent, name))
-    }
-
     #[must_use]
     pub fn on(
         listener: Listener,

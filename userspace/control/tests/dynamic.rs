@@ -26,7 +26,7 @@ use sumac_control::{
     Endpoint, FailureKind, JoinRequest, MemberState, NoDataPlane, Outcome, PlaneKind, RefusalKind, join,
     plane::{ContributorBits, Level},
     rack::offer_parameter_host,
-    server::Listening,
+    server::{Listener, Listening},
 };
 use sumac_job::{AggregatorKind, Mode, OperationOrder};
 use tokio::{
@@ -219,7 +219,7 @@ async fn a_job_in_order_of_names_ends_with_a_stop_and_outlives_a_kill() {
 async fn no_aggregator_at_all() {
     let state_dir = StateDir::new();
     let options = options(&state_dir, Duration::ZERO);
-    let listening = Listening::open(ANY, Arc::new(NoDataPlane), options).await.unwrap();
+    let listening = Listening::on(Listener::bind(ANY).await.unwrap(), Arc::new(NoDataPlane), options);
     let endpoint = state_dir.endpoint(listening.address(), server::SECRET);
     let serving = tokio::spawn(listening.serve(std::future::pending()));
     let host = Host::enter(state_dir.endpoint(endpoint.address, server::RACKS), "p");

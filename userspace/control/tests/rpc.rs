@@ -83,15 +83,10 @@ async fn a_missing_rank_is_named() {
     let server = Server::start(FakePlane::new(1024)).await;
     let impatient = |rank| with(request(rank, 4), |spec| spec.timeout_s = Some(2.0));
     let endpoint = server.endpoint();
-    let (zero, two) = tokio::join!(join(&endpoint, impatient(0)), join(&endpoint, impatient(2)));
-    for result in [zero, two] {
-        match result {
-            Err(JoinError::Missing { ranks, message }) => {
-                assert_eq!(ranks, [1, 3]);
-                assert!(message.contains("ranks [1, 3]"), "{message}");
-            }
-            other => panic!("{other:?}"),
-        }
+    let (zero, two) = tokio::join!(refusal(&endpoint, impatient(0)), refusal(&endpoint, impatient(2)));
+    for refused in [zero, two] {
+        assert_eq!((refused.kind, &refused.ranks[..]), (RefusalKind::Missing, &[1, 3][..]));
+        assert!(refused.message.contains("ranks [1, 3]"), "{refused}");
     }
     assert!(server.plane.calls().is_empty());
     server.stop().await;

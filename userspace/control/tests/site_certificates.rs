@@ -19,7 +19,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use server::{HANGS, SECRET, StateDir, options, request};
 use sumac_control::{
     Endpoint, Identity, JoinError, Secret, Trust, join,
-    server::{Listening, ServerOptions},
+    server::{Listener, Listening, ServerOptions},
     state_dir::write_private,
 };
 use tokio::time::timeout;
@@ -63,7 +63,8 @@ async fn join_with(identity: Identity, trust: Trust) -> Result<(), JoinError> {
     let state_dir = StateDir::new();
     let options = ServerOptions { identity, ..options(&state_dir, Duration::ZERO) };
     let plane = Arc::new(FakePlane::new(1024));
-    let listening = Listening::open("127.0.0.1:0".parse().unwrap(), plane, options).await.unwrap();
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let listening = Listening::on(listener, plane, options);
     let (address, others) = (listening.address(), Vec::new());
     let endpoint = Endpoint { address, others, trust, secret: Secret::new(SECRET).unwrap() };
     let serving = tokio::spawn(listening.serve(pending()));

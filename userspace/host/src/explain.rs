@@ -33,15 +33,14 @@ pub fn join_error(error: &JoinError, order: OperationOrder) -> Failure {
             let code = if *kind == DenialKind::Version { Code::Version } else { Code::Refused };
             Failure::new(code, message).hint(denial_hint(*kind))
         }
-        JoinError::Missing { ranks, .. } => Failure::new(Code::RanksMissing, message)
-            .hint("start the missing workers, or open with a longer timeout_s")
-            .ranks(ranks.iter().copied()),
         JoinError::Refused(refused) => {
-            let code = match refused.kind {
-                RefusalKind::RankTaken | RefusalKind::RankSilent => Code::RankTaken,
-                _ => Code::Refused,
-            };
-            Failure::new(code, message).ranks(refused.ranks.iter().copied())
+            let failure = |code| Failure::new(code, message).ranks(refused.ranks.iter().copied());
+            match refused.kind {
+                RefusalKind::Missing => failure(Code::RanksMissing)
+                    .hint("start the missing workers, or open with a longer timeout_s"),
+                RefusalKind::RankTaken | RefusalKind::RankSilent => failure(Code::RankTaken),
+                _ => failure(Code::Refused),
+            }
         }
         JoinError::Failed(failure) => job_failure(failure, order),
         JoinError::Handshake { .. } | JoinError::Protocol { .. } => Failure::new(Code::Unreachable, message)

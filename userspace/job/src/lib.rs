@@ -7,6 +7,7 @@
 //! | [`terms`] | [`JobTerms`]: the parameters that the coordinator granted, and each worker's [`Placement`] |
 //! | [`options`] | the options that both have: [`Mode`], [`Scale`], [`WireFormat`], [`NonFinitePolicy`], [`OperationOrder`], [`Topology`] |
 //! | [`limits`] | the limits of a job's parameters |
+//! | `names` | the options' and operations' names in JSON |
 //! | [`path_measure`] | [`PathMeasure`]: what a worker measured of its path |
 //! | [`token`] | the token in results, made from the one in contributions |
 //! | [`counters`] | the declaration of a counter, with its metric |
@@ -15,6 +16,7 @@
 
 pub mod counters;
 pub mod limits;
+mod names;
 pub mod operation;
 pub mod options;
 pub mod path_measure;

@@ -23,26 +23,12 @@ pub enum DType {
 }
 
 impl DType {
-    /// All types.
-    pub const ALL: [DType; 4] = [DType::Float32, DType::Float16, DType::Bfloat16, DType::Int32];
-
     /// Bytes of one element.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
             DType::Float32 | DType::Int32 => 4,
             DType::Float16 | DType::Bfloat16 => 2,
-        }
-    }
-
-    /// The type as it stands in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            DType::Float32 => "float32",
-            DType::Float16 => "float16",
-            DType::Bfloat16 => "bfloat16",
-            DType::Int32 => "int32",
         }
     }
 }
@@ -61,19 +47,6 @@ pub enum Reduction {
     Min,
     /// The greatest.
     Max,
-}
-
-impl Reduction {
-    /// The reduction as it stands in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Reduction::Sum => "sum",
-            Reduction::Mean => "mean",
-            Reduction::Min => "min",
-            Reduction::Max => "max",
-        }
-    }
 }
 
 /// The way in which an operation's packets are distinguished by importance, so that routers drop unimportant
@@ -100,17 +73,6 @@ impl Importance {
     pub fn is_none(&self) -> bool {
         *self == Importance::None
     }
-
-    /// The name in the local API.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Importance::None => "none",
-            Importance::Magnitude => "magnitude",
-            Importance::High => "high",
-            Importance::Low => "low",
-        }
-    }
 }
 
 /// The kind of a collective operation: which values each worker contributes and which results it gets.
@@ -130,27 +92,6 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
-    /// All kinds.
-    pub const ALL: [CollectiveKind; 5] = [
-        CollectiveKind::Allreduce,
-        CollectiveKind::Broadcast,
-        CollectiveKind::Reduce,
-        CollectiveKind::ReduceScatter,
-        CollectiveKind::Allgather,
-    ];
-
-    /// The command's name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            CollectiveKind::Allreduce => "allreduce",
-            CollectiveKind::Broadcast => "broadcast",
-            CollectiveKind::Reduce => "reduce",
-            CollectiveKind::ReduceScatter => "reduce_scatter",
-            CollectiveKind::Allgather => "allgather",
-        }
-    }
-
     /// Whether values are reduced, rather than moved.
     #[must_use]
     pub const fn reduces(self) -> bool {
@@ -320,19 +261,6 @@ mod tests {
             name: None,
             is_urgent: false,
             loss_bound: LossBound::new(0.0),
-        }
-    }
-
-    #[test]
-    fn names_are_those_in_json() {
-        for dtype in DType::ALL {
-            assert_eq!(serde_json::to_value(dtype).unwrap(), dtype.name());
-        }
-        for reduction in [Reduction::Sum, Reduction::Mean, Reduction::Min, Reduction::Max] {
-            assert_eq!(serde_json::to_value(reduction).unwrap(), reduction.name());
-        }
-        for kind in CollectiveKind::ALL {
-            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }
     }
 

@@ -18,18 +18,6 @@ pub enum Mode {
     Direct,
 }
 
-impl Mode {
-    /// `static`, `dynamic` or `direct`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Mode::Static => "static",
-            Mode::Dynamic => "dynamic",
-            Mode::Direct => "direct",
-        }
-    }
-}
-
 /// The way of the values of a direct job's collective operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
@@ -41,17 +29,6 @@ pub enum Topology {
     Owners,
     /// Blocks go around the ring of workers, where all workers take them; as `owners` elsewhere.
     Ring,
-}
-
-impl Topology {
-    /// `owners` or `ring`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Topology::Owners => "owners",
-            Topology::Ring => "ring",
-        }
-    }
 }
 
 /// The factor by which floats are multiplied before they are rounded to integers.
@@ -136,17 +113,6 @@ pub enum WireFormat {
     Int16,
 }
 
-impl WireFormat {
-    /// `int32` or `int16`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            WireFormat::Int32 => "int32",
-            WireFormat::Int16 => "int16",
-        }
-    }
-}
-
 /// Treatment of NaN and infinity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
@@ -165,18 +131,6 @@ pub enum NonFinitePolicy {
     Raw,
 }
 
-impl NonFinitePolicy {
-    /// `error`, `carry` or `raw`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            NonFinitePolicy::Error => "error",
-            NonFinitePolicy::Carry => "carry",
-            NonFinitePolicy::Raw => "raw",
-        }
-    }
-}
-
 /// The rule by which the workers' operations are matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
@@ -187,17 +141,6 @@ pub enum OperationOrder {
     Submission,
     /// Operations of one name, in whatever order each worker submits them.
     Name,
-}
-
-impl OperationOrder {
-    /// `submission` or `name`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            OperationOrder::Submission => "submission",
-            OperationOrder::Name => "name",
-        }
-    }
 }
 
 #[cfg(test)]
@@ -218,25 +161,6 @@ mod tests {
         assert_eq!("0.5".parse(), Ok(Scale::Fixed(0.5)));
         for wrong in ["blocks", "1e39", "nan", ""] {
             assert!(wrong.parse::<Scale>().unwrap_err().contains("\"block\""), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn names_are_those_in_json() {
-        for mode in [Mode::Static, Mode::Dynamic, Mode::Direct] {
-            assert_eq!(serde_json::to_value(mode).unwrap(), mode.name());
-        }
-        for topology in [Topology::Owners, Topology::Ring] {
-            assert_eq!(serde_json::to_value(topology).unwrap(), topology.name());
-        }
-        for format in [WireFormat::Int32, WireFormat::Int16] {
-            assert_eq!(serde_json::to_value(format).unwrap(), format.name());
-        }
-        for policy in [NonFinitePolicy::Error, NonFinitePolicy::Carry, NonFinitePolicy::Raw] {
-            assert_eq!(serde_json::to_value(policy).unwrap(), policy.name());
-        }
-        for order in [OperationOrder::Submission, OperationOrder::Name] {
-            assert_eq!(serde_json::to_value(order).unwrap(), order.name());
         }
     }
 }

@@ -216,17 +216,3 @@ pub enum AggregatorKind {
     /// A parameter host of dynamic jobs.
     Parameter,
 }
-
-impl AggregatorKind {
-    /// `ebpf`, `host`, `p4`, `none` or `parameter`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            AggregatorKind::Ebpf => "ebpf",
-            AggregatorKind::Host => "host",
-            AggregatorKind::P4 => "p4",
-            AggregatorKind::None => "none",
-            AggregatorKind::Parameter => "parameter",
-        }
-    }
-}

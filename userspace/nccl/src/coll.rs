@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use sumac_client::{DType, Reduction};
 
-use crate::abi::{ResultCode, Sge};
+use crate::abi::ResultCode;
 use crate::address::Address;
-use crate::arguments::{address, bytes, parts, write};
+use crate::arguments::{Part, address, bytes, parts, write};
 use crate::comm::{Accepting, COMMS, Comm, Request, write_listener, write_request};
 use crate::error::{PluginError, entry};
 use crate::group::{Reducing, Window};
@@ -28,7 +28,7 @@ fn reducing(data_type: c_int, red_op: c_int) -> Option<Reducing> {
 }
 
 /// The reduction that NCCL asks for.
-pub(crate) fn required(data_type: c_int, red_op: c_int) -> Result<Reducing, PluginError> {
+fn required(data_type: c_int, red_op: c_int) -> Result<Reducing, PluginError> {
     let unsupported = || {
         PluginError::usage(format!(
             "reduction {red_op} of type {data_type} is not supported, see reduceSupport"
@@ -128,11 +128,11 @@ pub(crate) unsafe extern "C" fn iallreduce(
 }
 
 /// Gathers a window of the ranks' blocks.
-pub(crate) unsafe extern "C" fn iallgather(
+pub(crate) unsafe extern "C" fn iallgather<P: Part>(
     comm: *mut c_void,
     send_data: *mut c_void,
     parts_count: c_int,
-    recv_parts: *mut Sge,
+    recv_parts: *mut P,
     bytes_per_rank: usize,
     window_offset: usize,
     window_bytes: usize,
@@ -143,40 +143,25 @@ pub(crate) unsafe extern "C" fn iallgather(
         // SAFETY: NCCL's array of as many parts.
         let parts = unsafe { parts(recv_parts, parts_count) }?;
         let window = Window { bytes_per_rank, offset: window_offset, bytes: window_bytes };
+        let comm = COMMS.get(comm)?;
+        let group = comm.group()?;
+        let begun = match window.bytes {
+            0 => Some(Request::Ended),
+            // It is read as far as the window has bytes of this rank.
+            _ => group
+                .allgather(UserBytes::new(send_data, bytes_per_rank), &parts, window)?
+                .map(|number| Request::Collective(group.clone(), number)),
+        };
         // SAFETY: NCCL's pointer to a pointer.
-        unsafe { gather(comm, send_data, &parts, window, request) }
+        unsafe { write_request(request, begun) }
     })
 }
 
-/// Gathers a window, for all versions of the call.
-///
-/// # Safety
-/// `request` is NULL, which is an error, or has room for a pointer.
-pub(crate) unsafe fn gather(
-    comm: *mut c_void,
-    send_data: *mut c_void,
-    parts: &[UserBytes],
-    window: Window,
-    request: *mut *mut c_void,
-) -> Result<(), PluginError> {
-    let comm = COMMS.get(comm)?;
-    let group = comm.group()?;
-    let begun = match window.bytes {
-        0 => Some(Request::Ended),
-        // It is read as far as the window has bytes of this rank.
-        _ => group
-            .allgather(UserBytes::new(send_data, window.bytes_per_rank), parts, window)?
-            .map(|number| Request::Collective(group.clone(), number)),
-    };
-    // SAFETY: as the caller warrants.
-    unsafe { write_request(request, begun) }
-}
-
 /// Reduces a window of the ranks' blocks.
-pub(crate) unsafe extern "C" fn ireducescatter(
+pub(crate) unsafe extern "C" fn ireducescatter<P: Part>(
     comm: *mut c_void,
     parts_count: c_int,
-    send_parts: *mut Sge,
+    send_parts: *mut P,
     recv_data: *mut c_void,
     bytes_per_rank: usize,
     window_offset: usize,
@@ -191,34 +176,18 @@ pub(crate) unsafe extern "C" fn ireducescatter(
         let parts = unsafe { parts(send_parts, parts_count) }?;
         let window = Window { bytes_per_rank, offset: window_offset, bytes: window_bytes };
         let reducing = required(data_type, red_op)?;
+        let comm = COMMS.get(comm)?;
+        let group = comm.group()?;
+        let begun = match window.bytes {
+            0 => Some(Request::Ended),
+            // It is written as far as the window has bytes of this rank.
+            _ => group
+                .reduce_scatter(&parts, UserBytes::new(recv_data, bytes_per_rank), window, reducing)?
+                .map(|number| Request::Collective(group.clone(), number)),
+        };
         // SAFETY: NCCL's pointer to a pointer.
-        unsafe { scatter(comm, &parts, recv_data, window, reducing, request) }
+        unsafe { write_request(request, begun) }
     })
-}
-
-/// Reduces a window, for all versions of the call.
-///
-/// # Safety
-/// As [`gather`].
-pub(crate) unsafe fn scatter(
-    comm: *mut c_void,
-    parts: &[UserBytes],
-    recv_data: *mut c_void,
-    window: Window,
-    reducing: Reducing,
-    request: *mut *mut c_void,
-) -> Result<(), PluginError> {
-    let comm = COMMS.get(comm)?;
-    let group = comm.group()?;
-    let begun = match window.bytes {
-        0 => Some(Request::Ended),
-        // It is written as far as the window has bytes of this rank.
-        _ => group
-            .reduce_scatter(parts, UserBytes::new(recv_data, window.bytes_per_rank), window, reducing)?
-            .map(|number| Request::Collective(group.clone(), number)),
-    };
-    // SAFETY: as the caller warrants.
-    unsafe { write_request(request, begun) }
 }
 
 /// Does nothing: host memory needs no flush.

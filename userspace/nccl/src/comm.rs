@@ -3,13 +3,14 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex};
 
+use sumac_client::boundary::HandleTable;
+
 use crate::abi::{HANDLE_BYTES, POINTER_HOST, ResultCode, SUCCESS};
 use crate::address::Address;
 use crate::arguments::write;
 use crate::background::Background;
 use crate::error::{PluginError, entry};
 use crate::group::Group;
-use crate::handle::HandleTable;
 use crate::link::PairLink;
 use crate::tcp::TcpAcceptor;
 
@@ -45,10 +46,10 @@ pub(crate) enum Request {
     Ended,
 }
 
-pub(crate) static COMMS: HandleTable<Comm> = HandleTable::new("communicator");
-pub(crate) static REQUESTS: HandleTable<Request> = HandleTable::new("request");
+pub(crate) static COMMS: HandleTable<c_void, Comm> = HandleTable::new("communicator");
+pub(crate) static REQUESTS: HandleTable<c_void, Request> = HandleTable::new("request");
 /// The registrations of memory: nothing but their sizes is kept.
-static REGISTRATIONS: HandleTable<usize> = HandleTable::new("registration");
+static REGISTRATIONS: HandleTable<c_void, usize> = HandleTable::new("registration");
 
 impl Comm {
     pub(crate) fn listener(&self) -> Result<&Listener, PluginError> {
@@ -148,7 +149,7 @@ pub(crate) unsafe extern "C" fn reg_mr_dma_buf(
 
 /// Ends a registration.
 pub(crate) unsafe extern "C" fn dereg_mr(_comm: *mut c_void, mhandle: *mut c_void) -> ResultCode {
-    entry(|| REGISTRATIONS.remove(mhandle).map(drop))
+    entry(|| Ok(REGISTRATIONS.remove(mhandle).map(drop)?))
 }
 
 /// Tests a request for its end.
@@ -162,7 +163,7 @@ pub(crate) unsafe extern "C" fn test(
         unsafe { write(done, 0) }?;
         let found = REQUESTS.get(request)?;
         let size = match &*found {
-            Request::Message(pair, number) => pair.test(*number)?,
+            Request::Message(pair, number) => pair.messages().test(*number)?,
             Request::Collective(group, number) => group.test(*number)?,
             Request::Ended => Some(0),
         };
@@ -183,7 +184,7 @@ pub(crate) unsafe extern "C" fn test(
 pub(crate) unsafe extern "C" fn close_listen(comm: *mut c_void) -> ResultCode {
     entry(|| {
         COMMS.get(comm)?.listener()?;
-        COMMS.remove(comm).map(drop)
+        Ok(COMMS.remove(comm).map(drop)?)
     })
 }
 
@@ -193,7 +194,7 @@ pub(crate) unsafe extern "C" fn close_pair(comm: *mut c_void) -> ResultCode {
         let pair = COMMS.get(comm)?.pair()?.clone();
         COMMS.remove(comm)?;
         REQUESTS.remove_all(|request| matches!(request, Request::Message(of, _) if Arc::ptr_eq(of, &pair)));
-        pair.close();
+        pair.messages().close();
         Ok(())
     })
 }

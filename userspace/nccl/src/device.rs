@@ -1,12 +1,12 @@
 //! The one device that the plugin has, and its properties.
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, c_int};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{OnceLock, PoisonError};
 use std::{fs, path::PathBuf, sync::Mutex};
 
-use crate::abi::{DEVICE_HOST, ID_UNDEFINED, POINTER_HOST, v8, v10, v12};
+use crate::abi::{DEVICE_HOST, ID_UNDEFINED, POINTER_HOST, VDevice, v8, v10, v12};
 use crate::address::daemon_id;
 use crate::daemon;
 use crate::error::PluginError;
@@ -85,14 +85,6 @@ fn speed(interface: &Path) -> Option<c_int> {
     fs::read_to_string(interface.join("speed")).ok()?.trim().parse().ok().filter(|speed| *speed > 0)
 }
 
-/// The properties that all versions have.
-struct Common {
-    name: *mut c_char,
-    pci_path: *mut c_char,
-    guid: u64,
-    speed: c_int,
-}
-
 /// Checks the number of a device.
 pub(crate) fn check(dev: c_int) -> Result<(), PluginError> {
     if dev != 0 {
@@ -101,89 +93,53 @@ pub(crate) fn check(dev: c_int) -> Result<(), PluginError> {
     Ok(())
 }
 
-fn common(dev: c_int) -> Result<Common, PluginError> {
-    check(dev)?;
-    let device = DEVICE.get().ok_or_else(|| PluginError::usage("the plugin was not initialized"))?;
-    Ok(Common {
-        name: device.name.as_ptr().cast_mut(),
-        pci_path: device.pci_path.as_ref().map_or(std::ptr::null_mut(), |path| path.as_ptr().cast_mut()),
-        guid: device.guid,
-        speed: device.speed,
-    })
-}
-
 /// The properties in the form of a version.
 pub(crate) trait Versioned: Sized {
     fn of(dev: c_int) -> Result<Self, PluginError>;
 }
 
-impl Versioned for v8::Properties {
-    fn of(dev: c_int) -> Result<Self, PluginError> {
-        let Common { name, pci_path, guid, speed } = common(dev)?;
-        Ok(v8::Properties {
-            name,
-            pci_path,
-            guid,
-            ptr_support: POINTER_HOST,
-            reg_is_global: 0,
-            speed,
-            port: 0,
-            latency: 0.0,
-            max_comms: MAX_COMMS,
-            max_recvs: 1,
-            net_device_type: DEVICE_HOST,
-            net_device_version: 0,
-        })
-    }
+/// Fills a version's properties: those that not all versions have, for the device of a number.
+macro_rules! versioned {
+    ($version:ident($dev:ident) { $($member:ident: $value:expr),* $(,)? }) => {
+        impl Versioned for $version::Properties {
+            fn of($dev: c_int) -> Result<Self, PluginError> {
+                check($dev)?;
+                let device =
+                    DEVICE.get().ok_or_else(|| PluginError::usage("the plugin was not initialized"))?;
+                let pci_path = device.pci_path.as_ref();
+                Ok($version::Properties {
+                    name: device.name.as_ptr().cast_mut(),
+                    pci_path: pci_path.map_or(std::ptr::null_mut(), |path| path.as_ptr().cast_mut()),
+                    guid: device.guid,
+                    ptr_support: POINTER_HOST,
+                    reg_is_global: 0,
+                    speed: device.speed,
+                    port: 0,
+                    latency: 0.0,
+                    max_comms: MAX_COMMS,
+                    max_recvs: 1,
+                    net_device_type: DEVICE_HOST,
+                    net_device_version: 0,
+                    $($member: $value),*
+                })
+            }
+        }
+    };
 }
 
-impl Versioned for v10::Properties {
-    fn of(dev: c_int) -> Result<Self, PluginError> {
-        let Common { name, pci_path, guid, speed } = common(dev)?;
-        Ok(v10::Properties {
-            name,
-            pci_path,
-            guid,
-            ptr_support: POINTER_HOST,
-            reg_is_global: 0,
-            force_flush: 0,
-            speed,
-            port: 0,
-            latency: 0.0,
-            max_comms: MAX_COMMS,
-            max_recvs: 1,
-            net_device_type: DEVICE_HOST,
-            net_device_version: 0,
-            v_props: v10::VDevice { ndevs: 1, devs: [dev, 0, 0, 0] },
-            max_p2p_bytes: MAX_MESSAGE_BYTES,
-            max_coll_bytes: MAX_COLL_BYTES,
-        })
-    }
-}
-
-impl Versioned for v12::Properties {
-    fn of(dev: c_int) -> Result<Self, PluginError> {
-        let Common { name, pci_path, guid, speed } = common(dev)?;
-        Ok(v12::Properties {
-            name,
-            pci_path,
-            guid,
-            ptr_support: POINTER_HOST,
-            reg_is_global: 0,
-            force_flush: 0,
-            speed,
-            port: 0,
-            latency: 0.0,
-            max_comms: MAX_COMMS,
-            max_recvs: 1,
-            net_device_type: DEVICE_HOST,
-            net_device_version: 0,
-            v_props: v12::VDevice { ndevs: 1, devs: [dev, 0, 0, 0, 0, 0, 0, 0] },
-            max_p2p_bytes: MAX_MESSAGE_BYTES,
-            max_coll_bytes: MAX_COLL_BYTES,
-            max_multi_request_size: 1,
-            rail_id: ID_UNDEFINED,
-            plane_id: ID_UNDEFINED,
-        })
-    }
-}
+versioned!(v8(dev) {});
+versioned!(v10(dev) {
+    force_flush: 0,
+    v_props: VDevice { ndevs: 1, devs: [dev, 0, 0, 0] },
+    max_p2p_bytes: MAX_MESSAGE_BYTES,
+    max_coll_bytes: MAX_COLL_BYTES,
+});
+versioned!(v12(dev) {
+    force_flush: 0,
+    v_props: VDevice { ndevs: 1, devs: [dev, 0, 0, 0, 0, 0, 0, 0] },
+    max_p2p_bytes: MAX_MESSAGE_BYTES,
+    max_coll_bytes: MAX_COLL_BYTES,
+    max_multi_request_size: 1,
+    rail_id: ID_UNDEFINED,
+    plane_id: ID_UNDEFINED,
+});

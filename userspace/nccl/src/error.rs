@@ -1,9 +1,8 @@
 //! Errors, and the boundary to NCCL.
 
-use std::any::Any;
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use sumac_client::boundary::{UnknownHandle, caught};
 use sumac_client::{ClientError, Code};
 
 use crate::abi::{
@@ -62,10 +61,15 @@ impl PluginError {
         self
     }
 
-    fn panic(panic: &(dyn Any + Send)) -> PluginError {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+    fn panic(text: &str) -> PluginError {
         PluginError::internal(format!("the plugin failed: {text}; report it"))
+    }
+}
+
+impl From<UnknownHandle> for PluginError {
+    fn from(UnknownHandle { kind, number }: UnknownHandle) -> PluginError {
+        let message = format!("no {kind} has the handle {number:#x}: it was closed, or is another's");
+        PluginError::argument(message)
     }
 }
 
@@ -102,10 +106,7 @@ fn of_code(code: Code) -> ResultCode {
 
 /// Runs the body of a function that NCCL calls: logs its error, and ends panics.
 pub(crate) fn entry(body: impl FnOnce() -> Result<(), PluginError>) -> c_int {
-    // After a panic no object is relied on but through locks that ignore poison; each call checks its own.
-    let outcome =
-        catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(PluginError::panic(&*panic)));
-    match outcome {
+    match caught(body).unwrap_or_else(|panic| Err(PluginError::panic(&panic))) {
         Ok(()) => SUCCESS,
         Err(error) => error.logged().code,
     }
@@ -116,6 +117,13 @@ mod tests {
     use sumac_client::Failure;
 
     use super::*;
+
+    #[test]
+    fn a_handle_without_an_object_is_an_invalid_argument() {
+        let error = PluginError::from(UnknownHandle { kind: "request", number: 31 });
+        assert_eq!(error.code, INVALID_ARGUMENT);
+        assert_eq!(error.message, "no request has the handle 0x1f: it was closed, or is another's");
+    }
 
     #[test]
     fn a_panic_is_an_internal_error() {

@@ -3,158 +3,102 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::abi::{DebugLogger, ResultCode, v8, v10, v12};
-use crate::arguments::parts;
-use crate::error::entry;
-use crate::group::Window;
 use crate::{coll, comm, net};
 
 /// The networks' name: `NCCL_NET=Sumac` chooses it, and NCCL's log has it.
 const NAME: *const c_char = c"Sumac".as_ptr();
 
-/// The point-to-point network of version 8.
-#[unsafe(no_mangle)]
-pub static ncclNetPlugin_v8: v8::Net = v8::Net {
-    name: NAME,
-    init: init_v8,
-    devices: comm::devices,
-    get_properties: net::get_properties,
-    listen: net::listen,
-    connect: connect_v8,
-    accept: net::accept,
-    reg_mr: comm::reg_mr,
-    reg_mr_dma_buf: comm::reg_mr_dma_buf,
-    dereg_mr: comm::dereg_mr,
-    isend: isend_v8,
-    irecv: irecv_v8,
-    iflush: net::iflush,
-    test: comm::test,
-    close_send: comm::close_pair,
-    close_recv: comm::close_pair,
-    close_listen: comm::close_listen,
-    get_device_mr: net::get_device_mr,
-    irecv_consumed: net::irecv_consumed,
-};
+/// Exports the point-to-point network of a version, with the members in which the versions differ.
+macro_rules! net {
+    ($(#[$doc:meta])* $name:ident: $version:ident { $($member:ident: $value:expr),* $(,)? }) => {
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub static $name: $version::Net = $version::Net {
+            name: NAME,
+            devices: comm::devices,
+            get_properties: net::get_properties,
+            accept: net::accept,
+            reg_mr: comm::reg_mr,
+            reg_mr_dma_buf: comm::reg_mr_dma_buf,
+            dereg_mr: comm::dereg_mr,
+            iflush: net::iflush,
+            test: comm::test,
+            close_send: comm::close_pair,
+            close_recv: comm::close_pair,
+            close_listen: comm::close_listen,
+            get_device_mr: net::get_device_mr,
+            irecv_consumed: net::irecv_consumed,
+            $($member: $value),*
+        };
+    };
+}
 
-/// The point-to-point network of version 10.
-#[unsafe(no_mangle)]
-pub static ncclNetPlugin_v10: v10::Net = v10::Net {
-    name: NAME,
-    init: init_v10,
-    devices: comm::devices,
-    get_properties: net::get_properties,
-    listen: net::listen,
-    connect: connect_v10,
-    accept: net::accept,
-    reg_mr: comm::reg_mr,
-    reg_mr_dma_buf: comm::reg_mr_dma_buf,
-    dereg_mr: comm::dereg_mr,
-    isend: net::isend,
-    irecv: net::irecv,
-    iflush: net::iflush,
-    test: comm::test,
-    close_send: comm::close_pair,
-    close_recv: comm::close_pair,
-    close_listen: comm::close_listen,
-    get_device_mr: net::get_device_mr,
-    irecv_consumed: net::irecv_consumed,
-    make_v_device: None,
-};
+net! {
+    /// The point-to-point network of version 8.
+    ncclNetPlugin_v8: v8 {
+        init: init_v8, listen: net::listen, connect: connect_v8, isend: isend_v8, irecv: irecv_v8,
+    }
+}
+net! {
+    /// The point-to-point network of version 10.
+    ncclNetPlugin_v10: v10 {
+        init: init_v10, listen: net::listen, connect: connect_v10, isend: net::isend, irecv: net::irecv,
+        make_v_device: None,
+    }
+}
+net! {
+    /// The point-to-point network of version 12.
+    ncclNetPlugin_v12: v12 {
+        init: init_v12, listen: listen_v12, connect: connect_v12, isend: net::isend, irecv: net::irecv,
+        make_v_device: None, finalize: comm::finalize, set_net_attr: None,
+    }
+}
 
-/// The point-to-point network of version 12.
-#[unsafe(no_mangle)]
-pub static ncclNetPlugin_v12: v12::Net = v12::Net {
-    name: NAME,
-    init: init_v12,
-    devices: comm::devices,
-    get_properties: net::get_properties,
-    listen: listen_v12,
-    connect: connect_v12,
-    accept: net::accept,
-    reg_mr: comm::reg_mr,
-    reg_mr_dma_buf: comm::reg_mr_dma_buf,
-    dereg_mr: comm::dereg_mr,
-    isend: net::isend,
-    irecv: net::irecv,
-    iflush: net::iflush,
-    test: comm::test,
-    close_send: comm::close_pair,
-    close_recv: comm::close_pair,
-    close_listen: comm::close_listen,
-    get_device_mr: net::get_device_mr,
-    irecv_consumed: net::irecv_consumed,
-    make_v_device: None,
-    finalize: comm::finalize,
-    set_net_attr: None,
-};
+/// Exports the collective network of a version, as [`net`].
+macro_rules! coll_net {
+    ($(#[$doc:meta])* $name:ident: $version:ident { $($member:ident: $value:expr),* $(,)? }) => {
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub static $name: $version::CollNet = $version::CollNet {
+            name: NAME,
+            devices: comm::devices,
+            get_properties: net::get_properties,
+            connect: coll::connect,
+            reduce_support: coll::reduce_support,
+            reg_mr: comm::reg_mr,
+            reg_mr_dma_buf: comm::reg_mr_dma_buf,
+            dereg_mr: comm::dereg_mr,
+            iflush: coll::iflush,
+            test: comm::test,
+            close_coll: comm::close_coll,
+            close_listen: comm::close_listen,
+            $($member: $value),*
+        };
+    };
+}
 
-/// The collective network of version 8.
-#[unsafe(no_mangle)]
-pub static ncclCollNetPlugin_v8: v8::CollNet = v8::CollNet {
-    name: NAME,
-    init: init_v8,
-    devices: comm::devices,
-    get_properties: net::get_properties,
-    listen: coll::listen,
-    connect: coll::connect,
-    reduce_support: coll::reduce_support,
-    reg_mr: comm::reg_mr,
-    reg_mr_dma_buf: comm::reg_mr_dma_buf,
-    dereg_mr: comm::dereg_mr,
-    iallreduce: iallreduce_v8,
-    iallgather: iallgather_v8,
-    ireducescatter: ireducescatter_v8,
-    iflush: coll::iflush,
-    test: comm::test,
-    close_coll: comm::close_coll,
-    close_listen: comm::close_listen,
-};
-
-/// The collective network of version 10.
-#[unsafe(no_mangle)]
-pub static ncclCollNetPlugin_v10: v10::CollNet = v10::CollNet {
-    name: NAME,
-    init: init_v8,
-    devices: comm::devices,
-    get_properties: net::get_properties,
-    listen: coll::listen,
-    connect: coll::connect,
-    reduce_support: coll::reduce_support,
-    reg_mr: comm::reg_mr,
-    reg_mr_dma_buf: comm::reg_mr_dma_buf,
-    dereg_mr: comm::dereg_mr,
-    iallreduce: coll::iallreduce,
-    iallgather: coll::iallgather,
-    ireducescatter: coll::ireducescatter,
-    iflush: coll::iflush,
-    test: comm::test,
-    close_coll: comm::close_coll,
-    close_listen: comm::close_listen,
-    make_v_device: None,
-};
-
-/// The collective network of version 12.
-#[unsafe(no_mangle)]
-pub static ncclCollNetPlugin_v12: v12::CollNet = v12::CollNet {
-    name: NAME,
-    init: init_coll_v12,
-    devices: comm::devices,
-    get_properties: net::get_properties,
-    listen: listen_coll_v12,
-    connect: coll::connect,
-    reduce_support: coll::reduce_support,
-    reg_mr: comm::reg_mr,
-    reg_mr_dma_buf: comm::reg_mr_dma_buf,
-    dereg_mr: comm::dereg_mr,
-    iallreduce: coll::iallreduce,
-    iallgather: coll::iallgather,
-    ireducescatter: coll::ireducescatter,
-    iflush: coll::iflush,
-    test: comm::test,
-    close_coll: comm::close_coll,
-    close_listen: comm::close_listen,
-    make_v_device: None,
-    finalize: comm::finalize,
-};
+coll_net! {
+    /// The collective network of version 8.
+    ncclCollNetPlugin_v8: v8 {
+        init: init_v8, listen: coll::listen, iallreduce: iallreduce_v8, iallgather: coll::iallgather,
+        ireducescatter: coll::ireducescatter,
+    }
+}
+coll_net! {
+    /// The collective network of version 10.
+    ncclCollNetPlugin_v10: v10 {
+        init: init_v8, listen: coll::listen, iallreduce: coll::iallreduce, iallgather: coll::iallgather,
+        ireducescatter: coll::ireducescatter, make_v_device: None,
+    }
+}
+coll_net! {
+    /// The collective network of version 12.
+    ncclCollNetPlugin_v12: v12 {
+        init: init_coll_v12, listen: listen_coll_v12, iallreduce: coll::iallreduce,
+        iallgather: coll::iallgather, ireducescatter: coll::ireducescatter, make_v_device: None,
+        finalize: comm::finalize,
+    }
+}
 
 unsafe extern "C" fn init_v8(logger: Option<DebugLogger>) -> ResultCode {
     net::init(logger)
@@ -309,47 +253,4 @@ unsafe extern "C" fn iallreduce_v8(
             request,
         )
     }
-}
-
-unsafe extern "C" fn iallgather_v8(
-    comm: *mut c_void,
-    send_data: *mut c_void,
-    parts_count: c_int,
-    recv_parts: *mut v8::Sge,
-    bytes_per_rank: usize,
-    window_offset: usize,
-    window_bytes: usize,
-    _send_mhandle: *mut c_void,
-    request: *mut *mut c_void,
-) -> ResultCode {
-    entry(|| {
-        // SAFETY: NCCL's array of as many parts.
-        let parts = unsafe { parts(recv_parts, parts_count) }?;
-        let window = Window { bytes_per_rank, offset: window_offset, bytes: window_bytes };
-        // SAFETY: NCCL's pointer to a pointer.
-        unsafe { coll::gather(comm, send_data, &parts, window, request) }
-    })
-}
-
-unsafe extern "C" fn ireducescatter_v8(
-    comm: *mut c_void,
-    parts_count: c_int,
-    send_parts: *mut v8::Sge,
-    recv_data: *mut c_void,
-    bytes_per_rank: usize,
-    window_offset: usize,
-    window_bytes: usize,
-    data_type: c_int,
-    red_op: c_int,
-    _recv_mhandle: *mut c_void,
-    request: *mut *mut c_void,
-) -> ResultCode {
-    entry(|| {
-        // SAFETY: NCCL's array of as many parts.
-        let parts = unsafe { parts(send_parts, parts_count) }?;
-        let window = Window { bytes_per_rank, offset: window_offset, bytes: window_bytes };
-        let reducing = coll::required(data_type, red_op)?;
-        // SAFETY: NCCL's pointer to a pointer.
-        unsafe { coll::scatter(comm, &parts, recv_data, window, reducing, request) }
-    })
 }

@@ -5,8 +5,8 @@
 //! [`net`] and [`coll`], which check arguments and end panics ([`error::entry`]). Behind them, a
 //! [`pair::Pair`] sends or receives the messages of one connection in a direct job of two ranks, or a
 //! [`tcp::TcpPair`] over TCP; a [`group::Group`] does the collective operations of a job. Communicators and
-//! requests are numbers in the form of pointers ([`handle`]): a closed or wrong one is an error and not
-//! undefined behaviour.
+//! requests are numbers in the form of pointers ([`sumac_client::boundary`]): a closed or wrong one is an
+//! error and not undefined behaviour.
 
 pub mod abi;
 mod address;
@@ -22,7 +22,6 @@ mod endpoint;
 mod error;
 pub mod export;
 mod group;
-mod handle;
 mod joining;
 mod link;
 mod log;

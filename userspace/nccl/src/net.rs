@@ -104,12 +104,12 @@ pub(crate) unsafe extern "C" fn connect(handle: *mut c_void, send_comm: *mut *mu
 
 fn begin_connecting(address: Address) -> Result<Background<PairLink>, PluginError> {
     if let Some(tcp) = address.tcp {
-        return Background::begin(move |_| TcpPair::connect(tcp, &address.id).map(PairLink::Tcp));
+        return Background::begin(move |_| TcpPair::connect(tcp, &address.id));
     }
     // The listener does not know where the connection comes from, and waits for both jobs.
     let is_same = daemon_id(&daemon::socket())? == address.daemon;
     let job = if is_same { at_one_daemon } else { between_daemons }(&address, SENDER)?;
-    Background::begin(move |is_given_up| Pair::new(true, open_first(&[job], is_given_up)?).map(direct))
+    Background::begin(move |is_given_up| Pair::link(true, open_first(&[job], is_given_up)?))
 }
 
 /// Accepts a connection: NULL until it is there.
@@ -130,7 +130,7 @@ pub(crate) unsafe extern "C" fn accept(
                 Ok(None)
             }
             Accepting::Jobs(opening) => opening.take().transpose(),
-            Accepting::Tcp(acceptor) => acceptor.accept(&address.id).map(|pair| pair.map(PairLink::Tcp)),
+            Accepting::Tcp(acceptor) => acceptor.accept(&address.id),
         };
         let Some(link) = accepted.map_err(|error| error.context("accepting a connection"))? else {
             return Ok(());
@@ -143,11 +143,7 @@ pub(crate) unsafe extern "C" fn accept(
 
 fn begin_accepting(address: &Address) -> Result<Background<PairLink>, PluginError> {
     let jobs = [between_daemons(address, RECEIVER)?, at_one_daemon(address, RECEIVER)?];
-    Background::begin(move |is_given_up| Pair::new(false, open_first(&jobs, is_given_up)?).map(direct))
-}
-
-fn direct(pair: Pair) -> PairLink {
-    PairLink::Direct(Box::new(pair))
+    Background::begin(move |is_given_up| Pair::link(false, open_first(&jobs, is_given_up)?))
 }
 
 /// The way of messages.

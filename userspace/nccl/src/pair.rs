@@ -5,13 +5,13 @@
 //! transfers one after the other: by the header it knows whether a second one follows.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sumac_client::{ClientError, DType, Job, Operand, Operation, RecvOptions, SendOptions};
 
 use crate::endpoint::Endpoint;
 use crate::error::PluginError;
+use crate::link::{Messages, PairLink};
 use crate::memory::UserBytes;
 use crate::opening::OpenedJob;
 use crate::staging::Slot;
@@ -30,12 +30,6 @@ pub(crate) const SENDER: u16 = 1;
 /// One side of a connection.
 #[derive(Debug)]
 pub(crate) struct Pair {
-    is_sender: bool,
-    state: Mutex<PairState>,
-}
-
-#[derive(Debug)]
-struct PairState {
     endpoint: Endpoint,
     messages: HashMap<u64, Message>,
     next: u64,
@@ -57,54 +51,7 @@ struct Message {
     rest: Option<Operation>,
 }
 
-impl Pair {
-    pub(crate) fn new(is_sender: bool, opened: OpenedJob) -> Result<Pair, PluginError> {
-        let label = if is_sender { "send" } else { "receive" };
-        let state = PairState {
-            endpoint: Endpoint::new(label.into(), opened)?,
-            messages: HashMap::new(),
-            next: 0,
-            unposted: VecDeque::new(),
-            awaited: None,
-        };
-        Ok(Pair { is_sender, state: Mutex::new(state) })
-    }
-
-    /// Begins to send a message; `None` if too many are on their way.
-    pub(crate) fn send(&self, user: UserBytes) -> Result<Option<u64>, PluginError> {
-        if !self.is_sender {
-            return Err(PluginError::usage("a communicator that receives cannot send"));
-        }
-        self.state().send(user)
-    }
-
-    /// Begins to receive a message of at most the length of `user`; `None` if too many are on their way.
-    pub(crate) fn receive(&self, user: UserBytes) -> Result<Option<u64>, PluginError> {
-        if self.is_sender {
-            return Err(PluginError::usage("a communicator that sends cannot receive"));
-        }
-        self.state().receive(user)
-    }
-
-    /// Returns the message's length once it has been sent or received; its number is then no longer valid.
-    pub(crate) fn test(&self, number: u64) -> Result<Option<usize>, PluginError> {
-        self.state().test(number)
-    }
-
-    pub(crate) fn close(&self) {
-        let mut state = self.state();
-        let messages = std::mem::take(&mut state.messages);
-        let operations = messages.into_values().flat_map(|message| [message.head, message.rest]);
-        state.endpoint.close(operations.flatten().collect());
-    }
-
-    fn state(&self) -> MutexGuard<'_, PairState> {
-        // A panic leaves at most a message that never ends, in a communicator that the caller closes.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl PairState {
+impl Messages for Pair {
     fn send(&mut self, user: UserBytes) -> Result<Option<u64>, PluginError> {
         let end = end_of(user.length)?;
         let Some(slot) = self.slot(end)? else { return Ok(None) };
@@ -128,18 +75,6 @@ impl PairState {
         Ok(Some(number))
     }
 
-    fn slot(&mut self, bytes: usize) -> Result<Option<Slot>, PluginError> {
-        // Two transfers for each message.
-        self.endpoint.slot(bytes, 2, 2 * self.messages.len())
-    }
-
-    fn insert(&mut self, message: Message) -> u64 {
-        self.endpoint.counters.requests += 1;
-        self.next += 1;
-        self.messages.insert(self.next, message);
-        self.next
-    }
-
     fn test(&mut self, number: u64) -> Result<Option<usize>, PluginError> {
         self.progress()?;
         let Some(message) = self.messages.get_mut(&number) else {
@@ -157,6 +92,38 @@ impl PairState {
             self.endpoint.counters.copied_out(length);
         }
         Ok(Some(length))
+    }
+
+    fn close(&mut self) {
+        let messages = std::mem::take(&mut self.messages);
+        let operations = messages.into_values().flat_map(|message| [message.head, message.rest]);
+        self.endpoint.close(operations.flatten().collect());
+    }
+}
+
+impl Pair {
+    pub(crate) fn link(is_sender: bool, opened: OpenedJob) -> Result<PairLink, PluginError> {
+        let label = if is_sender { "send" } else { "receive" };
+        let pair = Pair {
+            endpoint: Endpoint::new(label.into(), opened)?,
+            messages: HashMap::new(),
+            next: 0,
+            unposted: VecDeque::new(),
+            awaited: None,
+        };
+        Ok(PairLink::new(is_sender, pair))
+    }
+
+    fn slot(&mut self, bytes: usize) -> Result<Option<Slot>, PluginError> {
+        // Two transfers for each message.
+        self.endpoint.slot(bytes, 2, 2 * self.messages.len())
+    }
+
+    fn insert(&mut self, message: Message) -> u64 {
+        self.endpoint.counters.requests += 1;
+        self.next += 1;
+        self.messages.insert(self.next, message);
+        self.next
     }
 
     /// Posts the transfers of messages to receive, as far as headers have arrived.

@@ -5,11 +5,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::counters::Counters;
 use crate::error::PluginError;
+use crate::link::{Messages, PairLink};
 use crate::log;
 use crate::memory::UserBytes;
 
@@ -25,11 +25,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct TcpPair {
     is_sender: bool,
-    state: Mutex<TcpState>,
-}
-
-#[derive(Debug)]
-struct TcpState {
     label: &'static str,
     /// `None` after the close.
     stream: Option<TcpStream>,
@@ -51,12 +46,13 @@ struct TcpMessage {
 }
 
 impl TcpPair {
-    fn new(is_sender: bool, stream: TcpStream) -> Result<TcpPair, PluginError> {
+    fn link(is_sender: bool, stream: TcpStream) -> Result<PairLink, PluginError> {
         let prepared = stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true));
         prepared.map_err(|error| PluginError::system(format!("a TCP connection: {error}")))?;
         let label = if is_sender { "send over TCP" } else { "receive over TCP" };
         log::info(&format!("{label}: connected"));
-        let state = TcpState {
+        let pair = TcpPair {
+            is_sender,
             label,
             stream: Some(stream),
             messages: HashMap::new(),
@@ -65,52 +61,20 @@ impl TcpPair {
             counters: Counters::default(),
             failure: None,
         };
-        Ok(TcpPair { is_sender, state: Mutex::new(state) })
+        Ok(PairLink::new(is_sender, pair))
     }
 
     /// Connects to a listener, and names its number.
-    pub(crate) fn connect(address: SocketAddr, id: &[u8; 16]) -> Result<TcpPair, PluginError> {
+    pub(crate) fn connect(address: SocketAddr, id: &[u8; 16]) -> Result<PairLink, PluginError> {
         let connected = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).and_then(|mut stream| {
             stream.write_all(id)?;
             Ok(stream)
         });
         let failed = |error| PluginError::remote(format!("cannot connect to {address}: {error}"));
-        TcpPair::new(true, connected.map_err(failed)?)
+        TcpPair::link(true, connected.map_err(failed)?)
     }
 
-    pub(crate) fn send(&self, user: UserBytes) -> Result<Option<u64>, PluginError> {
-        if !self.is_sender {
-            return Err(PluginError::usage("a communicator that receives cannot send"));
-        }
-        self.state().begin(TcpMessage { user, header: (user.length as u64).to_be_bytes(), moved: 0 }, true)
-    }
-
-    pub(crate) fn receive(&self, user: UserBytes) -> Result<Option<u64>, PluginError> {
-        if self.is_sender {
-            return Err(PluginError::usage("a communicator that sends cannot receive"));
-        }
-        self.state().begin(TcpMessage { user, header: [0; HEADER], moved: 0 }, false)
-    }
-
-    pub(crate) fn test(&self, number: u64) -> Result<Option<usize>, PluginError> {
-        self.state().test(number, self.is_sender)
-    }
-
-    pub(crate) fn close(&self) {
-        let mut state = self.state();
-        state.stream = None;
-        state.messages.clear();
-        log::info(&format!("{}: closed: {}", state.label, state.counters));
-    }
-
-    fn state(&self) -> MutexGuard<'_, TcpState> {
-        // A panic leaves at most a message that never ends, in a communicator that the caller closes.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl TcpState {
-    fn begin(&mut self, message: TcpMessage, is_sender: bool) -> Result<Option<u64>, PluginError> {
+    fn begin(&mut self, message: TcpMessage) -> Result<Option<u64>, PluginError> {
         if self.messages.len() >= MESSAGES {
             self.counters.deferred += 1;
             return Ok(None);
@@ -119,36 +83,25 @@ impl TcpState {
         self.next += 1;
         self.messages.insert(self.next, message);
         self.queue.push_back(self.next);
-        self.progress(is_sender)?;
+        self.progress()?;
         Ok(Some(self.next))
     }
 
-    fn test(&mut self, number: u64, is_sender: bool) -> Result<Option<usize>, PluginError> {
-        self.progress(is_sender)?;
-        if self.queue.contains(&number) {
-            return Ok(None);
-        }
-        let message = self.messages.remove(&number);
-        let message = message.ok_or_else(|| PluginError::argument("the request has ended"))?;
-        Ok(Some(message.moved - HEADER))
-    }
-
     /// Moves bytes as far as the socket takes or has some.
-    fn progress(&mut self, is_sender: bool) -> Result<(), PluginError> {
+    fn progress(&mut self) -> Result<(), PluginError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        self.transfer(is_sender)
-            .map_err(|error| self.failure.insert(error.context(self.label).logged()).clone())
+        self.transfer().map_err(|error| self.failure.insert(error.context(self.label).logged()).clone())
     }
 
-    fn transfer(&mut self, is_sender: bool) -> Result<(), PluginError> {
+    fn transfer(&mut self) -> Result<(), PluginError> {
         let closed = || PluginError::usage("the communicator was closed");
         let stream = self.stream.as_mut().ok_or_else(closed)?;
         while let Some(number) = self.queue.front() {
             let Some(message) = self.messages.get_mut(number) else { return Ok(()) };
             while message.moved < HEADER || message.moved < HEADER + message.length()? {
-                let moved = if is_sender { message.write(stream) } else { message.read(stream) };
+                let moved = if self.is_sender { message.write(stream) } else { message.read(stream) };
                 match moved {
                     Ok(0) => return Err(PluginError::remote("the other side closed the connection")),
                     Ok(bytes) => message.moved += bytes,
@@ -160,6 +113,32 @@ impl TcpState {
             self.queue.pop_front();
         }
         Ok(())
+    }
+}
+
+impl Messages for TcpPair {
+    fn send(&mut self, user: UserBytes) -> Result<Option<u64>, PluginError> {
+        self.begin(TcpMessage { user, header: (user.length as u64).to_be_bytes(), moved: 0 })
+    }
+
+    fn receive(&mut self, user: UserBytes) -> Result<Option<u64>, PluginError> {
+        self.begin(TcpMessage { user, header: [0; HEADER], moved: 0 })
+    }
+
+    fn test(&mut self, number: u64) -> Result<Option<usize>, PluginError> {
+        self.progress()?;
+        if self.queue.contains(&number) {
+            return Ok(None);
+        }
+        let message = self.messages.remove(&number);
+        let message = message.ok_or_else(|| PluginError::argument("the request has ended"))?;
+        Ok(Some(message.moved - HEADER))
+    }
+
+    fn close(&mut self) {
+        self.stream = None;
+        self.messages.clear();
+        log::info(&format!("{}: closed: {}", self.label, self.counters));
     }
 }
 
@@ -218,7 +197,7 @@ impl TcpAcceptor {
     }
 
     /// Returns the connection that has named this number, if there is one.
-    pub(crate) fn accept(&mut self, id: &[u8; 16]) -> Result<Option<TcpPair>, PluginError> {
+    pub(crate) fn accept(&mut self, id: &[u8; 16]) -> Result<Option<PairLink>, PluginError> {
         while let Ok((stream, _)) = self.listener.accept() {
             if self.unknown.len() == UNKNOWN {
                 // The oldest: one that sends nothing keeps nobody out.
@@ -241,7 +220,7 @@ impl TcpAcceptor {
             }
             received.len() < id.len()
         });
-        found.map(|stream| TcpPair::new(false, stream)).transpose()
+        found.map(|stream| TcpPair::link(false, stream)).transpose()
     }
 }
 
@@ -277,16 +256,19 @@ mod tests {
         let last = receiver.receive(UserBytes::new(std::ptr::null_mut(), 0)).unwrap().unwrap();
         let mut length = None;
         wait(|| {
-            length = length.or(receiver.test(to_receive).unwrap());
-            sender.test(to_send).unwrap().filter(|bytes| *bytes == sent.len())
+            length = length.or(receiver.messages().test(to_receive).unwrap());
+            sender.messages().test(to_send).unwrap().filter(|bytes| *bytes == sent.len())
         });
-        assert_eq!(length.unwrap_or_else(|| wait(|| receiver.test(to_receive).unwrap())), 3_000_000);
-        assert_eq!(wait(|| receiver.test(last).unwrap()), 0);
-        assert_eq!(wait(|| sender.test(empty).unwrap()), 0);
+        assert_eq!(
+            length.unwrap_or_else(|| wait(|| receiver.messages().test(to_receive).unwrap())),
+            3_000_000
+        );
+        assert_eq!(wait(|| receiver.messages().test(last).unwrap()), 0);
+        assert_eq!(wait(|| sender.messages().test(empty).unwrap()), 0);
         assert!(received.starts_with(&sent) && received[3_000_000] == 0);
         let lost = receiver.receive(room).unwrap().unwrap();
-        sender.close();
-        assert!(wait(|| receiver.test(lost).err()).message.contains("closed the connection"));
+        sender.messages().close();
+        assert!(wait(|| receiver.messages().test(lost).err()).message.contains("closed the connection"));
         drop((other, silent));
     }
 }

@@ -10,10 +10,11 @@ use std::{
 };
 
 use serde::Serialize;
+use sumac_agg_layout::{State, state_flag};
 use sumac_control::plane::PlaneKind;
 use sumac_udp::Counts;
 
-use self::job::{EndedJob, JobStatus};
+use self::job::{EndedJob, JobStatus, slots_used};
 use crate::drops::DropRule;
 
 /// The state of an aggregator, without the slots' contents and the jobs' tokens.
@@ -98,6 +99,33 @@ pub struct InterfaceStatus {
 }
 
 impl Status {
+    /// Describes a plane of these sizes, without its pool's bytes, drops, counters and ended jobs. `held` are
+    /// the slots of the pool for dynamic jobs that hold a chunk, where that is known.
+    pub fn of(plane: PlaneKind, state: &State, held: Option<u32>, jobs: Vec<JobStatus>) -> Status {
+        let &State { instance, slots, elements, base_port, shards, dynamic_slots, .. } = state;
+        let timeout_ms = held.map(|_| state.slot_timeout);
+        Status {
+            plane,
+            instance,
+            slots,
+            slots_used: slots_used(&jobs),
+            dynamic: (dynamic_slots > 0).then_some(DynamicPool { slots: dynamic_slots, held, timeout_ms }),
+            pool_bytes: 0,
+            elements,
+            chunk_limit: ChunkLimit { elements, port: None },
+            jumbo: state.flags & state_flag::JUMBO != 0,
+            base_port,
+            shards,
+            own_ip: (state.own_ip != 0).then(|| Ipv4Addr::from_bits(state.own_ip)),
+            ports: Vec::new(),
+            sockets: Vec::new(),
+            drops: Vec::new(),
+            counters: BTreeMap::new(),
+            jobs,
+            ended: Vec::new(),
+        }
+    }
+
     /// Sets what the control plane knows of the jobs: their names, and the reasons for their numbers of
     /// slots.
     pub fn set_notes(&mut self, mut names: BTreeMap<u16, String>, mut slots_reasons: BTreeMap<u16, String>) {

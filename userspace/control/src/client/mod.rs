@@ -47,23 +47,12 @@ pub enum JoinError {
     NotTrusted { endpoint: SocketAddr, why: String },
     #[error("the aggregator at {endpoint} refused the worker: {why}")]
     Denied { endpoint: SocketAddr, kind: DenialKind, why: String },
-    #[error("{message}")]
-    Missing { ranks: Vec<u16>, message: String },
     #[error(transparent)]
     Refused(Refusal),
     #[error(transparent)]
     Failed(JobFailure),
     #[error("the aggregator at {endpoint} does not keep to the protocol: {what}")]
     Protocol { endpoint: SocketAddr, what: String },
-}
-
-impl From<Refusal> for JoinError {
-    fn from(refused: Refusal) -> JoinError {
-        match refused.kind {
-            RefusalKind::Missing => JoinError::Missing { ranks: refused.ranks, message: refused.message },
-            _ => JoinError::Refused(refused),
-        }
-    }
 }
 
 /// A member of a job whose other workers are awaited.
@@ -128,7 +117,7 @@ pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, J
                 );
             }
             Err(JoinError::Unreachable { .. }) if !last_missing.is_empty() => {
-                return Err(missing(&request, last_missing));
+                return Err(missing(&request, &last_missing));
             }
             // It was given up: the worker was silent for too long.
             Err(JoinError::Failed(failure)) if had_place && failure.kind == FailureKind::NoMember => {
@@ -141,9 +130,9 @@ pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, J
     }
 }
 
-fn missing(request: &JoinRequest, ranks: Vec<u16>) -> JoinError {
+fn missing(request: &JoinRequest, ranks: &[u16]) -> JoinError {
     let message = format!("job `{}`: still waiting for ranks {ranks:?} at the deadline", request.spec.job);
-    JoinError::Missing { ranks, message }
+    JoinError::Refused(Refusal::new(RefusalKind::Missing, ranks, message))
 }
 
 impl ConnectError {
@@ -191,7 +180,7 @@ async fn try_once(
                     let running = (*grant, departed, events);
                     return Ok(Member::start(endpoint.clone(), &request.spec, connection, session, running));
                 }
-                (Status::Over(End::Refused(refused)), _) => return Err(refused.into()),
+                (Status::Over(End::Refused(refused)), _) => return Err(JoinError::Refused(refused)),
                 (Status::Over(End::Failed(failure)), _) => return Err(JoinError::Failed(failure)),
                 (Status::Running { .. } | Status::Over(End::Finished), _) => {
                     let what = "this worker is no member of the job".into();
@@ -201,7 +190,7 @@ async fn try_once(
             _ => {}
         }
         if Instant::now() >= deadline {
-            return Err(missing(request, std::mem::take(last_missing)));
+            return Err(missing(request, last_missing));
         }
     }
 }

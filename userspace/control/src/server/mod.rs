@@ -113,15 +113,6 @@ pub struct Listening<P> {
 }
 
 impl<P: DataPlane> Listening<P> {
-    /// Opens the socket. Nothing is answered before [`Listening::serve`].
-    pub async fn open(
-        address: SocketAddr,
-        plane: Arc<P>,
-        options: ServerOptions,
-    ) -> Result<Self, ServeError> {
-        Ok(Listening::on(Listener::bind(address).await?, plane, options))
-    }
-
     #[must_use]
     pub fn on(listener: Listener, plane: Arc<P>, options: ServerOptions) -> Self {
         Listening { listener, plane, options, monitor: Monitor::default() }

@@ -243,7 +243,7 @@ impl Shared {
     }
 
     fn log_denial(&self, peer: Ipv4Addr, denial: &Denial) {
-        self.counters.denied(denial.kind);
+        self.count(|stats| stats.denied.of(denial.kind));
         if let Some(suppressed) = self.refused.allow(std::time::Instant::now()) {
             tracing::warn!(%peer, why = denial.message, suppressed, "connection refused");
         }
@@ -253,7 +253,7 @@ impl Shared {
         let (name, rank, peer) =
             (printable(&asked.spec.job, crate::JOB_NAME_LEN), asked.spec.rank, caller.peer);
         let joined = self.admit(caller, asked);
-        self.counters.joined(&joined);
+        self.count(|stats| if joined.is_ok() { &mut stats.joins } else { &mut stats.joins_refused });
         match joined {
             Ok(member) => {
                 tracing::info!(name, rank, %peer, "worker joined");

@@ -9,11 +9,7 @@ use std::{
 use tokio::sync::watch;
 
 use super::{
-    connections::Table,
-    data_networks::DataNetwork,
-    planes::Links,
-    recorder::Recorder,
-    stats::{ServerStats, StreamCounters},
+    connections::Table, data_networks::DataNetwork, planes::Links, recorder::Recorder, stats::ServerStats,
 };
 use crate::{
     Secret,
@@ -52,7 +48,8 @@ pub struct Shared {
     pub links: Links,
     pub refused: RateLimiter,
     pub connections: Arc<Table>,
-    pub counters: StreamCounters,
+    /// The counts of streams.
+    counted: Mutex<ServerStats>,
 }
 
 impl Shared {
@@ -66,7 +63,7 @@ impl Shared {
             links: Links::default(),
             refused: RateLimiter::new(now),
             connections: Arc::default(),
-            counters: StreamCounters::default(),
+            counted: Mutex::default(),
         }
     }
 
@@ -103,12 +100,15 @@ impl Shared {
     }
 
     pub fn stats(&self) -> ServerStats {
-        let mut stats = ServerStats::default();
+        let mut stats = self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.connections.fill(&mut stats);
-        self.counters.fill(&mut stats);
-        let state = self.lock();
-        stats.journal = state.recorder.stats();
+        stats.journal = self.lock().recorder.stats();
         stats
+    }
+
+    /// Counts what happened to a stream.
+    pub fn count(&self, counter: impl FnOnce(&mut ServerStats) -> &mut u64) {
+        *counter(&mut self.counted.lock().unwrap_or_else(PoisonError::into_inner)) += 1;
     }
 
     pub fn poll_action(&self) -> Option<Action> {

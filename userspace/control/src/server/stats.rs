@@ -1,7 +1,5 @@
 //! The counters of a control plane's server.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use serde::{Deserialize, Serialize};
 
 use crate::message::DenialKind;
@@ -43,41 +41,13 @@ pub struct JournalStats {
     pub failures: u64,
 }
 
-/// The counters that streams increment.
-#[derive(Debug, Default)]
-pub(crate) struct StreamCounters {
-    joins: AtomicU64,
-    joins_refused: AtomicU64,
-    secret: AtomicU64,
-    version: AtomicU64,
-    request: AtomicU64,
-}
-
-impl StreamCounters {
-    pub fn denied(&self, kind: DenialKind) {
-        increment(match kind {
-            DenialKind::Secret => &self.secret,
-            DenialKind::Version => &self.version,
-            DenialKind::Request => &self.request,
-        });
+impl Denied {
+    /// The counter of a reason.
+    pub(crate) fn of(&mut self, kind: DenialKind) -> &mut u64 {
+        match kind {
+            DenialKind::Secret => &mut self.secret,
+            DenialKind::Version => &mut self.version,
+            DenialKind::Request => &mut self.request,
+        }
     }
-
-    pub fn joined<T, E>(&self, result: &Result<T, E>) {
-        increment(if result.is_ok() { &self.joins } else { &self.joins_refused });
-    }
-
-    /// Fills in these counters.
-    pub fn fill(&self, stats: &mut ServerStats) {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (stats.joins, stats.joins_refused) = (count(&self.joins), count(&self.joins_refused));
-        stats.denied = Denied {
-            secret: count(&self.secret),
-            version: count(&self.version),
-            request: count(&self.request),
-        };
-    }
-}
-
-fn increment(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }

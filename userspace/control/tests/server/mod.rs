@@ -19,7 +19,7 @@ use sumac_control::{
     events::{Event, Fault, Post},
     join,
     rack::RackServer,
-    server::{Listening, Monitor, ServerOptions},
+    server::{Listener, Listening, Monitor, ServerOptions},
 };
 use sumac_job::{JobSpec, OperationId, Scale};
 use tokio::{
@@ -94,7 +94,7 @@ impl Server {
     ) -> Server {
         let (below, options) = (Arc::new(plane.clone()), options(&state_dir, rejoin_grace));
         let serve = |opened: Opened, stopped: oneshot::Receiver<()>| async move {
-            let listening = Listening::open(address, below, options).await.unwrap();
+            let listening = Listening::on(Listener::bind(address).await.unwrap(), below, options);
             opened.send((listening.address(), Some(listening.monitor()))).ok().unwrap();
             listening.serve(async { drop(stopped.await) }).await.unwrap();
         };
@@ -114,7 +114,7 @@ impl Server {
         let plane = FakePlane::new(512);
         let (below, name, identity) = (Arc::new(plane.clone()), name.to_owned(), state_dir.identity());
         let serve = |opened: Opened, stopped: oneshot::Receiver<()>| async move {
-            let rack = RackServer::open(address, below, identity, root, name).await.unwrap();
+            let rack = RackServer::on(Listener::bind(address).await.unwrap(), below, identity, root, name);
             opened.send((rack.address(), None)).ok().unwrap();
             rack.serve(async { drop(stopped.await) }).await.unwrap();
         };

@@ -136,17 +136,11 @@ impl DataPlane for ParameterHostDataPlane {
             max_elements: path::words_to(self.control)
                 .min(self.daemon.backend.most_words())
                 .min(PAGE_ELEMENTS as u16),
-            narrowest: None,
             base_port: local.port,
             shards: self.daemon.backend.datapath().shards,
-            dynamic_slots: 0,
-            verifies_checksums: true,
-            marks_overflow: true,
-            bounds_loss: true,
-            socket_bytes: None,
             address: (!local.ip.is_unspecified()).then_some(local.ip),
             kept: self.daemon.parameter_jobs.orphans(),
-            jobs: sumac_wire::MAX_JOBS as u16 - 1,
+            ..PlaneInfo::NONE
         })
     }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use sumac_agg_host::HostDataPlane;
 use sumac_client::{Client, Job, JobOptions, Mode};
-use sumac_control::server::{Listening, ServerOptions};
+use sumac_control::server::{Listener, Listening, ServerOptions};
 use sumac_control::{
     DataPlane, Endpoint, Identity, JoinLimits, JoinToken, NoDataPlane, Secret, Secrets, Trust,
 };
@@ -132,8 +132,8 @@ impl Aggregator {
             join_limits: JoinLimits::NONE,
             data_networks: Vec::new(),
         };
-        let listen = || runtime.block_on(Listening::open(address, plane.clone(), options.clone())).ok();
-        let listening = eventually("its control port", listen);
+        let listen = || runtime.block_on(Listener::bind(address)).ok();
+        let listening = Listening::on(eventually("its control port", listen), plane, options);
         let address = listening.address();
         let (stop, stopped) = oneshot::channel::<()>();
         runtime.spawn(listening.serve(async { drop(stopped.await) }));

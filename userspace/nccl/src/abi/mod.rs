@@ -3,6 +3,96 @@
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
+/// Declares a version's properties, with the members that it has after `reg_is_global`, and those at
+/// the end.
+macro_rules! properties {
+    ($(#[$doc:meta])* ($($member:ident),*) { $($added:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[repr(C)]
+        pub struct Properties {
+            pub name: *mut c_char,
+            pub pci_path: *mut c_char,
+            pub guid: u64,
+            pub ptr_support: c_int,
+            pub reg_is_global: c_int,
+            $(pub $member: c_int,)*
+            pub speed: c_int,
+            pub port: c_int,
+            pub latency: f32,
+            pub max_comms: c_int,
+            pub max_recvs: c_int,
+            pub net_device_type: c_int,
+            pub net_device_version: c_int,
+            $(pub $added: $type,)*
+        }
+    };
+}
+
+/// Declares a version's point-to-point network, with the type of `init` and the members that follow version
+/// 8's. The other types in which the versions differ are those of the version's module.
+macro_rules! net {
+    ($(#[$doc:meta])* ($init:ty) { $($added:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[repr(C)]
+        pub struct Net {
+            pub name: *const c_char,
+            pub init: $init,
+            pub devices: $crate::abi::Devices,
+            pub get_properties: $crate::abi::GetProperties<Properties>,
+            pub listen: Listen,
+            pub connect: ConnectNet,
+            pub accept: $crate::abi::Accept,
+            pub reg_mr: $crate::abi::RegMr,
+            pub reg_mr_dma_buf: $crate::abi::RegMrDmaBuf,
+            pub dereg_mr: $crate::abi::DeregMr,
+            pub isend: Send,
+            pub irecv: Recv,
+            pub iflush: $crate::abi::FlushRecv,
+            pub test: $crate::abi::Test,
+            pub close_send: $crate::abi::Close,
+            pub close_recv: $crate::abi::Close,
+            pub close_listen: $crate::abi::Close,
+            pub get_device_mr: $crate::abi::GetDeviceMr,
+            pub irecv_consumed: $crate::abi::RecvConsumed,
+            $(pub $added: $type,)*
+        }
+
+        // SAFETY: the pointer is that of a static string, which nothing changes.
+        unsafe impl Sync for Net {}
+    };
+}
+
+/// Declares a version's collective network, as [`net`].
+macro_rules! coll_net {
+    ($(#[$doc:meta])* ($init:ty) { $($added:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[repr(C)]
+        pub struct CollNet {
+            pub name: *const c_char,
+            pub init: $init,
+            pub devices: $crate::abi::Devices,
+            pub get_properties: $crate::abi::GetProperties<Properties>,
+            pub listen: Listen,
+            pub connect: $crate::abi::ConnectColl,
+            pub reduce_support: $crate::abi::ReduceSupport,
+            pub reg_mr: $crate::abi::RegMr,
+            pub reg_mr_dma_buf: $crate::abi::RegMrDmaBuf,
+            pub dereg_mr: $crate::abi::DeregMr,
+            pub iallreduce: Allreduce,
+            pub iallgather: $crate::abi::Allgather<Sge>,
+            pub ireducescatter: $crate::abi::ReduceScatter<Sge>,
+            pub iflush: $crate::abi::FlushColl,
+            pub test: $crate::abi::Test,
+            pub close_coll: $crate::abi::Close,
+            pub close_listen: $crate::abi::Close,
+            $(pub $added: $type,)*
+        }
+
+        // SAFETY: the pointer is that of a static string, which nothing changes.
+        unsafe impl Sync for CollNet {}
+    };
+}
+
 #[cfg(test)]
 mod tests;
 pub mod v10;
@@ -53,6 +143,8 @@ pub type DebugLogger = unsafe extern "C" fn(
 
 /// Returns the number of devices.
 pub type Devices = unsafe extern "C" fn(ndev: *mut c_int) -> ResultCode;
+/// Returns a device's properties.
+pub type GetProperties<P> = unsafe extern "C" fn(dev: c_int, props: *mut P) -> ResultCode;
 /// Completes a connection from its receiver's side.
 pub type Accept = unsafe extern "C" fn(
     listen_comm: *mut c_void,
@@ -151,23 +243,23 @@ pub type Allreduce = unsafe extern "C" fn(
     recv_mhandle: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode;
-/// Gathers a window of the ranks' blocks, since version 9.
-pub type Allgather = unsafe extern "C" fn(
+/// Gathers a window of the ranks' blocks, in the parts of a version.
+pub type Allgather<S> = unsafe extern "C" fn(
     comm: *mut c_void,
     send_data: *mut c_void,
     parts_count: c_int,
-    recv_parts: *mut Sge,
+    recv_parts: *mut S,
     bytes_per_rank: usize,
     window_offset: usize,
     window_bytes: usize,
     send_mhandle: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode;
-/// Reduces a window of the ranks' blocks, since version 9.
-pub type ReduceScatter = unsafe extern "C" fn(
+/// Reduces a window of the ranks' blocks, in the parts of a version.
+pub type ReduceScatter<S> = unsafe extern "C" fn(
     comm: *mut c_void,
     parts_count: c_int,
-    send_parts: *mut Sge,
+    send_parts: *mut S,
     recv_data: *mut c_void,
     bytes_per_rank: usize,
     window_offset: usize,
@@ -177,6 +269,13 @@ pub type ReduceScatter = unsafe extern "C" fn(
     recv_mhandle: *mut c_void,
     request: *mut *mut c_void,
 ) -> ResultCode;
+
+/// The devices of which a virtual one consists, `ncclNetVDeviceProps_v10_t` and later.
+#[repr(C)]
+pub struct VDevice<const N: usize> {
+    pub ndevs: c_int,
+    pub devs: [c_int; N],
+}
 
 /// A part of a window in memory, `ncclNetSGE` since version 9.
 #[repr(C)]

@@ -2,45 +2,21 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::{
-    Accept, Allgather, Allreduce, Close, ConnectColl, DebugLogger, DeregMr, Devices, FlushColl, FlushRecv,
-    GetDeviceMr, MakeVDevice, Recv, RecvConsumed, ReduceScatter, ReduceSupport, RegMr, RegMrDmaBuf,
-    ResultCode, Send, Test, v8,
-};
+use super::v8::{Init, Listen};
+use super::{Allreduce, DebugLogger, MakeVDevice, Recv, ResultCode, Send, Sge, VDevice};
 
-/// The devices of which a virtual one consists, `ncclNetVDeviceProps_v10_t`.
-#[repr(C)]
-pub struct VDevice {
-    pub ndevs: c_int,
-    pub devs: [c_int; 4],
-}
-
-/// `ncclNetProperties_v10_t`.
-#[repr(C)]
-pub struct Properties {
-    pub name: *mut c_char,
-    pub pci_path: *mut c_char,
-    pub guid: u64,
-    pub ptr_support: c_int,
-    pub reg_is_global: c_int,
-    pub force_flush: c_int,
-    pub speed: c_int,
-    pub port: c_int,
-    pub latency: f32,
-    pub max_comms: c_int,
-    pub max_recvs: c_int,
-    pub net_device_type: c_int,
-    pub net_device_version: c_int,
-    pub v_props: VDevice,
-    pub max_p2p_bytes: usize,
-    pub max_coll_bytes: usize,
+properties! {
+    /// `ncclNetProperties_v10_t`.
+    (force_flush) {
+        v_props: VDevice<4>,
+        max_p2p_bytes: usize,
+        max_coll_bytes: usize,
+    }
 }
 
 /// Initializes the point-to-point network.
 pub type InitNet =
     unsafe extern "C" fn(logger: Option<DebugLogger>, profiler: Option<unsafe extern "C" fn()>) -> ResultCode;
-/// Returns a device's properties.
-pub type GetProperties = unsafe extern "C" fn(dev: c_int, props: *mut Properties) -> ResultCode;
 /// Connects to a handle.
 pub type ConnectNet = unsafe extern "C" fn(
     dev: c_int,
@@ -50,55 +26,16 @@ pub type ConnectNet = unsafe extern "C" fn(
     device_comm: *mut *mut c_void,
 ) -> ResultCode;
 
-/// `ncclNet_v10_t`.
-#[repr(C)]
-pub struct Net {
-    pub name: *const c_char,
-    pub init: InitNet,
-    pub devices: Devices,
-    pub get_properties: GetProperties,
-    pub listen: v8::Listen,
-    pub connect: ConnectNet,
-    pub accept: Accept,
-    pub reg_mr: RegMr,
-    pub reg_mr_dma_buf: RegMrDmaBuf,
-    pub dereg_mr: DeregMr,
-    pub isend: Send,
-    pub irecv: Recv,
-    pub iflush: FlushRecv,
-    pub test: Test,
-    pub close_send: Close,
-    pub close_recv: Close,
-    pub close_listen: Close,
-    pub get_device_mr: GetDeviceMr,
-    pub irecv_consumed: RecvConsumed,
-    pub make_v_device: Option<MakeVDevice>,
+net! {
+    /// `ncclNet_v10_t`.
+    (InitNet) {
+        make_v_device: Option<MakeVDevice>,
+    }
 }
 
-/// `ncclCollNet_v10_t`.
-#[repr(C)]
-pub struct CollNet {
-    pub name: *const c_char,
-    pub init: v8::Init,
-    pub devices: Devices,
-    pub get_properties: GetProperties,
-    pub listen: v8::Listen,
-    pub connect: ConnectColl,
-    pub reduce_support: ReduceSupport,
-    pub reg_mr: RegMr,
-    pub reg_mr_dma_buf: RegMrDmaBuf,
-    pub dereg_mr: DeregMr,
-    pub iallreduce: Allreduce,
-    pub iallgather: Allgather,
-    pub ireducescatter: ReduceScatter,
-    pub iflush: FlushColl,
-    pub test: Test,
-    pub close_coll: Close,
-    pub close_listen: Close,
-    pub make_v_device: Option<MakeVDevice>,
+coll_net! {
+    /// `ncclCollNet_v10_t`.
+    (Init) {
+        make_v_device: Option<MakeVDevice>,
+    }
 }
-
-// SAFETY: the pointer is that of a static string, which nothing changes.
-unsafe impl Sync for Net {}
-// SAFETY: as above.
-unsafe impl Sync for CollNet {}
