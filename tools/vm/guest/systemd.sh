@@ -181,7 +181,8 @@ is_new_main() { # UNIT FORMER
 }
 
 watchdog() { # UNIT
-    local former begin at found
+    local former begin at found restarts
+    restarts=$(property "$1" NRestarts)
     former=$(main_pid "$1")
     begin=$(cut -d . -f 1 /proc/uptime)
     kill -STOP "$former"
@@ -190,13 +191,13 @@ watchdog() { # UNIT
         sleep 2
     done
     journalctl --no-pager --unit="$1" --output=short-monotonic >/tmp/journal
-    at=$(sed -n 's/^\[ *\([0-9]*\)\..*Watchdog timeout.*/\1/p' /tmp/journal)
+    at=$(sed -n 's/^\[ *\([0-9]*\)\..*Watchdog timeout.*/\1/p' /tmp/journal | tail -n 1)
     found="timeout at $((at - begin)) s"
     # WatchdogSec=10, since its last notification.
     [ "$((at - begin))" -lt 5 ] || [ "$((at - begin))" -gt 15 ] || found="timeout in time"
     grep -q "Failed with result 'watchdog'" /tmp/journal && found="$found, result watchdog"
     is_new_main "$1" "$former" && found="$found, active again"
-    expect "$1, watchdog" "timeout in time, result watchdog, active again, restarts 1" \
+    expect "$1, watchdog" "timeout in time, result watchdog, active again, restarts $((restarts + 1))" \
         "$found, restarts $(property "$1" NRestarts)"
 }
 
