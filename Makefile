@@ -46,7 +46,7 @@ install-nccl: ## build and install the NCCL plugin libnccl-net-sumac.so (PREFIX=
 PACKAGED := -p sumac -p sumac-agg -p sumac-lab -p sumac-figures -p sumac-c -p sumac-nccl
 
 .PHONY: package
-package: setup ## the Debian packages into target/debian, and the wheel into target/wheels (installs cargo-deb first)
+package: ## the Debian packages into target/debian, and the wheel into target/wheels (installs cargo-deb first)
 	@tools/setup.sh --packages
 	cargo build --profile dist --locked $(PACKAGED)
 	tools/packaging/package.sh $(DIST)

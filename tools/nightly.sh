@@ -73,10 +73,10 @@ step "PyTorch's own cases" 2400 "" make torch-tests
 step "the same on Debian 13" 3600 "$(lack root)" make torch-trixie
 step "training frameworks" 3600 "" make torch-stacks
 step "processes killed at random" 5400 "$(lack root)" make chaos KILLS="${KILLS:-50}"
-step "Debian's kernels, emulated" 9000 "" make test-vm
+step "Debian's kernels, emulated" 12600 "" make test-vm
 step "arm64, emulated" 7200 "" make test-arm64 KERNEL=6.12
-step "packages for arm64" 3600 "" make package-arm64
-step "container images" 3600 "$(lack root buildah)" make container
+step "packages for arm64" 7200 "" make package-arm64
+step "container images" 7200 "$(lack root buildah)" make container
 step "fuzzing" $((minutes * 60 + 2400)) "" make fuzz MINUTES="$minutes"
 printf '\n'
 cat "$table"

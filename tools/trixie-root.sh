@@ -27,9 +27,14 @@ mkdir -p "$(dirname "$1")"
 root=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 shift
 
+# A file of the roots that this script made, and may remove.
+mark=etc/sumac-trixie-root
+
 make_root() {
     local authorities=usr/local/share/ca-certificates
     command -v mmdebstrap >/dev/null || die "needs mmdebstrap: apt-get install mmdebstrap"
+    [ ! -e "$root" ] || [ -e "$root/$mark" ] || [ -z "$(ls -A "$root")" ] ||
+        die "$root is no root that this script made: remove it, or name another folder"
     rm -rf "$root.partial" "$root"
     mmdebstrap --quiet --variant=apt ${packages:+"--include=$packages"} \
         --aptopt='APT::Install-Recommends "false"' --dpkgopt=force-unsafe-io \
@@ -44,13 +49,14 @@ make_root() {
     if [ -d "/$authorities" ]; then
         find "/$authorities" -name '*.crt' -exec cp -Lt "$root.partial/$authorities" {} +
     fi
+    touch "$root.partial/$mark"
     mv "$root.partial" "$root"
 }
 
 if [ "$new" = 1 ] || [ ! -d "$root" ]; then make_root; fi
 [ $# -gt 0 ] || exit 0
 mkdir -p "$root$checkout"
-cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+[ ! -e /etc/resolv.conf ] || cp -L --remove-destination /etc/resolv.conf "$root/etc/resolv.conf"
 # Debian's PyTorch is built without libuv, which its rendezvous otherwise asks for.
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 USE_LIBUV=0 \
     ${SUMAC_BIN_DIR:+SUMAC_BIN_DIR="$SUMAC_BIN_DIR"} \

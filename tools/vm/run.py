@@ -68,6 +68,8 @@ class Guests:
 
     def run(self, suite: Suite, version: str) -> bool:
         """Runs a suite on a kernel and prints its table; returns whether all cases passed."""
+        if suite.has_disk and (why := disk.lacking()) is not None:
+            raise Unreachable(why)
         names = self._archive.names(kernels.PATTERN)
         kernel = kernels.choose(version, suite.is_cloud, names, self._architecture)
         if kernel is None:
@@ -126,7 +128,7 @@ class Guests:
         image.modules(tree, suite.modules)
         image.write(initramfs)
         suite.add_to(files)
-        target = CACHE / f"{suite.name}.ext4"
+        target = CACHE / f"{suite.name}-{release}.ext4"
         disk.make(self._programs, files, target)
         return Boot(kernel, initramfs, target)
 
@@ -222,6 +224,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
     # The NICs are those of a PC; the packages are built for this machine.
     fits = [suite for suite in SUITES if architecture.is_native or not (suite.drivers or suite.has_disk)]
     chosen = [suite for suite in SUITES if suite.name == options.suite] if options.suite else fits
+    if chosen[0] not in fits:
+        print(f"run.py: the suite {options.suite} is not for {architecture.name}", file=sys.stderr)
+        return 2
     missing = [name for name in SUMAC if not (programs / name).exists()]
     if missing and not options.list and not all(suite.tests for suite in chosen):
         remedy = "make equipment" if architecture.is_native else "make arm64"
@@ -242,6 +247,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
             have_passed &= guests.run(suite, options.kernel)
         except Unreachable as error:
             print(f"SKIP vm: {suite.name}: {error}")
+        except disk.CommandError as error:
+            print(f"{suite.name}: FAILED: {error}")
+            have_passed = False
     return 0 if have_passed else 1
 
 

@@ -97,7 +97,7 @@ pub fn ways(
                 true => PlaneError::NoWay { rank, ip: *to.ip(), what },
                 false => PlaneError::Failed {
                     doing: "looking for the way to the root or a parameter host",
-                    what: format!("{}: {what}", to.ip()),
+                    what: format!("{to}: {what}"),
                 },
             })
         });

@@ -248,9 +248,20 @@ class Suites(unittest.TestCase):
 
     def test_a_suite_that_cannot_run_hides_no_failure(self) -> None:
         with mock.patch("run.Guests") as guests, mock.patch("builtins.print"), mock.patch("run.SUMAC", ()):
-            for outcomes, code in (([True, Unreachable("no")], 0), ([False, Unreachable("no")], 1)):
+            endings: tuple[tuple[list[object], int], ...] = (
+                ([True, Unreachable("no")], 0),
+                ([False, Unreachable("no")], 1),
+                ([disk.CommandError("apt-get: unmet dependencies"), True], 1),
+            )
+            for outcomes, code in endings:
                 guests.return_value.run.side_effect = [*outcomes, *[True] * (len(suites.SUITES) - 2)]
                 self.assertEqual(run.main([]), code)
+
+    def test_suites_with_a_pcs_nics_or_packages_are_refused_elsewhere(self) -> None:
+        with mock.patch("builtins.print"), mock.patch("run.Guests") as guests:
+            for suite in ("systemd", "zerocopy"):
+                self.assertEqual(run.main(["--architecture", "arm64", "--suite", suite]), 2)
+        guests.assert_not_called()
 
 
 class OtherProcessors(unittest.TestCase):

@@ -132,8 +132,9 @@ pub(crate) unsafe fn call_into<T>(
 ) -> sumac_status {
     call(|| {
         let out = required(out, name)?;
+        let value = body()?;
         // SAFETY: not NULL, so it has room, as the caller warrants.
-        unsafe { out.write(body()?) };
+        unsafe { out.write(value) };
         Ok(())
     })
 }

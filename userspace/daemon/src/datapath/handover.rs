@@ -37,13 +37,15 @@ struct LaneState {
     ended: Option<CompletionQueue>,
 }
 
-/// A lane of a job, as text of the handover's format (CBOR).
+/// A lane of a job, as CBOR.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LaneSnapshot {
     pub(crate) job: JobId,
     pub(crate) lane: u16,
+    #[serde(with = "serde_bytes")]
     engine: Vec<u8>,
-    state: Vec<u8>,
+    #[serde(with = "serde_bytes")]
+    rest: Vec<u8>,
 }
 
 /// A lane that another daemon has handed over.
@@ -63,10 +65,10 @@ impl Lane {
             has_memory: with_memory.contains(number),
         });
         let engine = write_engine(&engine).map_err(|error| failed(error.to_string()))?;
-        let ended = LaneRef { operations: operations.collect(), ended: self.ended.as_ref() };
-        let mut state = Vec::new();
-        into_writer(&ended, &mut state).map_err(|error| failed(error.to_string()))?;
-        Ok(LaneSnapshot { job, lane, engine, state })
+        let operations = LaneRef { operations: operations.collect(), ended: self.ended.as_ref() };
+        let mut rest = Vec::new();
+        into_writer(&operations, &mut rest).map_err(|error| failed(error.to_string()))?;
+        Ok(LaneSnapshot { job, lane, engine, rest })
     }
 }
 
@@ -79,7 +81,7 @@ impl LaneSnapshot {
         let wrong = |error: &dyn std::fmt::Display| format!("the state of a lane: {error}");
         let engine = read_engine(&self.engine).map_err(|error| wrong(&error))?;
         let LaneState { operations, ended } =
-            from_reader(self.state.as_slice()).map_err(|error| wrong(&error))?;
+            from_reader(self.rest.as_slice()).map_err(|error| wrong(&error))?;
         let mut buffers = Vec::new();
         for OperationState { number, key, .. } in operations.iter().filter(|each| each.has_memory) {
             buffers.push((*number, lease(*key).ok_or_else(|| format!("no memory for {key:?}"))?));

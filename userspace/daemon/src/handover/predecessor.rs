@@ -196,7 +196,7 @@ fn hand_over(parts: &Parts, socket: OwnedFd) -> Result<HeldRegions, String> {
             Request::Freeze => return Err("the new daemon does not keep to the protocol".into()),
         }
     }
-    let jobs = state.members.len();
+    let jobs = frozen.tasks.len();
     let held = frozen.hand_over(held);
     tracing::info!(stood_still = ?started.elapsed(), jobs, "handing over");
     // From here on the jobs are the successor's, whatever becomes of it.

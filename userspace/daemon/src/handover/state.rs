@@ -66,10 +66,12 @@ pub(super) struct HandoverState {
     /// The number of UDP sockets of each shard.
     pub(super) sockets: Vec<usize>,
     /// The core's state ([`sumac_handover::write_host`]).
+    #[serde(with = "serde_bytes")]
     pub(super) host: Vec<u8>,
     /// In the order of the regions.
     pub(super) mappings: Vec<Mapping>,
     /// The jobs' memberships ([`sumac_handover::write_members`]).
+    #[serde(with = "serde_bytes")]
     pub(super) members: Vec<u8>,
     pub(super) lanes: Vec<LaneSnapshot>,
 }
