@@ -73,7 +73,7 @@ step "PyTorch's own cases" 2400 "" make torch-tests
 step "the same on Debian 13" 3600 "$(lack root)" make torch-trixie
 step "training frameworks" 3600 "" make torch-stacks
 step "processes killed at random" 5400 "$(lack root)" make chaos KILLS="${KILLS:-50}"
-step "Debian's kernels, emulated" 12600 "" make test-vm
+step "Debian's kernels, emulated" 18000 "" make test-vm
 step "arm64, emulated" 7200 "" make test-arm64 KERNEL=6.12
 step "packages for arm64" 7200 "" make package-arm64
 step "container images" 7200 "$(lack root buildah)" make container

@@ -78,7 +78,7 @@ SUITES = (
     Suite("labs", 900, True, _LAB),
     # Tables of packets, by the kernel's own test run of the programs.
     Suite(
-        "programs", 1500, True, _LAB, scripts=("tests",),
+        "programs", 7200, True, _LAB, scripts=("tests",),
         tests=(
             *("-p", "sumac-agg", "-p", "sumac-hostprog"),
             *(word for name in ("slots", "dynamic", "hostile", "jumbo", "levels", "vectors", "verdicts")

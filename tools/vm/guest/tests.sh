@@ -1,7 +1,7 @@
 # Test binaries of cargo: a line for each, with its count.
 while read -r name; do
     echo "vm: $name"
-    if (cd /tmp && timeout 600 "/tests/$name" --test-threads 2 --show-output </dev/null >/tmp/tests.log 2>&1); then
+    if (cd /tmp && timeout 2400 "/tests/$name" --test-threads 2 --show-output </dev/null >/tmp/tests.log 2>&1); then
         status=ok
     else
         status=failed
