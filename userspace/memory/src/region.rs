@@ -259,7 +259,12 @@ pub(crate) fn check_size(size: u64) -> Result<(), RegionError> {
 mod tests {
     use super::*;
     use crate::HeldRegions;
-    use std::{os::fd::AsFd, thread::JoinHandle};
+    use std::{
+        io::{Read as _, Write as _},
+        os::fd::AsFd,
+        process::{Command, Stdio},
+        thread::JoinHandle,
+    };
 
     /// A memfd whose pages are allocated, with these seals.
     fn sealed(size: u64, seals: SealFlags) -> OwnedFd {
@@ -420,11 +425,13 @@ mod tests {
     #[test]
     fn a_write_to_a_holder_that_has_ended_fails() {
         let (_mine, fd) = SharedRegion::create(4096).unwrap();
-        let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let memory =
-            std::fs::File::options().write(true).open(format!("/proc/{}/mem", sleeper.id())).unwrap();
-        sleeper.kill().unwrap();
-        sleeper.wait().unwrap();
+        let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // Until it has answered, its memory may be this process's: that of a child of vfork before its exec.
+        cat.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        cat.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let memory = std::fs::File::options().write(true).open(format!("/proc/{}/mem", cat.id())).unwrap();
+        cat.kill().unwrap();
+        cat.wait().unwrap();
         let (_own, prepared) = HeldRegions::prepare().unwrap();
         let link = prepared.descriptors()[1].try_clone_to_owned().unwrap();
         let holder = Arc::new(Holder::new([memory.into(), link]));
