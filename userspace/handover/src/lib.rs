@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sumac_control::SuspendedMember;
 use sumac_host::{HostState, JobId};
-use sumac_transport::{EngineState, SuspendedEngine};
+use sumac_transport::{CompletionQueue, EngineState, SuspendedEngine};
 
 /// A state that cannot be written, or bytes that are none.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +53,18 @@ pub fn write_engine(state: &EngineState<'_>) -> Result<Vec<u8>, StateError> {
 /// Reads what [`write_engine`] wrote.
 #[inline(never)]
 pub fn read_engine(bytes: &[u8]) -> Result<SuspendedEngine, StateError> {
+    read(bytes)
+}
+
+/// Writes the operations of a lane that have ended before one that was submitted earlier.
+#[inline(never)]
+pub fn write_ended(ended: &CompletionQueue) -> Result<Vec<u8>, StateError> {
+    write(ended)
+}
+
+/// Reads what [`write_ended`] wrote.
+#[inline(never)]
+pub fn read_ended(bytes: &[u8]) -> Result<CompletionQueue, StateError> {
     read(bytes)
 }
 

@@ -1,6 +1,6 @@
 //! A live upgrade of a simulated host, in place.
 
-use sumac_handover::{read_engine, read_host, write_engine, write_host};
+use sumac_handover::{read_ended, read_engine, read_host, write_ended, write_engine, write_host};
 use sumac_host::{Host, Resources as _};
 use sumac_transport::{Engine, OpId, PeerTable};
 
@@ -27,8 +27,8 @@ impl SimHost {
             let engine = write_engine(&lane.engine.state_for_handover().expect("checked"));
             let engine = read_engine(&engine.expect("an engine is written")).expect("an engine is read");
             let peers = PeerTable::of(Some(AGGREGATOR), []);
-            let ended = written(&lane.ended);
-            lane.ended = ciborium::from_reader(ended.as_slice()).expect("a queue is read");
+            let ended = write_ended(&lane.ended).expect("a queue is written");
+            lane.ended = read_ended(&ended).expect("a queue is read");
             let idle = Engine::new(lane.engine.params().clone(), &peers).expect("the same parameters");
             let with_memory: Vec<OpId> = lane.engine.buffers().map(|(number, _)| number).collect();
             drop(std::mem::replace(&mut lane.engine, idle).into_buffers());
@@ -53,10 +53,4 @@ impl SimHost {
         }
         self.upgrades += 1;
     }
-}
-
-fn written(state: &impl serde::Serialize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    ciborium::into_writer(state, &mut bytes).expect("a state is written");
-    bytes
 }

@@ -9,12 +9,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ciborium::de::from_reader;
-use ciborium::ser::into_writer;
 use serde::{Deserialize, Serialize};
-use sumac_handover::{read_engine, write_engine};
+use sumac_handover::{StateError, read_ended, read_engine, write_ended, write_engine};
 use sumac_host::{FragmentKey, JobId};
-use sumac_transport::{Buffer, CompletionQueue};
+use sumac_transport::Buffer;
 
 use super::frame_io::{Build, FrameIo, IoReport, Received, Transmitted, wait};
 use super::handle::Datapath;
@@ -25,27 +23,17 @@ use super::thread::DatapathThread;
 /// The longest wait for sent frames to complete before their socket is closed.
 const QUIESCE_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(500);
 
-#[derive(Serialize)]
-struct LaneRef<'a> {
-    operations: Vec<OperationState>,
-    ended: Option<&'a CompletionQueue>,
-}
-
-#[derive(Deserialize)]
-struct LaneState {
-    operations: Vec<OperationState>,
-    ended: Option<CompletionQueue>,
-}
-
-/// A lane of a job, as CBOR.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// A lane of a job.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LaneSnapshot {
     pub(crate) job: JobId,
     pub(crate) lane: u16,
     #[serde(with = "serde_bytes")]
     engine: Vec<u8>,
+    operations: Vec<OperationState>,
+    /// Absent in a direct job.
     #[serde(with = "serde_bytes")]
-    rest: Vec<u8>,
+    ended: Option<Vec<u8>>,
 }
 
 /// A lane that another daemon has handed over.
@@ -65,23 +53,22 @@ impl Lane {
             has_memory: with_memory.contains(number),
         });
         let engine = write_engine(&engine).map_err(|error| failed(error.to_string()))?;
-        let operations = LaneRef { operations: operations.collect(), ended: self.ended.as_ref() };
-        let mut rest = Vec::new();
-        into_writer(&operations, &mut rest).map_err(|error| failed(error.to_string()))?;
-        Ok(LaneSnapshot { job, lane, engine, rest })
+        let ended = self.ended.as_ref().map(write_ended).transpose();
+        let ended = ended.map_err(|error| failed(error.to_string()))?;
+        Ok(LaneSnapshot { job, lane, engine, operations: operations.collect(), ended })
     }
 }
 
 impl LaneSnapshot {
     /// Continues a lane. `lease` returns the memory of a fragment.
     pub(crate) fn resume(
-        &self,
+        self,
         mut lease: impl FnMut(FragmentKey) -> Option<Box<dyn Buffer>>,
     ) -> Result<ResumedLane, String> {
-        let wrong = |error: &dyn std::fmt::Display| format!("the state of a lane: {error}");
-        let engine = read_engine(&self.engine).map_err(|error| wrong(&error))?;
-        let LaneState { operations, ended } =
-            from_reader(self.rest.as_slice()).map_err(|error| wrong(&error))?;
+        let LaneSnapshot { engine, operations, ended, .. } = self;
+        let wrong = |error: StateError| format!("the state of a lane: {error}");
+        let engine = read_engine(&engine).map_err(wrong)?;
+        let ended = ended.map(|bytes| read_ended(&bytes)).transpose().map_err(wrong)?;
         let mut buffers = Vec::new();
         for OperationState { number, key, .. } in operations.iter().filter(|each| each.has_memory) {
             buffers.push((*number, lease(*key).ok_or_else(|| format!("no memory for {key:?}"))?));

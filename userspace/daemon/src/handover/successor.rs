@@ -166,7 +166,7 @@ impl Takeover {
             sessions: Vec::new(),
             is_started: false,
         };
-        let HandoverState { mappings, lanes, .. } = state;
+        let HandoverState { mappings, mut lanes, .. } = state;
         let channels = core.call(|host, arena, _| rebuild(host, arena, handles, &mappings));
         for (connection, credentials, channel) in channels.map_err(HandoverError::State)? {
             let outbox =
@@ -175,7 +175,8 @@ impl Takeover {
             resumed.sessions.push(session);
         }
         for (id, member) in members {
-            resumed.job(id, member, &lanes).map_err(HandoverError::State)?;
+            let own = lanes.extract_if(.., |lane| lane.job == id).collect();
+            resumed.job(id, member, own).map_err(HandoverError::State)?;
         }
         for id in core.call(|host, _, _| host.open_local_jobs()) {
             let task = JobTask::new(&resumed.context, id);
@@ -237,18 +238,18 @@ fn rebuild(
 }
 
 impl Resumed {
-    fn job(&mut self, id: JobId, member: SuspendedMember, lanes: &[LaneSnapshot]) -> Result<(), String> {
+    fn job(&mut self, id: JobId, member: SuspendedMember, lanes: Vec<LaneSnapshot>) -> Result<(), String> {
         let grant = member.grant().clone();
         let number = grant.terms.job;
         let failed = |problem: &dyn std::fmt::Display| format!("job number {number}: {problem}");
         let (task, events) =
             JobTask::new(&self.context, id).ok_or_else(|| failed(&"its state is missing"))?;
         task.trace(&grant);
-        let own = lanes.iter().filter(|lane| lane.job == id);
         let core = &self.context.core;
         let lease =
             |key| core.call(|host, arena, _| arena.buffer(key, host.rank_sum(key), grant.terms.is_direct()));
-        let own: Vec<ResumedLane> = own
+        let own: Vec<ResumedLane> = lanes
+            .into_iter()
             .map(|lane| lane.resume(lease))
             .collect::<Result<_, _>>()
             .map_err(|problem| failed(&problem))?;
