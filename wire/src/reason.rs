@@ -105,6 +105,8 @@ reasons! {
     AskedRaw = 38, "asked_raw";
     /// Dynamic mode: a contribution took a slot that its silent owner had left.
     Reclaimed = 39, "reclaimed";
+    /// Of a job of this host whose packets the kernel's UDP sockets take: went on to the kernel.
+    OverUdp = 40, "over_udp";
 }
 
 /// Size of a table of counters: the numbers have gaps, so that new reasons keep their kind together.
@@ -129,7 +131,8 @@ impl Reason {
 #[inline(always)]
 pub const fn is_for_kernel(number: u32) -> bool {
     let is_unproven = number >= Reason::Truncated as u32 && number <= Reason::UnknownJob as u32;
-    is_unproven || number == Reason::Foreign as u32 || number == Reason::NoSocket as u32
+    let is_untaken = number == Reason::Foreign as u32 || number == Reason::NoSocket as u32;
+    is_unproven || is_untaken || number == Reason::OverUdp as u32
 }
 
 #[cfg(test)]
@@ -155,6 +158,6 @@ mod tests {
         let names: Vec<_> = is_for_kernel.iter().map(|reason| reason.name()).collect();
         let unproven =
             ["truncated", "bad_length", "fragment", "bad_version", "bad_type", "bad_format", "unknown_job"];
-        assert_eq!(names, [&["foreign", "no_socket"][..], &unproven].concat());
+        assert_eq!(names, [&["foreign", "no_socket"][..], &unproven, &["over_udp"]].concat());
     }
 }

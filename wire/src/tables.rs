@@ -28,6 +28,8 @@ pub mod job_flag {
     /// All sums hold all workers: a flush is a contribution like others, and static slots do not note how far
     /// workers have received. A switch's program has no room for either.
     pub const WHOLE: u16 = 1 << 9;
+    /// At a host: the kernel's UDP sockets take the job's packets, not AF_XDP.
+    pub const OVER_UDP: u16 = 1 << 10;
 }
 
 /// One job at an aggregator; the entry's index is the job's number.

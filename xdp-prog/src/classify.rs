@@ -39,6 +39,10 @@ fn admit<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet, frame: &Frame) ->
             return Err(reason);
         }
     };
+    if job.flags & job_flag::OVER_UDP != 0 {
+        // The kernel verifies the checksum.
+        return Err(Reason::OverUdp);
+    }
     if job.flags & job_flag::CHECKSUM == 0 {
         return Ok(());
     }

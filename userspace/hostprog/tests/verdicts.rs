@@ -165,6 +165,27 @@ fn a_result_goes_to_the_socket_of_its_queue() {
 }
 
 #[test]
+fn a_job_over_udp_is_the_kernels() {
+    needs_privileges!("a_job_over_udp_is_the_kernels");
+    let mut bench = Bench::new();
+    let entry = HostJobEntry { flags: ENTRY.flags | job_flag::OVER_UDP, ..ENTRY };
+    bench.attached.add_job(JOB, entry).unwrap();
+    let mut broken = frame(&header(9));
+    *broken.last_mut().unwrap() ^= 1;
+    let table: [(&str, Vec<u8>, u32, Reason); 4] = [
+        ("a result", frame(&header(256)), PASS, Reason::OverUdp),
+        ("its checksum is the kernel's to verify", broken, PASS, Reason::OverUdp),
+        ("a wrong token", frame(&Header { token: 1, ..header(9) }), DROP, Reason::BadToken),
+        ("another sender", frame_from(&header(9), HOST), DROP, Reason::WrongSource),
+    ];
+    for (what, bytes, verdict, reason) in table {
+        assert_eq!(bench.show(0, &bytes), (verdict, reason), "{what}");
+    }
+    bench.attached.add_job(JOB, ENTRY).unwrap();
+    assert_eq!(bench.show(0, &frame(&header(256))), (REDIRECT, Reason::Steered), "changed back");
+}
+
+#[test]
 fn the_daemon_gone_frames_pass() {
     needs_privileges!("the_daemon_gone_frames_pass");
     let Bench { attached, program, _socket: socket, _namespace } = Bench::new();
