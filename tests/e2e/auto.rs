@@ -1,4 +1,4 @@
-//! A daemon with `backend = "auto"` that starts before its network.
+//! Daemons with `backend = "auto"`: one that starts before its network, and jobs that measure both backends.
 //!
 //! ```text
 //! w0 net0 --[c0]-- port0 +-----+
@@ -8,7 +8,7 @@
 
 use sumac_lab::LabSpec;
 use sumac_lab::Topology;
-use sumac_lab::deployment::SumacOptions;
+use sumac_lab::deployment::{Backend, SumacOptions};
 use sumac_tests::site::with_sumac;
 use sumac_tests::wait::eventually;
 use sumac_tests::{Crew, exact};
@@ -45,7 +45,6 @@ fn a_daemon_that_starts_before_its_address_is_on_af_xdp_once_it_is_there() {
         assert_eq!(status().fallback, "");
         let crew = Crew::join(sumac, "healed");
         exact::assert_sums("after the network has come", 1, &crew.allreduce(1, 100_000));
-        assert_eq!(crew.trainers[usize::from(LATE)].job.opened().backend, "xdp");
         crew.leave();
     });
 }
@@ -57,7 +56,77 @@ fn a_job_makes_the_choice_again() {
         boot_before_the_network(sumac);
         let crew = Crew::join(sumac, "first");
         exact::assert_sums("the first job", 1, &crew.allreduce(1, 10_000));
-        assert_eq!(crew.trainers[usize::from(LATE)].job.opened().backend, "xdp");
+        assert_eq!(sumac.client(LATE).unwrap().stats().unwrap().backend, "xdp");
         crew.leave();
+    });
+}
+
+/// The rates of AF_XDP and UDP in the reason for a job's slots, in Mbit/s.
+fn rates(reason: &str) -> [u64; 2] {
+    let number = |before: &str| {
+        let (_, rest) = reason.split_once(before).unwrap_or_else(|| panic!("{reason}"));
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().unwrap_or_else(|_| panic!("{reason}"))
+    };
+    [number("AF_XDP "), number("UDP ")]
+}
+
+/// Opens a job, which measures both backends, asserts that all workers use the faster one, and sums, also
+/// after an upgrade of a worker's daemon.
+fn use_the_faster_backend(sumac: &mut sumac_lab::deployment::Deployment<'_>) {
+    let crew = Crew::join(sumac, "measured");
+    let opened: Vec<_> = crew.trainers.iter().map(|trainer| trainer.job.opened().clone()).collect();
+    let [own, over_udp] = rates(&opened[0].slots_reason);
+    let chosen = if over_udp * 10 > own * 11 { "udp" } else { "xdp" };
+    println!("{}", opened[0].slots_reason);
+    for (rank, reply) in (0..).zip(&opened) {
+        assert_eq!(reply.backend, chosen, "{}", reply.slots_reason);
+        let stats = sumac.client(rank).unwrap().stats().unwrap();
+        assert_eq!((&*stats.backend, &*stats.jobs[0].backend), ("xdp", chosen));
+        assert!(stats.host_program["over_udp"].as_u64() > Some(0), "{:?}", stats.host_program);
+    }
+    exact::assert_sums("over the faster backend", 1, &crew.allreduce(1, 100_000));
+    let former = sumac.upgrade_daemon(0).unwrap();
+    exact::assert_sums("after an upgrade", 2, &crew.allreduce(2, 100_000));
+    assert_eq!(sumac.client(0).unwrap().stats().unwrap().jobs[0].backend, chosen);
+    crew.leave();
+    drop(former);
+    let crew = Crew::join(sumac, "next");
+    assert!(crew.trainers[0].job.opened().slots_reason.contains("UDP "), "the new daemon has both, too");
+    exact::assert_sums("the next job", 3, &crew.allreduce(3, 100_000));
+    crew.leave();
+}
+
+#[test]
+fn a_job_over_a_host_aggregator_uses_the_faster_backend() {
+    let options = SumacOptions { is_auto: true, backend: Backend::Udp, ..SumacOptions::default() };
+    // Two shards: each thread has both sockets.
+    with_sumac(LabSpec { queues: 2, ..LabSpec::new(2) }, &options, use_the_faster_backend);
+}
+
+#[test]
+fn a_job_over_the_programs_uses_the_faster_backend() {
+    let options = SumacOptions { is_auto: true, ..SumacOptions::default() };
+    with_sumac(LabSpec::new(2), &options, use_the_faster_backend);
+}
+
+#[test]
+fn a_host_whose_packet_filter_drops_udp_has_all_workers_use_af_xdp() {
+    let options = SumacOptions { is_auto: true, backend: Backend::Udp, ..SumacOptions::default() };
+    with_sumac(LabSpec::new(2), &options, |sumac| {
+        let mut filter = sumac.lab().worker(LATE).command("nft");
+        let rules = "add table inet filter; \
+            add chain inet filter input { type filter hook input priority 0; }; \
+            add rule inet filter input meta l4proto udp drop";
+        assert!(filter.arg(rules).status().unwrap().success());
+        for (name, is_measured) in [("filtered", true), ("later", false)] {
+            let crew = Crew::join(sumac, name);
+            let opened = crew.trainers[0].job.opened();
+            assert_eq!(opened.backend, "xdp", "{}", opened.slots_reason);
+            let reason = &opened.slots_reason;
+            assert_eq!(reason.contains("(one had no answer): AF_XDP"), is_measured, "{reason}");
+            exact::assert_sums(name, 1, &crew.allreduce(1, 100_000));
+            crew.leave();
+        }
     });
 }

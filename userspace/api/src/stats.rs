@@ -43,6 +43,9 @@ pub struct JobStats {
     pub slots: u32,
     /// The reason for the number.
     pub slots_reason: String,
+    /// The backend of its packets, as in [`crate::OpenReply`].
+    #[serde(default)]
+    pub backend: String,
     /// The granted parameters of a dynamic job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic: Option<DynamicReply>,

@@ -19,7 +19,7 @@ use crate::{
 const MAX_JOIN_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// The version of the control protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 17;
+pub const PROTOCOL_VERSION: u32 = 18;
 
 /// The first message in each direction, the server's before the client's. Its form never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +47,8 @@ pub struct WorkerHost {
     pub max_elements: u16,
     pub max_shards: u16,
     pub checksum: bool,
+    /// Whether UDP sockets take the job's packets, or can in place of AF_XDP, at the same port.
+    pub has_udp: bool,
     /// The user whose trainer has opened the job, as its daemon knows it.
     pub user: u32,
 }

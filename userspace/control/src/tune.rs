@@ -58,6 +58,22 @@ pub fn slots(
     (slots, reason)
 }
 
+/// Whether UDP sockets carry more than AF_XDP, as the workers of a job measured one after the other, and
+/// both rates. AF_XDP stays where they are within a tenth of each other, since it takes less CPU, and where
+/// one of them had no answer over UDP.
+pub fn prefers_udp(own: &[PathMeasure], over_udp: &[PathMeasure]) -> (bool, String) {
+    let rate = |measures: &[PathMeasure]| {
+        let all: u128 = measures.iter().map(|measure| u128::from(measure.bytes_per_s)).sum();
+        all * 8 / 1_000_000 / measures.len().max(1) as u128
+    };
+    let is_silent = over_udp.iter().any(|measure| measure.bytes_per_s == 0);
+    let (own, over_udp) = (rate(own), rate(over_udp));
+    let is_faster = over_udp * 10 > own * 11 && !is_silent;
+    let silent = if is_silent { " (one had no answer)" } else { "" };
+    let chosen = if is_faster { "UDP" } else { "AF_XDP" };
+    (is_faster, format!("AF_XDP {own} Mbit/s a worker, UDP {over_udp}{silent}: {chosen}; "))
+}
+
 /// The bytes on a path of this round trip in nanoseconds and this rate in bytes per second.
 fn product((rtt_ns, rate): &(u64, u64)) -> u128 {
     u128::from(*rtt_ns) * u128::from(*rate) / 1_000_000_000

@@ -76,7 +76,7 @@ async fn a_job_of_two_racks_comes_and_goes_on_all_planes() {
         async { tokio::join!(zero.tune(measure), one.tune(measure), two.tune(measure), three.tune(measure)) };
     let tuned = timeout(HANGS, all).await.unwrap();
     for tuned in [tuned.0, tuned.1, tuned.2, tuned.3] {
-        assert_eq!(tuned.unwrap().0, 128);
+        assert_eq!(tuned.unwrap().terms.slots, 128);
     }
     for plane in [&root.plane, &a.plane, &b.plane] {
         let calls = plane.calls();

@@ -97,6 +97,7 @@ impl StatsSource {
             mode: reply.mode,
             slots: reply.slots,
             slots_reason: reply.slots_reason,
+            backend: reply.backend,
             dynamic: reply.dynamic,
             elements: reply.elements,
             operations_submitted: submitted,

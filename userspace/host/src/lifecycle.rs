@@ -56,10 +56,14 @@ impl Host {
         }
     }
 
-    /// Records the number of slots that the coordinator has chosen by all workers' measurements.
-    pub fn set_slots(&mut self, job: JobId, slots: u32, reason: &str) {
+    /// Records the slots and the backend that the coordinator has chosen by all workers' measurements.
+    pub fn set_measured(&mut self, job: JobId, terms: &JobTerms) {
         if let Some(running) = self.running_mut(job) {
-            (running.reply.slots, running.reply.slots_reason) = (slots, reason.to_owned());
+            let reply = &mut running.reply;
+            (reply.slots, reply.slots_reason) = (terms.slots, terms.slots_reason.clone());
+            if terms.over_udp {
+                "udp".clone_into(&mut reply.backend);
+            }
         }
     }
 

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The measured path of a worker, while all workers use theirs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The measured path of a worker, while all workers use theirs. All zero: there was no answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathMeasure {
     /// The round trip of a packet of full size at the bandwidth-delay product, in nanoseconds.
     pub rtt_ns: u64,

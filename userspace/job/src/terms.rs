@@ -51,6 +51,10 @@ pub struct JobTerms {
     pub slots_reason: String,
     /// Whether `slots` is final; false while the workers measure their paths.
     pub is_measured: bool,
+    /// Whether all workers use UDP sockets, also those that have AF_XDP. While `is_measured` is false: to
+    /// measure them too.
+    #[serde(default)]
+    pub over_udp: bool,
     /// Whether packets carry UDP checksums.
     pub checksum: bool,
     /// Dynamic mode: whether each worker's values leave room for the sum of all, since an aggregator of the
@@ -107,6 +111,7 @@ impl JobTerms {
             slots: 0,
             slots_reason: String::new(),
             is_measured: true,
+            over_udp: false,
             checksum: true,
             headroom: false,
             whole: false,

@@ -236,6 +236,7 @@ impl SimHost {
             max_elements: 352,
             max_shards: 2,
             checksum: false,
+            has_udp: false,
             user: 0,
         };
         let worker =

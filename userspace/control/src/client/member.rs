@@ -131,15 +131,17 @@ impl Member {
         }
     }
 
-    /// Reports the properties of this worker's path, and waits until all have and the slots are fixed.
-    /// Returns their number and the reason for it. For a job whose terms are not measured; others are
-    /// answered at once.
-    pub async fn tune(&self, measure: PathMeasure) -> Result<(u32, String), JobFailure> {
-        self.post(Post::Measure(measure));
+    /// Reports the properties of this worker's path, and waits until all have. Returns the grant with the
+    /// number of slots and the backend, or one that is not measured yet, to measure UDP. For a job whose
+    /// terms are not measured; others are answered at once.
+    pub async fn tune(&self, measure: PathMeasure) -> Result<Grant, JobFailure> {
         let mut current = self.current.clone();
+        let over_udp = current.borrow().terms.over_udp;
+        self.post(Post::Measure(measure));
+        let is_known = |grant: &Grant| grant.terms.is_measured || grant.terms.over_udp != over_udp;
         tokio::select! {
-            known = current.wait_for(|grant| grant.terms.is_measured) => match known {
-                Ok(grant) => Ok((grant.terms.slots, grant.terms.slots_reason.clone())),
+            known = current.wait_for(is_known) => match known {
+                Ok(grant) => Ok(grant.clone()),
                 Err(_) => Err(JobFailure::no_member("this worker left while the slots were being fixed")),
             },
             failure = self.failed() => Err(failure),

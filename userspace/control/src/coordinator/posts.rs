@@ -7,7 +7,7 @@ use super::{
     ids::{MemberId, RunId},
     orders::Action,
     record::Record,
-    run::{Phase, Run},
+    run::{Member, Phase, Run},
     time::{MEASURE_TIMEOUT, Time},
 };
 use crate::{
@@ -56,10 +56,27 @@ impl Coordinator {
     pub(super) fn tune(&mut self, id: RunId) {
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.is_measuring()) else { return };
         let present = run.members.values().filter(|member| !member.departed);
-        let measures: Option<Vec<_>> = present.map(|member| member.measure).collect();
-        let (Some(measures), Some(terms)) = (measures, &mut run.terms) else { return };
+        let of = |round: usize| present.clone().map(|member| member.measures.get(round).copied()).collect();
+        let (Some(own), has_both) = (of(0), run.has_both_backends()) else { return };
+        let over_udp: Option<Vec<_>> = of(1);
+        let measured_by = self.last_tick + MEASURE_TIMEOUT;
+        let Some(terms) = &mut run.terms else { return };
+        if !terms.over_udp && has_both {
+            (terms.over_udp, run.measured_by) = (true, measured_by);
+            return run.changed();
+        }
+        let (measures, why) = match over_udp {
+            None if terms.over_udp => return,
+            Some(over_udp) if terms.over_udp => {
+                let (is_faster, why) = tune::prefers_udp(&own, &over_udp);
+                run.is_faster_over_udp = is_faster;
+                (if is_faster { over_udp } else { own }, why)
+            }
+            _ => (own, String::new()),
+        };
         let unread = self.plane.socket_bytes.map(|bytes| tune::unread(bytes, measures.len(), terms.elements));
         let (slots, reason) = tune::slots(&measures, terms.elements, terms.shards, terms.slots, unread);
+        let reason = why + &reason;
         tracing::info!(name = run.name, job = run.job, slots, reason, "slots measured");
         // Also when it keeps all that it has: the planes show the reason.
         (terms.slots, terms.slots_reason) = (slots, reason);
@@ -73,7 +90,8 @@ impl Coordinator {
         let is_measuring =
             |run: &&Run| run.phase == Phase::Running && run.is_measuring() && now >= run.measured_by;
         let Some(run) = self.runs.get(&id).filter(is_measuring) else { return };
-        let late = run.members.iter().find(|(_, member)| !member.departed && member.measure.is_none());
+        let is_late = |member: &Member| !member.departed && member.measures.len() < run.measures();
+        let late = run.members.iter().find(|(_, member)| is_late(member));
         let Some((rank, _)) = late else { return };
         let what = format!(
             "has not measured its path within {MEASURE_TIMEOUT:?}: see its log, or give the number of slots"
@@ -89,7 +107,7 @@ impl Coordinator {
         }
         if let (Some(range), Some(terms)) = (run.range, &mut run.terms) {
             run.range = Some(self.pool.shrink(range, terms.slots * u32::from(terms.lanes())));
-            terms.is_measured = true;
+            (terms.is_measured, terms.over_udp) = (true, run.is_faster_over_udp);
         }
         run.is_resizing = false;
         run.changed();
@@ -122,7 +140,7 @@ impl Run {
         match post {
             Post::Measure(measure) => {
                 if let Some(member) = self.members.get_mut(&rank) {
-                    member.measure = Some(measure);
+                    member.measures.push(measure);
                 }
                 Ok(())
             }

@@ -83,7 +83,9 @@ pub(super) struct Member {
     pub departed: bool,
     pub received: u64,
     pub posted: u64,
-    pub measure: Option<PathMeasure>,
+    /// Of its own backend, then of UDP.
+    #[serde(default)]
+    pub measures: Vec<PathMeasure>,
     /// The worker is dead, and another may take its rank.
     #[serde(skip)]
     pub vacated: Option<Vacated>,
@@ -107,7 +109,7 @@ impl Member {
             departed: false,
             received: 0,
             posted: 0,
-            measure: None,
+            measures: Vec::new(),
             vacated: None,
             is_new: false,
             first_event: 0,
@@ -178,6 +180,9 @@ pub(super) struct Run {
     /// The planes are giving it the number of slots that was measured.
     #[serde(skip)]
     pub is_resizing: bool,
+    /// Its workers will use UDP from then on.
+    #[serde(skip)]
+    pub is_faster_over_udp: bool,
     pub layout: Layout,
     /// The racks that it was started with, and the addresses from which the root expects their sums.
     pub racks: BTreeMap<RackId, SocketAddrV4>,
@@ -274,6 +279,19 @@ impl Run {
     /// Whether its workers measure their paths.
     pub fn is_measuring(&self) -> bool {
         !self.is_resizing && self.terms.as_ref().is_some_and(|terms| !terms.is_measured)
+    }
+
+    /// The measures that are waited for of each worker: of its own backend, and then of UDP.
+    pub fn measures(&self) -> usize {
+        if self.terms.as_ref().is_some_and(|terms| terms.over_udp) { 2 } else { 1 }
+    }
+
+    /// Whether its workers can change from AF_XDP to UDP. UDP sockets do not join the group of its results.
+    pub fn has_both_backends(&self) -> bool {
+        let mut hosts = self.members.values().map(|member| &member.asked.host);
+        hosts.clone().all(|host| host.has_udp)
+            && hosts.any(|host| host.mac != [0; 6])
+            && self.placements.iter().all(|placement| placement.result_group.is_none())
     }
 
     pub fn outlives_aggregators(&self) -> bool {

@@ -1,4 +1,5 @@
-//! The choice of `backend = "auto"`: AF_XDP wherever its sockets can be bound, else UDP.
+//! The choice of `backend = "auto"`: AF_XDP wherever its sockets can be bound, else UDP. Jobs then measure which
+//! is faster.
 
 use crate::datapath::IoReport;
 
@@ -35,29 +36,19 @@ impl FramePath {
         }
     }
 
-    /// Returns why `auto` prefers AF_XDP to UDP sockets. Measured on veths with 4 workers, 5,000,000
-    /// elements, MTU 1500, 64 slots and release builds, on 2 cores without other work: two runs of 8 sums.
-    ///
-    /// | workers, aggregator (`sumac-lab run --backend`) | shortest | medians | CPU of daemons and aggregator for 8 |
-    /// | --- | --- | --- | --- |
-    /// | AF_XDP copy, XDP program (`xdp`) | 0.114 s | 0.128, 0.123 s | 0.71, 0.74 s |
-    /// | the same with the workers' XDP in generic mode | 0.135 s | 0.175, 0.216 s | 0.86, 0.77 s |
-    /// | UDP, XDP program (`mixed`) | 0.147 s | 0.174, 0.192 s | 0.96, 0.85 s |
-    /// | UDP, process (`udp`) | 0.141 s | 0.147, 0.196 s | 1.35, 1.34 s |
-    ///
-    /// Of 1,024 elements AF_XDP's sum takes 0.17 ms, UDP's 0.27 (`sumac-figures latency`, 2 workers). And an
-    /// aggregator with several workers behind one port sends results to a group, which UDP sockets do not
-    /// join.
+    /// Returns why `auto` prefers AF_XDP to UDP sockets.
     pub(crate) fn reason(self) -> &'static str {
         match self {
-            FramePath::ZeroCopy => "the driver passes AF_XDP's frames without a copy (zero-copy)",
+            FramePath::ZeroCopy => {
+                "the driver passes AF_XDP's frames without a copy (zero-copy); jobs measure whether UDP is \
+                faster"
+            }
             FramePath::Copy => {
-                "AF_XDP has no zero-copy here (a socket's `fallback` says why); with copies it took 0.7 of \
-                the time of UDP sockets, and less CPU (measured on veth, beside an aggregator's XDP program)"
+                "AF_XDP has no zero-copy here (a socket's `fallback` says why); jobs measure whether UDP is \
+                faster"
             }
             FramePath::Generic => {
-                "XDP runs in generic mode, after the driver; with copies it took the time of UDP sockets, \
-                and less CPU (measured on veth, beside an aggregator's XDP program)"
+                "XDP runs in generic mode, after the driver; jobs measure whether UDP is faster"
             }
         }
     }
@@ -97,7 +88,7 @@ mod tests {
                 FramePath::Copy,
                 "no zero-copy",
             ),
-            ("a veth", vec![io("driver", &[false])], FramePath::Copy, "veth"),
+            ("a veth", vec![io("driver", &[false])], FramePath::Copy, "no zero-copy"),
             ("offloaded to the NIC", vec![io("hardware", &[true])], FramePath::ZeroCopy, "without a copy"),
             ("generic", vec![io("generic", &[false])], FramePath::Generic, "generic mode"),
             (

@@ -4,6 +4,7 @@ mod admission;
 mod arrival;
 mod choice;
 mod follow;
+mod handover;
 mod hosted;
 mod local;
 mod rechoice;
@@ -12,10 +13,9 @@ mod setup;
 mod terms;
 mod users;
 
-use std::net::{SocketAddr, SocketAddrV4};
-use std::os::fd::OwnedFd;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
@@ -30,14 +30,17 @@ use tokio::sync::SetOnce;
 use self::admission::{AdmittedJobs, Role};
 pub(crate) use self::local::Local;
 use self::routes::Outlet;
-use self::setup::{FormerJobs, Setup, udp, udp_instead, udp_of, xdp};
+use self::setup::{FormerJobs, Setup, udp, udp_beside, udp_instead, xdp};
 use self::users::Users;
 pub(crate) use self::users::{Fallback, InUse};
 use crate::config::{BackendChoice, Config};
-use crate::datapath::{Datapath, DatapathStats, EventSink, FrameIo, Peer, ResumedLane, WorkerJob};
+use crate::datapath::{
+    Datapath, DatapathStats, EventSink, FrameIo, Peer, ResumedLane, UdpFrameIo, WorkerJob,
+};
 
 pub(crate) use self::choice::FramePath;
 pub(crate) use self::follow::Followed;
+pub(crate) use self::handover::HandedBackend;
 pub use self::setup::BackendError;
 pub(crate) use self::setup::attach_program;
 pub(crate) use self::terms::host_job;
@@ -51,6 +54,10 @@ pub(crate) struct Backend {
     /// The data path of AF_XDP, where `auto` has chosen it later.
     later: SetOnce<Datapath>,
     fallback: Mutex<Option<Fallback>>,
+    /// The address of the UDP sockets beside AF_XDP, where `auto` has opened them.
+    udp_beside: OnceLock<Ipv4Addr>,
+    /// Whether nothing arrived at them.
+    is_udp_silent: AtomicBool,
     users: Users,
     /// The addresses of the control plane whose route has the interface, where the configuration does not
     /// name it.
@@ -59,21 +66,11 @@ pub(crate) struct Backend {
     sink: EventSink,
 }
 
-/// The longest wait for queues of AF_XDP that another daemon has just left.
-const REOPEN_TIMEOUT: Duration = Duration::from_secs(3);
-const REOPEN_PAUSE: Duration = Duration::from_millis(20);
-
-/// The backend of a daemon that hands over.
-pub(crate) struct HandedBackend {
-    /// The UDP sockets of each shard.
-    pub(crate) sockets: Vec<Vec<OwnedFd>>,
-    pub(crate) fallback: Option<Fallback>,
-    pub(crate) is_xdp: bool,
-}
-
 /// A backend whose sockets and maps are open, and whose threads are not started.
 pub(crate) struct PreparedBackend {
     setup: Setup,
+    /// Beside AF_XDP.
+    udp: Vec<UdpFrameIo>,
     fallback: Option<Fallback>,
     control: Vec<SocketAddr>,
 }
@@ -118,72 +115,37 @@ impl Backend {
                 }
             },
         };
-        Ok(PreparedBackend { setup, fallback, control })
-    }
-
-    /// Sets up the backend of another daemon, which has frozen it: with its UDP sockets, or with sockets of
-    /// its own where the other one has closed those of AF_XDP.
-    pub(crate) fn take_over(
-        config: &Config,
-        control: Vec<SocketAddr>,
-        handed: HandedBackend,
-    ) -> Result<PreparedBackend, BackendError> {
-        let HandedBackend { sockets, fallback, is_xdp } = handed;
-        let deadline = Instant::now() + REOPEN_TIMEOUT;
-        let setup = if !is_xdp {
-            udp_of(config, sockets)?
-        } else {
-            loop {
-                match xdp(config, &control, FormerJobs::Kept) {
-                    // The kernel releases a queue some time after its socket was closed.
-                    Err(error) if Instant::now() < deadline => {
-                        tracing::debug!(%error, "the queues are not free yet");
-                    }
-                    setup => break setup?,
-                }
-                std::thread::sleep(REOPEN_PAUSE);
-            }
-        };
-        Ok(PreparedBackend { setup, fallback, control })
-    }
-
-    /// Closes the sockets of AF_XDP, and lets another daemon claim the program. Returns whether every frame
-    /// is accounted for.
-    pub(crate) fn close_interface(&self) -> bool {
-        let is_conserved = self.datapath().close_io();
-        if let Some(mut admitted) = self.admitted() {
-            admitted.program.release();
-        }
-        is_conserved
-    }
-
-    /// Opens the sockets of AF_XDP again, after another daemon has not taken over.
-    pub(crate) fn open_interface(&self) -> Result<(), BackendError> {
-        let deadline = Instant::now() + REOPEN_TIMEOUT;
-        loop {
-            match self.reopen() {
-                Err(error) if Instant::now() < deadline => {
-                    tracing::debug!(%error, "the queues are not free yet");
-                }
-                reopened => return reopened,
-            }
-            std::thread::sleep(REOPEN_PAUSE);
-        }
+        let udp = udp_beside(config, &setup);
+        Ok(PreparedBackend { setup, udp, fallback, control })
     }
 
     pub(crate) fn start(
-        PreparedBackend { setup: (local, mut admitted, ios), fallback, control }: PreparedBackend,
+        PreparedBackend { setup: (local, mut admitted, ios), udp, fallback, control }: PreparedBackend,
         config: Arc<Config>,
         sink: EventSink,
     ) -> Result<Backend, BackendError> {
         if let Some(admitted) = &mut admitted {
             admitted.follow_log();
         }
-        let first = start_datapath(ios, &config, &sink)?;
+        let udp_beside = udp.first().map(|udp| OnceLock::from(*udp.local().ip())).unwrap_or_default();
+        let first = start_datapath(ios, udp, &config, &sink)?;
         let admitted = admitted.map(|admitted| OnceLock::from(Mutex::new(admitted))).unwrap_or_default();
         let (local, fallback, later) = (Mutex::new(local), Mutex::new(fallback), SetOnce::new());
         let users = Users::default();
-        Ok(Backend { local, admitted, first, later, fallback, users, control, config, sink })
+        let is_udp_silent = AtomicBool::new(false);
+        Ok(Backend {
+            local,
+            admitted,
+            first,
+            later,
+            fallback,
+            udp_beside,
+            is_udp_silent,
+            users,
+            control,
+            config,
+            sink,
+        })
     }
 
     pub(crate) fn datapath(&self) -> &Datapath {
@@ -232,6 +194,22 @@ impl Backend {
         if self.admitted.get().is_some() { "xdp" } else { "udp" }
     }
 
+    /// Whether jobs can use UDP sockets: they do, or can in place of AF_XDP.
+    pub(crate) fn has_udp(&self) -> bool {
+        let is_here = |ip: &Ipv4Addr| *ip == self.local().ip && !self.is_udp_silent.load(Ordering::Relaxed);
+        self.admitted.get().is_none() || self.udp_beside.get().is_some_and(is_here)
+    }
+
+    /// Has further jobs not measure UDP sockets, at which no answer arrives.
+    pub(crate) fn leave_udp(&self) {
+        if !self.is_udp_silent.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "no answer over UDP sockets, while AF_XDP has one: a packet filter of this host? Jobs use \
+                AF_XDP, and do not try UDP again"
+            );
+        }
+    }
+
     fn admitted(&self) -> Option<MutexGuard<'_, AdmittedJobs>> {
         // After a panic the next change of a job writes its entry again.
         self.admitted.get().map(|admitted| admitted.lock().unwrap_or_else(PoisonError::into_inner))
@@ -265,6 +243,12 @@ impl Backend {
         self.datapath().add_job(plan).map_err(datapath)
     }
 
+    /// Begins a job anew, which has sent no chunk, over the other backend. It may wait for ARP.
+    pub(crate) fn add_job_again(&self, id: JobId, grant: &Grant) -> Result<(), Failure> {
+        let plan = self.admit(id, grant)?;
+        self.datapath().add_job_again(plan).map_err(datapath)
+    }
+
     /// Continues a job of another daemon. It may wait for ARP.
     pub(crate) fn resume_job(
         &self,
@@ -280,6 +264,8 @@ impl Backend {
     fn admit(&self, id: JobId, grant: &Grant) -> Result<WorkerJob, Failure> {
         self.set_routes()?;
         let Grant { terms, placement } = grant;
+        // An upgraded daemon may lack the sockets of the one before.
+        let over_udp = terms.over_udp && (self.admitted.get().is_none() || self.udp_beside.get().is_some());
         match (self.admitted(), placement.result_group) {
             (Some(admitted), _) => admitted.program.check_current().map_err(datapath)?,
             (None, Some(group)) => {
@@ -301,6 +287,7 @@ impl Backend {
             workers: self.paths(terms.job, "worker", terms.workers.iter().copied(), terms.checksum, None)?,
             peer: aggregator,
             resume: terms.resume.clone(),
+            over_udp,
         };
         if let Some(mut admitted) = self.admitted() {
             if let Some(group) = placement.result_group {
@@ -312,7 +299,7 @@ impl Backend {
                 })?;
             }
             admitted
-                .admit(terms.job, Role::Worker(id), terms::worker_entry(grant, self.local().ip))
+                .admit(terms.job, Role::Worker(id), terms::worker_entry(grant, self.local().ip, over_udp))
                 .map_err(datapath)?;
         }
         Ok(plan)
@@ -375,7 +362,7 @@ impl Backend {
         let terms = &grant.terms;
         if let Some(mut admitted) = self.admitted() {
             admitted
-                .admit(terms.job, Role::Worker(id), terms::worker_entry(grant, self.local().ip))
+                .admit(terms.job, Role::Worker(id), terms::worker_entry(grant, self.local().ip, false))
                 .map_err(datapath)?;
         }
         self.datapath().renew_job(id, terms.epoch, terms.resume.clone()).map_err(datapath)
@@ -466,10 +453,12 @@ fn stop(datapath: &Datapath, backend: &'static str) {
 
 fn start_datapath(
     ios: Vec<Box<dyn FrameIo>>,
+    udp: Vec<UdpFrameIo>,
     config: &Config,
     sink: &EventSink,
 ) -> Result<Datapath, BackendError> {
-    Datapath::start("sumac-datapath", ios, &config.cpus, sink.clone()).map_err(BackendError::Thread)
+    Datapath::start_beside("sumac-datapath", ios, udp, &config.cpus, sink.clone())
+        .map_err(BackendError::Thread)
 }
 
 fn datapath(error: impl std::fmt::Display) -> Failure {

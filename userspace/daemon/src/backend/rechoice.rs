@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sumac_api::{Code, Failure};
 
-use super::setup::{FormerJobs, Setup, data_path, xdp};
+use super::setup::{FormerJobs, Setup, data_path, udp_beside, xdp};
 use super::users::{Fallback, InUse};
 use super::{Backend, BackendError, start_datapath, stop};
 
@@ -57,10 +57,15 @@ impl Backend {
     }
 
     /// Continues over AF_XDP, without jobs.
-    fn change(&self, (local, admitted, ios): Setup) -> Result<(), BackendError> {
-        let Some(mut admitted) = admitted else { return Ok(()) };
+    fn change(&self, setup: Setup) -> Result<(), BackendError> {
+        let udp = udp_beside(&self.config, &setup);
+        let (local, Some(mut admitted), ios) = setup else { return Ok(()) };
+        if let Some(udp) = udp.first() {
+            // As below.
+            let _ = self.udp_beside.set(*udp.local().ip());
+        }
         admitted.follow_log();
-        let datapath = start_datapath(ios, &self.config, &self.sink)?;
+        let datapath = start_datapath(ios, udp, &self.config, &self.sink)?;
         // Both are set here only, once.
         let _ = (self.admitted.set(Mutex::new(admitted)), self.later.set(datapath));
         *self.local.lock().unwrap_or_else(PoisonError::into_inner) = local;

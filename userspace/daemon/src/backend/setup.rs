@@ -12,7 +12,7 @@ use sumac_wire::DEFAULT_PATHS;
 use super::admission::AdmittedJobs;
 use super::arrival;
 use super::local::Local;
-use crate::config::Config;
+use crate::config::{BackendChoice, Config};
 use crate::datapath::{FrameIo, Route, UdpFrameIo, XdpConfig, XdpFrameIo};
 use crate::path;
 
@@ -63,6 +63,26 @@ fn udp_at(config: &Config, ip: Ipv4Addr) -> Result<Setup, BackendError> {
 pub(super) fn udp_of(config: &Config, sockets: Vec<Vec<OwnedFd>>) -> Result<Setup, BackendError> {
     let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
     over_udp(config, ip, UdpFrameIo::from_sockets(sockets))
+}
+
+/// Opens the UDP sockets that jobs may use in place of AF_XDP with `auto`: at the ports of the program, which
+/// passes to the kernel what is for them. Without them AF_XDP is used.
+pub(super) fn udp_beside(config: &Config, (local, admitted, ios): &Setup) -> Vec<UdpFrameIo> {
+    let Some(admitted) = admitted.as_ref().filter(|_| config.backend == BackendChoice::Auto) else {
+        return Vec::new();
+    };
+    let (first, shards) = admitted.program.ports();
+    if usize::from(shards) > ios.len() || !config.routes.is_empty() {
+        // A lane's thread has one socket; and the kernel would choose the paths.
+        return Vec::new();
+    }
+    let with_paths = |io: UdpFrameIo| io.with_paths(config.paths.unwrap_or(1));
+    let sockets = UdpFrameIo::bind_shards_at(local.ip, first, shards);
+    sockets.and_then(|ios| ios.into_iter().map(with_paths).collect()).unwrap_or_else(|error| {
+        tracing::warn!(ip = %local.ip, first, shards, %error,
+            "no UDP sockets beside AF_XDP: jobs do not measure which is faster");
+        Vec::new()
+    })
 }
 
 fn over_udp(

@@ -9,7 +9,11 @@ use sumac_parameter::{HostJob, Worker};
 use sumac_wire::MAX_HOSTS;
 use sumac_wire::tables::{HostJobEntry, job_flag};
 
-pub(super) fn worker_entry(Grant { terms, placement }: &Grant, local: Ipv4Addr) -> HostJobEntry {
+pub(super) fn worker_entry(
+    Grant { terms, placement }: &Grant,
+    local: Ipv4Addr,
+    over_udp: bool,
+) -> HostJobEntry {
     let mut host_ips = [0; MAX_HOSTS];
     for (place, host) in host_ips.iter_mut().zip(&terms.parameter_hosts) {
         *place = host.ip().to_bits();
@@ -24,7 +28,9 @@ pub(super) fn worker_entry(Grant { terms, placement }: &Grant, local: Ipv4Addr) 
         epoch: terms.epoch,
         elements: terms.elements,
         world: terms.world,
-        flags: checksum_flag(terms.checksum) | if terms.is_direct() { job_flag::DIRECT } else { 0 },
+        flags: checksum_flag(terms.checksum)
+            | if terms.is_direct() { job_flag::DIRECT } else { 0 }
+            | if over_udp { job_flag::OVER_UDP } else { 0 },
         ..HostJobEntry::default()
     }
 }

@@ -27,7 +27,8 @@ const MIN_BUFFERS: u64 = 512 << 20;
 #[serde(rename_all = "lowercase")]
 pub enum BackendChoice {
     /// AF_XDP where its sockets can be bound, with zero-copy or without; else UDP, with a warning. The reason
-    /// is logged and reported.
+    /// is logged and reported. Over AF_XDP a job that measures its path measures UDP sockets, too, and uses
+    /// the faster.
     #[default]
     Auto,
     /// AF_XDP, or the daemon does not start.

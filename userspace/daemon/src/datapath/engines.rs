@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sumac_host::{FragmentKey, JobId};
 use sumac_job::PacketKey;
@@ -13,8 +14,12 @@ use super::handoff::{HandoffQueue, thread_of};
 use super::job::{Event, EventSink, InstallError, JobPeers, Rejection, WorkerJob};
 use super::lane::{Lane, check_capacity};
 use super::parameter::ThreadParameterHost;
+use super::ports::Ports;
 use super::progress::Progress;
 use super::stats::{JobStats, Undelivered};
+
+/// The timeout of the handshake over UDP, where AF_XDP has had an answer.
+const TRIAL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A job on one thread. A thread without a lane of the job has it too: its packets may arrive there.
 struct Job {
@@ -22,6 +27,8 @@ struct Job {
     progress: Arc<Progress>,
     /// Whether its workers send to each other.
     is_direct: bool,
+    /// Whether its packets are those of the UDP socket beside AF_XDP.
+    is_over_udp: bool,
     /// The header field that names a packet's lane.
     lane_field: LaneField,
     peers: JobPeers,
@@ -87,7 +94,8 @@ impl Engines {
             .filter(|params| is_here(params.lane))
             .map(|params| {
                 let first = (!resume.is_empty()).then(|| first_chunk(resume, params.lane));
-                Lane::new(params.clone(), job.peers.table(), first, io)
+                let timeout = plan.is_trial().then_some(TRIAL_TIMEOUT);
+                Lane::new(params.clone(), job.peers.table(), first, timeout, io)
             })
             .collect::<Result<Vec<_>, _>>()?;
         self.push(job, lanes);
@@ -110,7 +118,8 @@ impl Engines {
             None if lanes.iter().any(|lane| lane.measure) => LaneField::Unknown,
             None => LaneField::Slot(first.slots),
         };
-        Ok(Job { key, progress, is_direct, lane_field, peers, lanes: Vec::new() })
+        let is_over_udp = plan.over_udp;
+        Ok(Job { key, progress, is_direct, is_over_udp, lane_field, peers, lanes: Vec::new() })
     }
 
     fn push(&mut self, mut job: Job, lanes: Vec<Lane>) {
@@ -139,8 +148,18 @@ impl Engines {
         Ok(())
     }
 
+    /// Whether a job is over UDP beside AF_XDP.
+    pub(super) fn are_over_udp(&self) -> bool {
+        self.jobs.iter().any(|job| job.is_over_udp)
+    }
+
     pub(super) fn lanes(&self) -> impl Iterator<Item = (JobId, &Lane)> {
         self.jobs.iter().flat_map(|job| job.lanes.iter().map(|lane| (job.id(), lane)))
+    }
+
+    /// Forgets a job, which is added anew, without a report.
+    pub(super) fn forget_one(&mut self, job: JobId) {
+        self.jobs.retain(|entry| entry.id() != job);
     }
 
     /// Forgets all jobs, which go on in another process, without a report.
@@ -264,21 +283,21 @@ impl Engines {
     /// Sends the engines' packets in turns with a flush after each. A lane of a lower class waits until those
     /// of higher classes have nothing to send. An error ends the round; unsent packets are retransmitted by
     /// timers.
-    pub(super) fn transmit(&mut self, now: Time, io: &mut dyn FrameIo) -> io::Result<()> {
+    pub(super) fn transmit(&mut self, now: Time, ports: &mut Ports) -> io::Result<()> {
         loop {
             // First: other workers wait for these results, and answer them in the same batch.
-            let mut is_more = self.parameter_host.take_turn(io)?;
+            let mut is_more = self.parameter_host.take_turn(&mut *ports.io)?;
             for class in (0..CLASSES).rev() {
-                for Job { peers, lanes, .. } in &mut self.jobs {
+                for Job { peers, lanes, is_over_udp, .. } in &mut self.jobs {
                     for lane in lanes.iter_mut().filter(|lane| lane.class() == class) {
-                        is_more |= lane.take_turn(now, peers, io)?;
+                        is_more |= lane.take_turn(now, peers, ports.of(*is_over_udp))?;
                     }
                 }
                 if is_more {
                     break;
                 }
             }
-            io.flush()?;
+            ports.flush()?;
             if !is_more {
                 return Ok(());
             }

@@ -104,9 +104,18 @@ pub trait FrameIo: Send {
     /// Sends the staged packets. Packets that the kernel has no room for stay staged.
     fn flush(&mut self) -> io::Result<()>;
 
+    /// Adds the descriptors by which arrived packets, and room for staged ones, end a wait. Returns until
+    /// when the wait may last, unless it is for them alone.
+    fn interest<'a>(&'a mut self, fds: &mut Vec<(BorrowedFd<'a>, PollFlags)>) -> Option<Instant>;
+
     /// Sleeps until packets arrive, staged packets can be sent, `wake` is readable, or `deadline`.
     /// Returns whether `wake` is readable.
-    fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool>;
+    fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
+        let mut fds = Vec::new();
+        let soon = self.interest(&mut fds);
+        fds.push((wake, PollFlags::POLLIN));
+        wait(&fds, deadline.into_iter().chain(soon).min())
+    }
 
     /// Waits until sent frames have completed, at most until `deadline`.
     fn quiesce(&mut self, deadline: Instant);
@@ -181,6 +190,9 @@ pub struct IoReport {
     pub refused: u64,
     pub last_refusal: Option<String>,
     pub frames: Option<Conservation>,
+    /// The part of the counters that is of the UDP socket beside AF_XDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub udp: Option<Box<IoReport>>,
 }
 
 impl IoReport {

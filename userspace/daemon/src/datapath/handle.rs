@@ -23,9 +23,11 @@ use super::handoff::{HandoffQueue, thread_of};
 use super::job::{EventSink, InstallError, ParameterJob, WorkerJob};
 use super::lane::Lane;
 use super::links::Link;
+use super::ports::Ports;
 use super::progress::Progress;
 use super::stats::DatapathStats;
 use super::thread::DatapathThread;
+use super::udp::UdpFrameIo;
 
 /// Threads that run the lanes of jobs, each with a [`FrameIo`] of its own. Dropping the handle stops them.
 pub struct Datapath {
@@ -55,6 +57,17 @@ impl Datapath {
         cpus: &[usize],
         sink: EventSink,
     ) -> io::Result<Datapath> {
+        Datapath::start_beside(name, ios, Vec::new(), cpus, sink)
+    }
+
+    /// As [`Datapath::start`], with UDP sockets beside AF_XDP for the first shards' threads.
+    pub fn start_beside(
+        name: &str,
+        ios: Vec<Box<dyn FrameIo>>,
+        udp: Vec<UdpFrameIo>,
+        cpus: &[usize],
+        sink: EventSink,
+    ) -> io::Result<Datapath> {
         let capacity = ios.iter().map(|io| io.capacity()).min();
         let shards = ios.iter().map(|io| io.shards()).min();
         let (Some(capacity), Some(shards)) = (capacity, shards) else {
@@ -75,12 +88,14 @@ impl Datapath {
             capacity: capacity.into(),
             shards,
         };
+        let mut udp = udp.into_iter();
         for (number, (io, commands)) in ios.into_iter().zip(commands).enumerate() {
+            let ports = Ports { io, udp: udp.next() };
             let name = if datapath.links.len() == 1 { name.to_owned() } else { format!("{name}-{number}") };
             let Link { handoffs, snapshot, .. } = &datapath.links[number];
             let engines = Engines::new(number, datapath.handoffs.clone(), datapath.sink.clone(), base_port);
             let (handoffs, snapshot) = (handoffs.clone(), snapshot.clone());
-            let mut thread = DatapathThread::new(name.clone(), io, engines, handoffs, snapshot, commands);
+            let mut thread = DatapathThread::new(name.clone(), ports, engines, handoffs, snapshot, commands);
             let (cpu, died) = (cpus.get(number).copied(), datapath.died.clone());
             let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 thread.stats.cpu = cpu.filter(|cpu| pin(&thread.stats.name, *cpu));
@@ -118,14 +133,14 @@ impl Datapath {
         }
         let capacity = ios.iter().map(|io| io.capacity()).min().unwrap_or_default();
         self.capacity.store(capacity, Ordering::Relaxed);
-        self.links.iter().zip(ios).all(|(link, io)| link.send(move |thread| thread.io = io))
+        self.links.iter().zip(ios).all(|(link, io)| link.send(move |thread| thread.ports.io = io))
     }
 
     /// Sets the name and the addresses that the interface has by now.
     pub(crate) fn set_identity(&self, identity: &Identity) {
         for link in &self.links {
             let identity = identity.clone();
-            link.send(move |thread| thread.io.set_identity(&identity));
+            link.send(move |thread| thread.ports.io.set_identity(&identity));
         }
     }
 
@@ -133,7 +148,7 @@ impl Datapath {
     pub(crate) fn set_routes(&self, routes: &[Route]) {
         for link in &self.links {
             let routes = routes.to_vec();
-            link.send(move |thread| thread.io.set_routes(&routes));
+            link.send(move |thread| thread.ports.io.set_routes(&routes));
         }
     }
 
@@ -198,11 +213,12 @@ impl Datapath {
         &self,
         job: JobId,
         shards: u16,
+        is_trial: bool,
         lanes: usize,
     ) -> Result<Arc<Progress>, InstallError> {
         let mut jobs = self.jobs();
         let Entry::Vacant(place) = jobs.entry(job) else { return Err(InstallError::InUse { job }) };
-        let progress = Progress::new(job, shards, lanes, self.handoffs.clone(), self.sink.clone());
+        let progress = Progress::new(job, shards, is_trial, lanes, self.handoffs.clone(), self.sink.clone());
         Ok(place.insert(Arc::new(progress)).clone())
     }
 
@@ -211,13 +227,22 @@ impl Datapath {
     /// The job is installed on no thread after an error.
     pub fn add_job(&self, plan: WorkerJob) -> Result<(), InstallError> {
         let (job, shards) = (plan.id, self.check(&plan)?);
-        let progress = self.open_job(job, shards, plan.lanes.len())?;
+        let progress = self.open_job(job, shards, plan.is_trial(), plan.lanes.len())?;
         let plan = Arc::new(plan);
-        let added = self.try_on_all(move |thread| thread.engines.add(&plan, progress.clone(), &*thread.io));
+        let added =
+            self.try_on_all(move |thread| thread.engines.add(&plan, progress.clone(), &*thread.ports.io));
         if added.is_err() {
             self.remove_job(job);
         }
         added.map(drop)
+    }
+
+    /// Begins the handshake of a job anew, which has sent no chunk, over another backend.
+    pub(crate) fn add_job_again(&self, plan: WorkerJob) -> Result<(), InstallError> {
+        let job = plan.id;
+        self.on_all(move |thread| thread.engines.forget_one(job)).ok_or(InstallError::Stopped)?;
+        self.jobs().remove(&job);
+        self.add_job(plan)
     }
 
     /// Returns the number of the job's shards.
@@ -287,7 +312,7 @@ impl Datapath {
         let job = plan.job.job;
         self.check_shards(plan.job.shards)?;
         let added =
-            self.try_on_all(move |thread| thread.engines.parameter_host.add(plan.clone(), &*thread.io));
+            self.try_on_all(move |thread| thread.engines.parameter_host.add(plan.clone(), &*thread.ports.io));
         if added.as_ref().is_err_and(|error| *error != InstallError::ParameterHost(HostError::Taken(job))) {
             self.remove_parameter_job(job);
         }

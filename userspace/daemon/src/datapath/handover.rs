@@ -9,12 +9,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use nix::poll::PollFlags;
 use serde::{Deserialize, Serialize};
 use sumac_handover::{StateError, read_ended, read_engine, write_ended, write_engine};
 use sumac_host::{FragmentKey, JobId};
 use sumac_transport::Buffer;
 
-use super::frame_io::{Build, FrameIo, IoReport, Received, Transmitted, wait};
+use super::frame_io::{Build, FrameIo, IoReport, Received, Transmitted};
 use super::handle::Datapath;
 use super::job::{InstallError, WorkerJob};
 use super::lane::{Lane, OperationState};
@@ -105,7 +106,7 @@ impl Datapath {
     /// Returns the sockets that another daemon can continue to use, thread by thread.
     pub(crate) fn sockets(&self) -> Result<Vec<Vec<OwnedFd>>, String> {
         let sockets = self.on_all(|thread| {
-            thread.io.sockets().iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<Vec<_>>>()
+            thread.ports.sockets().iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<Vec<_>>>()
         });
         let sockets = sockets.ok_or("a thread of the data path has ended")?;
         sockets.into_iter().collect::<io::Result<_>>().map_err(|error| format!("a socket: {error}"))
@@ -130,11 +131,11 @@ impl Datapath {
             return Err(InstallError::Lanes { job: number, given: lanes.len() });
         }
         // A lane is handed over once it is ready.
-        let progress = self.open_job(job, shards, 0)?;
+        let progress = self.open_job(job, shards, false, 0)?;
         let plan = Arc::new(plan);
         let lanes = lanes.into_iter().map(|ResumedLane(lane)| lane).collect();
         self.try_on_each(lanes, shards, move |thread, lanes| {
-            thread.engines.resume(&plan, lanes, progress.clone(), &*thread.io)
+            thread.engines.resume(&plan, lanes, progress.clone(), &*thread.ports.io)
         })
     }
 }
@@ -148,15 +149,15 @@ impl DatapathThread {
     }
 
     fn close_io(&mut self) -> bool {
-        self.io.quiesce(Instant::now() + QUIESCE_TIMEOUT);
+        self.ports.io.quiesce(Instant::now() + QUIESCE_TIMEOUT);
         let stats = self.stats();
         let is_conserved = stats.frames_are_conserved();
         if !is_conserved {
             tracing::error!(datapath = stats.name, frames = ?stats.port.frames,
                 "frames are missing; please report it");
         }
-        self.io =
-            Box::new(ClosedIo { capacity: self.io.capacity(), report: stats.port, paths: self.io.paths() });
+        let (capacity, paths) = (self.ports.io.capacity(), self.ports.io.paths());
+        self.ports.io = Box::new(ClosedIo { capacity, paths, report: stats.port });
         is_conserved
     }
 }
@@ -194,8 +195,8 @@ impl FrameIo for ClosedIo {
         Ok(())
     }
 
-    fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
-        wait(&[(wake, nix::poll::PollFlags::POLLIN)], deadline)
+    fn interest<'a>(&'a mut self, _fds: &mut Vec<(BorrowedFd<'a>, PollFlags)>) -> Option<Instant> {
+        None
     }
 
     fn quiesce(&mut self, _deadline: Instant) {}

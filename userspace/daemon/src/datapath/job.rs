@@ -26,6 +26,15 @@ pub struct WorkerJob {
     pub workers: Vec<Peer>,
     /// The first chunk of each lane, for a worker that replaces another one; else empty.
     pub resume: Vec<u32>,
+    /// Whether its packets are those of the UDP sockets beside AF_XDP, where there are some.
+    pub over_udp: bool,
+}
+
+impl WorkerJob {
+    /// Whether it measures UDP, for a choice between it and AF_XDP.
+    pub(super) fn is_trial(&self) -> bool {
+        self.over_udp && self.lanes.iter().any(|lane| lane.measure)
+    }
 }
 
 /// A job that this host is a parameter host of.

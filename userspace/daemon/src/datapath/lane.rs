@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sumac_host::{FragmentKey, JobId, OperationKey};
@@ -63,14 +64,17 @@ pub(super) struct OperationState {
 }
 
 impl Lane {
-    /// `resume`: the first chunk of the stream, for a worker that replaces another one.
+    /// `resume`: the first chunk of the stream, for a worker that replaces another one. `timeout`: of the
+    /// handshake, in place of the default.
     pub(super) fn new(
         params: JobParams,
         peers: &PeerTable,
         resume: Option<u32>,
+        timeout: Option<Duration>,
         io: &dyn FrameIo,
     ) -> Result<Lane, InstallError> {
-        let tuning = Tuning { paths: io.paths(), ..Tuning::default() };
+        let default = Tuning { paths: io.paths(), ..Tuning::default() };
+        let tuning = Tuning { probe_timeout: timeout.unwrap_or(default.probe_timeout), ..default };
         let is_direct = params.direct.is_some();
         let engine = match resume {
             None => Engine::starting_at(params, peers, &tuning, 0)?,

@@ -17,6 +17,7 @@ pub mod job;
 mod lane;
 mod links;
 mod parameter;
+mod ports;
 mod progress;
 mod snapshot;
 pub mod stats;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use sumac_host::JobId;
+use sumac_job::PathMeasure;
 use sumac_transport::JobError;
 
 use super::handoff::HandoffQueue;
@@ -13,6 +14,8 @@ use super::job::{Event, EventSink};
 pub(super) struct Progress {
     pub(super) job: JobId,
     pub(super) shards: u16,
+    /// Whether its lanes measure UDP for a job that has AF_XDP, too: silence is a measure, and no failure.
+    is_trial: bool,
     lanes_not_ready: AtomicUsize,
     /// The error of the first lane that failed. Each thread fails its lanes with it.
     failure: OnceLock<JobError>,
@@ -26,11 +29,20 @@ impl Progress {
     pub(super) fn new(
         job: JobId,
         shards: u16,
+        is_trial: bool,
         lanes: usize,
         handoffs: Arc<[HandoffQueue]>,
         sink: EventSink,
     ) -> Progress {
-        Progress { job, shards, lanes_not_ready: lanes.into(), failure: OnceLock::new(), handoffs, sink }
+        Progress {
+            job,
+            shards,
+            is_trial,
+            lanes_not_ready: lanes.into(),
+            failure: OnceLock::new(),
+            handoffs,
+            sink,
+        }
     }
 
     pub(super) fn report(&self, event: Event) {
@@ -50,7 +62,12 @@ impl Progress {
             return;
         }
         self.handoffs.iter().for_each(HandoffQueue::wake);
-        self.report(Event::JobFailed { job: self.job, error: error.clone() });
+        self.report(match error {
+            JobError::NoReply { .. } | JobError::MtuTooSmall { .. } if self.is_trial => {
+                Event::JobMeasured { job: self.job, measure: PathMeasure::default() }
+            }
+            error => Event::JobFailed { job: self.job, error: error.clone() },
+        });
     }
 
     pub(super) fn failure(&self) -> Option<&JobError> {

@@ -10,8 +10,9 @@ use nix::poll::PollFlags;
 use sumac_transport::{JobError, Time};
 
 use super::engines::Engines;
-use super::frame_io::{FrameIo, wait};
+use super::frame_io::wait;
 use super::handoff::{HANDOFF_CAPACITY, HandoffQueue};
+use super::ports::Ports;
 use super::snapshot::Snapshot;
 use super::stats::DatapathStats;
 use crate::sync::monotonic_ns;
@@ -27,7 +28,7 @@ const ERROR_PAUSE: Duration = Duration::from_millis(10);
 pub(super) type Command = Box<dyn FnOnce(&mut DatapathThread) + Send>;
 
 pub(super) struct DatapathThread {
-    pub(super) io: Box<dyn FrameIo>,
+    pub(super) ports: Ports,
     pub(super) engines: Engines,
     /// The thread's own part of its report.
     pub(super) stats: DatapathStats,
@@ -45,7 +46,7 @@ pub(super) struct DatapathThread {
 impl DatapathThread {
     pub(super) fn new(
         name: String,
-        io: Box<dyn FrameIo>,
+        ports: Ports,
         engines: Engines,
         handoffs: HandoffQueue,
         snapshot: Arc<Snapshot>,
@@ -53,7 +54,7 @@ impl DatapathThread {
     ) -> DatapathThread {
         let stats = DatapathStats { name, ..DatapathStats::default() };
         DatapathThread {
-            io,
+            ports,
             engines,
             stats,
             handoffs,
@@ -123,7 +124,8 @@ impl DatapathThread {
         let handoffs = std::iter::from_fn(|| self.handoffs.pop()).take(HANDOFF_CAPACITY);
         let crossed = handoffs.map(|handoff| self.engines.on_received(now, handoff.received())).count();
         let engines = &mut self.engines;
-        let outcome = self.io.receive(&mut |received| engines.on_received(now, received));
+        let over_udp = engines.are_over_udp();
+        let outcome = self.ports.receive(over_udp, &mut |received| engines.on_received(now, received));
         crossed + self.check("receive", outcome).unwrap_or(0)
     }
 
@@ -132,7 +134,7 @@ impl DatapathThread {
     fn advance(&mut self) -> bool {
         let now = self.now();
         self.engines.on_time(now);
-        let outcome = self.engines.transmit(now, &mut *self.io);
+        let outcome = self.engines.transmit(now, &mut self.ports);
         let is_done = self.check("send", outcome).is_some();
         self.engines.note_sent(|| Time(monotonic_ns()));
         self.engines.report();
@@ -146,7 +148,7 @@ impl DatapathThread {
             Instant::now() + Duration::from_nanos(left)
         });
         let deadline = timer.into_iter().chain(self.snapshot.due(self.published)).min();
-        let outcome = self.io.wait(deadline, self.handoffs.wake.as_fd());
+        let outcome = self.ports.wait(self.engines.are_over_udp(), deadline, self.handoffs.wake.as_fd());
         if self.check("wait", outcome) == Some(true) {
             // Resets the eventfd; the commands are in the channel.
             let _ = self.handoffs.wake.read();
@@ -182,7 +184,7 @@ impl DatapathThread {
         DatapathStats {
             jobs: self.engines.stats(),
             hosted: self.engines.parameter_host.host.stats(),
-            port: self.io.report(),
+            port: self.ports.report(),
             undelivered: self.engines.undelivered,
             ..self.stats.clone()
         }
@@ -192,7 +194,7 @@ impl DatapathThread {
     fn finish(mut self) -> DatapathStats {
         let jobs = self.engines.stats();
         self.engines.clear(&JobError::Ended { reason: "the daemon of this host stops".to_owned() });
-        self.io.quiesce(Instant::now() + QUIESCE_TIMEOUT);
+        self.ports.io.quiesce(Instant::now() + QUIESCE_TIMEOUT);
         let stats = DatapathStats { jobs, ..self.stats() };
         if !stats.frames_are_conserved() {
             tracing::error!(datapath = self.stats.name, frames = ?stats.port.frames,

@@ -13,7 +13,7 @@ use sumac_udp::{Arrival, Counts, Datagram, DatagramSocket, buffer_len};
 use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::admit::payload_len;
 
-use super::frame_io::{Build, FrameIo, IoReport, Outgoing, Received, Transmitted, wait};
+use super::frame_io::{Build, FrameIo, IoReport, Outgoing, Received, Transmitted};
 
 /// Datagrams that are staged before they are sent.
 const BATCH: usize = 128;
@@ -63,6 +63,15 @@ impl UdpFrameIo {
             }
         }
         Err(last)
+    }
+
+    /// Binds a socket for each shard to `ip`, at consecutive ports from `first` on.
+    pub fn bind_shards_at(ip: Ipv4Addr, first: u16, shards: u16) -> io::Result<Vec<UdpFrameIo>> {
+        let bind = |shard| {
+            let port = first.checked_add(shard).ok_or(io::ErrorKind::AddrInUse)?;
+            Ok(UdpFrameIo { shards, ..UdpFrameIo::bind(ip, port)? })
+        };
+        (0..shards).map(bind).collect()
     }
 
     /// Continues with the sockets of another process, of each shard those of its paths.
@@ -208,14 +217,13 @@ impl FrameIo for UdpFrameIo {
         Ok(())
     }
 
-    fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
+    fn interest<'a>(&'a mut self, fds: &mut Vec<(BorrowedFd<'a>, PollFlags)>) -> Option<Instant> {
         let mut interest = PollFlags::POLLIN;
         interest.set(PollFlags::POLLOUT, !self.staged.is_empty());
+        fds.push((self.socket.as_fd(), interest));
         // A packet found no room before the flush, and would now. Once only: its lane may be gone.
         let was_full = std::mem::take(&mut self.is_full);
-        let now = (was_full && self.staged.is_empty()).then(Instant::now);
-        let deadline = now.or(deadline);
-        wait(&[(self.socket.as_fd(), interest), (wake, PollFlags::POLLIN)], deadline)
+        (was_full && self.staged.is_empty()).then(Instant::now)
     }
 
     fn quiesce(&mut self, _deadline: Instant) {

@@ -13,7 +13,7 @@ use sumac_wire::{DEFAULT_PATHS, MAX_PATHS};
 use sumac_xsk::{BindMode, LINK_HEADER, OpenError, QueueConfig, XskQueue};
 
 use super::frame_io::{
-    Build, FrameIo, Identity, IoReport, Outgoing, Received, Route, SocketReport, Transmitted, wait,
+    Build, FrameIo, Identity, IoReport, Outgoing, Received, Route, SocketReport, Transmitted,
 };
 
 const BUDGET: usize = 64;
@@ -258,13 +258,13 @@ impl FrameIo for XdpFrameIo {
         if staged > 0 || self.socket.pending() > 0 { self.socket.flush() } else { Ok(()) }
     }
 
-    fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
+    fn interest<'a>(&'a mut self, fds: &mut Vec<(BorrowedFd<'a>, PollFlags)>) -> Option<Instant> {
         // Once only: the lane whose packet found no frame may be gone.
         let is_stuck = std::mem::take(&mut self.is_full) || self.socket.pending() > 0;
         let soon = is_stuck.then(|| Instant::now() + RETRY);
         let now = (!self.loopback.is_empty()).then(Instant::now);
-        let deadline = [deadline, soon, now].into_iter().flatten().min();
-        wait(&[(self.socket.as_fd(), PollFlags::POLLIN), (wake, PollFlags::POLLIN)], deadline)
+        fds.push((self.socket.as_fd(), PollFlags::POLLIN));
+        [soon, now].into_iter().flatten().min()
     }
 
     fn quiesce(&mut self, deadline: Instant) {

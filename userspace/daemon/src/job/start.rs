@@ -6,7 +6,7 @@ use sumac_api::{Code, Failure, Mode};
 use sumac_control::events::Event;
 use sumac_control::{Endpoint, Grant, JoinRequest, Member, WorkerHost};
 use sumac_host::{NameRefusal, explain, is_valid};
-use sumac_job::ResumePoint;
+use sumac_job::{PathMeasure, ResumePoint};
 use sumac_wire::PAGE_ELEMENTS;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -85,6 +85,7 @@ impl JobTask {
             max_elements,
             max_shards: backend.datapath().shards,
             checksum: self.plan.checksum,
+            has_udp: backend.has_udp(),
             user: self.plan.user,
         };
         let joined = sumac_control::join(endpoint, JoinRequest::new(spec, host)).await;
@@ -162,18 +163,20 @@ impl JobTask {
         events: &mut UnboundedReceiver<TaskEvent>,
     ) -> Result<(), Failure> {
         let (backend, id) = (self.context.backend.clone(), self.id);
+        let over_udp = grant.terms.over_udp;
         blocking(move || backend.add_job(id, &grant)).await??;
         tokio::select! {
             biased;
             failure = member.failed() => Err(self.failure(&failure)),
             failure = self.interrupted() => Err(failure),
-            begun = self.handshake(member, events) => begun,
+            begun = self.handshake(member, over_udp, events) => begun,
         }
     }
 
     async fn handshake(
         &self,
         member: &Member,
+        mut over_udp: bool,
         events: &mut UnboundedReceiver<TaskEvent>,
     ) -> Result<(), Failure> {
         loop {
@@ -188,13 +191,25 @@ impl JobTask {
                 Some(TaskEvent::Freeze(_)) => continue,
                 None => return Err(Failure::new(Code::JobFailed, "its trainer went away")),
             };
-            // The coordinator chooses the number of slots by all workers' measurements.
-            let tuned = member.tune(measure).await;
-            let (slots, reason) = tuned.map_err(|failure| self.failure(&failure))?;
-            log_limited!(info, job = self.plan.spec.job, slots, reason, "the window is chosen");
-            self.context.core.call(|host, _, _| host.set_slots(self.id, slots, &reason));
+            // The coordinator chooses the number of slots, and the backend, by all workers' measurements.
+            if over_udp && measure == PathMeasure::default() {
+                self.context.backend.leave_udp();
+            }
+            let grant = member.tune(measure).await.map_err(|failure| self.failure(&failure))?;
+            let terms = &grant.terms;
+            if terms.is_measured {
+                let (slots, reason) = (terms.slots, &terms.slots_reason);
+                log_limited!(info, job = self.plan.spec.job, slots, reason, "the window is chosen");
+                self.context.core.call(|host, _, _| host.set_measured(self.id, terms));
+            }
+            // The measurement over UDP has shorter timeouts, and it may have failed.
+            let is_anew = std::mem::replace(&mut over_udp, terms.over_udp) || over_udp;
             let (backend, id) = (self.context.backend.clone(), self.id);
-            blocking(move || backend.start_job(id, slots)).await??;
+            blocking(move || match is_anew {
+                false => backend.start_job(id, grant.terms.slots),
+                true => backend.add_job_again(id, &grant),
+            })
+            .await??;
         }
     }
 }

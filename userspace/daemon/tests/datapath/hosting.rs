@@ -286,6 +286,7 @@ fn workers_sum_at_each_other_without_an_aggregator() {
                 hosts: bases[..2].iter().map(peer).collect(),
                 workers: Vec::new(),
                 resume: Vec::new(),
+                over_udp: false,
             };
             worker.path.add_job(plan).unwrap();
         }

@@ -196,6 +196,7 @@ fn jobs_that_cannot_run_are_refused_by_name() {
             hosts: Vec::new(),
             workers: Vec::new(),
             resume: Vec::new(),
+            over_udp: false,
         })
         .unwrap_err();
     assert_eq!(error, InstallError::Lanes { job: 7, given: 1 });

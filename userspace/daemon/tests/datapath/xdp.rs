@@ -372,6 +372,7 @@ fn a_worker_is_the_parameter_host() {
                     hosts: vec![router(1)],
                     workers: Vec::new(),
                     resume: Vec::new(),
+                    over_udp: false,
                 })
                 .unwrap();
             running.push((host.attached, worker));

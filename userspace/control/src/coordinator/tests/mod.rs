@@ -82,6 +82,7 @@ fn request(job: &str, rank: u16, world: u16) -> Join {
         max_elements: 352,
         max_shards: 2,
         checksum: true,
+        has_udp: false,
         user: 0,
     };
     let worker = WorkerInstall {

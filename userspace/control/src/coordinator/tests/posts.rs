@@ -160,6 +160,77 @@ fn slots_are_fixed_when_all_have_measured_and_the_rest_is_given_back() {
     assert_eq!(world.coordinator.pool.free(u32::MAX), 256);
 }
 
+/// Two members with AF_XDP that can use UDP, too, and have measured the former.
+fn measuring_both(mbit: u64) -> (World, Vec<MemberId>) {
+    let mut world = World::new();
+    let asked = |rank| wanting("a", rank, 2, |asked| (asked.spec.slots, asked.host.has_udp) = (None, true));
+    let members = world.all((0..2).map(asked));
+    world.post(members[0], 0, measure(500, mbit));
+    assert!(!world.terms(members[0]).over_udp, "rank 1 still measures");
+    world.post(members[1], 0, measure(500, mbit));
+    (world, members)
+}
+
+#[test]
+fn the_faster_backend_of_both_is_chosen_for_all() {
+    for (own, over_udp, is_faster, reason) in [
+        (900, 1800, true, "AF_XDP 900 Mbit/s a worker, UDP 1800: UDP; 1.0 ms x 1800 Mbit/s"),
+        (900, 980, false, "AF_XDP 900 Mbit/s a worker, UDP 980: AF_XDP; 0.50 ms x 900 Mbit/s"),
+        (900, 90, false, "AF_XDP 900 Mbit/s a worker, UDP 90: AF_XDP; 0.50 ms x 900 Mbit/s"),
+    ] {
+        let (mut world, members) = measuring_both(own);
+        for member in &members {
+            let terms = world.terms(*member);
+            assert_eq!((terms.over_udp, terms.is_measured), (true, false), "{reason}");
+            world.post(*member, 1, measure(1000, over_udp));
+        }
+        let terms = world.terms(members[0]);
+        assert_eq!((terms.over_udp, terms.is_measured), (is_faster, true), "{reason}");
+        assert!(terms.slots_reason.starts_with(reason), "{}", terms.slots_reason);
+    }
+}
+
+#[test]
+fn af_xdp_stays_where_a_worker_has_no_answer_over_udp() {
+    let (mut world, members) = measuring_both(900);
+    world.post(members[0], 1, measure(1000, 9000));
+    world.post(members[1], 1, measure(0, 0));
+    let terms = world.terms(members[0]);
+    assert_eq!((terms.over_udp, terms.is_measured), (false, true));
+    let reason = "AF_XDP 900 Mbit/s a worker, UDP 4500 (one had no answer): AF_XDP; 0.50 ms x 900 Mbit/s";
+    assert!(terms.slots_reason.starts_with(reason), "{}", terms.slots_reason);
+}
+
+#[test]
+fn one_that_does_not_measure_udp_is_named() {
+    let (mut world, members) = measuring_both(900);
+    world.pass(seconds(20), &members);
+    world.post(members[1], 1, measure(1000, 900));
+    world.pass(seconds(11), &members);
+    assert_eq!(world.failure(members[1]).culprit(), Some(0));
+}
+
+#[test]
+fn udp_is_not_measured_where_a_worker_lacks_it_or_no_worker_has_af_xdp() {
+    let cases: [fn(&mut JoinRequest, u16); 2] = [
+        |asked, rank| asked.host.has_udp = rank == 0,
+        |asked, _| (asked.host.has_udp, asked.host.mac) = (true, [0; 6]),
+    ];
+    for change in cases {
+        let mut world = World::new();
+        let asked = |rank| {
+            wanting("a", rank, 2, |asked| {
+                asked.spec.slots = None;
+                change(asked, rank);
+            })
+        };
+        let members = world.all((0..2).map(asked));
+        members.iter().for_each(|member| world.post(*member, 0, measure(500, 900)));
+        let terms = world.terms(members[0]);
+        assert_eq!((terms.over_udp, terms.is_measured), (false, true));
+    }
+}
+
 #[test]
 fn a_plane_that_cannot_shrink_a_job_fails_it() {
     let mut world = World::new();

@@ -132,6 +132,27 @@ fn a_replacement_that_was_under_way_is_ordered_again() {
 }
 
 #[test]
+fn a_restart_between_the_measures_of_both_backends_changes_no_choice() {
+    for crashes in 0..4u32 {
+        let mut world = World::new();
+        let open =
+            |rank| wanting("a", rank, 2, |asked| (asked.spec.slots, asked.host.has_udp) = (None, true));
+        let members = world.all((0..2).map(open));
+        let rates = [112_500_000, 112_500_000, 225_000_000, 225_000_000];
+        for (at, bytes_per_s) in (0..).zip(rates) {
+            let measure = PathMeasure { rtt_ns: 500_000, shortest_ns: 500_000, bytes_per_s };
+            world.post(members[at % 2], (at / 2) as u64, vec![Post::Measure(measure)]);
+            if at == crashes as usize {
+                world.restart(0);
+            }
+        }
+        let terms = world.terms(members[0]);
+        assert_eq!((terms.is_measured, terms.over_udp), (true, true), "after {crashes}");
+        assert!(terms.slots_reason.contains("900 Mbit/s a worker, UDP 1800"), "{}", terms.slots_reason);
+    }
+}
+
+#[test]
 fn measures_names_and_events_survive() {
     let announce = |name: &str| {
         let (name, description) = (name.into(), "a sum".into());

@@ -1,0 +1,80 @@
+//! The queue or socket of a thread, and beside a queue of AF_XDP the UDP socket of jobs that are faster over
+//! UDP.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use nix::poll::PollFlags;
+
+use super::frame_io::{FrameIo, IoReport, Received, wait};
+use super::udp::UdpFrameIo;
+
+pub(super) struct Ports {
+    pub(super) io: Box<dyn FrameIo>,
+    /// At the same UDP port; the host program passes to the kernel what is for it.
+    pub(super) udp: Option<UdpFrameIo>,
+}
+
+impl Ports {
+    /// Returns the queue or socket of a job's packets.
+    pub(super) fn of(&mut self, over_udp: bool) -> &mut dyn FrameIo {
+        match &mut self.udp {
+            Some(udp) if over_udp => udp,
+            _ => &mut *self.io,
+        }
+    }
+
+    /// As [`FrameIo::receive`]. `over_udp`: whether a job uses the UDP socket.
+    pub(super) fn receive(
+        &mut self,
+        over_udp: bool,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> io::Result<usize> {
+        let received = self.io.receive(each)?;
+        match &mut self.udp {
+            Some(udp) if over_udp => Ok(received + udp.receive(each)?),
+            _ => Ok(received),
+        }
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.io.flush()?;
+        self.udp.as_mut().map_or(Ok(()), FrameIo::flush)
+    }
+
+    /// Sleeps until packets arrive, staged packets can be sent, `wake` is readable, or `deadline`. Returns
+    /// whether `wake` is readable. `over_udp`: as for [`Ports::receive`].
+    pub(super) fn wait(
+        &mut self,
+        over_udp: bool,
+        deadline: Option<Instant>,
+        wake: BorrowedFd<'_>,
+    ) -> io::Result<bool> {
+        let mut fds = Vec::with_capacity(3);
+        let soon = self.io.interest(&mut fds);
+        // What nobody reads would end every wait.
+        let udp = self.udp.as_mut().filter(|_| over_udp).and_then(|udp| udp.interest(&mut fds));
+        fds.push((wake, PollFlags::POLLIN));
+        wait(&fds, [deadline, soon, udp].into_iter().flatten().min())
+    }
+
+    /// Returns the sockets that another process can continue to use, in an order that it knows.
+    pub(super) fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        self.udp.as_ref().map_or_else(|| self.io.sockets(), FrameIo::sockets)
+    }
+
+    pub(super) fn report(&self) -> IoReport {
+        let all = self.io.report();
+        let Some(udp) = self.udp.as_ref().map(FrameIo::report) else { return all };
+        IoReport {
+            counts: all.counts + udp.counts,
+            full: all.full + udp.full,
+            malformed: all.malformed + udp.malformed,
+            refused: all.refused + udp.refused,
+            last_refusal: all.last_refusal.or_else(|| udp.last_refusal.clone()),
+            udp: Some(Box::new(udp)),
+            ..all
+        }
+    }
+}
