@@ -100,8 +100,8 @@ pub struct SumacOptions {
     /// over UDP 1
     #[arg(long, value_parser = value_parser!(u16).range(1..=256))]
     pub paths: Option<u16>,
-    /// Whether the workers' daemons choose their backend themselves.
-    #[arg(skip)]
+    /// Have each job measure AF_XDP and UDP on the workers, and use the faster (backend = "auto")
+    #[arg(long = "auto")]
     pub is_auto: bool,
     /// Whether static jobs yield to congestion.
     #[arg(skip)]

@@ -73,7 +73,7 @@ pub struct Drops {
 impl Modes {
     /// From the daemons' statistics and the aggregators' status.
     pub(crate) fn of(kind: Aggregator, stats: &[Value], aggregators: &[Value]) -> Modes {
-        let workers = stats.iter().flat_map(|stats| list(&stats["ports"])).map(port_mode).collect();
+        let workers = stats.iter().flat_map(worker_modes).collect();
         let ports = aggregators.iter().flat_map(|aggregator| list(&aggregator["ports"]));
         let aggregator = match kind {
             Aggregator::Ebpf => {
@@ -90,8 +90,15 @@ impl Modes {
 /// The name of the P4 program on BMv2.
 const ON_MODEL: &str = "P4 on the behavioural model, whose speed says nothing";
 
-fn port_mode(port: &Value) -> String {
+/// The modes of a worker's ports, as its jobs use them.
+fn worker_modes(stats: &Value) -> impl Iterator<Item = String> + '_ {
+    let is_over_udp = list(&stats["jobs"]).any(|job| job["backend"] == "udp");
+    list(&stats["ports"]).map(move |port| port_mode(port, is_over_udp))
+}
+
+fn port_mode(port: &Value, is_over_udp: bool) -> String {
     match port["xdp_mode"].as_str() {
+        Some(mode) if is_over_udp => format!("UDP socket beside AF_XDP, {mode} XDP"),
         None => format!("{} socket", port["backend"].as_str().unwrap_or("no").to_uppercase()),
         Some(mode) => {
             let bound: BTreeSet<_> =
@@ -110,7 +117,8 @@ impl PacketsPerMessage {
     /// From the daemons' statistics and the aggregators' status; none without UDP sockets.
     pub(crate) fn of(stats: &[Value], aggregators: &[Value]) -> Option<PacketsPerMessage> {
         let ports = stats.iter().flat_map(|stats| list(&stats["ports"]));
-        let workers: Vec<_> = ports.filter(|port| port["backend"] == "udp").collect();
+        let sockets = ports.flat_map(|port| [port, &port["udp"]]);
+        let workers: Vec<_> = sockets.filter(|port| port["backend"] == "udp").collect();
         if workers.is_empty() {
             return None;
         }
@@ -255,6 +263,9 @@ mod tests {
         let modes = Modes::of(Aggregator::Ebpf, &stats, &aggregator);
         assert_eq!(modes.workers, BTreeSet::from(["driver XDP, AF_XDP copy".to_owned()]));
         assert_eq!(modes.aggregator, BTreeSet::from(["driver XDP".to_owned()]));
+        let over_udp = json!({ "jobs": [{ "backend": "udp" }], "ports": stats[0]["ports"] });
+        let modes = Modes::of(Aggregator::Host, &[over_udp], &[]);
+        assert_eq!(modes.workers, BTreeSet::from(["UDP socket beside AF_XDP, driver XDP".to_owned()]));
         let aggregated_by = |kind| Modes::of(kind, &stats, &[Value::Null]).aggregator.pop_first();
         assert_eq!(aggregated_by(Aggregator::Host).as_deref(), Some("process"));
         assert_eq!(aggregated_by(Aggregator::None).as_deref(), Some("none"));
