@@ -30,7 +30,8 @@ void wait_coll(void *request)
         OK(test_until(plugin.test_coll, request, NULL));
 }
 
-void begin(void *comm, void *mhandle, struct reduction *reduction, int salt, size_t count)
+/* Begins an allreduce; returns the result of the call. */
+static int try_begin(void *comm, void *mhandle, struct reduction *reduction, int salt, size_t count)
 {
     reduction->type = TYPES[salt % 4];
     reduction->op = OPERATIONS[salt / 4 % 3];
@@ -41,11 +42,18 @@ void begin(void *comm, void *mhandle, struct reduction *reduction, int salt, siz
     reduction->request = NULL;
     fill(reduction->send, reduction->type, count, rank, salt);
     double deadline = now() + TIMEOUT;
-    while (reduction->request == NULL) {
+    int result = SUCCESS;
+    while (reduction->request == NULL && result == SUCCESS) {
         CHECK(now() < deadline);
-        OK(plugin.iallreduce(comm, reduction->send, reduction->recv, count, reduction->type, reduction->op,
-                             mhandle, &reduction->request));
+        result = plugin.iallreduce(comm, reduction->send, reduction->recv, count, reduction->type,
+                                   reduction->op, mhandle, &reduction->request);
     }
+    return result;
+}
+
+void begin(void *comm, void *mhandle, struct reduction *reduction, int salt, size_t count)
+{
+    OK(try_begin(comm, mhandle, reduction, salt, count));
 }
 
 static void check(const struct reduction *reduction)
@@ -55,11 +63,16 @@ static void check(const struct reduction *reduction)
     CHECK(((unsigned char *)reduction->recv)[reduction->count * size_of(reduction->type)] == 0xcd);
 }
 
+static void release(struct reduction *reduction)
+{
+    free(reduction->send);
+    free(reduction->recv);
+}
+
 void end(struct reduction *reduction)
 {
     check(reduction);
-    free(reduction->send);
-    free(reduction->recv);
+    release(reduction);
 }
 
 /* A dozen requests on each of some communicators at once, tested in the reverse order. */
@@ -213,4 +226,75 @@ void uneven(void)
     OK(plugin.listen_coll(own, &listener));
     CHECK(plugin.connect_coll(pointers, world, rank, listener, &comm) == INVALID_USAGE && comm == NULL);
     CHECK(plugin.close_listen_coll(listener) == INVALID_ARGUMENT);
+}
+
+/* The aggregator dies while each of two ranks waits for six requests on two of four channels, which the other
+ * rank begins only then. All of them end in errors, unless the job goes on. */
+void aggregator_dies(bool goes_on)
+{
+    enum { CHANNELS = 4 };
+    void *comms[CHANNELS], *connection, *request;
+    struct reduction reductions[CHANNELS][IN_FLIGHT];
+    int expected = goes_on ? SUCCESS : REMOTE_ERROR, done = 0, all[64];
+    char channel[64], byte = 7;
+    for (int at = 0; at < CHANNELS; at++) {
+        snprintf(channel, sizeof channel, "channel-%d", at);
+        comms[at] = join(channel);
+        int count = at % 2 == rank ? IN_FLIGHT : IN_FLIGHT / 2;
+        for (int number = 0; number < count; number++)
+            begin(comms[at], NULL, &reductions[at][number], at + number, 5000);
+    }
+    connection = pair("connection", 0, 1);
+    for (int at = 0; at < CHANNELS; at++)
+        for (int number = 0; number < IN_FLIGHT / 2; number++) {
+            wait_coll(reductions[at][number].request);
+            end(&reductions[at][number]);
+        }
+    for (int at = rank; at < CHANNELS; at += 2)
+        for (int number = IN_FLIGHT / 2; number < IN_FLIGHT; number++) {
+            OK(plugin.test_coll(reductions[at][number].request, &done, NULL));
+            CHECK(!done);
+        }
+    exchange("in-flight", &done, sizeof done, all);
+    while (!appeared("killed"))
+        idle();
+
+    double start = now();
+    for (int at = 1 - rank; at < CHANNELS; at += 2)
+        for (int number = IN_FLIGHT / 2; number < IN_FLIGHT; number++) {
+            int result = try_begin(comms[at], NULL, &reductions[at][number], at + number, 5000);
+            CHECK(result == SUCCESS || result == expected);
+        }
+    for (int at = CHANNELS - 1; at >= 0; at--)
+        for (int number = IN_FLIGHT - 1; number >= IN_FLIGHT / 2; number--) {
+            struct reduction *reduction = &reductions[at][number];
+            /* A call that failed has begun no request. */
+            if (reduction->request != NULL)
+                CHECK(test_until(plugin.test_coll, reduction->request, NULL) == expected);
+            if (goes_on)
+                check(reduction);
+            release(reduction);
+        }
+    double ended = now() - start;
+    /* The connection's job needs no aggregator. */
+    if (connection != NULL) {
+        OK(rank == 0 ? plugin.isend(connection, &byte, 1, NULL, &request)
+                     : plugin.irecv(connection, &byte, 1, NULL, &request));
+        OK(test_until(plugin.test, request, NULL));
+    }
+    start = now();
+    for (int at = 0; at < CHANNELS; at++) {
+        int32_t value = 1;
+        if (!goes_on)
+            CHECK(plugin.iallreduce(comms[at], &value, &value, 1, INT32, SUM, NULL, &request) == expected);
+        OK(plugin.close_coll(comms[at]));
+    }
+    OK(rank == 0 ? plugin.close_send(connection) : plugin.close_recv(connection));
+    printf("rank %d: ended after %.1f s, closed after %.1f s\n", rank, ended, now() - start);
+    exchange("closed", &done, sizeof done, all);
+    while (!appeared("restarted"))
+        idle();
+    comms[0] = join("after-restart");
+    reduce_on(comms, 1, 100);
+    OK(plugin.close_coll(comms[0]));
 }

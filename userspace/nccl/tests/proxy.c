@@ -377,6 +377,10 @@ int main(int argc, char **argv)
         aborts();
     else if (strcmp(scenario, "death") == 0)
         death();
+    else if (strcmp(scenario, "job-fails") == 0)
+        aggregator_dies(false);
+    else if (strcmp(scenario, "job-goes-on") == 0)
+        aggregator_dies(true);
     else
         CHECK(!"a known scenario");
     OK(plugin.finalize());

@@ -30,5 +30,6 @@ void sums(void);
 void windows(void);
 void values(void);
 void uneven(void);
+void aggregator_dies(bool goes_on);
 
 #endif

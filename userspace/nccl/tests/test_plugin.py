@@ -216,7 +216,7 @@ class Plugin(WithPlugin):
 
 @unittest.skipUnless(ready(), "the plugin, sumac and sumac-agg are not built: cargo build")
 class Death(WithPlugin):
-    """In a lab of its own, whose daemons die."""
+    """In a lab of its own, whose daemons and aggregator die."""
 
     def test_a_daemon_that_dies_ends_requests_with_errors_and_not_the_process(self) -> None:
         for version in VERSIONS:
@@ -235,6 +235,43 @@ class Death(WithPlugin):
                     self.assertTrue(found, text)
                     assert found is not None
                     self.assertLess(float(found[1]), 30)
+
+    def test_an_aggregator_that_dies_ends_requests_of_static_jobs_with_errors(self) -> None:
+        for restarts_at_once, reason in ((False, "stopped answering"), (True, "lost its state")):
+            with self.subTest(reason):
+                self.begin(12, "job-fails")
+                for text in self.kill_aggregator(restarts_at_once):
+                    self.assertRegex(text, rf"level 2 NET/Sumac : collective rank . of 2: .*{reason}")
+
+    def test_jobs_of_other_modes_go_on_when_the_aggregator_dies(self) -> None:
+        for mode in ("dynamic", "direct"):
+            with self.subTest(mode):
+                self.begin(12, "job-goes-on", SUMAC_MODE=mode)
+                self.kill_aggregator()
+
+    def kill_aggregator(self, restarts_at_once: bool = False) -> list[str]:
+        """Kills it with requests in flight. It starts again at once, or when the communicators are closed."""
+        self.await_file("in-flight.0")
+        self.await_file("in-flight.1")
+        self.lab.aggregator.kill()
+        self.lab.aggregator.wait()
+        if restarts_at_once:
+            self.lab.aggregator = self.lab.start_aggregator()
+        (self.exchange / "killed.0").touch()
+        self.await_file("closed.0")
+        self.await_file("closed.1")
+        if not restarts_at_once:
+            self.lab.aggregator = self.lab.start_aggregator()
+        (self.exchange / "restarted.0").touch()
+        texts = self.end()
+        for rank, text in enumerate(texts):
+            found = re.search(rf"rank {rank}: ended after ([\d.]+) s, closed after ([\d.]+) s", text)
+            self.assertTrue(found, text)
+            assert found is not None
+            # A static job ends after 4 s; a busy machine takes longer.
+            self.assertLess(float(found[1]), 20)
+            self.assertLess(float(found[2]), 20)
+        return texts
 
     def await_file(self, name: str) -> None:
         deadline = lab.time.monotonic() + lab.TEST_TIMEOUT

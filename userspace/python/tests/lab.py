@@ -60,27 +60,21 @@ class Lab:
         # `sumac-agg status --host` and `drop` find an aggregator by this port, whatever its address.
         self.base_port = 50000 + (number * 8 + Lab._made) % 8000
         self._net = f"127.{1 + (number * 8 + Lab._made) // 256 % 254}.{(number * 8 + Lab._made) % 256}"
-        secret = self.path / "secret"
-        secret.write_text(SECRET)
-        secret.chmod(0o600)
+        self._secret = self.path / "secret"
+        self._secret.write_text(SECRET)
+        self._secret.chmod(0o600)
         try:
-            self._start_all(secret)
+            self._start_all()
         except BaseException:
             self.stop()
             raise
 
-    def _start_all(self, secret: pathlib.Path) -> None:
-        state = str(self.path / "aggregator")
-        self._spawn(
-            "sumac-agg", "serve", "--state-dir", state, "--plane", "host", "--slots", "1024",
-            "--share", str(self._share), "--elements", "352", "--base-port", str(self.base_port),
-            "--listen", f"{self._net}.1:48600", "--data-ip", f"{self._net}.1", "--secret-file", str(secret),
-            "--dynamic-slots", "64", "--rack-secret-file", str(secret), "--metrics", self.aggregator_metrics,
-        )
+    def _start_all(self) -> None:
+        self.aggregator = self.start_aggregator()
         self.token = self.path / "token"
         agg = program("sumac-agg")
         assert agg is not None
-        command = [str(agg), "token", "--state-dir", state, "--secret-file", str(secret)]
+        command = [str(agg), "token", "--state-dir", self._state, "--secret-file", str(self._secret)]
         self.token.write_bytes(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         self.token.chmod(0o600)
         for rank in range(self.world):
@@ -105,6 +99,21 @@ class Lab:
         assert agg is not None
         command = [str(agg), "drop", "--host", str(self.base_port), "--up", part, "--down", "0"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    @property
+    def _state(self) -> str:
+        """The path of the aggregator's state directory."""
+        return str(self.path / "aggregator")
+
+    def start_aggregator(self) -> subprocess.Popen[bytes]:
+        """Starts the aggregator, with the state of the former one if there was any."""
+        secret = str(self._secret)
+        return self._spawn(
+            "sumac-agg", "serve", "--state-dir", self._state, "--plane", "host", "--slots", "1024",
+            "--share", str(self._share), "--elements", "352", "--base-port", str(self.base_port),
+            "--listen", f"{self._net}.1:48600", "--data-ip", f"{self._net}.1", "--secret-file", secret,
+            "--dynamic-slots", "64", "--rack-secret-file", secret, "--metrics", self.aggregator_metrics,
+        )
 
     def start_daemon(self, rank: int, secret: pathlib.Path) -> subprocess.Popen[bytes]:
         """Starts a host's daemon and waits until it listens."""
