@@ -2,10 +2,10 @@
 """Runs PyTorch's own distributed test cases, those for Gloo's collectives on CPU tensors, with another
 backend.
 
-  tools/torch-tests/run.py                       all of them, with sumac, four daemons on this machine's
-  loopback tools/torch-tests/run.py --fast                a part that touches every collective
-  tools/torch-tests/run.py test_all_reduce_sum   single cases tools/torch-tests/run.py --backend gloo
-  with Gloo, to see that the runner itself is right
+  tools/torch-tests/run.py                      all of them, with sumac: four daemons on loopback
+  tools/torch-tests/run.py --fast               a part that touches every collective
+  tools/torch-tests/run.py test_all_reduce_sum  single cases
+  tools/torch-tests/run.py --backend gloo       with Gloo, to see that the runner itself is right
 
 cases.toml lists the cases that are run and those that are left out, with the reason. A case of PyTorch's that
 is in neither list is a failure, and so is a case that is run and that PyTorch then skips.
