@@ -134,11 +134,11 @@ torch-stacks: setup ## run docs/frameworks.md, the tests of sumac.torch and PyTo
 	@[ ! -e $(STACKS)/complete ] || SUMAC_BIN_DIR=$(CURDIR)/target/debug $(STACKS)/bin/python -B tools/torch-tests/run.py
 
 TORCH_ROOT ?= target/trixie
-# setuptools: upstream's test cases import it.
-TORCH_PACKAGES := python3-torch,python3-numpy,python3-setuptools,python3-sklearn
+# setuptools: upstream's test cases import it. g++ and the headers: the tests' device is built.
+TORCH_PACKAGES := python3-torch,python3-numpy,python3-setuptools,python3-sklearn,g++,libtorch-dev
 
 .PHONY: torch-trixie
-torch-trixie: ## the same, and the Python client's tests, with Debian 13's PyTorch (as root; a root of 1.2 GB in TORCH_ROOT=DIR)
+torch-trixie: ## the same, and the Python client's tests, with Debian 13's PyTorch (as root; a root of 1.6 GB in TORCH_ROOT=DIR)
 	@tools/setup.sh --trixie
 	cargo build --locked -p sumac -p sumac-agg
 	SUMAC_BIN_DIR=$(CURDIR)/target/debug tools/trixie-root.sh --packages $(TORCH_PACKAGES) $(TORCH_ROOT) sh -c \

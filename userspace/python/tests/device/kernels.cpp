@@ -100,8 +100,9 @@ using std::optional;
 
 // Has torch's autograd use this device's streams.
 struct Hooks final : at::PrivateUse1HooksInterface {
-    bool isBuilt() const override { return true; }
-    bool isAvailable() const override { return true; }
+    // No override: the interface of torch 2.6 lacks these two.
+    bool isBuilt() const { return true; }
+    bool isAvailable() const { return true; }
     bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
     void init() const override {}
 };
