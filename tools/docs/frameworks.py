@@ -49,11 +49,14 @@ def main(arguments: list[str]) -> int:
     subprocess.run([*install, ROOT / "userspace" / "python"], check=True)
     subprocess.run([folder / "bin/pip", "list"], check=True)
     with tempfile.TemporaryDirectory(prefix="sumac-frameworks-") as work:
+        user = shell(folder, pathlib.Path(work))
         try:
-            ran = run_page(FOLDER / "frameworks.md", {"user": shell(folder, pathlib.Path(work))})
+            ran = run_page(FOLDER / "frameworks.md", {"user": user})
         except (BlockFailed, WrongOutput) as error:
             print(f"frameworks.py: {error}", file=sys.stderr)
             return 1
+        finally:
+            user.stop()
     print(f"{ran} blocks of docs/frameworks.md ran")
     return 0
 
