@@ -1,7 +1,7 @@
 //! The XDP program of a worker's host.
 //!
 //! It redirects the results of the host's jobs to the AF_XDP socket of their receive queue, drops invalid
-//! packets of these jobs, and passes everything else to the kernel unchanged.
+//! packets of these jobs, and passes everything else to the kernel unchanged, also results of a job over UDP.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -59,19 +59,20 @@ pub fn slots(
 }
 
 /// Whether UDP sockets carry more than AF_XDP, as the workers of a job measured one after the other, and
-/// both rates. AF_XDP stays where they are within a tenth of each other, since it takes less CPU, and where
-/// one of them had no answer over UDP.
-pub fn prefers_udp(own: &[PathMeasure], over_udp: &[PathMeasure]) -> (bool, String) {
-    let rate = |measures: &[PathMeasure]| {
-        let all: u128 = measures.iter().map(|measure| u128::from(measure.bytes_per_s)).sum();
-        all * 8 / 1_000_000 / measures.len().max(1) as u128
+/// both rates, of a worker on average and of the slowest. AF_XDP stays where they are within a tenth of each
+/// other, since it takes less CPU, and where UDP halves the rate of the slowest, which all wait for.
+pub fn prefers_udp(own: &[PathMeasure], udp: &[PathMeasure]) -> (bool, String) {
+    let mbit = |bytes_per_s: u128| bytes_per_s * 8 / 1_000_000;
+    let rates = |measures: &[PathMeasure]| {
+        let rates = measures.iter().map(|measure| u128::from(measure.bytes_per_s));
+        let average = rates.clone().sum::<u128>() / measures.len().max(1) as u128;
+        (mbit(average), mbit(rates.min().unwrap_or(0)))
     };
-    let is_silent = over_udp.iter().any(|measure| measure.bytes_per_s == 0);
-    let (own, over_udp) = (rate(own), rate(over_udp));
-    let is_faster = over_udp * 10 > own * 11 && !is_silent;
-    let silent = if is_silent { " (one had no answer)" } else { "" };
+    let ((own, slowest), (udp, slowest_udp)) = (rates(own), rates(udp));
+    let is_faster = udp * 10 > own * 11 && slowest_udp * 2 >= slowest;
     let chosen = if is_faster { "UDP" } else { "AF_XDP" };
-    (is_faster, format!("AF_XDP {own} Mbit/s a worker, UDP {over_udp}{silent}: {chosen}; "))
+    let rates = format!("AF_XDP {own} Mbit/s a worker (slowest {slowest}), UDP {udp} ({slowest_udp})");
+    (is_faster, format!("{rates}: {chosen}; "))
 }
 
 /// The bytes on a path of this round trip in nanoseconds and this rate in bytes per second.

@@ -58,19 +58,19 @@ impl Coordinator {
         let present = run.members.values().filter(|member| !member.departed);
         let of = |round: usize| present.clone().map(|member| member.measures.get(round).copied()).collect();
         let (Some(own), has_both) = (of(0), run.has_both_backends()) else { return };
-        let over_udp: Option<Vec<_>> = of(1);
+        let udp: Option<Vec<_>> = of(1);
         let measured_by = self.last_tick + MEASURE_TIMEOUT;
         let Some(terms) = &mut run.terms else { return };
         if !terms.over_udp && has_both {
             (terms.over_udp, run.measured_by) = (true, measured_by);
             return run.changed();
         }
-        let (measures, why) = match over_udp {
+        let (measures, why) = match udp {
             None if terms.over_udp => return,
-            Some(over_udp) if terms.over_udp => {
-                let (is_faster, why) = tune::prefers_udp(&own, &over_udp);
+            Some(udp) if terms.over_udp => {
+                let (is_faster, why) = tune::prefers_udp(&own, &udp);
                 run.is_faster_over_udp = is_faster;
-                (if is_faster { over_udp } else { own }, why)
+                (if is_faster { udp } else { own }, why)
             }
             _ => (own, String::new()),
         };
@@ -90,7 +90,7 @@ impl Coordinator {
         let is_measuring =
             |run: &&Run| run.phase == Phase::Running && run.is_measuring() && now >= run.measured_by;
         let Some(run) = self.runs.get(&id).filter(is_measuring) else { return };
-        let is_late = |member: &Member| !member.departed && member.measures.len() < run.measures();
+        let is_late = |member: &Member| !member.departed && member.measures.len() < run.wanted_measures();
         let late = run.members.iter().find(|(_, member)| is_late(member));
         let Some((rank, _)) = late else { return };
         let what = format!(
@@ -139,7 +139,9 @@ impl Run {
     fn take(&mut self, now: Time, rank: u16, post: Post) -> Result<(), JobFailure> {
         match post {
             Post::Measure(measure) => {
-                if let Some(member) = self.members.get_mut(&rank) {
+                let wanted = self.wanted_measures();
+                let member = self.members.get_mut(&rank);
+                if let Some(member) = member.filter(|member| member.measures.len() < wanted) {
                     member.measures.push(measure);
                 }
                 Ok(())

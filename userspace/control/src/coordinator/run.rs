@@ -281,9 +281,12 @@ impl Run {
         !self.is_resizing && self.terms.as_ref().is_some_and(|terms| !terms.is_measured)
     }
 
-    /// The measures that are waited for of each worker: of its own backend, and then of UDP.
-    pub fn measures(&self) -> usize {
-        if self.terms.as_ref().is_some_and(|terms| terms.over_udp) { 2 } else { 1 }
+    /// The number of measures that each worker is to report: of its own backend, and then of UDP.
+    pub fn wanted_measures(&self) -> usize {
+        self.terms
+            .as_ref()
+            .filter(|terms| !terms.is_measured)
+            .map_or(0, |terms| 1 + usize::from(terms.over_udp))
     }
 
     /// Whether its workers can change from AF_XDP to UDP. UDP sockets do not join the group of its results.

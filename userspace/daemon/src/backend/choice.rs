@@ -39,17 +39,9 @@ impl FramePath {
     /// Returns why `auto` prefers AF_XDP to UDP sockets.
     pub(crate) fn reason(self) -> &'static str {
         match self {
-            FramePath::ZeroCopy => {
-                "the driver passes AF_XDP's frames without a copy (zero-copy); jobs measure whether UDP is \
-                faster"
-            }
-            FramePath::Copy => {
-                "AF_XDP has no zero-copy here (a socket's `fallback` says why); jobs measure whether UDP is \
-                faster"
-            }
-            FramePath::Generic => {
-                "XDP runs in generic mode, after the driver; jobs measure whether UDP is faster"
-            }
+            FramePath::ZeroCopy => "the driver passes AF_XDP's frames without a copy (zero-copy)",
+            FramePath::Copy => "AF_XDP has no zero-copy here (a socket's `fallback` says why)",
+            FramePath::Generic => "XDP runs in generic mode, after the driver",
         }
     }
 }

@@ -49,6 +49,12 @@ impl Backend {
         let next = if is_there { Ok(local.ip) } else { self.next_address(&interface.name, local.ip) };
         let ip = *next.as_ref().unwrap_or(&local.ip);
         if (ip, mac) != (local.ip, local.mac) || interface.name != name {
+            if ip != local.ip && self.udp_beside.get().is_some() {
+                tracing::warn!(
+                    "jobs measure AF_XDP alone from here on: the UDP sockets beside it have the former \
+                    address; restart the daemon to measure both"
+                );
+            }
             let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
             (local.ip, local.mac) = (ip, mac);
             self.datapath().set_identity(&Identity { name: interface.name.clone(), mac, ip });

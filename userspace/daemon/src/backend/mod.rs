@@ -14,8 +14,8 @@ mod terms;
 mod users;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
@@ -56,8 +56,8 @@ pub(crate) struct Backend {
     fallback: Mutex<Option<Fallback>>,
     /// The address of the UDP sockets beside AF_XDP, where `auto` has opened them.
     udp_beside: OnceLock<Ipv4Addr>,
-    /// Whether nothing arrived at them.
-    is_udp_silent: AtomicBool,
+    /// The time when nothing arrived at them.
+    udp_silent_at: Mutex<Option<Instant>>,
     users: Users,
     /// The addresses of the control plane whose route has the interface, where the configuration does not
     /// name it.
@@ -65,6 +65,9 @@ pub(crate) struct Backend {
     config: Arc<Config>,
     sink: EventSink,
 }
+
+/// The time without another attempt at UDP after there was no answer: an attempt takes half a second.
+const UDP_PAUSE: Duration = Duration::from_secs(600);
 
 /// A backend whose sockets and maps are open, and whose threads are not started.
 pub(crate) struct PreparedBackend {
@@ -132,7 +135,7 @@ impl Backend {
         let admitted = admitted.map(|admitted| OnceLock::from(Mutex::new(admitted))).unwrap_or_default();
         let (local, fallback, later) = (Mutex::new(local), Mutex::new(fallback), SetOnce::new());
         let users = Users::default();
-        let is_udp_silent = AtomicBool::new(false);
+        let udp_silent_at = Mutex::default();
         Ok(Backend {
             local,
             admitted,
@@ -140,7 +143,7 @@ impl Backend {
             later,
             fallback,
             udp_beside,
-            is_udp_silent,
+            udp_silent_at,
             users,
             control,
             config,
@@ -196,16 +199,22 @@ impl Backend {
 
     /// Whether jobs can use UDP sockets: they do, or can in place of AF_XDP.
     pub(crate) fn has_udp(&self) -> bool {
-        let is_here = |ip: &Ipv4Addr| *ip == self.local().ip && !self.is_udp_silent.load(Ordering::Relaxed);
+        let is_silent = || self.udp_silent().is_some_and(|at| at.elapsed() < UDP_PAUSE);
+        let is_here = |ip: &Ipv4Addr| *ip == self.local().ip && !is_silent();
         self.admitted.get().is_none() || self.udp_beside.get().is_some_and(is_here)
     }
 
-    /// Has further jobs not measure UDP sockets, at which no answer arrives.
-    pub(crate) fn leave_udp(&self) {
-        if !self.is_udp_silent.swap(true, Ordering::Relaxed) {
+    fn udp_silent(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.udp_silent_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has jobs not measure UDP sockets for some time, at which no answer arrives.
+    pub(crate) fn udp_is_silent(&self) {
+        if self.admitted.get().is_some() {
+            *self.udp_silent() = Some(Instant::now());
             tracing::warn!(
-                "no answer over UDP sockets, while AF_XDP has one: a packet filter of this host? Jobs use \
-                AF_XDP, and do not try UDP again"
+                "no answer to packets of full size over UDP, while AF_XDP has one: a packet filter of this \
+                host? Jobs use AF_XDP, and try UDP again after {UDP_PAUSE:?}"
             );
         }
     }

@@ -72,17 +72,25 @@ pub(super) fn udp_beside(config: &Config, (local, admitted, ios): &Setup) -> Vec
         return Vec::new();
     };
     let (first, shards) = admitted.program.ports();
-    if usize::from(shards) > ios.len() || !config.routes.is_empty() {
-        // A lane's thread has one socket; and the kernel would choose the paths.
-        return Vec::new();
-    }
     let with_paths = |io: UdpFrameIo| io.with_paths(config.paths.unwrap_or(1));
-    let sockets = UdpFrameIo::bind_shards_at(local.ip, first, shards);
-    sockets.and_then(|ios| ios.into_iter().map(with_paths).collect()).unwrap_or_else(|error| {
-        tracing::warn!(ip = %local.ip, first, shards, %error,
-            "no UDP sockets beside AF_XDP: jobs do not measure which is faster");
-        Vec::new()
-    })
+    let opened = if usize::from(shards) > ios.len() {
+        // A lane's thread has one socket.
+        Err(std::io::Error::other("fewer queues than shards"))
+    } else {
+        UdpFrameIo::bind_shards_at(local.ip, first, shards)
+            .and_then(|ios| ios.into_iter().map(with_paths).collect())
+    };
+    match opened {
+        Ok(sockets) => {
+            tracing::info!(ip = %local.ip, first, shards, "UDP sockets beside AF_XDP: jobs measure both");
+            sockets
+        }
+        Err(error) => {
+            tracing::warn!(ip = %local.ip, first, shards, %error,
+                "no UDP sockets beside AF_XDP: jobs do not measure which is faster");
+            Vec::new()
+        }
+    }
 }
 
 fn over_udp(

@@ -27,7 +27,7 @@ struct Job {
     progress: Arc<Progress>,
     /// Whether its workers send to each other.
     is_direct: bool,
-    /// Whether its packets are those of the UDP socket beside AF_XDP.
+    /// Whether its packets are those of UDP sockets, also where the thread has AF_XDP.
     is_over_udp: bool,
     /// The header field that names a packet's lane.
     lane_field: LaneField,
@@ -148,7 +148,7 @@ impl Engines {
         Ok(())
     }
 
-    /// Whether a job is over UDP beside AF_XDP.
+    /// Whether a job is over UDP.
     pub(super) fn are_over_udp(&self) -> bool {
         self.jobs.iter().any(|job| job.is_over_udp)
     }

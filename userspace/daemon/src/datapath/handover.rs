@@ -157,7 +157,8 @@ impl DatapathThread {
                 "frames are missing; please report it");
         }
         let (capacity, paths) = (self.ports.io.capacity(), self.ports.io.paths());
-        self.ports.io = Box::new(ClosedIo { capacity, paths, report: stats.port });
+        let report = self.ports.io.report();
+        self.ports.io = Box::new(ClosedIo { capacity, paths, report });
         is_conserved
     }
 }

@@ -157,7 +157,6 @@ impl Lane {
     }
 
     pub(super) fn report(&mut self, progress: &Progress) {
-        let job = progress.job;
         if self.reported < Reported::Failed
             && let Some(error) = progress.failure()
         {
@@ -166,7 +165,7 @@ impl Lane {
         match self.engine.state() {
             JobState::Measured(measure) if self.reported < Reported::Measured => {
                 self.reported = Reported::Measured;
-                progress.report(Event::JobMeasured { job, measure });
+                progress.lane_measured(measure);
             }
             JobState::Ready if self.reported < Reported::Ready => {
                 self.reported = Reported::Ready;

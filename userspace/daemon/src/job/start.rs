@@ -162,39 +162,54 @@ impl JobTask {
         grant: Grant,
         events: &mut UnboundedReceiver<TaskEvent>,
     ) -> Result<(), Failure> {
-        let (backend, id) = (self.context.backend.clone(), self.id);
-        let over_udp = grant.terms.over_udp;
-        blocking(move || backend.add_job(id, &grant)).await??;
-        tokio::select! {
-            biased;
-            failure = member.failed() => Err(self.failure(&failure)),
-            failure = self.interrupted() => Err(failure),
-            begun = self.handshake(member, over_udp, events) => begun,
+        let (backend, id) = (&self.context.backend, self.id);
+        let mut over_udp = grant.terms.over_udp;
+        let adding = backend.clone();
+        blocking(move || adding.add_job(id, &grant)).await??;
+        loop {
+            let grant = tokio::select! {
+                biased;
+                failure = member.failed() => return Err(self.failure(&failure)),
+                failure = self.interrupted() => return Err(failure),
+                grant = self.measured(member, over_udp, events) => grant?,
+            };
+            let Some(grant) = grant else { return Ok(()) };
+            // The measurement over UDP has shorter timeouts, and it may have failed.
+            let is_added_again = std::mem::replace(&mut over_udp, grant.terms.over_udp) || over_udp;
+            let backend = backend.clone();
+            // Whole, so that whoever removes the job finds all of it.
+            blocking(move || match is_added_again {
+                false => backend.start_job(id, grant.terms.slots),
+                true => backend.add_job_again(id, &grant),
+            })
+            .await??;
         }
     }
 
-    async fn handshake(
+    /// Waits for the data path, and where it has measured for the other workers. Returns the grant to go on
+    /// with; `None`: the job is ready.
+    async fn measured(
         &self,
         member: &Member,
-        mut over_udp: bool,
+        over_udp: bool,
         events: &mut UnboundedReceiver<TaskEvent>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Grant>, Failure> {
         loop {
             let event = timeout(HANDSHAKE_TIMEOUT, events.recv()).await.map_err(|_| {
                 Failure::new(Code::Handshake, "the data path does not finish the handshake")
                     .hint("see the daemon's log, and `sumac doctor`")
             })?;
             let measure = match event {
-                Some(TaskEvent::Ready) => return Ok(()),
+                Some(TaskEvent::Ready) => return Ok(None),
                 Some(TaskEvent::Measured(measure)) => measure,
                 // A job that starts is not handed over.
                 Some(TaskEvent::Freeze(_)) => continue,
                 None => return Err(Failure::new(Code::JobFailed, "its trainer went away")),
             };
-            // The coordinator chooses the number of slots, and the backend, by all workers' measurements.
             if over_udp && measure == PathMeasure::default() {
-                self.context.backend.leave_udp();
+                self.context.backend.udp_is_silent();
             }
+            // The coordinator chooses the number of slots, and the backend, by all workers' measurements.
             let grant = member.tune(measure).await.map_err(|failure| self.failure(&failure))?;
             let terms = &grant.terms;
             if terms.is_measured {
@@ -202,14 +217,7 @@ impl JobTask {
                 log_limited!(info, job = self.plan.spec.job, slots, reason, "the window is chosen");
                 self.context.core.call(|host, _, _| host.set_measured(self.id, terms));
             }
-            // The measurement over UDP has shorter timeouts, and it may have failed.
-            let is_anew = std::mem::replace(&mut over_udp, terms.over_udp) || over_udp;
-            let (backend, id) = (self.context.backend.clone(), self.id);
-            blocking(move || match is_anew {
-                false => backend.start_job(id, grant.terms.slots),
-                true => backend.add_job_again(id, &grant),
-            })
-            .await??;
+            return Ok(Some(grant));
         }
     }
 }

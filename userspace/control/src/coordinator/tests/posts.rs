@@ -174,9 +174,24 @@ fn measuring_both(mbit: u64) -> (World, Vec<MemberId>) {
 #[test]
 fn the_faster_backend_of_both_is_chosen_for_all() {
     for (own, over_udp, is_faster, reason) in [
-        (900, 1800, true, "AF_XDP 900 Mbit/s a worker, UDP 1800: UDP; 1.0 ms x 1800 Mbit/s"),
-        (900, 980, false, "AF_XDP 900 Mbit/s a worker, UDP 980: AF_XDP; 0.50 ms x 900 Mbit/s"),
-        (900, 90, false, "AF_XDP 900 Mbit/s a worker, UDP 90: AF_XDP; 0.50 ms x 900 Mbit/s"),
+        (
+            900,
+            1800,
+            true,
+            "AF_XDP 900 Mbit/s a worker (slowest 900), UDP 1800 (1800): UDP; 1.0 ms x 1800 Mbit/s",
+        ),
+        (
+            900,
+            980,
+            false,
+            "AF_XDP 900 Mbit/s a worker (slowest 900), UDP 980 (980): AF_XDP; 0.50 ms x 900 Mbit/s",
+        ),
+        (
+            900,
+            90,
+            false,
+            "AF_XDP 900 Mbit/s a worker (slowest 900), UDP 90 (90): AF_XDP; 0.50 ms x 900 Mbit/s",
+        ),
     ] {
         let (mut world, members) = measuring_both(own);
         for member in &members {
@@ -191,14 +206,29 @@ fn the_faster_backend_of_both_is_chosen_for_all() {
 }
 
 #[test]
-fn af_xdp_stays_where_a_worker_has_no_answer_over_udp() {
+fn af_xdp_stays_where_one_worker_is_slow_or_silent_over_udp() {
+    for slow in [0, 400] {
+        let (mut world, members) = measuring_both(900);
+        world.post(members[0], 1, measure(1000, 9000));
+        world.post(members[1], 1, measure(1000, slow));
+        let terms = world.terms(members[0]);
+        assert_eq!((terms.over_udp, terms.is_measured), (false, true));
+        let average = (9000 + slow) / 2;
+        let reason =
+            format!("AF_XDP 900 Mbit/s a worker (slowest 900), UDP {average} ({slow}): AF_XDP; 0.50 ms");
+        assert!(terms.slots_reason.starts_with(&reason), "{}", terms.slots_reason);
+    }
+}
+
+#[test]
+fn a_measure_that_is_not_asked_for_is_not_kept() {
     let (mut world, members) = measuring_both(900);
-    world.post(members[0], 1, measure(1000, 9000));
-    world.post(members[1], 1, measure(0, 0));
-    let terms = world.terms(members[0]);
-    assert_eq!((terms.over_udp, terms.is_measured), (false, true));
-    let reason = "AF_XDP 900 Mbit/s a worker, UDP 4500 (one had no answer): AF_XDP; 0.50 ms x 900 Mbit/s";
-    assert!(terms.slots_reason.starts_with(reason), "{}", terms.slots_reason);
+    for number in 1..100 {
+        world.post(members[0], number, measure(1000, 90));
+    }
+    assert!(!world.terms(members[0]).is_measured, "rank 1 still measures");
+    let kept = world.coordinator.runs.values().flat_map(|run| run.members.values());
+    assert_eq!(kept.map(|member| member.measures.len()).collect::<Vec<_>>(), [2, 1]);
 }
 
 #[test]

@@ -148,7 +148,7 @@ fn a_restart_between_the_measures_of_both_backends_changes_no_choice() {
         }
         let terms = world.terms(members[0]);
         assert_eq!((terms.is_measured, terms.over_udp), (true, true), "after {crashes}");
-        assert!(terms.slots_reason.contains("900 Mbit/s a worker, UDP 1800"), "{}", terms.slots_reason);
+        assert!(terms.slots_reason.contains("UDP 1800 (1800): UDP"), "{}", terms.slots_reason);
     }
 }
 
