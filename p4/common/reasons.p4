@@ -42,5 +42,6 @@ const bit<6> REASON_COLLIDED = 36;
 const bit<6> REASON_FLUSHED = 37;
 const bit<6> REASON_ASKED_RAW = 38;
 const bit<6> REASON_RECLAIMED = 39;
+const bit<6> REASON_OVER_UDP = 40;
 
 #endif

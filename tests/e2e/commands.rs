@@ -59,7 +59,8 @@ fn a_shell_sums_numpy_files() {
     with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
         sum_files(sumac, "shell", &[], None);
         sum_files(sumac, "classes", &["--priority", "7", "--importance", "magnitude"], None);
-        sum_files(sumac, "bounded", &["--loss-bound", "0.1"], None);
+        // Less than a chunk of the 29: a larger part may be missing, where a worker is late.
+        sum_files(sumac, "bounded", &["--loss-bound", "0.01"], None);
         sum_files(sumac, "ring", &["--mode", "direct", "--topology", "ring"], Some(0.0));
     });
 }
