@@ -16,6 +16,11 @@ use sumac_tests::{Crew, exact};
 /// The rank whose network comes late.
 const LATE: u16 = 1;
 
+/// Jobs with a number of slots, which measure nothing: they use AF_XDP where it is there.
+fn unmeasured() -> SumacOptions {
+    SumacOptions { is_auto: true, slots: Some(64), ..SumacOptions::default() }
+}
+
 /// Restarts a worker's daemon without an address, and brings the address back. Asserts that it is on UDP
 /// meanwhile, for the reason that is true.
 fn boot_before_the_network(sumac: &mut sumac_lab::deployment::Deployment<'_>) {
@@ -38,13 +43,14 @@ fn boot_before_the_network(sumac: &mut sumac_lab::deployment::Deployment<'_>) {
 #[test]
 fn a_daemon_that_starts_before_its_address_is_on_af_xdp_once_it_is_there() {
     let spec = LabSpec { topology: Topology::PerPort, ..LabSpec::new(2) };
-    with_sumac(spec, &SumacOptions { is_auto: true, ..SumacOptions::default() }, |sumac| {
+    with_sumac(spec, &unmeasured(), |sumac| {
         boot_before_the_network(sumac);
         let status = || sumac.client(LATE).unwrap().stats().unwrap();
         eventually("AF_XDP", || (status().backend == "xdp").then_some(()));
         assert_eq!(status().fallback, "");
         let crew = Crew::join(sumac, "healed");
         exact::assert_sums("after the network has come", 1, &crew.allreduce(1, 100_000));
+        assert_eq!(crew.trainers[usize::from(LATE)].job.opened().backend, "xdp");
         crew.leave();
     });
 }
@@ -52,11 +58,11 @@ fn a_daemon_that_starts_before_its_address_is_on_af_xdp_once_it_is_there() {
 #[test]
 fn a_job_makes_the_choice_again() {
     let spec = LabSpec { topology: Topology::PerPort, ..LabSpec::new(2) };
-    with_sumac(spec, &SumacOptions { is_auto: true, ..SumacOptions::default() }, |sumac| {
+    with_sumac(spec, &unmeasured(), |sumac| {
         boot_before_the_network(sumac);
         let crew = Crew::join(sumac, "first");
         exact::assert_sums("the first job", 1, &crew.allreduce(1, 10_000));
-        assert_eq!(sumac.client(LATE).unwrap().stats().unwrap().backend, "xdp");
+        assert_eq!(crew.trainers[usize::from(LATE)].job.opened().backend, "xdp");
         crew.leave();
     });
 }

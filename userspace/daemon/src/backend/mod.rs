@@ -466,8 +466,7 @@ fn start_datapath(
     config: &Config,
     sink: &EventSink,
 ) -> Result<Datapath, BackendError> {
-    Datapath::start_beside("sumac-datapath", ios, udp, &config.cpus, sink.clone())
-        .map_err(BackendError::Thread)
+    Datapath::start("sumac-datapath", ios, udp, &config.cpus, sink.clone()).map_err(BackendError::Thread)
 }
 
 fn datapath(error: impl std::fmt::Display) -> Failure {

@@ -108,15 +108,6 @@ pub trait FrameIo: Send {
     /// when the wait may last, unless it is for them alone.
     fn interest<'a>(&'a mut self, fds: &mut Vec<(BorrowedFd<'a>, PollFlags)>) -> Option<Instant>;
 
-    /// Sleeps until packets arrive, staged packets can be sent, `wake` is readable, or `deadline`.
-    /// Returns whether `wake` is readable.
-    fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
-        let mut fds = Vec::new();
-        let soon = self.interest(&mut fds);
-        fds.push((wake, PollFlags::POLLIN));
-        wait(&fds, deadline.into_iter().chain(soon).min())
-    }
-
     /// Waits until sent frames have completed, at most until `deadline`.
     fn quiesce(&mut self, deadline: Instant);
 
@@ -143,6 +134,22 @@ pub(super) fn take_turn(io: &mut dyn FrameIo, build: Build<'_>) -> io::Result<bo
         }
     }
     Ok(true)
+}
+
+/// Sleeps until packets arrive at one of `ios`, staged packets can be sent, `wake` is readable, or
+/// `deadline`. Returns whether `wake` is readable.
+pub fn wait_for<'a>(
+    ios: impl IntoIterator<Item = &'a mut dyn FrameIo>,
+    deadline: Option<Instant>,
+    wake: BorrowedFd<'a>,
+) -> io::Result<bool> {
+    let mut fds = Vec::with_capacity(3);
+    let mut until = deadline;
+    for io in ios {
+        until = until.into_iter().chain(io.interest(&mut fds)).min();
+    }
+    fds.push((wake, PollFlags::POLLIN));
+    wait(&fds, until)
 }
 
 /// Waits until one of `fds` is ready, a signal arrives, or `deadline`. Returns whether the last of them is

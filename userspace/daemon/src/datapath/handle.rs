@@ -51,17 +51,8 @@ pub struct Datapath {
 impl Datapath {
     /// Starts a thread for each of `ios`, pinned to the CPU at its index in `cpus`, if there is one. A CPU
     /// that does not exist is a warning. `sink` receives the events on those threads.
+    /// `udp`: sockets beside AF_XDP, of the first threads.
     pub fn start(
-        name: &str,
-        ios: Vec<Box<dyn FrameIo>>,
-        cpus: &[usize],
-        sink: EventSink,
-    ) -> io::Result<Datapath> {
-        Datapath::start_beside(name, ios, Vec::new(), cpus, sink)
-    }
-
-    /// As [`Datapath::start`], with UDP sockets beside AF_XDP for the first shards' threads.
-    pub fn start_beside(
         name: &str,
         ios: Vec<Box<dyn FrameIo>>,
         udp: Vec<UdpFrameIo>,
@@ -409,7 +400,7 @@ mod tests {
     async fn a_thread_that_panics_is_named() {
         let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, 2).unwrap();
         let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
-        let datapath = Datapath::start("test-datapath", ios, &[], Arc::new(|_| ())).unwrap();
+        let datapath = Datapath::start("test-datapath", ios, Vec::new(), &[], Arc::new(|_| ())).unwrap();
         assert!(datapath.is_alive());
         // Unlike `panic!`, without a backtrace in the tests' output.
         datapath.links[1].send(|_| std::panic::resume_unwind(Box::new("injected")));

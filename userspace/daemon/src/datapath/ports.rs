@@ -5,9 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use nix::poll::PollFlags;
-
-use super::frame_io::{FrameIo, IoReport, Received, wait};
+use super::frame_io::{FrameIo, IoReport, Received, wait_for};
 use super::udp::UdpFrameIo;
 
 pub(super) struct Ports {
@@ -51,12 +49,9 @@ impl Ports {
         deadline: Option<Instant>,
         wake: BorrowedFd<'_>,
     ) -> io::Result<bool> {
-        let mut fds = Vec::with_capacity(3);
-        let soon = self.io.interest(&mut fds);
-        // What nobody reads would end every wait.
-        let udp = self.udp.as_mut().filter(|_| over_udp).and_then(|udp| udp.interest(&mut fds));
-        fds.push((wake, PollFlags::POLLIN));
-        wait(&fds, [deadline, soon, udp].into_iter().flatten().min())
+        // A datagram in a socket that no job reads would end every wait at once.
+        let udp = self.udp.as_mut().filter(|_| over_udp).map(|udp| udp as &mut dyn FrameIo);
+        wait_for(udp.into_iter().chain([&mut *self.io as &mut dyn FrameIo]), deadline, wake)
     }
 
     /// Returns the sockets that another process can continue to use, in an order that it knows.

@@ -16,7 +16,7 @@ pub(super) struct Progress {
     pub(super) shards: u16,
     /// Whether UDP is measured for a choice: silence is a measure, and no failure.
     is_trial: bool,
-    /// The measure of the lane that measures.
+    /// The measure of a trial.
     measure: OnceLock<PathMeasure>,
     lanes_not_ready: AtomicUsize,
     /// The error of the first lane that failed. Each thread fails its lanes with it.
@@ -55,7 +55,7 @@ impl Progress {
     /// Counts a lane as ready, and reports the job once all its lanes are: in a trial what was measured.
     pub(super) fn lane_ready(&self) {
         if self.lanes_not_ready.fetch_sub(1, Ordering::AcqRel) == 1 && self.failure.get().is_none() {
-            let (job, measure) = (self.job, self.measure.get().filter(|_| self.is_trial).copied());
+            let (job, measure) = (self.job, self.measure.get().copied());
             self.report(
                 measure.map_or(Event::JobReady { job }, |measure| Event::JobMeasured { job, measure }),
             );

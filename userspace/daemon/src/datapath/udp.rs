@@ -243,6 +243,7 @@ impl FrameIo for UdpFrameIo {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frame_io::wait_for;
     use super::*;
     use std::time::Duration;
     use sumac_wire::header::HEADER_LEN;
@@ -286,7 +287,7 @@ mod tests {
         let mut arrived = Vec::new();
         let deadline = Instant::now() + Duration::from_secs(5);
         while arrived.len() < tos.len() && Instant::now() < deadline {
-            other.wait(Some(deadline), one.socket.as_fd()).unwrap();
+            wait_for([&mut *other as &mut dyn FrameIo], Some(deadline), one.socket.as_fd()).unwrap();
             let from = one.local();
             other
                 .receive(&mut |received| {
@@ -321,7 +322,7 @@ mod tests {
         let mut ports = std::collections::BTreeMap::<u16, Vec<u32>>::new();
         let deadline = Instant::now() + Duration::from_secs(5);
         while ports.values().map(Vec::len).sum::<usize>() < 100 && Instant::now() < deadline {
-            other.wait(Some(deadline), one.socket.as_fd()).unwrap();
+            wait_for([&mut other as &mut dyn FrameIo], Some(deadline), one.socket.as_fd()).unwrap();
             other
                 .receive(&mut |received| {
                     ports.entry(received.from.port()).or_default().push(received.header.seq % 4);
@@ -372,7 +373,7 @@ mod tests {
         one.is_full = true;
         one.flush().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        assert!(!one.wait(Some(deadline), idle.socket.as_fd()).unwrap());
+        assert!(!wait_for([&mut one as &mut dyn FrameIo], Some(deadline), idle.socket.as_fd()).unwrap());
         assert!(Instant::now() < deadline, "it slept");
         assert_eq!(one.transmit(&mut |_| None).unwrap(), Transmitted::Nothing);
         assert!(!one.is_full);
@@ -388,7 +389,8 @@ mod tests {
         let report = one.report();
         assert_eq!((report.refused, report.counts.sent), (1, 1), "{report:?}");
         assert!(report.last_refusal.is_some_and(|why| why.contains("255.255.255.255")));
-        other.wait(Some(Instant::now() + Duration::from_secs(5)), one.socket.as_fd()).unwrap();
+        let late = Instant::now() + Duration::from_secs(5);
+        wait_for([&mut other as &mut dyn FrameIo], Some(late), one.socket.as_fd()).unwrap();
         assert_eq!(other.receive(&mut |_| ()).unwrap(), 1);
     }
 }

@@ -70,7 +70,7 @@ impl Worker {
         let sink = Arc::new(move |event| {
             let _ = sender.send(event);
         });
-        Worker { path: Datapath::start(name, ios, &[], sink).unwrap(), events }
+        Worker { path: Datapath::start(name, ios, Vec::new(), &[], sink).unwrap(), events }
     }
 
     /// Starts a worker with a job of one lane.

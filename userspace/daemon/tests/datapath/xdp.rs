@@ -18,6 +18,7 @@ use std::{
 };
 
 use sumac_agg_host::HostDataPlane;
+use sumac_daemon::datapath::frame_io::wait_for;
 use sumac_daemon::datapath::{
     DatapathStats, FrameIo, Outgoing, ParameterJob, Peer, Route, Transmitted, WorkerJob, XdpConfig,
     XdpFrameIo,
@@ -303,10 +304,10 @@ fn a_queue_without_free_frames_wakes_the_thread_once() {
         port.quiesce(Instant::now() + Duration::from_secs(30));
         let (wake, _other) = UnixStream::pair().unwrap();
         let late = Instant::now() + Duration::from_secs(60);
-        assert!(!port.wait(Some(late), wake.as_fd()).unwrap());
+        assert!(!wait_for([&mut *port as &mut dyn FrameIo], Some(late), wake.as_fd()).unwrap());
         assert!(Instant::now() < late, "it slept");
         let deadline = Instant::now() + Duration::from_millis(50);
-        assert!(!port.wait(Some(deadline), wake.as_fd()).unwrap());
+        assert!(!wait_for([&mut *port as &mut dyn FrameIo], Some(deadline), wake.as_fd()).unwrap());
         assert!(Instant::now() >= deadline, "it woke again");
         let frames = port.report().frames.unwrap();
         assert!(frames.holds() && frames.sent == 0, "{frames:?}");
