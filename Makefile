@@ -86,6 +86,11 @@ spec: ## the mechanisms of the three papers, with the code and the tests that ci
 nightly: ## what CI has no time for, with a table of outcomes in target/nightly.txt (SEEDS=10000 MINUTES=10 KILLS=50)
 	@tools/nightly.sh
 
+.PHONY: profile
+profile: ## count instructions per packet with callgrind, beside the record (docs/tuning.md)
+	@tools/setup.sh --test
+	tools/bench/counts.py
+
 .PHONY: test
 test: ## everything: units, simulation, model checking, eBPF programs, packages, end to end
 	@tools/setup.sh --test

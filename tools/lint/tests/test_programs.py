@@ -60,6 +60,7 @@ PACKAGES = {
     "sysctl": "procps",
     "tc": "iproute2",
     "tshark": "tshark",
+    "valgrind": "valgrind",
 }
 
 # `run` is a simulation here.
