@@ -37,7 +37,7 @@ build_packages=(
 )
 lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool util-linux procps python3-numpy python3-sklearn python3-torch)
 test_packages=(
-    strace tshark valgrind
+    strace tshark valgrind linux-perf
     # The headers that the tests of sumac.torch build a device of their own with.
     libtorch-dev
     # The tests of tools/launchers: a Slurm cluster on this machine.

@@ -10,6 +10,7 @@ mod aggregator;
 mod allreduce;
 mod auto;
 mod bounded;
+mod calls;
 mod chaos;
 mod coexistence;
 mod collectives;

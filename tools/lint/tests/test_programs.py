@@ -44,6 +44,7 @@ PACKAGES = {
     "sinfo": "slurm-client",
     "squeue": "slurm-client",
     "unshare": "util-linux",
+    "perf": "linux-perf",
     "ping": "iputils-ping",
     # numpy's package depends on the interpreter.
     "/usr/bin/python3": "python3-numpy",
