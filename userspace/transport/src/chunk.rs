@@ -126,7 +126,7 @@ impl ChunkCodec {
         let Operation { dtype, arithmetic, count, base, loss_bound, .. } = *operation;
         // A parameter host takes the floats themselves, a sum of some workers is scaled, and a part of a
         // tensor has the form of the others.
-        if self.clamped || loss_bound > 0.0 || base > 0 {
+        if self.clamped || count > self.words || loss_bound > 0.0 || base > 0 {
             return None;
         }
         self.codec.exact(dtype, arithmetic, count, self.words)
@@ -275,6 +275,9 @@ impl ChunkCodec {
         let size = operation.dtype.size();
         let values = input.len() / size;
         let mut outcome = ConvertedChunk { values, ..ConvertedChunk::default() };
+        if met == Encoded::default() && values == given.len() {
+            return outcome;
+        }
         let index = |at: usize| operation.base as usize + given.start + at;
         let value = |at: usize| number(operation.dtype, &input[at * size..]);
         let not_finite = met.not_finite.map(|at| {

@@ -37,6 +37,11 @@ impl ImportanceRule {
         }
     }
 
+    /// Whether chunks are distinguished.
+    pub fn tells_apart(self) -> bool {
+        self != ImportanceRule::None
+    }
+
     //= mlt#4.2.2 queues and drops by layer and magnitude
     /// Whether the chunk with these values is important; `None` where chunks are not told apart. They are
     /// read only where they decide.

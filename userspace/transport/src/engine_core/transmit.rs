@@ -108,7 +108,7 @@ impl Core {
 
     /// Whether a chunk's packet is important; `None` where the operation's packets are not told apart.
     fn is_important(&mut self, operation: u64, seq: u64, header: &Header) -> Option<bool> {
-        let pending = self.stream.get_mut(operation)?;
+        let pending = self.stream.get_mut(operation).filter(|pending| pending.importance.tells_apart())?;
         if header.elements == 0 || pending.is_exponents(seq) {
             return pending.importance.of_short();
         }

@@ -96,6 +96,7 @@ pub(super) fn magnitude(float: Float, tensor: &[u8]) -> u32 {
         }
     };
     match largest {
+        Some(largest) if tail.is_empty() => largest,
         Some(largest) => largest.max(scalar::magnitude(float, tail)),
         None => scalar::magnitude(float, tensor),
     }
