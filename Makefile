@@ -87,9 +87,9 @@ nightly: ## what CI has no time for, with a table of outcomes in target/nightly.
 	@tools/nightly.sh
 
 .PHONY: profile
-profile: ## count instructions per packet with callgrind, beside the record (docs/tuning.md)
+profile: ## count instructions per packet with callgrind, beside the record (docs/tuning.md; a release build of the daemon)
 	@tools/setup.sh --test
-	tools/bench/counts.py
+	tools/bench/counts.py --daemon
 
 .PHONY: test
 test: ## everything: units, simulation, model checking, eBPF programs, packages, end to end

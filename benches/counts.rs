@@ -1,13 +1,11 @@
 //! Workloads for `tools/bench/counts.py`, which counts their instructions under callgrind.
 //!
-//! Each begins with a turn that allocates and joins. Callgrind writes what it counted when `dump` is called.
-//! A line of the output describes each dump, in their order: part, case, elements of a packet, and packets;
-//! or `-` for a first turn. The line before them has the instructions of the converting passes.
-
-use std::hint::black_box;
+//! Callgrind writes what it counted when `dump` is called. A line of the output describes each dump, in their
+//! order; the line before them has the instructions of the converting passes.
 
 use sumac_benches::{
     aggregator::{Sums, WORKERS},
+    dump,
     engine::{Loop, job},
     udp::Sockets,
 };
@@ -24,12 +22,6 @@ const SLOTS: u32 = 64;
 const CHUNKS: usize = 512;
 /// Datagrams in one go: a batch of the daemon.
 const WINDOW: usize = 64;
-
-/// Ends what is counted together.
-#[inline(never)]
-fn dump(line: &str) {
-    println!("{}", black_box(line));
-}
 
 fn engine(elements: u16) {
     let codec = Codec::new(1, WireFormat::Int32, Scale::Block);

@@ -61,6 +61,7 @@ row step outcome seconds reason
 
 minutes=${MINUTES:-10}
 step "licences and advisories" 1200 "" make deny
+step "instructions per packet" 2400 "$(lack valgrind)" make profile
 step "whole hosts, many seeds" 7200 "" env SEEDS="${SEEDS:-10000}" \
     cargo test --locked --release -p sumac-sim --test hosts -- --nocapture
 step "site" 1200 "" make book

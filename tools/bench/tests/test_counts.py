@@ -50,6 +50,13 @@ class Counts(unittest.TestCase):
         self.assertIn("-10.0%", wrong)
         self.assertEqual(len(counts.differences(Run("Avx2", record.counts[1:]), record)), 1)
 
+    def test_the_daemons_count_is_compared_where_it_was_counted(self) -> None:
+        engine, daemon = Count("engine", "x", 64, 1000), Count("daemon", "x", 64, 6000)
+        record = Run("Avx2", [engine, daemon])
+        self.assertEqual(counts.differences(Run("Avx2", [engine]), record), [])
+        slower = Run("Avx2", [engine, daemon._replace(per_packet=7000)])
+        self.assertEqual(len(counts.differences(slower, record)), 1)
+
     def test_a_functions_instructions_are_without_its_callees(self) -> None:
         dump = ["summary: 60", "fn=a", "1 10", "cfn=b", "calls=1 0", "1 20", "+3 30", "fn=b", "7 20"]
         self.assertEqual(counts.functions(dump), {"a": 40, "b": 20})

@@ -73,6 +73,8 @@ impl DatapathThread {
         Time(monotonic_ns())
     }
 
+    // A symbol, by which a profile finds the thread.
+    #[inline(never)]
     pub(super) fn run(mut self) -> DatapathStats {
         loop {
             let is_idle = self.execute();
