@@ -16,7 +16,10 @@ use sumac_job::{DType, NonFinitePolicy};
 
 use crate::{
     chunk,
-    convert::Arithmetic,
+    convert::{
+        Arithmetic,
+        prefetch::{LINE, will_read, will_write},
+    },
     direct_mode::first_not_finite,
     error::{LocalFault, OpError},
     operation::Buffer,
@@ -26,6 +29,8 @@ use crate::{
 const BLOCK: usize = 1024;
 /// The most ranks whose values are added in one pass.
 const MOST: usize = 16;
+/// Floats of a cache line.
+const LANES: usize = LINE / 4;
 
 /// One rank's part in an operation of a host's ranks.
 #[derive(Debug)]
@@ -61,7 +66,11 @@ impl LocalPart {
         if output.len() < taken.len() * size {
             return Err(short(number, base + taken.start + output.len() / size));
         }
-        output.copy_from_slice(&results[at * size..][..taken.len() * size]);
+        let output = &mut output[..taken.len() * size];
+        for (to, from) in output.chunks_mut(LINE).zip(results[at * size..].chunks(LINE)) {
+            will_write(to.as_ptr(), LINE);
+            to.copy_from_slice(&from[..to.len()]);
+        }
         Ok(())
     }
 }
@@ -403,10 +412,14 @@ fn larger(a: f64, b: f64) -> f64 {
 #[inline(always)]
 fn add(a: &[[u8; 4]], b: &[[u8; 4]], results: &mut [[u8; 4]]) -> bool {
     let mut are_finite = true;
-    for ((result, a), b) in results.iter_mut().zip(a).zip(b) {
-        let sum = f32::from_ne_bytes(*a) + f32::from_ne_bytes(*b);
-        are_finite &= sum.is_finite();
-        *result = sum.to_ne_bytes();
+    for ((results, a), b) in results.chunks_mut(LANES).zip(a.chunks(LANES)).zip(b.chunks(LANES)) {
+        will_read(a.as_ptr().cast(), LINE);
+        will_read(b.as_ptr().cast(), LINE);
+        for ((result, a), b) in results.iter_mut().zip(a).zip(b) {
+            let sum = f32::from_ne_bytes(*a) + f32::from_ne_bytes(*b);
+            are_finite &= sum.is_finite();
+            *result = sum.to_ne_bytes();
+        }
     }
     are_finite
 }
@@ -415,7 +428,6 @@ fn add(a: &[[u8; 4]], b: &[[u8; 4]], results: &mut [[u8; 4]]) -> bool {
 /// finite.
 #[inline(always)]
 fn add_each(inputs: &[&[[u8; 4]]], divisor: Option<f64>, results: &mut [[u8; 4]]) -> bool {
-    const LANES: usize = 16;
     let mut are_finite = true;
     let add = |sum: &mut f64, value: &[u8; 4]| *sum += f64::from(f32::from_ne_bytes(*value));
     let (whole, rest) = results.as_chunks_mut::<LANES>();
@@ -424,6 +436,7 @@ fn add_each(inputs: &[&[[u8; 4]]], divisor: Option<f64>, results: &mut [[u8; 4]]
         let mut sums = [Pass::Add.neutral(); LANES];
         for input in inputs {
             let values = &input[number * LANES..][..LANES];
+            will_read(values.as_ptr().cast(), LINE);
             sums.iter_mut().zip(values).for_each(|(sum, value)| add(sum, value));
         }
         are_finite &= self::are_finite(&sums);

@@ -35,8 +35,7 @@ mod neon;
 mod pack;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod passes;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-mod prefetch;
+pub(crate) mod prefetch;
 pub(crate) mod raw;
 mod real;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

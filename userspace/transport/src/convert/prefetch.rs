@@ -14,12 +14,12 @@ use std::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
 const AHEAD: usize = 8 << 10;
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// Prefetches the memory that the next chunks are read from. `step` is the constant number of bytes between
 /// calls; each line is fetched once.
 #[inline(always)]
-pub(super) fn will_read(at: *const u8, step: usize) {
+pub(crate) fn will_read(at: *const u8, step: usize) {
     if step >= LINE || at.addr() % LINE < step {
         let ahead = at.wrapping_add(AHEAD);
         // SAFETY: a prefetch is a hint; it accesses nothing, at any address.
@@ -34,7 +34,7 @@ pub(super) fn will_read(at: *const u8, step: usize) {
 
 /// Prefetches the memory that the next chunks are written to.
 #[inline(always)]
-pub(super) fn will_write(at: *const u8, step: usize) {
+pub(crate) fn will_write(at: *const u8, step: usize) {
     if step >= LINE || at.addr() % LINE < step {
         let ahead = at.wrapping_add(AHEAD);
         // SAFETY: a prefetch is a hint; it accesses nothing, at any address.
