@@ -30,6 +30,11 @@ pub struct Times {
     pub p99: f64,
 }
 
+/// Seconds with four decimals; with six where those would hide the time of a small sum.
+pub fn seconds(time: f64) -> String {
+    if time < 0.01 { format!("{time:.6}") } else { format!("{time:.4}") }
+}
+
 impl Times {
     /// Returns the statistics of these spans; zeros without any.
     pub fn of_spans(spans: &[Span]) -> Times {

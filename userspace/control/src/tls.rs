@@ -208,6 +208,9 @@ pub(crate) fn explain(error: &io::Error) -> String {
             "it does not answer in TLS: is it a control plane of this release?".into()
         }
         Some(rustls::Error::PeerIncompatible(why)) => format!("it does not speak TLS 1.3 ({why:?})"),
+        Some(rustls::Error::DecryptError | rustls::Error::AlertReceived(AlertDescription::BadRecordMac)) => {
+            "the connection's bytes were altered on their way: does a proxy lie between?".into()
+        }
         Some(rustls::Error::AlertReceived(alert)) => {
             format!(
                 "it refuses this client's certificate or TLS version ({alert:?}): are tls_cert and \

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sumac_lab::clock::seconds;
+
 use super::comparison::{Comparison, Measurement, Outcome, Row};
 
 const HEAD: [&str; 11] = [
@@ -69,10 +71,10 @@ fn cells(row: &Row) -> Option<[String; 11]> {
     let Measurement { tat_s, ratio, cpu_s, machine_cpu_s, verified, .. } = row.outcome.measurement()?;
     Some([
         row.library.clone(),
-        format!("{:.4}", tat_s.median),
-        format!("{:.4}", tat_s.p99),
-        format!("{:.4}", tat_s.min),
-        format!("{:.4}", tat_s.max),
+        seconds(tat_s.median),
+        seconds(tat_s.p99),
+        seconds(tat_s.min),
+        seconds(tat_s.max),
         ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
         format!("{:.3}", cpu_s.user),
         format!("{:.3}", cpu_s.system),

@@ -16,7 +16,7 @@ use super::options::{Operation, RunOptions};
 use super::reference_sum::ReferenceSum;
 use crate::cable::CableCounters;
 use crate::capture::Captured;
-use crate::clock::Times;
+use crate::clock::{Times, seconds};
 use crate::cpu::{CpuTime, MachineTime};
 use crate::deployment::Deployment;
 use crate::shaper::BURST_BYTES;
@@ -177,6 +177,7 @@ fn wire_bytes(elements: usize, reference: ReferenceSum, dtype: DType) -> usize {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Times { median, min, max, .. } = self.tat_s;
+        let [median, min, max] = [median, min, max].map(seconds);
         let join = |modes: &BTreeSet<String>| modes.iter().cloned().collect::<Vec<_>>().join("; ");
         let Operation { elements, dtype, ranks_per_host, .. } = self.operation;
         let (workers, chunk, dtype) = (self.workers, self.chunk, dtype.name());
@@ -193,16 +194,17 @@ impl fmt::Display for Report {
                 "  messages      of {out:.1} packets from workers, {back:.1} from aggregators, on average"
             )?;
         }
-        writeln!(f, "  time          {median:.4} s median of {} ({min:.4} to {max:.4})", self.iterations)?;
+        writeln!(f, "  time          {median} s median of {} ({min} to {max})", self.iterations)?;
         writeln!(f, "  elements      {:.2} million/s per worker", self.ate_per_s / 1e6)?;
         if let Some(efficiency) = self.link_efficiency {
             writeln!(f, "  link          {:.1} % of its rate", efficiency * 100.0)?;
         }
         for job in self.jobs.iter().filter(|_| self.jobs.len() > 1) {
-            let JobReport { name, tat_s: Times { median, .. }, share, resent, collisions, .. } = job;
+            let JobReport { name, tat_s, share, resent, collisions, .. } = job;
+            let median = seconds(tat_s.median);
             writeln!(
                 f,
-                "  {name:<13} {median:.4} s median, {:.1} % of all; {resent} chunks sent again, {collisions} \
+                "  {name:<13} {median} s median, {:.1} % of all; {resent} chunks sent again, {collisions} \
                 collisions",
                 share * 100.0
             )?;

@@ -30,7 +30,7 @@ const DEADLINE_GRACE: Duration = Duration::from_secs(3);
 /// Time after which the worker of a taken rank is not dead, unless it is silent by then.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time after which handshakes do not fail by damage to some packets.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+const DAMAGE_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Error)]
 pub enum JoinError {
@@ -108,7 +108,7 @@ pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, J
                 }
                 lost = Instant::now();
             }
-            Err(JoinError::Handshake { why, .. }) if is_early(HANDSHAKE_TIMEOUT, lost) => {
+            Err(JoinError::Handshake { why, .. }) if is_early(DAMAGE_TIMEOUT, lost) => {
                 tracing::warn!(
                     job = spec.job,
                     rank = spec.rank,

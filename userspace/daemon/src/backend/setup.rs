@@ -53,10 +53,7 @@ pub(super) fn udp_instead(config: &Config) -> Result<Setup, BackendError> {
 }
 
 fn udp_at(config: &Config, ip: Ipv4Addr) -> Result<Setup, BackendError> {
-    let with_paths = |io: UdpFrameIo| io.with_paths(config.paths.unwrap_or(1));
-    let ios = UdpFrameIo::bind_shards(ip, config.shards)
-        .and_then(|ios| ios.into_iter().map(with_paths).collect::<std::io::Result<Vec<_>>>());
-    over_udp(config, ip, ios)
+    over_udp(config, ip, UdpFrameIo::bind_shards(ip, 0, config.shards, config.paths.unwrap_or(1)))
 }
 
 /// Continues with the sockets of another daemon, of each shard those of its paths.
@@ -72,13 +69,11 @@ pub(super) fn udp_beside(config: &Config, (local, admitted, ios): &Setup) -> Vec
         return Vec::new();
     };
     let (first, shards) = admitted.program.ports();
-    let with_paths = |io: UdpFrameIo| io.with_paths(config.paths.unwrap_or(1));
     let opened = if usize::from(shards) > ios.len() {
         // A lane's thread has one socket.
         Err(std::io::Error::other("fewer queues than shards"))
     } else {
-        UdpFrameIo::bind_shards_at(local.ip, first, shards)
-            .and_then(|ios| ios.into_iter().map(with_paths).collect())
+        UdpFrameIo::bind_shards(local.ip, first, shards, config.paths.unwrap_or(1))
     };
     match opened {
         Ok(sockets) => {

@@ -398,7 +398,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_thread_that_panics_is_named() {
-        let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, 2).unwrap();
+        let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, 0, 2, 1).unwrap();
         let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
         let datapath = Datapath::start("test-datapath", ios, Vec::new(), &[], Arc::new(|_| ())).unwrap();
         assert!(datapath.is_alive());

@@ -47,31 +47,28 @@ pub struct UdpFrameIo {
 }
 
 impl UdpFrameIo {
-    /// Binds a socket for each shard to `ip`, at consecutive free ports: packets of a shard come to its port.
-    pub fn bind_shards(ip: Ipv4Addr, shards: u16) -> io::Result<Vec<UdpFrameIo>> {
+    /// Binds a socket for each shard to `ip`, at consecutive ports from `first` on, or at free ones where that
+    /// is 0: packets of a shard come to its port, and leave over so many paths, by a socket for each.
+    pub fn bind_shards(ip: Ipv4Addr, first: u16, shards: u16, paths: u16) -> io::Result<Vec<UdpFrameIo>> {
+        let attempts = if first == 0 { BIND_ATTEMPTS } else { 1 };
         let mut last = io::Error::from(io::ErrorKind::InvalidInput);
-        for _ in 0..BIND_ATTEMPTS {
-            let first = UdpFrameIo::bind(ip, 0)?;
-            let next = first.local.port();
-            let others = (1..shards).map(|shard| {
-                let port = next.checked_add(shard).ok_or(io::ErrorKind::AddrInUse)?;
-                UdpFrameIo::bind(ip, port)
-            });
-            match std::iter::once(Ok(first)).chain(others).collect::<io::Result<Vec<_>>>() {
-                Ok(ios) => return Ok(ios.into_iter().map(|io| UdpFrameIo { shards, ..io }).collect()),
+        for _ in 0..attempts {
+            match UdpFrameIo::bind_consecutive(ip, first, shards) {
+                Ok(ios) => return ios.into_iter().map(|io| io.with_paths(paths)).collect(),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
 
-    /// Binds a socket for each shard to `ip`, at consecutive ports from `first` on.
-    pub fn bind_shards_at(ip: Ipv4Addr, first: u16, shards: u16) -> io::Result<Vec<UdpFrameIo>> {
-        let bind = |shard| {
-            let port = first.checked_add(shard).ok_or(io::ErrorKind::AddrInUse)?;
-            Ok(UdpFrameIo { shards, ..UdpFrameIo::bind(ip, port)? })
-        };
-        (0..shards).map(bind).collect()
+    fn bind_consecutive(ip: Ipv4Addr, first: u16, shards: u16) -> io::Result<Vec<UdpFrameIo>> {
+        let first = UdpFrameIo::bind(ip, first)?;
+        let port = first.local.port();
+        let others = (1..shards).map(|shard| {
+            let port = port.checked_add(shard).ok_or(io::ErrorKind::AddrInUse)?;
+            UdpFrameIo::bind(ip, port)
+        });
+        std::iter::once(Ok(first)).chain(others).map(|io| Ok(UdpFrameIo { shards, ..io? })).collect()
     }
 
     /// Continues with the sockets of another process, of each shard those of its paths.
@@ -116,8 +113,7 @@ impl UdpFrameIo {
         self.local
     }
 
-    /// Spreads datagrams over so many paths, by a socket for each.
-    pub fn with_paths(mut self, paths: u16) -> io::Result<UdpFrameIo> {
+    fn with_paths(mut self, paths: u16) -> io::Result<UdpFrameIo> {
         self.paths = (1..paths).map(|_| open(*self.local.ip(), 0)).collect::<io::Result<_>>()?;
         Ok(self)
     }
@@ -349,7 +345,7 @@ mod tests {
 
     #[test]
     fn shards_have_consecutive_ports() {
-        let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, 4).unwrap();
+        let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, 0, 4, 1).unwrap();
         let first = ios[0].local().port();
         let expected: Vec<_> = (first..first + 4).collect();
         assert_eq!(ios.iter().map(|io| io.local().port()).collect::<Vec<_>>(), expected);

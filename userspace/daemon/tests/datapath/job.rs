@@ -31,7 +31,7 @@ pub fn key(op: u64) -> FragmentKey {
 
 /// Returns a socket for each thread of a data path with this many shards.
 pub fn ios(shards: u16) -> Vec<Box<dyn FrameIo>> {
-    boxed(UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, shards).unwrap())
+    boxed(UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, 0, shards, 1).unwrap())
 }
 
 pub fn boxed<T: FrameIo + 'static>(ios: Vec<T>) -> Vec<Box<dyn FrameIo>> {
