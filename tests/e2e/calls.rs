@@ -69,6 +69,18 @@ fn calls_per_mb(sumac: &mut Deployment<'_>, crew: &Crew) -> [f64; 2] {
     calls
 }
 
+/// Whether perf can count calls here; says why not.
+fn can_count(test: &str) -> bool {
+    let perf = Command::new("perf").args(["stat", "-x,", "-e", "raw_syscalls:sys_enter", "true"]).output();
+    let why = match perf {
+        Ok(output) if output.status.success() => return true,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "),
+        Err(error) => error.to_string(),
+    };
+    println!("SKIP {test}: perf counts no system calls here: {why}");
+    false
+}
+
 /// `most`: calls per MB of a daemon, and of an aggregator that packets pass through.
 fn assert_calls(backend: Backend, most: [Option<f64>; 2]) {
     let options = SumacOptions { backend, ..SumacOptions::default() };
@@ -86,11 +98,17 @@ fn assert_calls(backend: Backend, most: [Option<f64>; 2]) {
 
 #[test]
 fn over_udp_a_call_moves_many_packets() {
+    if !can_count("over_udp_a_call_moves_many_packets") {
+        return;
+    }
     assert_calls(Backend::Udp, [Some(200.0), Some(200.0)]);
 }
 
 #[test]
 fn over_xdp_a_call_moves_many_packets() {
+    if !can_count("over_xdp_a_call_moves_many_packets") {
+        return;
+    }
     // The aggregator's process reads its maps now and then.
     assert_calls(Backend::Xdp, [Some(200.0), None]);
 }

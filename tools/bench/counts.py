@@ -57,9 +57,9 @@ class Count(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The counts, and the vector instructions that conversions were counted with."""
+    """The counts, and what else they depend on: the vector instructions of conversions, and the compiler."""
 
-    instructions: str
+    made_with: str
     counts: list[Count]
 
 
@@ -85,6 +85,13 @@ def run(program: Path, folder: Path) -> str:
                f"--dump-after={DUMP}", *(f"--toggle-collect={name}" for name in COUNTED)]
     return subprocess.run(["valgrind", *options, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, check=True).stdout
+
+
+def compiler() -> str:
+    """Returns name and version, such as `rustc 1.95.0`."""
+    command = ["rustc", "--version"]
+    version = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return " ".join(version.split()[:2])
 
 
 def dumps(output: str) -> Iterator[tuple[int, str]]:
@@ -122,7 +129,7 @@ def counted(output: str, totals: dict[int, int]) -> Run:
     for number, line in dumps(output):
         part, case, elements, packets = line.split("|")
         counts.append(Count(part, case, int(elements), round(totals[number] / int(packets), 1)))
-    return Run(output.splitlines()[0], counts)
+    return Run(f"{output.splitlines()[0]}, {compiler()}", counts)
 
 
 def measure(of_daemon: bool = False, top: int = 0) -> Run:
@@ -190,12 +197,12 @@ def replaced(page: str, run: Run) -> str:
 
 def read(path: Path = RECORD) -> Run:
     record = json.loads(path.read_text())
-    return Run(record["instructions"], [Count(*values) for values in record["counts"]])
+    return Run(record["made_with"], [Count(*values) for values in record["counts"]])
 
 
 def write(run: Run) -> None:
     lines = ",\n".join(f"    {json.dumps(count)}" for count in run.counts)
-    RECORD.write_text(f'{{\n  "instructions": "{run.instructions}",\n  "counts": [\n{lines}\n  ]\n}}\n')
+    RECORD.write_text(f'{{\n  "made_with": "{run.made_with}",\n  "counts": [\n{lines}\n  ]\n}}\n')
     PAGE.write_text(replaced(PAGE.read_text(), run))
 
 
@@ -217,7 +224,7 @@ def main() -> int:
         return 0
     record = read()
     before = {count.key: count.per_packet for count in record.counts}
-    print(f"with {found.instructions}; the record is with {record.instructions}")
+    print(f"with {found.made_with}; the record is with {record.made_with}")
     for count in found.counts:
         recorded = before.get(count.key, float("nan"))
         print(f"{count.part:12} {count.case:18} {count.elements:4} elements "
