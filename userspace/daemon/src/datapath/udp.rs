@@ -47,8 +47,8 @@ pub struct UdpFrameIo {
 }
 
 impl UdpFrameIo {
-    /// Binds a socket for each shard to `ip`, at consecutive ports from `first` on, or at free ones if that is
-    /// 0: packets of a shard come to its port, and leave over so many paths, by a socket for each.
+    /// Binds a socket for each shard to `ip`, at consecutive ports from `first` on; 0: at free ones. Packets
+    /// of a shard come to its port, and leave over so many paths, by a socket for each.
     pub fn bind_shards(ip: Ipv4Addr, first: u16, shards: u16, paths: u16) -> io::Result<Vec<UdpFrameIo>> {
         let attempts = if first == 0 { BIND_ATTEMPTS } else { 1 };
         let mut last = io::Error::from(io::ErrorKind::InvalidInput);
