@@ -117,10 +117,9 @@ impl Host {
         how: &str,
         out: &mut Vec<Output>,
     ) {
-        let own = |connection: ConnectionId, handle: u64| (connection, handle) == client;
-        let outstanding = self.state.operations.iter();
-        let outstanding =
-            outstanding.filter(|(key, operation)| own(key.connection, operation.handle)).count();
+        let (connection, handle) = client;
+        let own = self.state.operations.of_connection(connection);
+        let outstanding = own.filter(|(_, operation)| operation.handle == handle).count();
         let Some(job) = self.state.jobs.get_mut(&id) else { return };
         let Some(running) = &mut job.running else { return };
         if running.clients.remove(&client) && outstanding > 0 && running.closed.is_none() {

@@ -277,8 +277,8 @@ impl Host {
         let found = self.state.connections.get_mut(&connection).ok_or_else(gone)?;
         let region = *found.regions.get(&handle).ok_or_else(|| unknown_region(handle))?;
         // The operations of other ranks keep a region that they share.
-        let mut own = self.state.operations.iter().filter(|(key, _)| key.connection == connection);
-        if own.any(|(_, operation)| operation.regions.contains(&region)) {
+        let uses = |(_, operation): (_, &Operation)| operation.regions.contains(&region);
+        if self.state.operations.of_connection(connection).any(uses) {
             let message = format!("operations are still using region {handle}");
             return Err(Failure::new(Code::RegionBusy, message).hint("wait for them first"));
         }
@@ -383,10 +383,8 @@ impl Host {
                 return Err(unknown_job(handle));
             }
             ConnectionJobState::Open => {
-                let is_own = |(key, operation): (&OperationKey, &Operation)| {
-                    (key.connection, operation.handle) == (connection, handle)
-                };
-                if self.state.operations.iter().any(is_own) {
+                let is_own = |(_, operation): (_, &Operation)| operation.handle == handle;
+                if self.state.operations.of_connection(connection).any(is_own) {
                     return Err(job_busy(format!("operations of job {handle} are outstanding")));
                 }
                 if is_opener {
@@ -409,7 +407,7 @@ impl Host {
         request: u64,
         out: &mut Vec<Output>,
     ) -> Result<(), Failure> {
-        let others = self.state.operations.values().filter(|operation| operation.job == id).count();
+        let others = self.state.operations.of_job(id).count();
         if others > 0 {
             let message = format!("{others} operations of clients attached to job {handle} are outstanding");
             return Err(job_busy(message));

@@ -232,7 +232,7 @@ impl Host {
         resources: &mut dyn Resources,
         out: &mut Vec<Output>,
     ) {
-        let of_job = self.state.operations.iter().filter(|(_, operation)| operation.job == job);
+        let of_job = self.state.operations.of_job(job);
         let keys: Vec<_> = of_job.map(|(key, operation)| (*key, operation.submitted)).collect();
         for (key, submitted) in keys {
             let duration_ns = now.saturating_sub(submitted);

@@ -11,7 +11,7 @@ use crate::connection::{Connection, ConnectionJob, ConnectionJobState};
 use crate::job::{Job, JobPhase};
 use crate::job_end::JobEnd;
 use crate::local::LocalJob;
-use crate::operation::Operation;
+use crate::operations::Operations;
 use crate::pace::CommandPace;
 use crate::quotas::{CONNECTION_BYTES, Quota, QuotaLimits, Quotas};
 use crate::region::Region;
@@ -48,7 +48,7 @@ pub struct HostState {
     /// The jobs whose ranks are all on this host, by name.
     pub(crate) local_jobs: BTreeMap<String, LocalJob>,
     /// All operations that have not ended.
-    pub(crate) operations: BTreeMap<OperationKey, Operation>,
+    pub(crate) operations: Operations,
     pub(crate) quotas: Quotas,
     pub(crate) pace: CommandPace,
     last_connection: ConnectionId,
@@ -279,8 +279,10 @@ impl Host {
         let is_settled = |job: &Job| is_open(job) || job.is_joining();
         let sums_directly = |id: &JobId, job: &Job| {
             let is_direct = job.running.as_ref().is_some_and(|running| running.terms.is_direct());
-            let mut own = self.state.operations.values().filter(|operation| operation.job == *id);
-            is_direct && !job.is_local() && own.any(|own| own.is_in_flight() && !own.followers.is_empty())
+            let mut own = self.state.operations.of_job(*id);
+            is_direct
+                && !job.is_local()
+                && own.any(|(_, own)| own.is_in_flight() && !own.followers.is_empty())
         };
         let unsettled = self.state.jobs.iter().filter(|(id, job)| !is_settled(job) || sums_directly(id, job));
         unsettled.map(|(_, job)| job.name.clone()).collect()

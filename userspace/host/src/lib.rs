@@ -47,6 +47,7 @@ mod log;
 mod membership;
 mod named;
 mod operation;
+mod operations;
 mod output;
 mod pace;
 pub mod plan;

@@ -102,9 +102,11 @@ impl Host {
         running.faults.push_back((rank, fault));
     }
 
-    fn held_back(&self, job: JobId) -> Vec<(OperationKey, Option<sumac_job::OperationId>, Outcome, Nanos)> {
-        let of_job = self.state.operations.iter().filter(|(_, operation)| operation.job == job);
-        let held = of_job.filter_map(|(key, operation)| match &operation.phase {
+    pub(crate) fn held_back(
+        &self,
+        job: JobId,
+    ) -> Vec<(OperationKey, Option<sumac_job::OperationId>, Outcome, Nanos)> {
+        let held = self.state.operations.of_job(job).filter_map(|(key, operation)| match &operation.phase {
             OperationPhase::HeldBack { outcome, until } => {
                 Some((*key, operation.id(), (**outcome).clone(), *until))
             }
@@ -156,7 +158,7 @@ impl Host {
     /// Returns the oldest operation in the lanes.
     pub(crate) fn oldest(&self, id: JobId) -> Option<ReportedOperation> {
         let running = self.state.jobs.get(&id)?.running.as_ref()?;
-        let own = self.state.operations.values().filter(|operation| operation.job == id);
+        let own = self.state.operations.of_job(id).map(|(_, operation)| operation);
         let ids = own.filter(|operation| operation.is_in_flight()).filter_map(Operation::id);
         let oldest = ids.max_by_key(|id| running.next.since(*id))?;
         running.log.get(oldest)

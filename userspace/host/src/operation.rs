@@ -277,12 +277,12 @@ impl Operation {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use sumac_api::{Code, Failure};
     use sumac_job::{CollectiveKind, DType, LossBound, Reduction};
 
-    fn operation(fragments: usize) -> Operation {
+    pub(crate) fn operation(fragments: usize) -> Operation {
         let descriptor = OperationDescriptor {
             kind: CollectiveKind::Allreduce,
             reduction: Reduction::Sum,

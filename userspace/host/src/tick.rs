@@ -128,8 +128,13 @@ impl Host {
     }
 
     fn needs_unposted(&mut self, now: Nanos, id: JobId) -> bool {
-        let ranks = self.ranks_of(id);
-        let own = self.state.operations.values().filter(|operation| ranks.contains(&operation.job));
+        let Some(running) = self.running_mut(id) else { return false };
+        if !running.terms.is_direct() {
+            // Jobs of other modes have no transfers.
+            return false;
+        }
+        let ranks = self.ranks_of(id).into_iter();
+        let own = ranks.flat_map(|rank| self.state.operations.of_job(rank)).map(|(_, operation)| operation);
         let transfers = own.filter(|operation| operation.transfer().is_some());
         let oldest = transfers.map(|operation| operation.submitted).min();
         let is_old = oldest.is_some_and(|since| now.saturating_sub(since) >= TRANSFER_TIMEOUT);
@@ -175,13 +180,12 @@ impl Host {
         id: JobId,
         keys: &[OperationKey],
     ) -> Option<(Vec<OperationKey>, Vec<u16>, String)> {
-        let own = self.state.operations.iter().filter(|(key, operation)| {
-            operation.job == id
-                && now.saturating_sub(operation.submitted) >= TRANSFER_TIMEOUT
-                && keys.contains(key)
-        });
+        let own = keys.iter().filter_map(|key| Some((*key, self.state.operations.get(key)?)));
         let mut old: Vec<_> = own
-            .filter_map(|(key, operation)| Some((*key, operation.submitted, operation.transfer()?)))
+            .filter(|(_, operation)| {
+                operation.job == id && now.saturating_sub(operation.submitted) >= TRANSFER_TIMEOUT
+            })
+            .filter_map(|(key, operation)| Some((key, operation.submitted, operation.transfer()?)))
             .collect();
         old.sort_by_key(|(_, since, _)| *since);
         let (_, since, first) = old.first()?;
@@ -251,9 +255,11 @@ impl Host {
 
     /// Returns one of the ranks that have left whose part in an outstanding operation is missing.
     fn awaited(&self, id: JobId, departed: &[u16]) -> Option<u16> {
-        let own = self.state.operations.values().filter(|operation| operation.job == id);
+        if departed.is_empty() {
+            return None;
+        }
         let mut awaited = None;
-        for operation in own {
+        for (_, operation) in self.state.operations.of_job(id) {
             match operation.transfer() {
                 Some(transfer) => {
                     awaited = awaited.or(Some(transfer.peer).filter(|peer| departed.contains(peer)));
@@ -262,5 +268,47 @@ impl Host {
             }
         }
         awaited
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::tests::operation;
+    use crate::operations::tests::visits;
+    use crate::quotas::QuotaLimits;
+    use crate::{HostConfig, HostState};
+
+    #[test]
+    fn a_look_at_a_job_passes_no_operation_of_another() {
+        let config = HostConfig {
+            quotas: QuotaLimits { mapped: 0, held: 0, descriptors: 0 },
+            backend: "udp".into(),
+            daemon: "sumac".into(),
+            has_spans: false,
+            sum_threads: 1,
+        };
+        let mut host = Host::resume(config, HostState::default());
+        for (job, count) in [(1, 3), (2, 100_000)] {
+            for op in 0..count {
+                let key = OperationKey { connection: job, op };
+                let mut own = operation(1);
+                own.job = job;
+                host.state.operations.insert(key, own);
+            }
+        }
+        let look = |host: &mut Host| {
+            host.needs_unposted(10 * SECOND, 1);
+            host.tick_locally(10 * SECOND, 1, &mut Vec::new());
+            assert_eq!(host.held_back(1).len(), 0);
+            assert_eq!(host.awaited(1, &[]), None);
+            assert_eq!(host.awaited(1, &[4]), Some(4));
+        };
+        // Those held back are sought among three, and one awaits a worker that has left.
+        assert_eq!(visits(|| look(&mut host)), 4);
+        assert_eq!(visits(|| assert_eq!(host.state.operations.of_connection(1).count(), 3)), 3);
+        assert_eq!(host.leases().count(), 0);
+        host.state.operations.remove(&OperationKey { connection: 1, op: 1 });
+        assert_eq!(host.state.operations.of_job(1).map(|(key, _)| key.op).collect::<Vec<_>>(), [0, 2]);
     }
 }

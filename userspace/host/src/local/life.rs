@@ -9,7 +9,7 @@ use crate::explain::bounded;
 use crate::host::Host;
 use crate::job::{Job, JobPhase};
 use crate::job_end::JobEnd;
-use crate::operation::{Operation, OperationPhase};
+use crate::operation::OperationPhase;
 use crate::{JobId, Nanos, OperationKey, Output, Resources, SECOND, explain};
 
 /// The age from which an operation is reported that other ranks have not submitted.
@@ -68,7 +68,7 @@ impl Host {
             (round.common.descriptor.to_string(), ranks.collect::<Vec<u16>>())
         });
         self.report_late(id, late, out);
-        let own = self.state.operations.iter().filter(|(_, operation)| operation.job == id);
+        let own = self.state.operations.of_job(id);
         let unposted = own.filter(|(_, operation)| operation.phase == OperationPhase::Named);
         let unposted = unposted.map(|(key, _)| *key).chain(unposted_elsewhere);
         let unposted: Vec<OperationKey> = unposted.collect();
@@ -241,15 +241,14 @@ impl Host {
     /// Whether values of a rank are being summed: its memory is in use.
     #[must_use]
     pub fn is_summing(&self, id: JobId) -> bool {
-        let mut own = self.state.operations.values().filter(|operation| operation.job == id);
-        own.any(Operation::is_in_flight)
+        self.state.operations.of_job(id).any(|(_, operation)| operation.is_in_flight())
     }
 
     /// Whether values of any job of this host are being summed.
     #[must_use]
     pub fn is_summing_any(&self) -> bool {
         let is_local = |id: &JobId| self.state.jobs.get(id).is_some_and(Job::is_local);
-        let mut in_flight = self.state.operations.values().filter(|operation| operation.is_in_flight());
-        in_flight.any(|operation| is_local(&operation.job))
+        let mut in_flight = self.state.operations.iter().filter(|(_, operation)| operation.is_in_flight());
+        in_flight.any(|(_, operation)| is_local(&operation.job))
     }
 }
