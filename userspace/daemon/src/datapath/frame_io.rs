@@ -126,14 +126,27 @@ pub trait FrameIo: Send {
     }
 }
 
-/// Sends up to a turn of packets. Returns whether there may be more.
-pub(super) fn take_turn(io: &mut dyn FrameIo, build: Build<'_>) -> io::Result<bool> {
+/// The end of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TurnEnd {
+    /// There was nothing more to send.
+    Idle,
+    /// There may be more.
+    More,
+    /// There was no free frame for it. Room ends the thread's wait.
+    Full,
+}
+
+/// Sends up to a turn of packets.
+pub(super) fn take_turn(io: &mut dyn FrameIo, build: Build<'_>) -> io::Result<TurnEnd> {
     for _ in 0..TURN {
-        if io.transmit(build)? != Transmitted::Staged {
-            return Ok(false);
+        match io.transmit(build)? {
+            Transmitted::Staged => {}
+            Transmitted::Nothing => return Ok(TurnEnd::Idle),
+            Transmitted::Full => return Ok(TurnEnd::Full),
         }
     }
-    Ok(true)
+    Ok(TurnEnd::More)
 }
 
 /// Sleeps until packets arrive at one of `ios`, staged packets can be sent, `wake` is readable, or

@@ -7,6 +7,7 @@
 use std::io;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -37,12 +38,15 @@ impl Handoff {
 pub(super) struct HandoffQueue {
     pub(super) wake: Arc<EventFd>,
     packets: Arc<ArrayQueue<Handoff>>,
+    /// The jobs that have failed, on any thread.
+    failures: Arc<AtomicU64>,
 }
 
 impl HandoffQueue {
     pub(super) fn new() -> io::Result<HandoffQueue> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
-        Ok(HandoffQueue { wake, packets: Arc::new(ArrayQueue::new(HANDOFF_CAPACITY)) })
+        let packets = Arc::new(ArrayQueue::new(HANDOFF_CAPACITY));
+        Ok(HandoffQueue { wake, packets, failures: Arc::default() })
     }
 
     /// Copies a packet into the queue. Returns `false` when it is full.
@@ -56,6 +60,17 @@ impl HandoffQueue {
 
     pub(super) fn pop(&self) -> Option<Handoff> {
         self.packets.pop()
+    }
+
+    /// Has the thread fail its lanes of a job that has failed.
+    pub(super) fn job_failed(&self) {
+        self.failures.fetch_add(1, Ordering::Release);
+        self.wake();
+    }
+
+    /// Returns how many jobs have failed. A thread looks at its lanes when it is another number.
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Acquire)
     }
 
     pub(super) fn wake(&self) {

@@ -12,9 +12,10 @@ use sumac_transport::{
 };
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
-use super::frame_io::{FrameIo, take_turn};
+use super::frame_io::{FrameIo, TurnEnd, take_turn};
 use super::job::{Event, InstallError, JobPeers, Rejection};
 use super::progress::Progress;
+use super::schedule::LaneSchedule;
 use super::stats::JobStats;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +42,7 @@ pub(super) struct Lane {
     /// workers may wait for what this one does then.
     pub(super) ended: Option<CompletionQueue>,
     reported: Reported,
+    pub(super) schedule: LaneSchedule,
 }
 
 /// Refuses a job whose longest packet, of `needed` bytes, cannot be sent.
@@ -87,6 +89,7 @@ impl Lane {
             unsent: Vec::new(),
             ended: (!is_direct).then(CompletionQueue::default),
             reported: Reported::Nothing,
+            schedule: LaneSchedule::default(),
         })
     }
 
@@ -98,7 +101,8 @@ impl Lane {
     ) -> Lane {
         let submitted = |OperationState { number, key, sent, .. }| (number, Submitted { key, sent });
         let ids = operations.into_iter().map(submitted).collect();
-        Lane { engine, ids, unsent: Vec::new(), ended, reported: Reported::Ready }
+        let schedule = LaneSchedule::default();
+        Lane { engine, ids, unsent: Vec::new(), ended, reported: Reported::Ready, schedule }
     }
 
     pub(super) fn number(&self) -> u16 {
@@ -143,13 +147,13 @@ impl Lane {
         }
     }
 
-    /// Sends up to a turn of packets. Returns whether there may be more.
+    /// Sends up to a turn of packets.
     pub(super) fn take_turn(
         &mut self,
         now: Time,
         peers: &JobPeers,
         io: &mut dyn FrameIo,
-    ) -> io::Result<bool> {
+    ) -> io::Result<TurnEnd> {
         let engine = &mut self.engine;
         take_turn(io, &mut |bytes| {
             std::iter::from_fn(|| engine.poll_transmit(now, bytes)).find_map(|packet| peers.address(&packet))

@@ -19,6 +19,7 @@ mod links;
 mod parameter;
 mod ports;
 mod progress;
+mod schedule;
 mod snapshot;
 pub mod stats;
 mod thread;

@@ -8,7 +8,7 @@ use nix::unistd::{SysconfVar, sysconf};
 use sumac_parameter::{ParameterHost, Sending, Worker};
 use sumac_wire::{Time, admit::payload_len};
 
-use super::frame_io::{FrameIo, Outgoing, Peer, Received, take_turn};
+use super::frame_io::{FrameIo, Outgoing, Peer, Received, TurnEnd, take_turn};
 use super::handoff::thread_of;
 use super::job::{InstallError, ParameterJob};
 use super::lane::check_capacity;
@@ -93,9 +93,10 @@ impl ThreadParameterHost {
         if host.is_idle() {
             return Ok(false);
         }
-        take_turn(io, &mut |bytes| {
+        let end = take_turn(io, &mut |bytes| {
             std::iter::from_fn(|| host.poll_transmit(bytes)).find_map(|sending| outgoing(jobs, &sending))
-        })
+        })?;
+        Ok(end == TurnEnd::More)
     }
 }
 

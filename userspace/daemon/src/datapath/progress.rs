@@ -78,7 +78,7 @@ impl Progress {
         if is_measured || self.failure.set(error.clone()).is_err() {
             return;
         }
-        self.handoffs.iter().for_each(HandoffQueue::wake);
+        self.handoffs.iter().for_each(HandoffQueue::job_failed);
         self.report(match error {
             JobError::NoReply { .. } | JobError::MtuTooSmall { .. } if self.is_trial => {
                 Event::JobMeasured { job: self.job, measure: PathMeasure::default() }

@@ -140,6 +140,7 @@ impl DatapathThread {
         let is_done = self.check("send", outcome).is_some();
         self.engines.note_sent(|| Time(monotonic_ns()));
         self.engines.report();
+        self.engines.end_round(is_done);
         is_done
     }
 
