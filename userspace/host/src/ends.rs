@@ -118,11 +118,7 @@ impl Host {
                 match report {
                     Some((rank, fault)) => attributed(outcome, *rank, fault),
                     None => {
-                        operation.phase = OperationPhase::HeldBack {
-                            outcome: Box::new(outcome),
-                            until: now + FAULT_TIMEOUT,
-                        };
-                        return;
+                        return self.state.operations.hold_back(key, outcome, now + FAULT_TIMEOUT);
                     }
                 }
             }

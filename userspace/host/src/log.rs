@@ -14,6 +14,10 @@ use crate::lanes::{ChunkRange, relative, summed, take_back};
 /// a job.
 const KEPT: usize = 4096;
 
+/// Bytes of an operation of one fragment, without its name.
+#[cfg(test)]
+pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<ChunkRange>();
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     id: OperationId,
@@ -34,6 +38,9 @@ impl Entry {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Log {
     entries: VecDeque<Entry>,
+    /// The first entries that are known to have ended.
+    #[serde(skip)]
+    ended: usize,
 }
 
 impl Log {
@@ -45,6 +52,7 @@ impl Log {
     ) {
         if self.entries.len() == KEPT {
             self.entries.pop_front();
+            self.ended = self.ended.saturating_sub(1);
         }
         self.entries.push_back(Entry { id, descriptor, fragments, ended: false });
     }
@@ -60,8 +68,14 @@ impl Log {
         usize::try_from(id.since(self.entries.front()?.id)).ok()
     }
 
-    pub(crate) fn get(&self, id: OperationId) -> Option<ReportedOperation> {
-        self.entries.get(self.position(id)?).map(Entry::report)
+    /// Returns the first operation that has not ended.
+    pub(crate) fn first_unended(&self) -> Option<ReportedOperation> {
+        self.unended().next().map(Entry::report)
+    }
+
+    /// Returns the entries from the first one that has not ended.
+    fn unended(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.range(self.ended..).skip_while(|entry| entry.ended)
     }
 
     //= atp#A.3 replacement of a worker
@@ -88,11 +102,14 @@ impl Log {
         if let Some(entry) = self.position(id).and_then(|at| self.entries.get_mut(at)) {
             entry.ended = true;
         }
+        while self.entries.get(self.ended).is_some_and(|entry| entry.ended) {
+            self.ended += 1;
+        }
     }
 
     /// Returns the first operation that has not ended and those after it, at most `most`.
     pub(crate) fn since_unended(&self, most: usize) -> Vec<ReportedOperation> {
-        self.entries.iter().skip_while(|entry| entry.ended).take(most).map(Entry::report).collect()
+        self.unended().take(most).map(Entry::report).collect()
     }
 }
 
@@ -111,6 +128,12 @@ mod tests {
             name,
             is_urgent: false,
             loss_bound: LossBound::default(),
+        }
+    }
+
+    impl Log {
+        fn get(&self, id: OperationId) -> Option<ReportedOperation> {
+            self.entries.get(self.position(id)?).map(Entry::report)
         }
     }
 
@@ -193,6 +216,11 @@ mod tests {
             log.since_unended(most).iter().map(|operation| operation.operation.0).collect()
         };
         assert_eq!((since(3), since(9)), (vec![8, 9, 10], vec![8, 9, 10, 11]));
+        assert_eq!((id(log.first_unended()), log.ended), (Some(8), 1));
+        [8, 10, 11].iter().for_each(|number| log.ended(OperationId(*number)));
+        assert_eq!((id(log.first_unended()), log.ended), (None, 5));
+        (12..12 + KEPT as u32).for_each(|number| log.add(OperationId(number), named(None), Vec::new()));
+        assert_eq!((id(log.first_unended()), log.ended), (Some(12), 0));
     }
 
     #[test]

@@ -106,12 +106,13 @@ impl Host {
         &self,
         job: JobId,
     ) -> Vec<(OperationKey, Option<sumac_job::OperationId>, Outcome, Nanos)> {
-        let held = self.state.operations.of_job(job).filter_map(|(key, operation)| match &operation.phase {
-            OperationPhase::HeldBack { outcome, until } => {
-                Some((*key, operation.id(), (**outcome).clone(), *until))
-            }
-            _ => None,
-        });
+        let held =
+            self.state.operations.held_back(job).filter_map(|(key, operation)| match &operation.phase {
+                OperationPhase::HeldBack { outcome, until } => {
+                    Some((*key, operation.id(), (**outcome).clone(), *until))
+                }
+                _ => None,
+            });
         held.collect()
     }
 
@@ -158,10 +159,9 @@ impl Host {
     /// Returns the oldest operation in the lanes.
     pub(crate) fn oldest(&self, id: JobId) -> Option<ReportedOperation> {
         let running = self.state.jobs.get(&id)?.running.as_ref()?;
-        let own = self.state.operations.of_job(id).map(|(_, operation)| operation);
-        let ids = own.filter(|operation| operation.is_in_flight()).filter_map(Operation::id);
-        let oldest = ids.max_by_key(|id| running.next.since(*id))?;
-        running.log.get(oldest)
+        // Those of a job that has ended have not ended in its log.
+        let is_in_flight = |(_, operation): (_, &Operation)| operation.is_in_flight();
+        if self.state.operations.of_job(id).any(is_in_flight) { running.log.first_unended() } else { None }
     }
 }
 

@@ -1,11 +1,12 @@
 //! The operations of a host that have not ended, by key and by job.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::operation::Operation;
-use crate::{ConnectionId, JobId, OperationKey};
+use crate::finished::Outcome;
+use crate::operation::{Operation, OperationPhase};
+use crate::{ConnectionId, JobId, Nanos, OperationKey};
 
 /// A look at a job or at a connection visits its own operations alone, however many others have.
 ///
@@ -14,6 +15,8 @@ use crate::{ConnectionId, JobId, OperationKey};
 pub(crate) struct Operations {
     by_job: BTreeMap<JobId, BTreeMap<OperationKey, Operation>>,
     jobs: BTreeMap<OperationKey, JobId>,
+    /// Those that await the report of another worker.
+    held_back: BTreeSet<(JobId, OperationKey)>,
 }
 
 impl Operations {
@@ -36,6 +39,9 @@ impl Operations {
 
     pub(crate) fn insert(&mut self, key: OperationKey, operation: Operation) {
         self.jobs.insert(key, operation.job);
+        if matches!(operation.phase, OperationPhase::HeldBack { .. }) {
+            self.held_back.insert((operation.job, key));
+        }
         self.by_job.entry(operation.job).or_default().insert(key, operation);
     }
 
@@ -43,10 +49,27 @@ impl Operations {
         let job = self.jobs.remove(key)?;
         let own = self.by_job.get_mut(&job)?;
         let operation = own.remove(key);
+        self.held_back.remove(&(job, *key));
         if own.is_empty() {
             self.by_job.remove(&job);
         }
         operation
+    }
+
+    /// Has an operation that has ended await the report of another worker until a moment.
+    pub(crate) fn hold_back(&mut self, key: OperationKey, outcome: Outcome, until: Nanos) {
+        if let Some(operation) = self.get_mut(&key) {
+            operation.phase = OperationPhase::HeldBack { outcome: Box::new(outcome), until };
+            let job = operation.job;
+            self.held_back.insert((job, key));
+        }
+    }
+
+    /// Returns the operations of a job that await the report of another worker.
+    pub(crate) fn held_back(&self, job: JobId) -> impl Iterator<Item = (&OperationKey, &Operation)> {
+        let key = |connection, op| (job, OperationKey { connection, op });
+        let own = self.held_back.range(key(0, 0)..=key(u64::MAX, u64::MAX));
+        own.filter_map(|(job, key)| self.by_job.get(job)?.get_key_value(key)).inspect(visit)
     }
 
     /// Returns all operations in the order of their keys.

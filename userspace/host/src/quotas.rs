@@ -260,6 +260,29 @@ mod tests {
 
     const LIMITS: QuotaLimits = QuotaLimits { mapped: 200, held: 7, descriptors: 20 };
 
+    /// docs/api.md, Limits.
+    #[test]
+    fn what_is_charged_covers_the_tables_and_is_documented() {
+        let entry = size_of::<(crate::OperationKey, crate::JobId)>();
+        let table = size_of::<crate::operation::Operation>() + 2 * entry;
+        // A node of a B-tree may be half empty.
+        let operation = 2 * table + crate::log::ENTRY_BYTES;
+        let fragment = 2 * size_of::<crate::operation::FragmentRecord>();
+        assert!(operation as u64 <= OPERATION_BYTES, "{operation} bytes of an operation");
+        assert!(fragment as u64 <= FRAGMENT_BYTES, "{fragment} bytes of a fragment");
+        let page = include_str!("../../../docs/api.md");
+        let (mib, kib) = (1 << 20, 1 << 10);
+        let documented = format!(
+            "{} MiB for a connection; {} MiB for a job, and {CHUNK_BYTES} bytes for each of its packets that \
+            may be in flight; {} KiB for a queued operation, and a byte for four of its packets",
+            CONNECTION_BYTES / mib,
+            JOB_BYTES / mib,
+            OPERATION_BYTES / kib,
+        );
+        assert!(page.contains(&documented), "docs/api.md lacks: {documented}");
+        assert_eq!(CHUNKS_PER_BYTE, 4);
+    }
+
     #[test]
     fn released_amounts_can_be_reserved_again() {
         let mut quotas = Quotas::default();

@@ -274,6 +274,7 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finished::Outcome;
     use crate::operation::tests::operation;
     use crate::operations::tests::visits;
     use crate::quotas::QuotaLimits;
@@ -304,11 +305,16 @@ mod tests {
             assert_eq!(host.awaited(1, &[]), None);
             assert_eq!(host.awaited(1, &[4]), Some(4));
         };
-        // Those held back are sought among three, and one awaits a worker that has left.
-        assert_eq!(visits(|| look(&mut host)), 4);
-        assert_eq!(visits(|| assert_eq!(host.state.operations.of_connection(1).count(), 3)), 3);
+        // One awaits a worker that has left.
+        assert_eq!(visits(|| look(&mut host)), 1);
+        let key = |op| OperationKey { connection: 1, op };
+        host.state.operations.hold_back(key(2), Outcome::default(), SECOND);
+        assert_eq!(visits(|| assert_eq!(host.held_back(1).len(), 1)), 1);
+        host.state.operations.remove(&key(2));
+        assert_eq!(host.held_back(1).len(), 0);
+        assert_eq!(visits(|| assert_eq!(host.state.operations.of_connection(1).count(), 2)), 2);
         assert_eq!(host.leases().count(), 0);
-        host.state.operations.remove(&OperationKey { connection: 1, op: 1 });
-        assert_eq!(host.state.operations.of_job(1).map(|(key, _)| key.op).collect::<Vec<_>>(), [0, 2]);
+        host.state.operations.remove(&key(1));
+        assert_eq!(host.state.operations.of_job(1).map(|(key, _)| key.op).collect::<Vec<_>>(), [0]);
     }
 }
