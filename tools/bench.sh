@@ -2,7 +2,7 @@
 # Measures what docs/results.md says, on this machine, and writes that page anew: each case's JSON into
 # docs/results/, then figures and page from those files.
 #
-#   tools/bench.sh            everything (thirty-five minutes)
+#   tools/bench.sh            everything (forty minutes)
 #   tools/bench.sh NAME...    only these cases or groups of cases
 #   tools/bench.sh page       figures and page from the JSON that is there
 set -euo pipefail
@@ -85,6 +85,8 @@ case_of() { # NAME: the words of its command
     dyn6-two) echo "${shared[@]}" --racks 2 --workers-per-rack 2 --beside-root 2 ;;
     dyn6-one) echo "${shared[@]}" --workers 6 ;;
     dyn[46]-none) echo "${shared[@]}" --workers "$digits" --no-aggregator ;;
+    # 8 GB of tensors: more than a quarter of most machines, so that Gloo has no part in the last one.
+    scale) echo scale --elements 1,1000,1000000,10000000,100000000,1000000000 ;;
     tail-256k) echo exchange --elements 65536 --rounds 8 --iterations 12 --gloo ;;
     tail-4m) echo exchange --elements 1048576 --rounds 4 --iterations 3 --loss 0,0.1%,1% --gloo ;;
     tail-4m-mbit) echo exchange --elements 1048576 --rate 100mbit --rounds 5 --iterations 4 --loss 0,0.1%,1% ;;
@@ -108,7 +110,7 @@ measure() { # NAME
     local words
     words=$(case_of "$1") || { printf 'bench: no case %s; groups: programs convert sim mlt %s\n' "$1" "${!groups[*]}" >&2; exit 2; }
     local program=sumac-lab
-    [[ $words != @(compare|exchange|convergence)* ]] || program=sumac-figures
+    [[ $words != @(compare|exchange|convergence|scale)* ]] || program=sumac-figures
     printf 'bench: %s: %s %s\n' "$1" "$program" "$words" >&2
     # Renamed into place: a case that is interrupted leaves the last whole one. A library that fails has a row
     # that says so.
@@ -145,7 +147,7 @@ simulate() { # FIGURE [OPTION...]
     record "sim-$1"
 }
 
-[ "$#" -gt 0 ] || set -- programs convert sim straight udp mbit gbit ranks latency loss pool conversion dynamic bounded
+[ "$#" -gt 0 ] || set -- programs convert sim straight udp mbit gbit ranks latency loss pool conversion dynamic bounded scale
 for name in "$@"; do
     case $name in
     programs) programs ;;

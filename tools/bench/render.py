@@ -18,6 +18,7 @@ import bounded
 import chips
 import dynamic
 import mlt
+import scale
 import simulated
 from goals import GOALS
 from results import Results
@@ -244,6 +245,7 @@ def main() -> int:
         simulated.page(results, folder),
         mlt.page(results, folder),
         bounded.page(results, folder),
+        scale.page(results),
         chips.page(results),
         comparisons(results),
     ]

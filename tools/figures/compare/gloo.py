@@ -31,6 +31,8 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=29500, help="rank 0's port (default %(default)s)")
     parser.add_argument("--interface", required=True, help="the network interface to use")
     parser.add_argument("--timeout", type=float, default=120, help="seconds that joining or one sum may take")
+    parser.add_argument("--pieces", type=int, default=1, help="sums in flight at a time, each of a piece")
+    parser.add_argument("--groups", type=int, default=1, help="process groups that the pieces are summed in")
     measure.arguments(parser)
     options = parser.parse_args()
     try:
@@ -58,12 +60,26 @@ def run(options: argparse.Namespace, torch: Any, distributed: Any) -> bool:
         world_size=options.world,
         timeout=datetime.timedelta(seconds=options.timeout),
     )
+    groups = [distributed.new_group() for _ in range(options.groups)] if options.groups > 1 else [None]
+
+    def allreduce(buffer: Any) -> None:
+        if options.pieces == 1:
+            distributed.all_reduce(torch.from_numpy(buffer))
+            return
+        pieces = torch.from_numpy(buffer).split(options.elements // options.pieces)
+        works = [
+            distributed.all_reduce(piece, group=groups[number % len(groups)], async_op=True)
+            for number, piece in enumerate(pieces)
+        ]
+        for work in works:
+            work.wait()
+
     right = measure.measure(
         f"Gloo (PyTorch {torch.__version__})",
         options.rank,
         options.world,
         options,
-        lambda buffer: distributed.all_reduce(torch.from_numpy(buffer)),
+        allreduce,
         distributed.barrier,
     )
     distributed.destroy_process_group()

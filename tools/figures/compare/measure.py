@@ -72,6 +72,12 @@ def _process() -> dict[str, float]:
     return {"user": usage.ru_utime, "system": usage.ru_stime}
 
 
+def _peak_kib() -> int:
+    """Returns the most memory of this process. `ru_maxrss` would have that of the parent before exec, too."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:", 1)[1].split(maxsplit=1)[0])
+
+
 def _machine() -> dict[str, float]:
     user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
     return {"user": (user + nice) / _TICKS, "system": system / _TICKS, "softirq": (irq + softirq) / _TICKS}
@@ -107,6 +113,7 @@ def measure(
         "spans_s": spans,
         "cpu_s": meter.process,
         "machine_s": meter.machine,
+        "peak_kib": _peak_kib(),
         "verified": verified,
     })
     return verified

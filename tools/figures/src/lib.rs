@@ -7,4 +7,5 @@ pub mod compare;
 pub mod flood;
 pub mod latency;
 pub mod programs;
+pub mod scale;
 pub mod simulated;

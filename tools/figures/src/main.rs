@@ -10,6 +10,7 @@ use sumac_figures::{
     flood::Flood,
     latency::Latency,
     programs::{aggregator::AggregatorProgram, host::HostProgram},
+    scale::command::Scale,
     simulated::{self, Effort, Figure},
 };
 use sumac_sim::job::SetupError;
@@ -47,6 +48,8 @@ enum Command {
     Flood(Box<Flood>),
     /// The time of a small sum from worker to worker, and its parts
     Latency(Latency),
+    /// The growth of an allreduce's cost with workers, elements, jobs and operations in flight, beside Gloo
+    Scale(Scale),
     /// Nanoseconds per frame of the aggregator's XDP program, by the kernel's test run
     AggregatorProgram(AggregatorProgram),
     /// Nanoseconds per frame of the host's XDP program, by the kernel's test run
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Exchange(exchange) => in_lab(|| exchange.run()),
         Command::Flood(flood) => in_lab(|| flood.run()),
         Command::Latency(latency) => in_lab(|| latency.run()),
+        Command::Scale(scale) => in_lab(|| scale.run()),
         Command::AggregatorProgram(program) => program.run(),
         Command::HostProgram(program) => program.run(),
         Command::Fig10(options) => simulate(simulated::loss::figure10, options),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::units::{Probability, Rate};
 
 /// The range of a lab's number of workers.
-pub const WORKERS: RangeInclusive<u16> = 2..=16;
+pub const WORKERS: RangeInclusive<u16> = 2..=32;
 
 /// The largest MTU: jumbo frames. Up to 3506 a veth hands XDP programs a frame in one piece, above in
 /// several.
@@ -95,7 +95,7 @@ pub struct LabSpec {
     /// Name of the lab and prefix of its namespaces; by default from this process's number
     #[arg(long, default_value_t = own_name(), hide_default_value = true)]
     pub name: String,
-    /// Number of worker hosts, 2 to 16
+    /// Number of worker hosts, 2 to 32
     #[arg(long, default_value_t = 4)]
     pub workers: u16,
     /// The topology of workers and aggregator
@@ -358,8 +358,8 @@ mod tests {
     fn refuses_what_the_kernel_would() {
         let spec = LabSpec::new(4);
         assert_eq!(why(&spec), "");
-        for workers in [0, 1, 17] {
-            let expected = format!("a lab has 2 to 16 workers, not {workers}");
+        for workers in [0, 1, 33] {
+            let expected = format!("a lab has 2 to 32 workers, not {workers}");
             assert_eq!(why(&LabSpec { workers, ..spec.clone() }), expected);
         }
         for mtu in [100, 9001] {

@@ -14,10 +14,6 @@ use crate::lanes::{ChunkRange, relative, summed, take_back};
 /// a job.
 const KEPT: usize = 4096;
 
-/// Bytes of an operation of one fragment, without its name.
-#[cfg(test)]
-pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<ChunkRange>();
-
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     id: OperationId,
@@ -114,9 +110,12 @@ impl Log {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use sumac_job::{CollectiveKind, DType, LossBound, Reduction};
+
+    /// Bytes of an operation of one fragment, without its name.
+    pub(crate) const ENTRY_BYTES: usize = size_of::<Entry>() + size_of::<ChunkRange>();
 
     fn named(name: Option<String>) -> OperationDescriptor {
         OperationDescriptor {

@@ -15,7 +15,7 @@ use crate::{ConnectionId, JobId, Nanos, OperationKey};
 pub(crate) struct Operations {
     by_job: BTreeMap<JobId, BTreeMap<OperationKey, Operation>>,
     jobs: BTreeMap<OperationKey, JobId>,
-    /// Those that await the report of another worker.
+    /// Operations that await the report of another worker.
     held_back: BTreeSet<(JobId, OperationKey)>,
 }
 

@@ -266,7 +266,7 @@ mod tests {
         let entry = size_of::<(crate::OperationKey, crate::JobId)>();
         let table = size_of::<crate::operation::Operation>() + 2 * entry;
         // A node of a B-tree may be half empty.
-        let operation = 2 * table + crate::log::ENTRY_BYTES;
+        let operation = 2 * table + crate::log::tests::ENTRY_BYTES;
         let fragment = 2 * size_of::<crate::operation::FragmentRecord>();
         assert!(operation as u64 <= OPERATION_BYTES, "{operation} bytes of an operation");
         assert!(fragment as u64 <= FRAGMENT_BYTES, "{fragment} bytes of a fragment");

@@ -73,6 +73,9 @@ pub struct Measurement {
     /// Seconds of each allreduce, in their order; of other libraries.
     #[serde(skip)]
     pub times_s: Vec<f64>,
+    /// The most memory of a rank, in KiB; of other libraries.
+    #[serde(skip)]
+    pub peak_kib: u32,
 }
 
 /// Sumac's own numbers, with the fields of its [`Report`].
@@ -105,6 +108,7 @@ impl From<Report> for Measurement {
             }),
             trace: report.trace,
             times_s: Vec::new(),
+            peak_kib: 0,
         }
     }
 }

@@ -60,9 +60,14 @@ impl Library {
     }
 
     pub fn run(self, lab: &Lab, options: &RunOptions) -> Result<Ran> {
+        self.run_in_pieces(lab, options, 1, 1)
+    }
+
+    /// Sums a tensor in so many pieces at the same time, of Gloo in so many process groups.
+    pub fn run_in_pieces(self, lab: &Lab, options: &RunOptions, pieces: u64, groups: u64) -> Result<Ran> {
         let sampler = options.trace.then(|| Sampler::start(lab));
         let mut processes = match self {
-            Library::Gloo => start_gloo(lab, options),
+            Library::Gloo => start_gloo(lab, options, pieces, groups),
             Library::OpenMpi => start_open_mpi(lab, options).map(|process| vec![process]),
         }?;
         let limit = START_LIMIT + options.limit * (options.warmup + options.iterations);
@@ -103,7 +108,7 @@ fn mpi_output(lab: &Lab) -> PathBuf {
     lab.folder().join("mpi.json")
 }
 
-fn start_gloo(lab: &Lab, options: &RunOptions) -> Result<Vec<Process>> {
+fn start_gloo(lab: &Lab, options: &RunOptions, pieces: u64, groups: u64) -> Result<Vec<Process>> {
     let script = script("figures/compare/gloo.py")?;
     let (spec, of_host) = (lab.spec(), options.operation.ranks_per_host);
     let world = spec.workers * of_host;
@@ -112,6 +117,7 @@ fn start_gloo(lab: &Lab, options: &RunOptions) -> Result<Vec<Process>> {
         gloo.arg(&script).args(["--rank", &rank.to_string(), "--world", &world.to_string()]);
         gloo.args(["--master", &spec.worker_ip(0).to_string(), "--interface", lab.worker_interface()]);
         gloo.args(["--timeout", &(START_LIMIT + options.limit).as_secs().to_string()]);
+        gloo.args(["--pieces", &pieces.to_string(), "--groups", &groups.to_string()]);
         gloo.args(sizes(options)).arg("--out").arg(gloo_output(lab, rank));
         lab.start(lab.worker(rank / of_host), &format!("gloo{rank}"), &mut gloo)
     };

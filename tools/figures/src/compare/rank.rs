@@ -18,6 +18,9 @@ pub struct RankResult {
     /// Of the whole machine meanwhile.
     machine_s: MachineTime,
     verified: bool,
+    /// The most memory of this process.
+    #[serde(default)]
+    peak_kib: u32,
 }
 
 /// From the first rank's start to the last one's sum, for each allreduce; none when the ranks tell of no
@@ -45,6 +48,7 @@ pub fn together(ranks: &[RankResult]) -> Option<Measurement> {
         sumac: None,
         trace: None,
         times_s: spans.iter().map(|(begin, end)| end - begin).collect(),
+        peak_kib: ranks.iter().map(|rank| rank.peak_kib).max().unwrap_or(0),
     })
 }
 

@@ -115,6 +115,7 @@ mod tests {
             sumac: None,
             trace: None,
             times_s: Vec::new(),
+            peak_kib: 0,
         };
         Row { library: library.into(), path: "TCP".into(), outcome: Outcome::Measured(measurement) }
     }
