@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The kernel counts them (perf, the tracepoint `raw_syscalls:sys_enter`). A MB is one of each worker's
-//! tensor, with its way out and the sum's way back: 710 packets each way. More load gives longer runs of
-//! packets, so an idle machine has most calls. Bounds are about three times what it has.
+//! tensor, with its way out and the sum's way back: 710 packets each way. Under load packets go in longer
+//! runs, so an idle machine has most calls. Bounds are about three times what it has.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -69,7 +69,7 @@ fn calls_per_mb(sumac: &mut Deployment<'_>, crew: &Crew) -> [f64; 2] {
     calls
 }
 
-/// Whether perf can count calls here; says why not.
+/// Whether perf can count calls here. Prints the reason if not.
 fn can_count(test: &str) -> bool {
     let perf = Command::new("perf").args(["stat", "-x,", "-e", "raw_syscalls:sys_enter", "true"]).output();
     let why = match perf {

@@ -1,4 +1,4 @@
-//! The memory of slots is what docs/tuning.md says.
+//! The memory of slots, as in docs/tuning.md.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

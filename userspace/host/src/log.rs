@@ -37,6 +37,9 @@ pub(crate) struct Log {
     /// The first entries that are known to have ended.
     #[serde(skip)]
     ended: usize,
+    /// Operations that have not ended and are no longer kept.
+    #[serde(skip)]
+    lost: usize,
 }
 
 impl Log {
@@ -47,7 +50,8 @@ impl Log {
         fragments: Vec<ChunkRange>,
     ) {
         if self.entries.len() == KEPT {
-            self.entries.pop_front();
+            let first = self.entries.pop_front();
+            self.lost += usize::from(first.is_some_and(|first| !first.ended));
             self.ended = self.ended.saturating_sub(1);
         }
         self.entries.push_back(Entry { id, descriptor, fragments, ended: false });
@@ -64,9 +68,9 @@ impl Log {
         usize::try_from(id.since(self.entries.front()?.id)).ok()
     }
 
-    /// Returns the first operation that has not ended.
+    /// Returns the first operation that has not ended; `None` if it is no longer kept.
     pub(crate) fn first_unended(&self) -> Option<ReportedOperation> {
-        self.unended().next().map(Entry::report)
+        self.unended().next().filter(|_| self.lost == 0).map(Entry::report)
     }
 
     /// Returns the entries from the first one that has not ended.
@@ -95,8 +99,9 @@ impl Log {
 
     /// Marks the operation as ended by itself, and not with its job.
     pub(crate) fn ended(&mut self, id: OperationId) {
-        if let Some(entry) = self.position(id).and_then(|at| self.entries.get_mut(at)) {
-            entry.ended = true;
+        match self.position(id).and_then(|at| self.entries.get_mut(at)) {
+            Some(entry) => entry.ended = true,
+            None => self.lost = self.lost.saturating_sub(1),
         }
         while self.entries.get(self.ended).is_some_and(|entry| entry.ended) {
             self.ended += 1;
@@ -220,6 +225,10 @@ pub(crate) mod tests {
         assert_eq!((id(log.first_unended()), log.ended), (None, 5));
         (12..12 + KEPT as u32).for_each(|number| log.add(OperationId(number), named(None), Vec::new()));
         assert_eq!((id(log.first_unended()), log.ended), (Some(12), 0));
+        log.add(OperationId(12 + KEPT as u32), named(None), Vec::new());
+        assert_eq!(log.first_unended(), None, "number 12, which is no longer kept");
+        log.ended(OperationId(12));
+        assert_eq!(id(log.first_unended()), Some(13));
     }
 
     #[test]

@@ -70,8 +70,6 @@ pub(super) struct Engines {
     /// Jobs over UDP.
     over_udp: usize,
     schedule: Schedule,
-    /// Whether some packets had no free frame in this round.
-    is_full: bool,
     /// The number of failed jobs as of the last round.
     failures: u64,
     pub(super) parameter_host: ThreadParameterHost,
@@ -96,7 +94,6 @@ impl Engines {
             by_number: BTreeMap::new(),
             over_udp: 0,
             schedule: Schedule::default(),
-            is_full: false,
             failures: 0,
             parameter_host,
             undelivered,
@@ -355,7 +352,6 @@ impl Engines {
     /// of higher classes have nothing to send. An error ends the round; unsent packets are retransmitted by
     /// timers.
     pub(super) fn transmit(&mut self, now: Time, ports: &mut Ports) -> io::Result<()> {
-        self.is_full = false;
         loop {
             // First: other workers wait for these results, and answer them in the same batch.
             let mut is_more = self.parameter_host.take_turn(&mut *ports.io)?;
@@ -369,7 +365,7 @@ impl Engines {
                     };
                     let end = lane.take_turn(now, peers, ports.of(*is_over_udp))?;
                     is_more |= end == TurnEnd::More;
-                    self.is_full |= end == TurnEnd::Full;
+                    lane.schedule.is_full = end == TurnEnd::Full;
                 }
                 if is_more {
                     break;
@@ -411,18 +407,13 @@ impl Engines {
 
     /// Ends a round. `is_done`: whether each lane that it looked at had its turn.
     pub(super) fn end_round(&mut self, is_done: bool) {
-        // Lanes without a turn, or without room, have theirs in the next round.
-        let keeps = self.is_full || !is_done;
-        for at in 0..self.schedule.active().len() {
-            let Some(place) = self.schedule.active().get(at).copied() else { break };
-            if let Some(lane) = lane_at(&mut self.jobs, place) {
+        let Engines { schedule, jobs, .. } = self;
+        schedule.end_round(|place, timers| {
+            lane_at(jobs, place).is_some_and(|lane| {
                 let due = lane.engine.poll_timeout();
-                self.schedule.settle(place, &mut lane.schedule, due, keeps);
-            }
-        }
-        if !keeps {
-            self.schedule.end_round();
-        }
+                lane.schedule.settle(place, due, is_done, timers)
+            })
+        });
     }
 
     /// Has all output reach the trainers' memory.

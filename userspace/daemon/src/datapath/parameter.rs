@@ -17,7 +17,6 @@ use super::lane::check_capacity;
 const MEMORY_DIVISOR: u64 = 4;
 
 struct Job {
-    number: u16,
     shards: u16,
     /// The MAC address of each peer or of the next hop, by the peer's address.
     macs: BTreeMap<Ipv4Addr, [u8; 6]>,
@@ -29,30 +28,31 @@ pub(super) struct ThreadParameterHost {
     threads: usize,
     /// The UDP port of shard 0.
     base_port: u16,
-    jobs: Vec<Job>,
+    /// By their numbers in packets.
+    jobs: BTreeMap<u16, Job>,
 }
 
 impl ThreadParameterHost {
     pub(super) fn new(thread: usize, threads: usize, base_port: u16) -> ThreadParameterHost {
         let memory = host_memory() / MEMORY_DIVISOR / threads.max(1) as u64;
         let host = ParameterHost::with_memory(memory);
-        ThreadParameterHost { host, thread, threads, base_port, jobs: Vec::new() }
+        ThreadParameterHost { host, thread, threads, base_port, jobs: BTreeMap::new() }
     }
 
     pub(super) fn add(&mut self, plan: ParameterJob, io: &dyn FrameIo) -> Result<(), InstallError> {
         let ParameterJob { job, peers } = plan;
         check_capacity(payload_len(job.elements), io)?;
         let macs = macs(&peers, job.workers.iter().map(|worker| worker.address).chain(job.upstream.clone()))?;
-        let entry = Job { number: job.job, shards: job.shards, macs };
+        let (number, entry) = (job.job, Job { shards: job.shards, macs });
         let (thread, threads, shards) = (self.thread, self.threads, job.shards);
         self.host.install_lanes(job, |lane| thread_of(lane, shards, threads) == thread)?;
-        self.jobs.push(entry);
+        self.jobs.insert(number, entry);
         Ok(())
     }
 
     /// Returns whether the job was installed.
     pub(super) fn remove(&mut self, job: u16) -> bool {
-        self.jobs.retain(|entry| entry.number != job);
+        self.jobs.remove(&job);
         self.host.remove(job)
     }
 
@@ -66,7 +66,7 @@ impl ThreadParameterHost {
     ) -> Result<Vec<u32>, InstallError> {
         let macs = macs(peers, workers.iter().map(|worker| worker.address))?;
         let firsts = self.host.renew(job, epoch, workers)?;
-        if let Some(entry) = self.jobs.iter_mut().find(|entry| entry.number == job) {
+        if let Some(entry) = self.jobs.get_mut(&job) {
             // The aggregators' addresses do not change.
             entry.macs.extend(macs);
         }
@@ -76,8 +76,7 @@ impl ThreadParameterHost {
     /// Returns the shard whose port a packet arrived at, and the thread of that shard; `None` for an unknown
     /// job.
     pub(super) fn shard(&self, received: &Received<'_>) -> Option<(u16, usize)> {
-        let job = received.header.job;
-        let entry = self.jobs.iter().find(|entry| entry.number == job)?;
+        let entry = self.jobs.get(&received.header.job)?;
         let shard = received.port.wrapping_sub(self.base_port);
         (shard < entry.shards).then(|| (shard, thread_of(shard, entry.shards, self.threads)))
     }
@@ -100,9 +99,9 @@ impl ThreadParameterHost {
     }
 }
 
-fn outgoing(jobs: &[Job], sending: &Sending) -> Option<Outgoing> {
+fn outgoing(jobs: &BTreeMap<u16, Job>, sending: &Sending) -> Option<Outgoing> {
     let Sending { len, to, path, dscp_ecn, checksum, .. } = *sending;
-    let job = jobs.iter().find(|entry| entry.number == sending.job)?;
+    let job = jobs.get(&sending.job)?;
     Some(Outgoing { len, to, mac: *job.macs.get(to.ip())?, path, dscp_ecn, checksum })
 }
 

@@ -14,16 +14,42 @@ pub(super) type LanePlace = (JobId, usize);
 #[derive(Debug, Default)]
 pub(super) struct LaneSchedule {
     is_active: bool,
+    /// Whether its last turn ended for want of room.
+    pub(super) is_full: bool,
     /// Its entry among the timers.
     due: Option<Time>,
 }
+
+impl LaneSchedule {
+    /// Ends the lane's part of a round: its engine's next timeout is `due`. `has_had_turn`: unless an error
+    /// came before. Returns whether the next round looks at it again.
+    pub(super) fn settle(
+        &mut self,
+        place: LanePlace,
+        due: Option<Time>,
+        has_had_turn: bool,
+        timers: &mut Timers,
+    ) -> bool {
+        if self.due != due {
+            if let Some(former) = self.due {
+                timers.remove(&(former, place));
+            }
+            timers.extend(due.map(|due| (due, place)));
+            self.due = due;
+        }
+        self.is_active = self.is_full || !has_had_turn;
+        self.is_active
+    }
+}
+
+/// The timers of all lanes, as of the last round that looked at them.
+type Timers = BTreeSet<(Time, LanePlace)>;
 
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     /// Lanes that may have something to send or to report, each once.
     active: Vec<LanePlace>,
-    /// The timers of all lanes, as of the last round that looked at them.
-    timers: BTreeSet<(Time, LanePlace)>,
+    timers: Timers,
 }
 
 impl Schedule {
@@ -47,28 +73,9 @@ impl Schedule {
         self.timers.iter().take_while(|(due, _)| *due <= now).map(|(_, place)| *place).collect()
     }
 
-    /// Ends a lane's part of a round: its engine's next timeout is `due`. `keeps`: whether the next round
-    /// looks at it again.
-    pub(super) fn settle(
-        &mut self,
-        place: LanePlace,
-        lane: &mut LaneSchedule,
-        due: Option<Time>,
-        keeps: bool,
-    ) {
-        lane.is_active = keeps;
-        if lane.due != due {
-            if let Some(former) = lane.due {
-                self.timers.remove(&(former, place));
-            }
-            self.timers.extend(due.map(|due| (due, place)));
-            lane.due = due;
-        }
-    }
-
-    /// Ends a round whose lanes have all been settled.
-    pub(super) fn end_round(&mut self) {
-        self.active.clear();
+    /// Ends a round: `settle` ends each lane's part, and returns whether the next round looks at it again.
+    pub(super) fn end_round(&mut self, mut settle: impl FnMut(LanePlace, &mut Timers) -> bool) {
+        self.active.retain(|place| settle(*place, &mut self.timers));
     }
 
     /// Forgets the lanes of a job.

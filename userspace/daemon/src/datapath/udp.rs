@@ -188,8 +188,9 @@ impl FrameIo for UdpFrameIo {
         if self.staged.len() == BATCH {
             self.flush()?;
         }
-        self.is_full = self.staged.len() == BATCH;
-        if self.is_full {
+        if self.staged.len() == BATCH {
+            // Until the next wait: another lane may find room before, and this one would wait without end.
+            self.is_full = true;
             self.counters.full += 1;
             return Ok(Transmitted::Full);
         }
@@ -368,10 +369,10 @@ mod tests {
         one.staged.extend((0..BATCH).filter_map(|number| packet(number, to, 0)(&mut [0; CAPACITY])));
         one.is_full = true;
         one.flush().unwrap();
+        assert_eq!(one.transmit(&mut |_| None).unwrap(), Transmitted::Nothing, "another lane finds room");
         let deadline = Instant::now() + Duration::from_secs(60);
         assert!(!wait_for([&mut one as &mut dyn FrameIo], Some(deadline), idle.socket.as_fd()).unwrap());
         assert!(Instant::now() < deadline, "it slept");
-        assert_eq!(one.transmit(&mut |_| None).unwrap(), Transmitted::Nothing);
         assert!(!one.is_full);
     }
 

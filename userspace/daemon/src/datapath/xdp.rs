@@ -209,11 +209,11 @@ impl FrameIo for XdpFrameIo {
     fn transmit(&mut self, build: Build<'_>) -> io::Result<Transmitted> {
         let queue = &mut self.socket;
         let Some(mut frame) = queue.frame() else {
+            // Until the next wait: another lane may find a frame before, and this one would wait without end.
             self.is_full = true;
             self.counters.full += 1;
             return Ok(Transmitted::Full);
         };
-        self.is_full = false;
         let start = OVERHEAD + self.tag_len;
         let Some(packet) = build(&mut queue.bytes_mut(&mut frame)[start..]) else {
             queue.cancel(frame);

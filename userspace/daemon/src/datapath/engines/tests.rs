@@ -108,6 +108,12 @@ fn a_round_looks_at_the_lanes_that_have_changed() {
     assert_eq!(round(&mut engines, 1, true), all, "there is no room");
     assert_eq!(round(&mut engines, 2, false), all);
     assert_eq!(round(&mut engines, 3, false), 0, "they wait for answers");
+    engines.peer_left(Time(3), 9, 1);
+    assert_eq!(
+        [round(&mut engines, 3, true), round(&mut engines, 3, false)],
+        [2, 2],
+        "no others wait for room"
+    );
     engines.peer_left(Time(4), 7, 1);
     assert_eq!(round(&mut engines, 4, false), 2);
     let due = engines.deadline().unwrap();
