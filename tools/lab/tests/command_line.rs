@@ -198,7 +198,7 @@ fn wrong_usage_is_told() {
         "run --parameter-hosts 2",
         "run --no-aggregator",
         "up --ecn-threshold 64",
-        "up --workers 17",
+        "up --workers 33",
         "run --elements 0",
         "run --jobs 0",
         "run --slots 48",
