@@ -418,9 +418,8 @@ impl Backend {
     }
 
     pub(crate) fn results(&self, job: JobId) -> Option<u64> {
-        let stats = self.datapath().stats()?;
-        let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.id == job);
-        lanes.map(|lane| lane.engine.results).reduce(|sum, more| sum + more)
+        let lanes = self.datapath().lanes_of(job, |lane| lane.engine.results)?;
+        lanes.into_iter().reduce(|sum, more| sum + more)
     }
 
     pub(crate) fn peer_left(&self, job: JobId, worker: u16) {
@@ -429,9 +428,7 @@ impl Backend {
 
     /// Returns the transfers of a job whose other end was not posted.
     pub(crate) fn unposted(&self, job: JobId) -> Option<Vec<sumac_host::OperationKey>> {
-        let stats = self.datapath().stats()?;
-        let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.id == job);
-        Some(lanes.flat_map(|lane| lane.unposted.iter().copied()).collect())
+        Some(self.datapath().lanes_of(job, |lane| lane.unposted.clone())?.concat())
     }
 
     pub(crate) fn host_program(&self) -> Result<Map<String, Value>, Failure> {

@@ -25,7 +25,7 @@ use super::lane::Lane;
 use super::links::Link;
 use super::ports::Ports;
 use super::progress::Progress;
-use super::stats::DatapathStats;
+use super::stats::{DatapathStats, JobStats};
 use super::thread::DatapathThread;
 use super::udp::UdpFrameIo;
 
@@ -335,6 +335,20 @@ impl Datapath {
     /// Returns the threads' reports, none older than this call; `None` when a thread has ended. It may wait
     /// for a few milliseconds: a thread makes reports at intervals, however many are asked for.
     pub fn stats(&self) -> Option<Vec<DatapathStats>> {
+        self.read(DatapathStats::clone)
+    }
+
+    /// Returns what `read` takes from each lane of a job, without a copy of all jobs' statistics; `None`
+    /// after the threads have ended.
+    pub(crate) fn lanes_of<R>(&self, job: JobId, read: impl Fn(&JobStats) -> R) -> Option<Vec<R>> {
+        let of_thread = |thread: &DatapathStats| {
+            thread.jobs.iter().filter(|lane| lane.id == job).map(&read).collect::<Vec<_>>()
+        };
+        Some(self.read(of_thread)?.into_iter().flatten().collect())
+    }
+
+    /// Returns what `read` takes from each thread's next report.
+    fn read<R>(&self, read: impl Fn(&DatapathStats) -> R) -> Option<Vec<R>> {
         let ask = |link: &Link| {
             let wanted = link.snapshot.ask();
             if wanted.is_first {
@@ -343,7 +357,7 @@ impl Datapath {
             wanted
         };
         let wanted: Vec<_> = self.links.iter().map(ask).collect();
-        self.links.iter().zip(wanted).map(|(link, wanted)| link.snapshot.wait(wanted)).collect()
+        self.links.iter().zip(wanted).map(|(link, wanted)| link.snapshot.wait(wanted, &read)).collect()
     }
 
     /// Ends all jobs and the threads. The first call returns the threads' last reports.

@@ -48,11 +48,11 @@ impl Snapshot {
         Wanted { number, is_first: !self.is_wanted.swap(true, Ordering::AcqRel) }
     }
 
-    /// Waits for a report; `None` when the thread has ended.
-    pub(super) fn wait(&self, wanted: Wanted) -> Option<DatapathStats> {
+    /// Waits for a report, and returns what `read` takes from it; `None` when the thread has ended.
+    pub(super) fn wait<R>(&self, wanted: Wanted, read: impl FnOnce(&DatapathStats) -> R) -> Option<R> {
         let is_pending = |state: &mut State| state.published < wanted.number && !state.has_ended;
         let state = self.changed.wait_while(self.lock(), is_pending).unwrap_or_else(PoisonError::into_inner);
-        (state.published >= wanted.number).then(|| state.report.clone())
+        (state.published >= wanted.number).then(|| read(&state.report))
     }
 
     /// Returns the time from which the thread is to publish a report, if one is wanted. `last`: that of the
@@ -98,10 +98,10 @@ mod tests {
             during = Some(snapshot.ask());
             report(1)
         });
-        assert_eq!(asked.map(|wanted| snapshot.wait(wanted).map(|report| report.rounds)), [Some(1); 2]);
+        assert_eq!(asked.map(|wanted| snapshot.wait(wanted, |report| report.rounds)), [Some(1); 2]);
         assert!(during.is_some_and(|wanted| wanted.is_first), "it may lack what happened before");
         snapshot.publish(|| report(2));
-        assert_eq!(during.and_then(|wanted| snapshot.wait(wanted)).map(|report| report.rounds), Some(2));
+        assert_eq!(during.and_then(|wanted| snapshot.wait(wanted, |report| report.rounds)), Some(2));
     }
 
     #[test]
@@ -118,6 +118,6 @@ mod tests {
         let snapshot = Snapshot::default();
         let wanted = snapshot.ask();
         snapshot.end();
-        assert!(snapshot.wait(wanted).is_none());
+        assert!(snapshot.wait(wanted, |_| ()).is_none());
     }
 }
