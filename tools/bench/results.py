@@ -27,8 +27,8 @@ class Results:
     def by_build(self) -> dict[str, list[str]]:
         """The measured cases by the build that they are of, in the order of names."""
         found: dict[str, list[str]] = {}
-        # The P4 compiler's report is of no build of the programs.
-        for name in (name for name in self._cases if name != "p4"):
+        # The P4 compiler's report and callgrind's counts are of no build of the programs.
+        for name in (name for name in self._cases if name not in ("p4", "counts")):
             found.setdefault(self._builds.get(name, "unknown"), []).append(name)
         return found
 
