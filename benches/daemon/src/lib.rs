@@ -117,15 +117,7 @@ impl Worker {
         let path = Datapath::start("counted", vec![Box::new(io)], Vec::new(), &[], sink).expect("a thread");
         let peer = Peer { ip: Ipv4Addr::LOCALHOST, base_port: BASE_PORT, mac: [0; 6], checksum: true };
         let job = u64::from(params.job);
-        let plan = WorkerJob {
-            id: job,
-            lanes: vec![params],
-            peer: Some(peer),
-            hosts: Vec::new(),
-            workers: Vec::new(),
-            resume: Vec::new(),
-            over_udp: false,
-        };
+        let plan = WorkerJob { id: job, lanes: vec![params], peer: Some(peer), ..WorkerJob::default() };
         path.add_job(plan).expect("a good job");
         let worker = Worker { path, events, buffer: Some(Box::new(vec![0x3du8; bytes])), job };
         assert!(matches!(worker.events.recv(), Ok(Event::JobReady { .. })));

@@ -159,7 +159,7 @@ impl Host {
     /// Returns the oldest operation in the lanes.
     pub(crate) fn oldest(&self, id: JobId) -> Option<ReportedOperation> {
         let running = self.state.jobs.get(&id)?.running.as_ref()?;
-        // Those of a job that has ended have not ended in its log.
+        // The log keeps operations that ended with their job as not ended. None of them is in flight.
         let is_in_flight =
             |(_, operation): (_, &Operation)| operation.is_in_flight() && operation.id().is_some();
         if self.state.operations.of_job(id).any(is_in_flight) { running.log.first_unended() } else { None }

@@ -139,7 +139,7 @@ pub fn operations(deployment: &Deployment<'_>, count: usize) -> Result<Cost> {
         },
         || Ok(SumacUsage::default()),
     )?;
-    // Those that have attached leave first.
+    // Clients that are attached to a job leave before the one that has opened it.
     for (job, _) in sides.into_iter().flat_map(|side| side.connections.into_iter().rev()) {
         drop(job);
     }

@@ -13,7 +13,7 @@ use sumac_transport::{
 
 use super::frame_io::{Outgoing, Peer};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct WorkerJob {
     pub id: JobId,
     /// The lanes by number, all of the same job. One may measure the path.

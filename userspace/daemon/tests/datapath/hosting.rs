@@ -284,9 +284,7 @@ fn workers_sum_at_each_other_without_an_aggregator() {
                 lanes,
                 peer: (slots > 0).then(|| peer(&aggregator)),
                 hosts: bases[..2].iter().map(peer).collect(),
-                workers: Vec::new(),
-                resume: Vec::new(),
-                over_udp: false,
+                ..WorkerJob::default()
             };
             worker.path.add_job(plan).unwrap();
         }

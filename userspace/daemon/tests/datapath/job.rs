@@ -53,15 +53,7 @@ pub struct Worker {
 pub fn plan(params: JobParams, lanes: u16, peer: Peer) -> WorkerJob {
     let id = params.job.into();
     let lanes = (0..lanes).map(|lane| JobParams { lane, ..params.clone() }).collect();
-    WorkerJob {
-        id,
-        lanes,
-        peer: Some(peer),
-        hosts: Vec::new(),
-        workers: Vec::new(),
-        resume: Vec::new(),
-        over_udp: false,
-    }
+    WorkerJob { id, lanes, peer: Some(peer), ..WorkerJob::default() }
 }
 
 impl Worker {

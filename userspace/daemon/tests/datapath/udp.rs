@@ -189,15 +189,7 @@ fn jobs_that_cannot_run_are_refused_by_name() {
     let gap = plan(params(0, 1), 2, peer(9)).lanes.split_off(1);
     let error = worker
         .path
-        .add_job(WorkerJob {
-            id: 7,
-            lanes: gap,
-            peer: Some(peer(9)),
-            hosts: Vec::new(),
-            workers: Vec::new(),
-            resume: Vec::new(),
-            over_udp: false,
-        })
+        .add_job(WorkerJob { id: 7, lanes: gap, peer: Some(peer(9)), ..WorkerJob::default() })
         .unwrap_err();
     assert_eq!(error, InstallError::Lanes { job: 7, given: 1 });
     worker.path.shutdown().unwrap();

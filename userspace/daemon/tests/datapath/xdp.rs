@@ -371,9 +371,7 @@ fn a_worker_is_the_parameter_host() {
                     lanes: vec![lane],
                     peer: None,
                     hosts: vec![router(1)],
-                    workers: Vec::new(),
-                    resume: Vec::new(),
-                    over_udp: false,
+                    ..WorkerJob::default()
                 })
                 .unwrap();
             running.push((host.attached, worker));

@@ -74,15 +74,7 @@ fn engines() -> (Engines, Arc<Mutex<Vec<JobId>>>) {
         // Of several control planes some have the same number.
         let params = JobParams { token: id, ..JobParams::new((id % 100) as u16 + 1, 2, 64, 64) };
         let lanes = (0..2).map(|lane| JobParams { lane, ..params.clone() }).collect();
-        let plan = WorkerJob {
-            id,
-            lanes,
-            peer: Some(peer),
-            hosts: Vec::new(),
-            workers: Vec::new(),
-            resume: Vec::new(),
-            over_udp: false,
-        };
+        let plan = WorkerJob { id, lanes, peer: Some(peer), ..WorkerJob::default() };
         let progress = Progress::new(id, 1, false, 2, handoffs.clone(), sink.clone());
         engines.add(&plan, Arc::new(progress), &Sink { is_full: false }).unwrap();
     }
