@@ -49,6 +49,7 @@ fn sum_files(sumac: &Deployment<'_>, job: &str, options: &[&str], direct: Option
         words: DEFAULT_WORDS,
         reduction: Reduction::Sum,
         direct,
+        has_servers: false,
         dynamic: false,
     };
     exact::assert_sums("numpy files", SEED, &Results { numbers, by_rank });

@@ -49,10 +49,14 @@ fn reductions_are_exact_around_the_ring_over_udp() {
 
 /// A run of the lab, in which one in twenty frames is lost; its results are right.
 fn measured(backend: Backend, collective: DirectCollective, loss_bound: f32) -> Report {
+    measured_with(sumac(backend, collective), loss_bound)
+}
+
+fn measured_with(sumac: SumacOptions, loss_bound: f32) -> Report {
     let faults = Faults { loss: Probability(50_000), ..Faults::default() };
     let options = RunOptions {
         lab: LabSpec { faults, ..LabSpec::new(4) },
-        sumac: sumac(backend, collective),
+        sumac,
         operation: Operation { loss_bound, ..Operation::sum(160_000) },
         jobs: 1,
         iterations: 2,
@@ -64,8 +68,22 @@ fn measured(backend: Backend, collective: DirectCollective, loss_bound: f32) -> 
     };
     let report = run(&options).unwrap();
     println!("{report}");
-    assert!(report.verified, "{collective:?}: {} elements are wrong", report.wrong_elements);
+    assert!(report.verified, "{} elements are wrong", report.wrong_elements);
     report
+}
+
+/// Two hosts of servers and two of workers, and three workers of one server.
+#[test]
+fn sums_of_servers_are_the_workers() {
+    in_turn(|| {
+        for (backend, servers, loss_bound) in [(Backend::Xdp, 2, 0.0), (Backend::Udp, 1, 0.1)] {
+            let direct = Some(DirectOptions { servers: Some(servers), ..DirectOptions::default() });
+            let report =
+                measured_with(SumacOptions { backend, direct, ..SumacOptions::default() }, loss_bound);
+            assert!(report.retransmits > 0, "{report}");
+            assert_eq!(report.loss.is_some(), loss_bound > 0.0, "{report}");
+        }
+    });
 }
 
 #[test]

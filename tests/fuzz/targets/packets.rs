@@ -198,12 +198,17 @@ fn packets_at_the_engine_of_a_direct_job() {
         Operation { exchange, loss_bound: 0.1, ..sum }
     };
     let owned: Vec<_> = (0..3).map(|rank| rank * COUNT / 3..(rank + 1) * COUNT / 3).collect();
-    let sum = |ring| Pattern::Collective { reduces: true, distributes: true, owned: owned.clone(), ring };
+    let sum = |ring, contributors| {
+        let owned = owned.clone();
+        Pattern::Collective { reduces: true, distributes: true, owned, contributors, ring }
+    };
     fuzz!(|input: &[u8]| {
         let mut engines: Vec<Engine> = (0..WORLD).map(engine).collect();
         for engine in &mut engines {
-            let _ = engine.submit(Time(1), operation(1, sum(false)));
-            let _ = engine.submit(Time(1), operation(2, sum(true)));
+            let _ = engine.submit(Time(1), operation(1, sum(false, 0..3)));
+            let _ = engine.submit(Time(1), operation(2, sum(true, 0..3)));
+            // Of a server: the engine that is attacked.
+            let _ = engine.submit(Time(1), operation(4, sum(false, 1..3)));
         }
         let _ = engines[0].submit(Time(1), operation(3, Pattern::Receive { from: 1, keeps: true }));
         let _ = engines[1].submit(Time(1), operation(3, Pattern::Send { to: 0 }));

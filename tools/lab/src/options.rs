@@ -119,7 +119,7 @@ impl SumacArguments {
     fn sumac(&self, backend: Backend, lab: &LabOptions) -> SumacOptions {
         let SumacArguments { sumac, dynamic, .. } = self;
         if lab.mode != Mode::Direct && self.direct != DirectOptions::default() {
-            refuse("--collective and --owners are for direct jobs: add --mode direct");
+            refuse("--collective, --owners and --servers are for direct jobs: add --mode direct");
         }
         if lab.mode == Mode::Direct {
             self.refuse_without_slots();
@@ -214,6 +214,10 @@ impl MeasureArguments {
         let sum = Operation::sum(self.elements as usize);
         let (lab, sumac) = (self.lab.spec(), self.sumac.sumac(backend, &self.lab));
         let ranks = lab.workers * self.ranks_per_host;
+        let servers = sumac.direct.and_then(|direct| direct.servers);
+        if servers.is_some() && sumac.collective().has_blocks() {
+            refuse("--servers is for --collective ps");
+        }
         if sumac.collective().has_blocks() && !self.elements.is_multiple_of(ranks.into()) {
             refuse(&format!(
                 "--elements {}: they do not divide into blocks for {ranks} workers",

@@ -45,3 +45,9 @@ pub const MAX_FDS: usize = 1;
 
 /// The daemon's default socket.
 pub const DEFAULT_SOCKET: &str = "/run/sumac/sumac.sock";
+
+/// Whether a number is zero, which messages leave out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+pub(crate) fn is_zero(number: &u16) -> bool {
+    *number == 0
+}

@@ -67,6 +67,9 @@ pub struct OpenReply {
     pub rank: u16,
     /// The number of workers.
     pub world: u16,
+    /// The ranks of a direct job, from rank 0 on, that are servers.
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub servers: u16,
     /// The use of the aggregators' slots.
     pub mode: Mode,
     /// Slots of each lane; of a dynamic job the maximum of shared slots of each shard, 0 without an

@@ -30,6 +30,9 @@ pub struct JobStats {
     pub rank: u16,
     /// The number of workers.
     pub world: u16,
+    /// Servers, as in [`crate::OpenReply`].
+    #[serde(default, skip_serializing_if = "crate::is_zero")]
+    pub servers: u16,
     /// `probing`, `ready` or `failed`.
     pub state: String,
     /// The reason of a failure; else empty.

@@ -5,7 +5,8 @@
 use serde_json::Value;
 use sumac_api::{
     CancelReply, Code, DynamicReply, HelloReply, JobSpec, Mode, NonFinitePolicy, Open, OpenReply,
-    OperationOrder, OperationReply, Outbound, RegisterReply, Request, Scale, Secret, WaitReply, WireFormat,
+    OperationOrder, OperationReply, Outbound, RegisterReply, Request, Scale, Secret, Topology, WaitReply,
+    WireFormat,
 };
 
 const DOCUMENT: &str = include_str!("../../../docs/api.md");
@@ -62,6 +63,9 @@ fn full_open() -> Open {
         window: Some(1024),
         dynamic_slots: Some(512),
         parameter_hosts: Some(2),
+        topology: Some(Topology::Owners),
+        owners: Some(1),
+        servers: Some(1),
         congestion_control: Some(true),
         scale: Some(Scale::Block),
         wire: Some(WireFormat::Int32),
@@ -82,6 +86,7 @@ fn full_reply() -> OpenReply {
         epoch: 1,
         rank: 0,
         world: 2,
+        servers: 1,
         mode: Mode::Dynamic,
         slots: 512,
         slots_reason: "asked for".into(),

@@ -23,7 +23,7 @@
 #define SUMAC_ABI_MAJOR 0
 
 /// The minor number of the ABI. It grows with additions; programs compiled for a later one are refused.
-#define SUMAC_ABI_MINOR 3
+#define SUMAC_ABI_MINOR 4
 
 /// The ABI that a program is compiled for; its argument to `sumac_connect`.
 #define SUMAC_ABI_VERSION ((SUMAC_ABI_MAJOR << 16) | SUMAC_ABI_MINOR)
@@ -305,6 +305,9 @@ typedef struct sumac_job_options {
     uint32_t parameter_hosts;
     /// The job's ranks on this host, at this daemon; 0 for one.
     uint32_t local_world;
+    /// Ranks of a direct job, from rank 0 on, that are parameter servers: they own all blocks, and contribute
+    /// nothing; 0 for none.
+    uint32_t servers;
 } sumac_job_options;
 
 /// The options of an operation. `sumac_op_options_init` sets all to their defaults, which are zeros but for
@@ -553,7 +556,8 @@ enum sumac_status sumac_reduce_async(struct sumac_job *job,
 
 /// Reduces a tensor of a block of `recv_count` elements for each worker, at `send`, over all workers; each
 /// receives its own block of the result, at `recv`. In place if `recv` is `send` plus the worker's rank times
-/// the block: the other blocks are unchanged. `options` may be NULL. Returns when the result is there.
+/// the block: the other blocks are unchanged. In a job with servers the blocks are theirs, and `recv` of
+/// other ranks is not used. `options` may be NULL. Returns when the result is there.
 ///
 /// Thread safety: as `sumac_allreduce`.
 enum sumac_status sumac_reduce_scatter(struct sumac_job *job,
@@ -577,8 +581,9 @@ enum sumac_status sumac_reduce_scatter_async(struct sumac_job *job,
                                              struct sumac_request **request);
 
 /// Collects the blocks of all workers, `send_count` elements each at `send`, at `recv` of all of them, in the
-/// order of ranks, bit for bit. In place if `send` is `recv` plus the worker's rank times the block.
-/// `options` may be NULL. Returns when the result is there.
+/// order of ranks, bit for bit. In place if `send` is `recv` plus the worker's rank times the block. In a job
+/// with servers the blocks are theirs, other ranks receive them, and their `send` is not used. `options` may
+/// be NULL. Returns when the result is there.
 ///
 /// Thread safety: as `sumac_allreduce`.
 enum sumac_status sumac_allgather(struct sumac_job *job,

@@ -54,12 +54,14 @@ impl Call<'_> {
         Ok(self)
     }
 
-    fn world(&self) -> usize {
-        self.job.job.opened().world.into()
-    }
-
     fn rank(&self) -> usize {
         self.job.job.opened().rank.into()
+    }
+
+    /// The number of a tensor's blocks: one for each server, or else for each worker.
+    fn block_count(&self) -> usize {
+        let opened = self.job.job.opened();
+        if opened.servers > 0 { opened.servers.into() } else { opened.world.into() }
     }
 
     fn locate(&self, pointer: *const c_void, bytes: usize, name: &str) -> Result<Location, Error> {
@@ -91,15 +93,15 @@ impl Call<'_> {
     }
 
     /// A tensor of blocks in `all`, of which this worker's is at `block`; in place if that is its address in
-    /// `all`. Returns the tensor's elements and whether it is in place.
+    /// `all`, or the worker has none. Returns the tensor's elements and whether it is in place.
     fn blocks(
         &self,
         all: *const c_void,
         block: *const c_void,
         each: Elements,
     ) -> Result<(Elements, bool), Error> {
-        let elements = each.times(self.world())?;
-        Ok((elements, block.addr() == all.addr().wrapping_add(self.rank() * each.bytes)))
+        let (blocks, own) = (self.block_count(), all.addr().wrapping_add(self.rank() * each.bytes));
+        Ok((each.times(blocks)?, self.rank() >= blocks || block.addr() == own))
     }
 }
 
@@ -279,7 +281,8 @@ pub unsafe extern "C" fn sumac_reduce_async(
 
 /// Reduces a tensor of a block of `recv_count` elements for each worker, at `send`, over all workers; each
 /// receives its own block of the result, at `recv`. In place if `recv` is `send` plus the worker's rank times
-/// the block: the other blocks are unchanged. `options` may be NULL. Returns when the result is there.
+/// the block: the other blocks are unchanged. In a job with servers the blocks are theirs, and `recv` of
+/// other ranks is not used. `options` may be NULL. Returns when the result is there.
 ///
 /// Thread safety: as `sumac_allreduce`.
 #[unsafe(no_mangle)]
@@ -326,8 +329,9 @@ pub unsafe extern "C" fn sumac_reduce_scatter_async(
 }
 
 /// Collects the blocks of all workers, `send_count` elements each at `send`, at `recv` of all of them, in the
-/// order of ranks, bit for bit. In place if `send` is `recv` plus the worker's rank times the block.
-/// `options` may be NULL. Returns when the result is there.
+/// order of ranks, bit for bit. In place if `send` is `recv` plus the worker's rank times the block. In a job
+/// with servers the blocks are theirs, other ranks receive them, and their `send` is not used. `options` may
+/// be NULL. Returns when the result is there.
 ///
 /// Thread safety: as `sumac_allreduce`.
 #[unsafe(no_mangle)]
@@ -383,10 +387,11 @@ pub unsafe extern "C" fn sumac_barrier(job: *mut sumac_job) -> sumac_status {
         let call = unsafe { Call::new(job, CollectiveKind::Allreduce, std::ptr::null()) }?;
         let job = call.job.clone();
         let mut barrier = job.barrier.lock().unwrap_or_else(PoisonError::into_inner);
-        let elements = Elements { dtype: DType::Int32, count: 1, bytes: DType::Int32.size() };
+        // Without elements it waits for servers too.
+        let elements = Elements { dtype: DType::Int32, count: 0, bytes: 0 };
         let memory = match &barrier.0 {
             Some(memory) => memory.clone(),
-            None => barrier.0.insert(job.client.client.memory(elements.bytes)?).clone(),
+            None => barrier.0.insert(job.client.client.memory(DType::Int32.size())?).clone(),
         };
         barrier.1 += 1;
         let name = format!("sumac barrier {}", barrier.1);

@@ -73,6 +73,7 @@ fn spec(name: &str, rank: u32, world: u32, options: &sumac_job_options) -> Resul
         parameter_hosts: given_short(options.parameter_hosts, "parameter_hosts")?,
         topology: choose_or_default(options.topology, "sumac_topology", TOPOLOGIES)?,
         owners: given_short(options.owners, "owners")?,
+        servers: given_short(options.servers, "servers")?,
         congestion_control: choose_or_default(options.congestion_control, "sumac_choice", CHOICES)?,
         scale: scale(options.scale),
         wire: choose_or_default(options.wire, "sumac_wire", WIRES)?,

@@ -223,6 +223,9 @@ pub struct sumac_job_options {
     pub parameter_hosts: u32,
     /// The job's ranks on this host, at this daemon; 0 for one.
     pub local_world: u32,
+    /// Ranks of a direct job, from rank 0 on, that are parameter servers: they own all blocks, and contribute
+    /// nothing; 0 for none.
+    pub servers: u32,
 }
 
 /// The options of an operation. `sumac_op_options_init` sets all to their defaults, which are zeros but for

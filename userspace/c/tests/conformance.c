@@ -356,6 +356,34 @@ static void transfers(void)
     OK(sumac_free(client, values));
 }
 
+/* Rank 0 has the blocks and contributes nothing. */
+static void servers(void)
+{
+    sumac_job_options options;
+    sumac_job *job = NULL;
+    float *gradients = allocate(COUNT * sizeof *gradients);
+    float *weights = allocate(COUNT * sizeof *weights);
+    OK(sumac_job_options_init(&options, sizeof options));
+    options.mode = SUMAC_MODE_DIRECT;
+    options.timeout_ms = MINUTE;
+    options.servers = world;
+    CHECK(sumac_open(client, "servers", rank, world, &options, &job) == SUMAC_ERR_BAD_FIELD);
+    options.servers = 1;
+    OK(sumac_open(client, "servers", rank, world, &options, &job));
+    if (rank > 0)
+        fill(gradients);
+    OK(sumac_reduce_scatter(job, gradients, rank == 0 ? gradients : NULL, COUNT, SUMAC_FLOAT32, SUMAC_SUM, NULL));
+    CHECK(gradients[10] == 4 && gradients[COUNT - 1] == (COUNT - 1) % 7 + 1);
+    for (size_t i = 0; rank == 0 && i < COUNT; i++)
+        weights[i] = 2 * gradients[i];
+    OK(sumac_allgather(job, rank == 0 ? weights : NULL, weights, COUNT, SUMAC_FLOAT32, NULL));
+    CHECK(weights[10] == 8 && weights[COUNT - 1] == 2 * ((COUNT - 1) % 7 + 1));
+    OK(sumac_barrier(job));
+    OK(sumac_job_close(job));
+    OK(sumac_free(client, gradients));
+    OK(sumac_free(client, weights));
+}
+
 struct thread {
     pthread_t id;
     sumac_job *job;
@@ -444,6 +472,7 @@ int main(void)
     saturation(job);
     OK(sumac_job_close(job));
     transfers();
+    servers();
     threads();
     cancelled();
 

@@ -155,7 +155,7 @@ class Programs(unittest.TestCase):
         _, errors = process.communicate(timeout=lab.TEST_TIMEOUT)
         self.assertEqual(process.returncode, 1)
         self.assertIn(
-            "connect: the program was compiled for ABI 3.3 of libsumac, and libsumac 0.1.0 has ABI 0.3",
+            "connect: the program was compiled for ABI 3.4 of libsumac, and libsumac 0.1.0 has ABI 0.4",
             errors,
         )
         self.assertIn("compile the program with the header of the installed library", errors)

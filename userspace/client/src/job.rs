@@ -133,11 +133,15 @@ impl Job {
     }
 
     /// This worker's own block of a tensor of `count` elements, for [`Job::reduce_scatter`] and
-    /// [`Job::allgather`].
+    /// [`Job::allgather`]. In a job with servers they have the blocks, and other ranks' are empty.
     #[must_use]
     pub fn block(&self, count: usize) -> Range<usize> {
-        let size = count / usize::from(self.opened.world);
-        let start = usize::from(self.opened.rank) * size;
+        let OpenReply { rank, world, servers, .. } = self.opened;
+        if servers > 0 && rank >= servers {
+            return 0..0;
+        }
+        let size = count / usize::from(if servers > 0 { servers } else { world });
+        let start = usize::from(rank) * size;
         start..start + size
     }
 

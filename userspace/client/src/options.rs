@@ -86,6 +86,9 @@ parameters! {
     topology: Topology,
     /// The number of a direct job's workers that own blocks, instead of all.
     owners: u16,
+    /// Ranks of a direct job, from rank 0 on, that are parameter servers: they own all blocks, and contribute
+    /// nothing.
+    servers: u16,
     /// The number of parameter hosts for a dynamic job's shards.
     parameter_hosts: u16,
     /// Whether a dynamic or static job uses a congestion window; the default is true for dynamic ones, false

@@ -91,6 +91,7 @@ impl StatsSource {
             epoch: reply.epoch,
             rank: reply.rank,
             world: reply.world,
+            servers: reply.servers,
             state: sum.state.to_owned(),
             error: sum.error.unwrap_or_default(),
             clients,

@@ -81,9 +81,12 @@ pub(crate) fn check(kind: CollectiveKind, request: &Collective, job: &JobTerms) 
     if let Some(root) = root.filter(|root| *root >= world) {
         return Err(bad(format!("root {root} is not below world {world}")));
     }
-    if kind.has_blocks() && !count.is_multiple_of(u64::from(world)) {
-        let problem = format!("{count} elements do not divide into blocks for {world} workers");
-        return Err(bad(problem).hint("count is that of the whole tensor; pad it to a multiple of world"));
+    let blocks = job.blocks();
+    if kind.has_blocks() && !count.is_multiple_of(u64::from(blocks)) {
+        let (holders, multiple) = if job.servers > 0 { ("servers", "servers") } else { ("workers", "world") };
+        let problem = format!("{count} elements do not divide into blocks for {blocks} {holders}");
+        let hint = format!("count is that of the whole tensor; pad it to a multiple of {multiple}");
+        return Err(bad(problem).hint(hint));
     }
     match name {
         Some(name) if name.is_empty() || name.len() > NAME_LEN || name.contains(char::is_control) => {

@@ -44,6 +44,30 @@ impl ElementRanges {
         ElementRanges { input, output }
     }
 
+    /// As [`ElementRanges::of`] in a job whose first `servers` ranks contribute nothing. They own the blocks,
+    /// one each, and of an allreduce parts of each fragment.
+    pub(crate) fn with_servers(
+        kind: CollectiveKind,
+        count: u64,
+        rank: u16,
+        servers: u16,
+        root: Option<u16>,
+    ) -> ElementRanges {
+        let ElementRanges { input, output } = ElementRanges::of(kind, count, rank, servers, root);
+        let (is_server, none) = (rank < servers, 0..0);
+        match kind {
+            CollectiveKind::Broadcast => ElementRanges { input, output },
+            CollectiveKind::Allreduce | CollectiveKind::Reduce if is_server => {
+                ElementRanges { input: none, output }
+            }
+            CollectiveKind::Allreduce | CollectiveKind::Reduce => ElementRanges { input, output },
+            CollectiveKind::ReduceScatter if is_server => ElementRanges { input: none, output },
+            CollectiveKind::ReduceScatter => ElementRanges { input, output: none },
+            CollectiveKind::Allgather if is_server => ElementRanges { input, output: none },
+            CollectiveKind::Allgather => ElementRanges { input: none, output },
+        }
+    }
+
     /// Returns the ranges within `fragment`, counted from its start.
     pub(crate) fn within(&self, fragment: &Range<u64>) -> ElementRanges {
         ElementRanges { input: cut(&self.input, fragment), output: cut(&self.output, fragment) }
@@ -138,7 +162,8 @@ fn exchange(
     let (kind, world) = (descriptor.kind, u64::from(terms.world.max(1)));
     // A barrier is one element.
     let count = if descriptor.count == 0 { 1 } else { elements.end - elements.start };
-    let (block, owners) = (descriptor.count / world, u64::from(terms.owners.max(1)));
+    let holders = if terms.servers > 0 { u64::from(terms.servers) } else { world };
+    let (block, owners) = (descriptor.count / holders, u64::from(terms.owners.max(1)));
     let size = |elements: u64| usize::try_from(elements).unwrap_or(usize::MAX);
     let owned = (0..world).map(|rank| {
         let owned = match descriptor.root {
@@ -150,10 +175,13 @@ fn exchange(
         };
         size(owned.start)..size(owned.end)
     });
+    // Servers take part in what has no contributions.
+    let is_of_all = descriptor.count == 0 || kind == CollectiveKind::Broadcast;
     let pattern = Pattern::Collective {
         reduces: kind.reduces(),
         distributes: !matches!(kind, CollectiveKind::Reduce | CollectiveKind::ReduceScatter),
         owned: owned.collect(),
+        contributors: if is_of_all { 0..terms.world } else { terms.contributors() },
         ring: terms.topology == Topology::Ring
             && matches!(kind, CollectiveKind::Allreduce | CollectiveKind::Allgather),
     };
@@ -220,6 +248,22 @@ mod tests {
         assert_eq!(ranges(CollectiveKind::Reduce, 0, Some(1)), (0..12, 0..0));
         assert_eq!(ranges(CollectiveKind::ReduceScatter, 2, None), (0..12, 8..12));
         assert_eq!(ranges(CollectiveKind::Allgather, 0, None), (0..4, 0..12));
+    }
+
+    #[test]
+    fn servers_have_blocks_and_give_nothing_to_reductions() {
+        let ranges = |kind, rank, root| {
+            let ElementRanges { input, output } = ElementRanges::with_servers(kind, 12, rank, 2, root);
+            (input, output)
+        };
+        use CollectiveKind::{Allgather, Allreduce, Broadcast, Reduce, ReduceScatter};
+        assert_eq!([0, 2].map(|rank| ranges(Allreduce, rank, None)), [(0..0, 0..12), (0..12, 0..12)]);
+        assert_eq!([0, 1].map(|rank| ranges(ReduceScatter, rank, None)), [(0..0, 0..6), (0..0, 6..12)]);
+        assert_eq!(ranges(ReduceScatter, 4, None), (0..12, 0..0));
+        assert_eq!([1, 3].map(|rank| ranges(Allgather, rank, None)), [(6..12, 0..0), (0..0, 0..12)]);
+        assert_eq!([0, 1].map(|rank| ranges(Reduce, rank, Some(0))), [(0..0, 0..12), (0..0, 0..0)]);
+        assert_eq!([0, 3].map(|rank| ranges(Reduce, rank, Some(3))), [(0..0, 0..0), (0..12, 0..12)]);
+        assert_eq!([1, 3].map(|rank| ranges(Broadcast, rank, Some(3))), [(0..0, 0..12), (0..12, 0..12)]);
     }
 
     #[test]

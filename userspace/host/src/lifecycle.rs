@@ -252,6 +252,7 @@ pub(crate) fn open_reply(
         epoch: terms.epoch,
         rank: job.rank,
         world: terms.ranks(),
+        servers: terms.servers,
         mode: terms.mode,
         slots: terms.slots,
         slots_reason: terms.slots_reason.clone(),

@@ -87,9 +87,14 @@ fn check_mode(spec: &JobSpec) -> Result<(), String> {
         let others =
             [("slots", spec.slots.is_some()), ("congestion_control", spec.congestion_control.is_some())];
         refuse(&others, "not for jobs in mode \"direct\"")?;
-        return refuse(&dynamic, "not for jobs in mode \"direct\"");
+        refuse(&dynamic, "not for jobs in mode \"direct\"")?;
+        return spec.problem_of_servers().map_or(Ok(()), Err);
     }
-    let direct = [("topology", spec.topology.is_some()), ("owners", spec.owners.is_some())];
+    let direct = [
+        ("topology", spec.topology.is_some()),
+        ("owners", spec.owners.is_some()),
+        ("servers", spec.servers.is_some()),
+    ];
     refuse(&direct, "only for jobs in mode \"direct\"")?;
     if mode == Mode::Static {
         refuse(&[("window", spec.window.is_some())], "only for jobs in mode \"dynamic\"")?;
@@ -127,6 +132,8 @@ fn fits_slot(elements: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use sumac_job::Topology;
+
     use super::*;
 
     fn open() -> JobSpec {
@@ -142,6 +149,24 @@ mod tests {
     }
 
     #[test]
+    fn servers_leave_a_rank_that_contributes() {
+        let direct = JobSpec { mode: Some(Mode::Direct), servers: Some(1), ..JobSpec::new("job", 0, 4) };
+        assert_eq!(check_mode(&direct), Ok(()));
+        assert_eq!(check_mode(&JobSpec { servers: Some(3), ..direct.clone() }), Ok(()));
+        let table = [
+            ("0 servers in a world of 4", JobSpec { servers: Some(0), ..direct.clone() }),
+            ("4 servers in a world of 4", JobSpec { servers: Some(4), ..direct.clone() }),
+            ("leave `owners` out", JobSpec { owners: Some(1), ..direct.clone() }),
+            ("a ring has no owners", JobSpec { topology: Some(Topology::Ring), ..direct.clone() }),
+            ("`local_world`", JobSpec { local_world: Some(2), ..direct }),
+        ];
+        for (named, spec) in table {
+            let problem = check_mode(&spec).unwrap_err();
+            assert!(problem.contains(named), "{named}: {problem}");
+        }
+    }
+
+    #[test]
     fn options_that_do_not_fit_the_mode_are_named() {
         let fixed = JobSpec::new("job", 0, 2);
         let table = [
@@ -150,8 +175,10 @@ mod tests {
             ("parameter_hosts", JobSpec { parameter_hosts: Some(1), ..fixed.clone() }),
             (
                 "congestion_control",
-                JobSpec { mode: Some(Mode::Direct), congestion_control: Some(true), ..fixed },
+                JobSpec { mode: Some(Mode::Direct), congestion_control: Some(true), ..fixed.clone() },
             ),
+            ("servers is only", JobSpec { servers: Some(1), ..fixed }),
+            ("servers is only", JobSpec { servers: Some(1), ..open() }),
             ("slots", JobSpec { slots: Some(64), ..open() }),
             ("int16", JobSpec { wire: Some(WireFormat::Int16), ..open() }),
             ("833 elements", JobSpec { elements: Some(833), ..open() }),

@@ -53,7 +53,10 @@ impl Host {
         let (job, running, rank) = self.open_job(connection, request.job)?;
         let terms = &running.terms;
         check(kind, request, terms)?;
-        let ranges = ElementRanges::of(kind, request.count, rank, terms.ranks(), request.root);
+        let ranges = match terms.servers {
+            0 => ElementRanges::of(kind, request.count, rank, terms.ranks(), request.root),
+            servers => ElementRanges::with_servers(kind, request.count, rank, servers, request.root),
+        };
         let tensor = Tensor::new(kind, request, ranges);
         let descriptor = request.descriptor(kind);
         let per_chunk = running.per_chunk(descriptor.dtype, arithmetic(&descriptor));

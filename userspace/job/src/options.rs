@@ -24,7 +24,7 @@ pub enum Mode {
 #[serde(rename_all = "lowercase")]
 pub enum Topology {
     /// Blocks of the tensor have owners, which reduce and distribute them: a parameter server whose hosts are
-    /// workers.
+    /// workers, or servers of the job.
     #[default]
     Owners,
     /// Blocks go around the ring of workers, where all workers take them; as `owners` elsewhere.

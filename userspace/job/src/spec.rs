@@ -56,6 +56,11 @@ pub struct JobSpec {
     #[cfg_attr(feature = "clap", arg(long, value_name = "WORKERS"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owners: Option<u16>,
+    /// Ranks of a direct job, from rank 0 on, that are parameter servers: they own all blocks and contribute
+    /// nothing; without it none.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "RANKS", conflicts_with = "owners"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub servers: Option<u16>,
     /// Whether a job yields to congestion; without it a dynamic job does and a static one does not. Direct
     /// jobs always do.
     #[cfg_attr(feature = "clap", arg(long, value_name = "true|false", num_args = 0..=1))]
@@ -100,6 +105,27 @@ impl JobSpec {
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.local_world == Some(self.world)
+    }
+
+    /// The reason for which a direct job cannot have the servers that are asked for.
+    #[must_use]
+    pub fn problem_of_servers(&self) -> Option<String> {
+        let JobSpec { world, servers, owners, topology, .. } = *self;
+        let servers = servers?;
+        if servers == 0 || servers >= world {
+            return Some(format!(
+                "{servers} servers in a world of {world}: give at least 1, and leave a rank to contribute"
+            ));
+        }
+        let problem = match () {
+            () if owners.is_some() => "own all blocks: leave `owners` out",
+            () if topology == Some(Topology::Ring) => "own blocks, and a ring has no owners: leave one out",
+            () if self.ranks_per_worker() > 1 => {
+                "are hosts of their own, and `local_world` makes a host of several ranks: leave one out"
+            }
+            () => return None,
+        };
+        Some(format!("servers {problem}"))
     }
 
     /// Returns the number of ranks of each host.

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     net::{Ipv4Addr, SocketAddrV4},
+    ops::Range,
     time::Duration,
 };
 
@@ -89,6 +90,10 @@ pub struct JobTerms {
     pub topology: Topology,
     /// Direct mode: workers that own blocks, from rank 0 on.
     pub owners: u16,
+    /// Direct mode: ranks that are parameter servers, from rank 0 on: they own all blocks, and contribute
+    /// nothing.
+    #[serde(default)]
+    pub servers: u16,
     /// The number of racks, and workers beside them, below the root; 0 where there is one level.
     pub fan_in_1: u8,
     /// Of each lane the first chunk that was not summed when a worker was replaced; empty when none was.
@@ -126,6 +131,7 @@ impl JobTerms {
             workers: Vec::new(),
             topology: Topology::Owners,
             owners: 0,
+            servers: 0,
             fan_in_1: 0,
             resume: Vec::new(),
         }
@@ -141,6 +147,18 @@ impl JobTerms {
     #[must_use]
     pub fn worker_of(&self, rank: u16) -> u16 {
         rank / self.local_world.max(1)
+    }
+
+    /// Returns the workers that contribute to reductions: all but the servers of a direct job.
+    #[must_use]
+    pub const fn contributors(&self) -> Range<u16> {
+        self.servers..self.world
+    }
+
+    /// Returns the number of equal blocks of a tensor: one for each server, or else for each rank.
+    #[must_use]
+    pub const fn blocks(&self) -> u16 {
+        if self.servers > 0 { self.servers } else { self.ranks() }
     }
 
     /// Returns the longest outage of a worker's network that the job survives.

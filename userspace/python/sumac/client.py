@@ -54,6 +54,7 @@ class Client:
         congestion_control: bool | None = None,
         topology: str | None = None,
         owners: int | None = None,
+        servers: int | None = None,
         scale: float | str | None = None,
         wire: str | None = None,
         not_finite: str | None = None,
@@ -87,7 +88,8 @@ class Client:
         again.
 
         A direct job has ``topology`` (``"owners"``, the default, or ``"ring"``), ``owners`` (the number of
-        workers that own blocks; default: all) and ``window`` (packets in flight to one worker).
+        workers that own blocks; default: all) and ``window`` (packets in flight to one worker). With
+        ``servers`` its first ranks are parameter servers: they own all blocks and contribute nothing.
         """
         return self._open(
             job=job,
@@ -105,6 +107,7 @@ class Client:
             congestion_control=congestion_control,
             topology=topology,
             owners=owners,
+            servers=servers,
             scale=scale,
             wire=wire,
             not_finite=not_finite,

@@ -37,6 +37,8 @@ class Job:
         self.opened = opened
         self.rank: int = opened["rank"]
         self.world: int = opened["world"]
+        self.servers: int = opened.get("servers", 0)
+        self._blocks = self.servers or self.world
 
     def buffer(
         self, shape: Shape, dtype: npt.DTypeLike = np.float32, *, shared: bool = False
@@ -119,11 +121,11 @@ class Job:
         **options: Any
     ) -> Handle:
         """Submits the reduction of an array of ``world`` equal blocks over all workers; each receives its own
-        block.
+        block. In a job with servers these have the blocks, and the workers receive nothing.
 
         The block is written to ``out``, or in place; the result is ``out``, or a flat view of the block.
         """
-        self._same(array, out, 1, self.world)
+        self._same(array, out, 1, self._blocks)
         handle = self._begin("reduce_scatter", array, out, reduction=reduction, **options)
         if out is None:
             handle.set_result(self.block(array))
@@ -136,12 +138,13 @@ class Job:
         return self.allgather_async(array, out, **options).wait(timeout)
 
     def allgather_async(self, array: np.ndarray, out: np.ndarray | None = None, **options: Any) -> Handle:
-        """Submits the collection of all workers' blocks on all workers.
+        """Submits the collection of all workers' blocks on all workers; in a job with servers that of the
+        servers' blocks on the workers.
 
         ``array`` is this worker's block and ``out`` takes all of them; without ``out``, ``array`` takes all
         of them, and this worker's (:meth:`block`) is in its place there.
         """
-        self._same(array, out, self.world, 1)
+        self._same(array, out, self._blocks, 1)
         return self._begin("allgather", array, out, **options)
 
     def post_send(
@@ -178,8 +181,9 @@ class Job:
         return [Completion.of(completion) for completion in reply["completions"]]
 
     def block(self, array: np.ndarray) -> np.ndarray:
-        """A flat view of this worker's block of an array of ``world`` equal blocks."""
-        size = array.size // self.world
+        """A flat view of this worker's block of an array of ``world`` equal blocks; in a job with servers
+        they have the blocks, and the workers' are empty."""
+        size = array.size // self._blocks if self.rank < self._blocks else 0
         return array.reshape(-1)[self.rank * size : (self.rank + 1) * size]
 
     @staticmethod

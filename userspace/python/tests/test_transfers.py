@@ -109,6 +109,40 @@ class Transfers(WithLab):
         for topology in ("owners", "ring"):
             self.lab.train(f"blocks by {topology}", work, mode="direct", topology=topology, elements=352)
 
+    def test_a_server_applies_the_gradients_that_workers_push(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> np.ndarray:
+            self.assertEqual((job.servers, job.stats()["servers"]), (1, 1))
+            is_server = rank < job.servers
+            weights, gradients = job.buffer(3001), job.buffer(3001)
+            self.assertEqual(job.block(weights).size, 3001 if is_server else 0)
+            for step in range(5):
+                gradients[:] = np.nan if is_server else step
+                job.reduce_scatter(gradients, reduction="mean")
+                if is_server:
+                    np.testing.assert_array_equal(gradients, step)
+                    job.block(weights)[:] -= 0.5 * job.block(gradients)
+                job.allgather(weights)
+            array = job.buffer(100)
+            array[:] = np.nan if is_server else 7
+            if not is_server:
+                np.testing.assert_array_equal(job.allreduce(array), 7)
+                block, whole = job.buffer(100), job.buffer(100)
+                np.testing.assert_array_equal(job.allgather(block, whole), 3)
+                job.reduce_scatter(whole, block)
+                np.testing.assert_array_equal(block, 0)
+            else:
+                job.allreduce(array)
+                array[:] = 3
+                job.allgather(array)
+                np.testing.assert_array_equal(job.reduce_scatter(array), 3)
+            return weights.copy()
+
+        for weights in self.lab.train("servers", work, mode="direct", servers=1, elements=352):
+            np.testing.assert_array_equal(weights, -5)
+        with self.assertRaises(sumac.SumacError) as caught:
+            self.lab.train("too many", work, mode="direct", servers=2)
+        self.assertIn("2 servers in a world of 2", caught.exception.message)
+
     def test_other_modes_refuse_transfers(self) -> None:
         def work(_: sumac.Client, job: sumac.Job, rank: int) -> None:
             array = job.buffer(10)

@@ -71,7 +71,7 @@ pub struct Operation {
     /// The index of the first one in the tensor, for packets and messages.
     pub base: u32,
     /// The values that this worker contributes; the others are zeros. All of them for [`Arithmetic::Max`] and
-    /// [`Arithmetic::Min`].
+    /// [`Arithmetic::Min`], or none on a server of a direct job.
     pub gives: Range<usize>,
     /// The values whose results it takes.
     pub takes: Range<usize>,
@@ -144,7 +144,9 @@ impl Operation {
             }
         }
         let is_order = matches!(self.arithmetic, Arithmetic::Max | Arithmetic::Min);
-        if is_order && self.gives != (0..count) {
+        // A server of a direct job gives nothing.
+        let is_served = self.exchange.is_some() && self.gives.is_empty();
+        if is_order && self.gives != (0..count) && !is_served {
             return Err(SubmitError::Gives { signature, gives: self.gives.clone(), count });
         }
         let is_scaled = !is_order && self.arithmetic != Arithmetic::Bits && self.dtype != DType::Int32;

@@ -144,7 +144,11 @@ impl<'lab> Deployment<'lab> {
         if let Some(direct) = self.options.direct {
             let options =
                 options.mode(Mode::Direct).topology(direct.collective.unwrap_or_default().topology());
-            return direct.owners.map_or(options.clone(), |owners| options.owners(owners));
+            return match (direct.owners, direct.servers) {
+                (Some(owners), _) => options.owners(owners),
+                (None, Some(servers)) => options.servers(servers),
+                (None, None) => options,
+            };
         }
         let Some(dynamic) = self.options.dynamic else {
             return options.congestion_control(self.options.yields);

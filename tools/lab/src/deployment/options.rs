@@ -129,6 +129,9 @@ pub struct DirectOptions {
     /// Workers of a direct job that own blocks, from worker 0 on; by default all
     #[arg(long, value_parser = value_parser!(u16).range(1..))]
     pub owners: Option<u16>,
+    /// Workers of a direct job, from worker 0 on, that are parameter servers and contribute nothing
+    #[arg(long, conflicts_with = "owners", value_parser = value_parser!(u16).range(1..))]
+    pub servers: Option<u16>,
 }
 
 /// An operation of a direct job, and the way of its values.

@@ -303,6 +303,7 @@ mod tests {
         words: 10,
         reduction: Reduction::Sum,
         direct: None,
+        has_servers: false,
         dynamic: false,
     };
 

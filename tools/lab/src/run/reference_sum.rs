@@ -108,6 +108,8 @@ pub struct ReferenceSum {
     pub dynamic: bool,
     /// The loss bound of a direct job, whose values are added as floats in any order.
     pub direct: Option<f32>,
+    /// Whether its owners contribute nothing: within a loss bound a sum may have no value at all.
+    pub has_servers: bool,
 }
 
 /// The reduced values of a packet.
@@ -147,7 +149,8 @@ impl ReferenceSum {
         let (wire, words) = (opened.wire, usize::from(opened.elements));
         let direct = (opened.mode == Mode::Direct).then_some(loss_bound);
         let dynamic = opened.dynamic.is_some();
-        ReferenceSum { ranks_per_host: 1, scale, wire, words, reduction, dynamic, direct }
+        let has_servers = opened.servers > 0;
+        ReferenceSum { ranks_per_host: 1, scale, wire, words, reduction, dynamic, direct, has_servers }
     }
 
     pub fn packet<T: Value>(self) -> usize {
@@ -262,8 +265,9 @@ impl ReferenceSum {
             let (sum, held) = (part(set).sum::<f64>(), f64::from(set.count_ones()));
             near(sum / divisor) || near(sum * workers / held / divisor)
         };
+        let least = u32::from(!self.has_servers);
         self.direct.is_some_and(|bound| bound > 0.0)
-            && (near(own * workers / divisor) || (1..1 << values.len().min(16)).any(of_some))
+            && (near(own * workers / divisor) || (least..1 << values.len().min(16)).any(of_some))
     }
 
     /// The same without rounding anything on the way.
@@ -344,8 +348,19 @@ mod tests {
         words: 4,
         reduction: Reduction::Sum,
         direct: None,
+        has_servers: false,
         dynamic: false,
     };
+
+    #[test]
+    fn only_servers_may_have_no_value_of_a_sum() {
+        let bounded = ReferenceSum { direct: Some(0.1), ..BLOCK };
+        let of_servers = ReferenceSum { has_servers: true, ..bounded };
+        let near = |reference: ReferenceSum, got| reference.is_near(got, &[1.0, 2.5], 1.0, 1e-7);
+        assert!(near(bounded, 3.5) && near(bounded, 2.0) && near(of_servers, 2.5));
+        assert!(near(of_servers, 0.0) && !near(bounded, 0.0));
+        assert!(!near(ReferenceSum { direct: Some(0.0), ..of_servers }, 0.0));
+    }
 
     #[test]
     fn the_largest_value_decides_the_factor_of_all() {

@@ -289,6 +289,7 @@ mod tests {
             words,
             reduction: Reduction::Sum,
             direct: None,
+            has_servers: false,
             dynamic: false,
         };
         assert_eq!(wire_bytes(256, words(256), DType::Float32), 256 * 4 + 106);

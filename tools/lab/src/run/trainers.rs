@@ -76,7 +76,8 @@ impl<T: Element> Trainers<T> {
     pub fn fill(&mut self, contents: Contents) -> Result<()> {
         in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer<T>| {
             if let Some(tensor) = &mut trainer.tensor {
-                contents.fill(trainer.rank, tensor);
+                // Of a server's tensor nothing is read.
+                contents.fill(trainer.rank.saturating_sub(trainer.job.opened().servers), tensor);
             }
             Ok(())
         })
@@ -134,8 +135,10 @@ impl<T: Element> Trainers<T> {
         let reference = ReferenceSum { ranks_per_host: ranks_per_host.into(), ..reference };
         let (block, elements) = (PACKETS * reference.packet::<T>(), self.operation.elements);
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        // Servers have parts of the result.
+        let workers = &self.all[self.opened()?.servers.into()..];
         let results: Vec<&[T]> =
-            self.all.iter().map(|trainer| trainer.tensor.as_deref().unwrap_or(&[])).collect();
+            workers.iter().map(|trainer| trainer.tensor.as_deref().unwrap_or(&[])).collect();
         let own = |trainer: &'_ Trainer<T>| trainer.loss.as_ref().map_or(Vec::new(), |loss| loss.own.clone());
         let missing = self
             .all

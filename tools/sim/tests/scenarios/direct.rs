@@ -101,14 +101,22 @@ fn value(rank: usize, at: usize) -> f32 {
 
 /// A worker's part in an allreduce of `count` floats whose blocks the first `owners` ranks own.
 fn allreduce(rank: usize, world: usize, count: usize, owners: usize, ring: bool) -> Operation {
+    reduction(rank, 0..world as u16, count, owners, ring)
+}
+
+/// A part in an allreduce to which only `contributors` contribute.
+fn reduction(rank: usize, contributors: Range<u16>, count: usize, owners: usize, ring: bool) -> Operation {
+    let world = usize::from(contributors.end);
     let block = |rank: usize| -> Range<usize> {
         if rank < owners { rank * count / owners..(rank + 1) * count / owners } else { 0..0 }
     };
     let owned = (0..world).map(block).collect();
-    let pattern = Pattern::Collective { reduces: true, distributes: true, owned, ring };
+    let gives = if contributors.contains(&(rank as u16)) { 0..count } else { 0..0 };
+    let pattern = Pattern::Collective { reduces: true, distributes: true, owned, contributors, ring };
     let values: Vec<f32> = (0..count).map(|at| value(rank, at)).collect();
     Operation {
         exchange: Some(Box::new(Exchange { number: 1, pattern })),
+        gives,
         ..Operation::allreduce(9, DType::Float32, Arithmetic::Sum, count, Box::new(bytes(&values)))
     }
 }
@@ -168,6 +176,51 @@ fn sums_of_both_patterns_are_exact_under_loss() {
         lost += lab.world.network.totals().lost;
     }
     assert!(lost > 1_000, "{lost} frames lost");
+}
+
+/// Servers contribute nothing, and all workers get the sums of the workers' values.
+#[test]
+fn servers_sum_exactly_under_loss_and_handovers() {
+    let mut lost = 0;
+    for seed in 0..16 {
+        println!("seed {seed}");
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let ranks = rng.random_range(3..=6);
+        let servers = rng.random_range(1..ranks);
+        let faults = Faults {
+            loss: [0.001, 0.01, 0.05][rng.random_range(0..3)],
+            duplication: 0.01,
+            reordering: 0.1,
+            held_back: 30 * MICRO,
+        };
+        let mut lab = Lab::new(ranks, port(GBIT, faults), 64, seed);
+        let (count, bound) = (rng.random_range(1..6_000), [0.0, 0.1][seed as usize % 2]);
+        let contributors = servers as u16..ranks as u16;
+        for rank in 0..ranks {
+            let operation = reduction(rank, contributors.clone(), count, servers, false);
+            lab.submit(rank, Operation { loss_bound: bound, ..operation });
+        }
+        if seed % 4 == 0 {
+            lab.hand_over(20 * MICRO + seed);
+        }
+        lab.run(1);
+        let expected: Vec<f32> =
+            (0..count).map(|at| (servers..ranks).map(|rank| value(rank, at)).sum()).collect();
+        for (rank, ended) in lab.completions.iter().enumerate() {
+            let ended = ended.borrow();
+            assert_eq!((ended.len(), &ended[0].result), (1, &Ok(())), "rank {rank}");
+            if bound == 0.0 && rank >= servers {
+                assert_eq!(ended[0].buffer.input(0, count * 4), bytes(&expected), "rank {rank}");
+            }
+            let loss = ended[0].loss.clone().unwrap_or_default();
+            assert!(loss.by_worker.iter().all(|lost| *lost <= loss.budget), "{loss:?}");
+            let between = if rank < servers { servers..ranks } else { 0..servers };
+            let others = loss.by_worker.iter().enumerate().filter(|(other, _)| !between.contains(other));
+            assert_eq!(others.map(|(_, lost)| lost).sum::<u64>(), 0, "rank {rank}: {loss:?}");
+        }
+        lost += lab.world.network.totals().lost;
+    }
+    assert!(lost > 200, "{lost} frames lost");
 }
 
 //= mlt#4.2.3 bounded loss with stop, probe and report

@@ -47,7 +47,7 @@ fn lane_slots(spec: &JobSpec) -> Option<u32> {
 /// A parameter that all ranks have alike: its name, and its value unless that is left open.
 type Parameter = (&'static str, Option<String>);
 
-fn parameters(spec: &JobSpec, checksum: Option<bool>) -> [Parameter; 17] {
+fn parameters(spec: &JobSpec, checksum: Option<bool>) -> [Parameter; 18] {
     [
         ("world size", Some(spec.world.to_string())),
         ("local world size", Some(spec.ranks_per_worker().to_string())),
@@ -66,6 +66,7 @@ fn parameters(spec: &JobSpec, checksum: Option<bool>) -> [Parameter; 17] {
         ("congestion control", text(congestion_control(spec))),
         ("topology", text(spec.topology.map(Topology::name))),
         ("owners", text(spec.owners)),
+        ("servers", Some(spec.servers.unwrap_or_default().to_string())),
     ]
 }
 
@@ -76,7 +77,7 @@ pub fn difference(one: &JobSpec, other: &JobSpec) -> Option<(&'static str, [Stri
     first_difference(parameters(one, None), parameters(other, None))
 }
 
-fn first_difference(one: [Parameter; 17], other: [Parameter; 17]) -> Option<(&'static str, [String; 2])> {
+fn first_difference(one: [Parameter; 18], other: [Parameter; 18]) -> Option<(&'static str, [String; 2])> {
     one.into_iter().zip(other).find_map(|pair| match pair {
         ((what, Some(a)), (_, Some(b))) if a != b => Some((what, [a, b])),
         _ => None,
@@ -140,6 +141,9 @@ impl JoinRequest {
     fn check_direct(&self) -> Result<(), Refusal> {
         let JobSpec { owners, window, wire, .. } = self.spec;
         let workers = self.spec.workers();
+        if let Some(problem) = self.spec.problem_of_servers() {
+            return invalid(problem);
+        }
         if let Some(owners) = owners.filter(|owners| !(1..=workers).contains(owners)) {
             return invalid(format!(
                 "{owners} owners of blocks in a world of {workers}: give 1 to {workers}"
@@ -286,7 +290,11 @@ pub(super) fn agree<'a>(
         order: first.spec.order.unwrap_or_default(),
         window: if first.mode() == Mode::Static { 0 } else { window },
         topology: first.spec.topology.unwrap_or_default(),
-        owners: all().find_map(|asked| asked.spec.owners).unwrap_or(first.spec.workers()),
+        owners: all()
+            .find_map(|asked| asked.spec.owners)
+            .or(first.spec.servers)
+            .unwrap_or(first.spec.workers()),
+        servers: first.spec.servers.unwrap_or_default(),
         congestion_control: congestion_control(&first.spec).unwrap_or_default(),
         local_world: first.spec.ranks_per_worker(),
         ..JobTerms::new(0, 0, 0, first.spec.workers())

@@ -301,7 +301,7 @@ impl DirectMode {
 /// Ends the reduction of a block at its owner: the division of a mean. Returns whether an own value is not
 /// finite, which is noted unless another worker has such a value.
 fn finish_block(core: &mut Core, number: u64, part: &Part, is_faulty: bool) -> bool {
-    let JobParams { world, local_world, .. } = core.params;
+    let JobParams { local_world, .. } = core.params;
     let refuses = core.params.not_finite == NonFinitePolicy::Error && !is_faulty;
     let Some(pending) = core.stream.get_mut(number) else { return false };
     let Operation { dtype, arithmetic, .. } = pending.operation;
@@ -311,16 +311,21 @@ fn finish_block(core: &mut Core, number: u64, part: &Part, is_faulty: bool) -> b
     let is_faulty = fault.is_some();
     fault.into_iter().for_each(|fault| pending.own_fault(fault));
     if arithmetic == Arithmetic::Mean {
+        let workers = pending.operation.exchange.as_ref().map_or(1, |exchange| exchange.contributions());
         let values = pending.operation.buffer.output(first * size, part.range.len() * size);
         // A contribution of floats is a mean already.
         let ranks = if dtype == DType::Int32 { local_world } else { 1 };
-        Reducer { dtype, arithmetic }.scale(values, 1.0 / (f64::from(world) * f64::from(ranks)));
+        Reducer { dtype, arithmetic }.scale(values, 1.0 / (f64::from(workers) * f64::from(ranks)));
     }
     is_faulty
 }
 
 /// The fault of the first value of this worker, among so many from `first` on, that is not finite.
 fn own_fault(operation: &mut Operation, first: usize, values: usize) -> Option<OpError> {
+    // A server sends others' sums.
+    if operation.gives.is_empty() {
+        return None;
+    }
     let (size, values) = (operation.dtype.size(), first..first + values);
     operation.prepare(&values);
     let input = operation.input(&values);
@@ -352,6 +357,13 @@ fn copy_own(operation: &mut Operation) {
     }
 }
 
+/// Has a server's block begin as the reduction of no values.
+fn clear(operation: &mut Operation, block: &Range<usize>) {
+    let (dtype, size) = (operation.dtype, operation.dtype.size());
+    let reducer = Reducer { dtype, arithmetic: operation.arithmetic };
+    reducer.clear(operation.buffer.output(block.start * size, block.len() * size));
+}
+
 /// Whether this worker receives these values.
 fn takes(operation: &Operation, span: Span) -> bool {
     operation.takes.start <= span.first && span.first + span.values <= operation.takes.end
@@ -370,7 +382,10 @@ impl ModeProtocol for DirectMode {
         let (rank, world) = (self.rank, core.params.world);
         let Some(pending) = core.stream.get_mut(number) else { return };
         let Some(exchange) = pending.operation.exchange.clone() else { return };
-        copy_own(&mut pending.operation);
+        match exchange.served_by(rank) {
+            Some(block) => clear(&mut pending.operation, &block),
+            None => copy_own(&mut pending.operation),
+        }
         let steps = steps(&exchange, rank, world, pending.operation.count);
         let mut running = Running::new(exchange.number, steps, world);
         // Values that are not finite are found where they are sent, and only where they matter.

@@ -264,7 +264,8 @@ impl DirectMode {
             let reducer = Reducer { dtype: operation.dtype, arithmetic: operation.arithmetic };
             let size = operation.dtype.size();
             if let Action::Write { held, keeps } = step.action {
-                let factor = transmit::factor(operation.arithmetic, held, core.params.world);
+                let workers = operation.exchange.as_ref().map_or(1, |exchange| exchange.contributions());
+                let factor = transmit::factor(operation.arithmetic, held, workers);
                 for range in &missing {
                     let values = operation.buffer.output(range.start * size, range.len() * size);
                     match (factor, keeps) {

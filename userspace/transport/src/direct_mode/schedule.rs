@@ -2,8 +2,8 @@
 //! which order.
 //!
 //! Each block of the tensor has an owner. Blocks are reduced at their owners, and owners distribute them; a
-//! collective does one of the two or both. Either all workers send to the owner (a parameter server with its
-//! hosts among the workers), or the block goes around the ring.
+//! collective does one of the two or both. Either all workers send to the owner (a parameter server, whose
+//! hosts are among the workers or contribute nothing), or the block goes around the ring.
 
 use std::ops::Range;
 
@@ -31,6 +31,9 @@ pub enum Pattern {
         distributes: bool,
         /// The block of each rank; empty for a rank that owns none.
         owned: Vec<Range<usize>>,
+        /// The ranks that contribute to reductions, and to which owners distribute. The others are servers,
+        /// which have nothing but the blocks that they own.
+        contributors: Range<u16>,
         /// Whether blocks go around the ring. Only for those that all workers take.
         ring: bool,
     },
@@ -43,6 +46,28 @@ pub enum Pattern {
         /// (gradients).
         keeps: bool,
     },
+}
+
+impl Exchange {
+    /// The number of workers whose values a reduction has.
+    pub(super) fn contributions(&self) -> u16 {
+        match &self.pattern {
+            Pattern::Collective { contributors, .. } => contributors.len() as u16,
+            Pattern::Send { .. } | Pattern::Receive { .. } => 1,
+        }
+    }
+
+    /// The block that `rank` reduces without values of its own.
+    pub(super) fn served_by(&self, rank: u16) -> Option<Range<usize>> {
+        match &self.pattern {
+            Pattern::Collective { reduces: true, contributors, owned, .. }
+                if !contributors.contains(&rank) =>
+            {
+                owned.get(usize::from(rank)).cloned()
+            }
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,8 +104,8 @@ pub(super) fn steps(exchange: &Exchange, rank: u16, world: u16, count: usize) ->
     match &exchange.pattern {
         Pattern::Send { to } => whole(Action::Send, *to),
         Pattern::Receive { from, keeps } => whole(Action::Write { held: 0, keeps: *keeps }, *from),
-        Pattern::Collective { reduces, distributes, owned, ring } => {
-            let mut plan = Plan { steps: Vec::new(), rank, world, owned };
+        Pattern::Collective { reduces, distributes, owned, contributors, ring } => {
+            let mut plan = Plan { steps: Vec::new(), rank, world, owned, contributors };
             match ring {
                 true => plan.ring(*reduces, *distributes),
                 false => plan.owners(*reduces, *distributes),
@@ -95,6 +120,7 @@ struct Plan<'a> {
     rank: u16,
     world: u16,
     owned: &'a [Range<usize>],
+    contributors: &'a Range<u16>,
 }
 
 impl Plan<'_> {
@@ -120,22 +146,33 @@ impl Plan<'_> {
         (1..world).map(move |distance| (rank + distance) % world)
     }
 
-    /// All workers send their values of a block to its owner, and the owner sends the block to all.
+    /// All contributors send their values of a block to its owner, and the owner sends the block to all of
+    /// them.
     fn owners(&mut self, reduces: bool, distributes: bool) {
         let (mut sent, mut received) = (vec![None; usize::from(self.world)], Vec::new());
+        let contributors = self.contributors;
+        let is_contributor = contributors.contains(&self.rank);
         if reduces {
             for peer in self.others() {
-                sent[usize::from(peer)] = self.push(Action::Send, peer, 0, peer, Vec::new());
-                received.extend(self.push(Action::Add, peer, 0, self.rank, Vec::new()));
+                if is_contributor {
+                    sent[usize::from(peer)] = self.push(Action::Send, peer, 0, peer, Vec::new());
+                }
+                if contributors.contains(&peer) {
+                    received.extend(self.push(Action::Add, peer, 0, self.rank, Vec::new()));
+                }
             }
             received = self.push(Action::Finish, self.rank, 0, self.rank, received).into_iter().collect();
         }
         if distributes {
             let held = u16::from(reduces);
             for peer in self.others() {
-                self.push(Action::Send, peer, 1, self.rank, received.clone());
-                let after = sent[usize::from(peer)].into_iter().collect();
-                self.push(Action::Write { held, keeps: true }, peer, 1, peer, after);
+                if contributors.contains(&peer) {
+                    self.push(Action::Send, peer, 1, self.rank, received.clone());
+                }
+                if is_contributor {
+                    let after = sent[usize::from(peer)].into_iter().collect();
+                    self.push(Action::Write { held, keeps: true }, peer, 1, peer, after);
+                }
             }
         }
     }
@@ -168,5 +205,43 @@ impl Plan<'_> {
                 arrived = self.push(Action::Write { held, keeps: true }, previous, number, block, after);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The steps of a rank in a job of two servers and three workers, with an allreduce of ten values.
+    fn of(rank: u16, reduces: bool, distributes: bool) -> Vec<(Action, u16, Range<usize>)> {
+        let owned = vec![0..5, 5..10, 0..0, 0..0, 0..0];
+        let pattern = Pattern::Collective { reduces, distributes, owned, contributors: 2..5, ring: false };
+        let steps = steps(&Exchange { number: 0, pattern }, rank, 5, 10);
+        steps.into_iter().map(|step| (step.action, step.peer, step.range)).collect()
+    }
+
+    #[test]
+    fn servers_add_what_workers_send_and_send_it_to_workers() {
+        let (write, at_server) = (Action::Write { held: 1, keeps: true }, 5..10);
+        let [add, send] = [Action::Add, Action::Send]
+            .map(|action| [2, 3, 4].map(|peer| (action, peer, at_server.clone())).to_vec());
+        let finish = (Action::Finish, 1, at_server.clone());
+        assert_eq!(of(1, true, true), [add.clone(), vec![finish.clone()], send.clone()].concat());
+        assert_eq!(of(1, true, false), [add, vec![finish]].concat());
+        assert_eq!(of(1, false, true), send);
+        let blocks = |action| vec![(action, 0, 0..5), (action, 1, 5..10)];
+        assert_eq!(of(3, true, false), blocks(Action::Send));
+        assert_eq!(of(3, true, true), [blocks(Action::Send), blocks(write)].concat());
+        assert_eq!(of(3, false, true), blocks(Action::Write { held: 0, keeps: true }));
+    }
+
+    #[test]
+    fn servers_count_for_no_mean() {
+        let owned = vec![0..10, 0..0, 0..0];
+        let pattern =
+            Pattern::Collective { reduces: true, distributes: true, owned, contributors: 1..3, ring: false };
+        let exchange = Exchange { number: 0, pattern };
+        assert_eq!(exchange.contributions(), 2);
+        assert_eq!([0, 1, 2].map(|rank| exchange.served_by(rank)), [Some(0..10), None, None]);
     }
 }

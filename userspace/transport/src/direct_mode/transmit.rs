@@ -19,11 +19,11 @@ use crate::{
 };
 
 /// The factor for values of a reduction that did not arrive, of which those here are the reduction of `held`
-/// workers' values. So a worker goes on with what it has (MLT appendix A). `None`: they stay.
-pub(super) fn factor(arithmetic: Arithmetic, held: u16, world: u16) -> Option<f64> {
+/// workers' values out of `all`. So a worker goes on with what it has (MLT appendix A). `None`: they stay.
+pub(super) fn factor(arithmetic: Arithmetic, held: u16, all: u16) -> Option<f64> {
     match arithmetic {
         _ if held == 0 => None,
-        Arithmetic::Sum => Some(f64::from(world) / f64::from(held)),
+        Arithmetic::Sum => Some(f64::from(all) / f64::from(held)),
         Arithmetic::Mean => Some(1.0 / f64::from(held)),
         Arithmetic::Max | Arithmetic::Min | Arithmetic::Bits => None,
     }

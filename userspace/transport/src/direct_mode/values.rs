@@ -73,6 +73,26 @@ impl Reducer {
         }
     }
 
+    /// Sets values to the one that leaves any other one as it is.
+    pub fn clear(self, values: &mut [u8]) {
+        let float = match self.arithmetic {
+            Arithmetic::Min => f32::INFINITY,
+            Arithmetic::Max => f32::NEG_INFINITY,
+            Arithmetic::Sum | Arithmetic::Mean | Arithmetic::Bits => return values.fill(0),
+        };
+        let integer = if self.arithmetic == Arithmetic::Min { i32::MAX } else { i32::MIN };
+        match self.dtype {
+            DType::Int32 => each(values, &[], i32::from_ne_bytes, i32::to_ne_bytes, |_, _| integer),
+            DType::Float32 => each(values, &[], f32::from_ne_bytes, f32::to_ne_bytes, |_, _| float),
+            DType::Float16 => {
+                each(values, &[], f16::from_ne_bytes, f16::to_ne_bytes, |_, _| f16::from_f32(float));
+            }
+            DType::Bfloat16 => {
+                each(values, &[], bf16::from_ne_bytes, bf16::to_ne_bytes, |_, _| bf16::from_f32(float));
+            }
+        }
+    }
+
     /// Multiplies floats by `factor`; integers are divided by its inverse, rounded to the nearest.
     pub fn scale(self, values: &mut [u8], factor: f64) {
         match self.dtype {
@@ -160,6 +180,25 @@ mod tests {
             let mut own = bytes(&a, |value| f16::from_f32(*value).to_ne_bytes());
             reducer(DType::Float16).add(&mut own, &bytes(&b, |value| f16::from_f32(*value).to_ne_bytes()));
             assert_eq!(own, bytes(&expected, |value| f16::from_f32(*value).to_ne_bytes()), "{arithmetic:?}");
+        }
+    }
+
+    #[test]
+    fn the_reduction_of_nothing_changes_no_value() {
+        for arithmetic in [Arithmetic::Sum, Arithmetic::Mean, Arithmetic::Min, Arithmetic::Max] {
+            let tensors = [
+                (DType::Float32, bytes(&[f32::MIN, -1.5, 0.0, f32::MAX], |value| value.to_ne_bytes())),
+                (DType::Int32, bytes(&[i32::MIN, -1, 0, i32::MAX], |value| value.to_ne_bytes())),
+                (DType::Float16, bytes(&[f16::MIN, f16::MAX], |value| value.to_ne_bytes())),
+                (DType::Bfloat16, bytes(&[bf16::MIN, bf16::MAX], |value| value.to_ne_bytes())),
+            ];
+            for (dtype, others) in tensors {
+                let reducer = Reducer { dtype, arithmetic };
+                let mut own = vec![0x11; others.len()];
+                reducer.clear(&mut own);
+                assert_eq!(reducer.add(&mut own, &others), None);
+                assert_eq!(own, others, "{dtype:?} {arithmetic:?}");
+            }
         }
     }
 

@@ -24,7 +24,8 @@ pub fn collective(
     values: &[f32],
 ) -> Operation {
     let arithmetic = if reduces { Arithmetic::Sum } else { Arithmetic::Bits };
-    let pattern = Pattern::Collective { reduces, distributes, owned: owned.to_vec(), ring };
+    let (owned, contributors) = (owned.to_vec(), 0..owned.len() as u16);
+    let pattern = Pattern::Collective { reduces, distributes, owned, contributors, ring };
     let exchange = Some(Box::new(Exchange { number, pattern }));
     Operation {
         exchange,
@@ -105,6 +106,122 @@ fn the_other_collectives_move_their_blocks() {
         assert!(results[3] == values(2, count), "broadcast");
         assert!(rank != 2 || results[4] == sums, "reduce");
     }
+}
+
+/// A rank's part in a reduction of the workers' values at the first `servers` of `world` ranks.
+fn served(
+    (number, rank): (u32, usize),
+    (servers, world): (usize, usize),
+    count: usize,
+    distributes: bool,
+    arithmetic: Arithmetic,
+) -> Operation {
+    let owned = blocks(count, servers, world);
+    let (is_server, block) = (rank < servers, owned[rank].clone());
+    let contributors = servers as u16..world as u16;
+    let pattern = Pattern::Collective { reduces: true, distributes, owned, contributors, ring: false };
+    let values = Box::new(bytes(&values(rank, count)));
+    Operation {
+        exchange: Some(Box::new(Exchange { number, pattern })),
+        gives: if is_server { 0..0 } else { 0..count },
+        takes: if is_server { block } else { 0..if distributes { count } else { 0 } },
+        ..Operation::allreduce(9 + number, DType::Float32, arithmetic, count, values)
+    }
+}
+
+#[test]
+fn servers_reduce_what_workers_send_and_contribute_nothing() {
+    let (count, all) = (5000, [Arithmetic::Sum, Arithmetic::Mean, Arithmetic::Min, Arithmetic::Max]);
+    for (seed, loss) in [(1, 0.0), (2, 0.01), (3, 0.2)] {
+        for (servers, world) in [(1, 2), (1, 4), (2, 5), (3, 4)] {
+            let mut network = Network::new(world as u16, seed, loss);
+            let operations = all.iter().flat_map(|arithmetic| [(*arithmetic, true), (*arithmetic, false)]);
+            for ((arithmetic, distributes), number) in operations.clone().zip(0..) {
+                for rank in 0..world {
+                    let at = (number, rank);
+                    network.submit(rank, served(at, (servers, world), count, distributes, arithmetic));
+                }
+            }
+            network.run(operations.clone().count());
+            let expected = |arithmetic, at: usize| {
+                let column = (servers..world).map(|rank| values(rank, count)[at]);
+                match arithmetic {
+                    Arithmetic::Max => column.fold(f32::NEG_INFINITY, f32::max),
+                    Arithmetic::Min => column.fold(f32::INFINITY, f32::min),
+                    Arithmetic::Mean => {
+                        (f64::from(column.sum::<f32>()) * (1.0 / (world - servers) as f64)) as f32
+                    }
+                    _ => column.sum(),
+                }
+            };
+            let owned = blocks(count, servers, world);
+            for (rank, ended) in network.completions.iter_mut().enumerate() {
+                ended.sort_by_key(|completion| completion.id);
+                for (completion, (arithmetic, distributes)) in ended.iter_mut().zip(operations.clone()) {
+                    assert_eq!(completion.result, Ok(()));
+                    let result = floats(completion, count);
+                    let taken = match rank < servers {
+                        true => owned[rank].clone(),
+                        false => 0..if distributes { count } else { 0 },
+                    };
+                    for at in (0..count).step_by(97) {
+                        let expected = if taken.contains(&at) {
+                            expected(arithmetic, at)
+                        } else {
+                            values(rank, count)[at]
+                        };
+                        assert_eq!(result[at], expected, "rank {rank}, {servers} of {world}, {arithmetic:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A missing sum is the worker's own value times the workers, of which servers are none.
+#[test]
+fn servers_count_for_no_bound() {
+    for seed in 1..6 {
+        let (servers, world, count) = (2, 5, 20_000);
+        let mut network = Network::new(world as u16, seed, 0.08);
+        for rank in 0..world {
+            let operation = served((0, rank), (servers, world), count, true, Arithmetic::Sum);
+            network.submit(rank, Operation { loss_bound: 0.1, ..operation });
+        }
+        network.run(1);
+        let mut missed = 0;
+        for rank in servers..world {
+            let completion = &mut network.completions[rank][0];
+            let loss = completion.loss.clone().expect("a bound");
+            assert!(loss.by_worker.iter().all(|lost| *lost <= loss.budget), "{loss:?}");
+            let (result, own) = (floats(completion, count), values(rank, count));
+            for at in loss.missing.into_iter().flatten() {
+                missed += 1;
+                assert_eq!(result[at], own[at] * 3.0, "rank {rank}");
+            }
+        }
+        assert!(missed > 0, "some run was short of a chunk");
+    }
+}
+
+#[test]
+fn a_value_that_is_not_finite_fails_a_sum_on_servers_too() {
+    let (servers, world, count) = (1, 3, 2000);
+    let mut network = Network::new(world as u16, 3, 0.01);
+    for rank in 0..world {
+        let mut own = values(rank, count);
+        if rank == 2 {
+            own[77] = f32::NAN;
+        }
+        let operation = served((0, rank), (servers, world), count, true, Arithmetic::Sum);
+        network.submit(rank, Operation { buffer: Box::new(bytes(&own)), ..operation });
+    }
+    network.run(1);
+    for rank in [0, 1] {
+        assert!(matches!(network.completions[rank][0].result, Err(OpError::Peer { .. })), "rank {rank}");
+    }
+    let own = &network.completions[2][0].result;
+    assert!(matches!(own, Err(OpError::NotFinite { index: 77, .. })), "{own:?}");
 }
 
 #[test]

@@ -174,7 +174,9 @@ fn run_direct(reduces_and: bool, takes: impl Fn(usize) -> Range<usize>) -> BTree
         let sum = sum(DType::Int32, Arithmetic::Sum, worker * 3, own, &takes, &kept);
         let (first, last) = (takes(ranks.start), takes(ranks.end - 1));
         let owned = vec![0..COUNT / 2, COUNT / 2..COUNT];
-        let pattern = Pattern::Collective { reduces: true, distributes: reduces_and, owned, ring: false };
+        let distributes = reduces_and;
+        let pattern =
+            Pattern::Collective { reduces: true, distributes, owned, contributors: 0..2, ring: false };
         let whole = Operation::allreduce(
             9,
             DType::Int32,

@@ -291,3 +291,36 @@ fn a_connection_that_ends_before_the_start_frees_the_rank_at_once() {
     let late = world.coordinator.reconnect(world.now, "a", 1, one, 0).unwrap_err();
     assert_eq!(late, world.failure(zero), "the same error on all workers");
 }
+
+#[test]
+fn servers_of_a_direct_job_own_its_blocks() {
+    let direct = |rank, servers, owners| {
+        wanting("a", rank, 3, |asked| {
+            (asked.spec.mode, asked.spec.slots) = (Some(Mode::Direct), None);
+            (asked.spec.servers, asked.spec.owners) = (servers, owners);
+        })
+    };
+    let mut world = World::new();
+    let refusals = [
+        (direct(0, Some(0), None), "0 servers in a world of 3"),
+        (direct(0, Some(3), None), "3 servers in a world of 3"),
+        (direct(0, Some(2), Some(2)), "leave `owners` out"),
+    ];
+    for (request, problem) in refusals {
+        let refusal = world.join(&request).unwrap_err();
+        assert!(refusal.kind == RefusalKind::Invalid && refusal.message.contains(problem), "{refusal:?}");
+    }
+    for (servers, other) in [(None, 0), (Some(1), 1)] {
+        let mut world = World::new();
+        world.join(&direct(0, Some(2), None)).unwrap();
+        let refusal = world.join(&direct(1, servers, None)).unwrap_err();
+        let both = format!("rank 0 wants servers 2, rank 1 wants {other}");
+        assert!(refusal.message.contains(&both), "{refusal:?}");
+    }
+    let members = [0, 1, 2].map(|rank| world.join(&direct(rank, Some(2), None)).unwrap());
+    let terms = world.terms(members[0]);
+    assert_eq!((terms.servers, terms.owners, terms.contributors(), terms.blocks()), (2, 2, 2..3, 2));
+    let members = world.start("b", 2);
+    let terms = world.terms(members[0]);
+    assert_eq!((terms.servers, terms.contributors(), terms.blocks()), (0, 0..2, 2));
+}
