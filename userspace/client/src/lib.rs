@@ -32,6 +32,7 @@ mod memory;
 mod opening;
 mod options;
 mod place;
+mod segments;
 mod tensor;
 
 pub use client::Client;
@@ -42,6 +43,7 @@ pub use job::{Job, Pending, Submitted};
 pub use memory::{Location, Memory, Operand, Operation};
 pub use opening::Opening;
 pub use options::{JobOptions, OpOptions, RecvOptions, SendOptions};
+pub use segments::{PendingSegments, Segment, SubmittedSegments};
 pub use sumac_api::{
     Code, CollectiveKind, DType, DynamicReply, Failure, HelloReply, Importance, JobSpec, JobStats,
     LeftPackets, Limits, Loss, MissingValues, Mode, NonFinitePolicy, OpenReply, OperationOrder, Reduction,

@@ -1,7 +1,7 @@
 //! Tensors in memory shared by trainer and daemon.
 
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -138,6 +138,16 @@ impl<T: Element> Tensor<T> {
     pub fn without_result(mut self) -> (Tensor<T>, Option<SharedTensor<T>>) {
         let result = self.result.take();
         (self, result)
+    }
+
+    /// Some elements of the results, where no operation is under way.
+    pub(crate) fn result_of(&self, elements: &Range<usize>) -> &[T] {
+        let (start, len) = (elements.start * size_of::<T>(), elements.len() * size_of::<T>());
+        let bytes = match &self.result {
+            Some(result) => result.memory.bytes(start..start + len),
+            None => self.lease.input(start, len),
+        };
+        bytes.and_then(|bytes| <[T]>::ref_from_bytes(bytes).ok()).unwrap_or(&[])
     }
 
     /// The tensor's place, with that of its results.

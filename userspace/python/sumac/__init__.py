@@ -10,8 +10,9 @@
 from .client import Client
 from .connection import Completion, Loss, Timing
 from .errors import ConnectionLost, JobFailed, SumacError, WaitTimeout
-from .job import Handle, Job, layer_priority
+from .job import Handle, Job, SegmentHandles, layer_priority
 from .memory import from_bfloat16, to_bfloat16
+from .segments import Segment
 
 __all__ = [
     "Client",
@@ -21,6 +22,8 @@ __all__ = [
     "Job",
     "JobFailed",
     "Loss",
+    "Segment",
+    "SegmentHandles",
     "SumacError",
     "Timing",
     "WaitTimeout",

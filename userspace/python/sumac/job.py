@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from .connection import Completion, Connection, Loss, Outcome, Timing
 from .errors import SumacError, WaitTimeout
 from .memory import WORD_COMPLETE, Memory, Shape, Word, name_of
+from .segments import Priorities, segments_of
 
 
 def layer_priority(layer: int, layers: int) -> int:
@@ -77,6 +79,33 @@ class Job:
         """
         self._same(array, out, 1, 1)
         return self._begin("allreduce", array, out, reduction=reduction, **options)
+
+    def allreduce_segments(
+        self,
+        array: np.ndarray,
+        priorities: Priorities,
+        out: np.ndarray | None = None,
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> SegmentHandles:
+        """Submits the reduction of an array over all workers, with a priority for each of its segments.
+
+        ``priorities`` are pairs of a segment's elements and its priority, which cover the array in its order;
+        or a function, which is called with the first element of each packet and returns the priority. Each
+        segment is an operation of its own, with its own end and loss bound
+        (:attr:`SegmentHandles.handles`); those of higher priorities are submitted first. All workers give
+        the same segments. ``name`` is continued by the segment's elements.
+        """
+        self._same(array, out, 1, 1)
+        flat, flat_out = self._flat(array), None if out is None else self._flat(out)
+
+        def submit(part: slice, priority: int) -> Handle:
+            named = None if name is None else f"{name} {part.start}..{part.stop}"
+            into = None if flat_out is None else flat_out[part]
+            return self.allreduce_async(flat[part], into, priority=priority, name=named, **options)
+
+        return self._by_priority(array, priorities, submit, array if out is None else out)
 
     def broadcast(
         self, array: np.ndarray, root: int, timeout: float | None = None, **options: Any
@@ -169,6 +198,50 @@ class Job:
         that are. Their values are zero, or stay as they were with ``missing="keep"``.
         """
         return self._begin("post_recv", array, None, source=source, loss_bound=loss_bound, missing=missing)
+
+    def post_send_segments(
+        self, array: np.ndarray, destination: int, priorities: Priorities, *, importance: str | None = None
+    ) -> SegmentHandles:
+        """As :meth:`post_send`, with a priority for each segment of the array, as in
+        :meth:`allreduce_segments`. Each is a transfer of its own, for :meth:`post_recv_segments` with the
+        same segments."""
+        flat = self._flat(array)
+
+        def submit(part: slice, priority: int) -> Handle:
+            return self.post_send(flat[part], destination, priority=priority, importance=importance)
+
+        return self._by_priority(array, priorities, submit, array)
+
+    def post_recv_segments(
+        self, array: np.ndarray, source: int, priorities: Priorities, loss_bound: float = 0.0, *,
+        missing: str = "zero"
+    ) -> SegmentHandles:
+        """As :meth:`post_recv`, of an array that is sent by :meth:`post_send_segments` with the same
+        segments. Each has its own loss bound."""
+        flat = self._flat(array)
+
+        def submit(part: slice, _: int) -> Handle:
+            return self.post_recv(flat[part], source, loss_bound, missing=missing)
+
+        return self._by_priority(array, priorities, submit, array)
+
+    def _by_priority(
+        self, array: np.ndarray, priorities: Priorities, submit: Callable[[slice, int], Handle],
+        result: np.ndarray
+    ) -> SegmentHandles:
+        """Submits the operation of each segment, by descending priority: all workers have the same order."""
+        segments = segments_of(array.size, self.opened["elements"], priorities)
+        ends = np.cumsum([segment.count for segment in segments]).tolist()
+        numbers, handles = range(len(segments)), {}
+        for number in sorted(numbers, key=lambda number: -segments[number].priority):
+            count, priority = segments[number]
+            handles[number] = submit(slice(ends[number] - count, ends[number]), priority)
+        return SegmentHandles([handles[number] for number in numbers], result)
+
+    def _flat(self, array: np.ndarray) -> np.ndarray:
+        """Returns a flat view of an array, which would be a copy of one that operations do not take."""
+        self._memory.find(array)
+        return array.reshape(-1)
 
     def poll_cq(self) -> list[Completion]:
         """Takes the transfers that have ended from the job's completion queue, in the order of their ends.
@@ -275,7 +348,7 @@ class Handle:
 
     def wait(self, timeout: float | None = None) -> np.ndarray:
         """Waits for the result, at most ``timeout`` seconds, and returns the array that holds it."""
-        if not self._ended(timeout):
+        if not self.ended(timeout):
             waiting = self._connection.waiting(self._job)
             why, ranks = (f": {waiting.message}", waiting.ranks) if waiting else ("", ())
             text = f"operation {self.op} has not ended after {timeout} s{why}"
@@ -306,7 +379,7 @@ class Handle:
 
     def done(self) -> bool:
         """Returns whether the operation has ended, with or without an error. Does not wait."""
-        return self._ended(0.0)
+        return self.ended(0.0)
 
     @property
     def duration(self) -> float | None:
@@ -369,7 +442,9 @@ class Handle:
         already."""
         return bool(self._connection.call("cancel", op=self.op)[0]["cancelled"])
 
-    def _ended(self, timeout: float | None) -> bool:
+    def ended(self, timeout: float | None) -> bool:
+        """Waits for the end, at most ``timeout`` seconds; returns whether the operation has ended, with or
+        without an error."""
         if self._outcome is None:
             self._outcome = self._connection.finished(self.op, timeout)
             if self._outcome is not None:
@@ -379,3 +454,28 @@ class Handle:
     def __del__(self) -> None:
         if self._outcome is None:
             self._connection.abandon(self.op)
+
+
+class SegmentHandles:
+    """The submitted operations on an array's segments."""
+
+    def __init__(self, handles: list[Handle], result: np.ndarray) -> None:
+        self.handles = handles
+        """The segments' operations in the order of the array. Each has an end and a loss of its own, counted
+        from the segment's first element."""
+        self._result = result
+
+    def wait(self, timeout: float | None = None) -> np.ndarray:
+        """Waits for the results of all segments, at most ``timeout`` seconds, and returns the array that
+        holds them. Raises the first segment's error once all have ended."""
+        end = None if timeout is None else time.monotonic() + timeout
+        for handle in self.handles:
+            if not handle.ended(None if end is None else max(end - time.monotonic(), 0.0)):
+                handle.wait(0.0)  # It has the message about the wait.
+        for handle in self.handles:
+            handle.wait()
+        return self._result
+
+    def done(self) -> bool:
+        """Returns whether all have ended, with or without an error. Does not wait."""
+        return all(handle.done() for handle in self.handles)

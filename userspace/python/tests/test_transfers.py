@@ -143,6 +143,53 @@ class Transfers(WithLab):
             self.lab.train("too many", work, mode="direct", servers=2)
         self.assertIn("2 servers in a world of 2", caught.exception.message)
 
+    def test_segments_have_priorities_ends_and_bounds_of_their_own(self) -> None:
+        front = [(1000, 5), (500, 0), (3501, 2)]
+
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> None:
+            values = np.arange(5001, dtype=np.float32)
+            array, out = job.buffer((3, 1667)), job.buffer((3, 1667))
+            array.reshape(-1)[:] = values + rank
+            handles = job.allreduce_segments(array, front, name="bucket")
+            np.testing.assert_array_equal(handles.handles[0].wait(TEST_TIMEOUT), 2 * values[:1000] + 1)
+            np.testing.assert_array_equal(handles.wait(TEST_TIMEOUT).reshape(-1), 2 * values + 1)
+            self.assertTrue(handles.done() and len(handles.handles) == 3)
+            array.reshape(-1)[:] = values + rank
+            by_layer = job.allreduce_segments(array, lambda first: 4 if first < 900 else 1, out, reduction="max")
+            self.assertEqual([handle.wait().size for handle in by_layer.handles], [1056, 3945])
+            np.testing.assert_array_equal(by_layer.wait().reshape(-1), values + 1)
+            if rank == 0:
+                job.post_send_segments(array, 1, front).wait(TEST_TIMEOUT)
+            else:
+                received = job.post_recv_segments(out, 0, front, 0.25)
+                received.wait(TEST_TIMEOUT)
+                missing = np.zeros(5001, bool)
+                first = 0
+                for handle, (elements, _) in zip(received.handles, front):
+                    loss = handle.loss
+                    assert loss is not None
+                    self.assertEqual(loss.elements, elements)
+                    for start, end in loss.missing:
+                        missing[first + start : first + end] = True
+                    first += elements
+                np.testing.assert_array_equal(out.reshape(-1), np.where(missing, 0, values))
+            go = job.buffer(1)
+            if rank == 0:
+                waits = job.allreduce_segments(array, front)
+                with self.assertRaises(sumac.WaitTimeout):
+                    waits.wait(0.05)
+                self.assertFalse(waits.done())
+                job.post_send(go, 1).wait(TEST_TIMEOUT)
+            else:
+                job.post_recv(go, 0).wait(TEST_TIMEOUT)
+                waits = job.allreduce_segments(array, front)
+            waits.wait(TEST_TIMEOUT)
+            for segments in ([], [(5000, 1)], [(5001, 1), (0, 2)]):
+                with self.assertRaises(ValueError):
+                    job.allreduce_segments(array, segments)
+
+        self.lab.train("segments", work, mode="direct", elements=352)
+
     def test_other_modes_refuse_transfers(self) -> None:
         def work(_: sumac.Client, job: sumac.Job, rank: int) -> None:
             array = job.buffer(10)

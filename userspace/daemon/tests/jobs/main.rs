@@ -22,6 +22,7 @@ mod quotas;
 mod ranks;
 mod replace;
 mod resume;
+mod segments;
 mod servers;
 mod shared;
 mod spans;
