@@ -101,12 +101,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(values) => return sum::<f16>(args, &form()?, values),
         Err(array) => array,
     };
-    match array.try_data::<u16>() {
+    match array.try_data::<bf16>() {
         Ok(values) => sum::<bf16>(args, &form()?, values),
         Err(array) => bail!(
             "{path} has type {}; expected an array of float32, float16, int32, or uint16 for bfloat16, for \
             example numpy.save(.., a.astype(\"f4\"))",
-            array.dtype().descr()
+            array.descr
         ),
     }
 }
@@ -114,13 +114,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn sum<T: Stored>(
     args: &Args,
     form: &Form,
-    values: impl Iterator<Item = io::Result<T::Raw>>,
+    values: impl Iterator<Item = io::Result<T>>,
 ) -> anyhow::Result<ExitCode> {
     let client = Client::connect(&args.socket.path)?;
     // Before the job is opened: an error of the files must not affect other workers.
     let mut tensor = client.tensor::<T>(form.count)?;
     for (element, value) in tensor.iter_mut().zip(values) {
-        *element = T::from_raw(value.map_err(|error| cannot_read(&args.input, &error))?);
+        *element = value.map_err(|error| cannot_read(&args.input, &error))?;
     }
     let write = |error: io::Error| anyhow!("cannot write {}: {error}", args.output.display());
     let output = Output::create(&args.output).map_err(write)?;

@@ -1,54 +1,58 @@
 //! Input and output arrays in numpy's format.
 
+mod header;
+
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, BufReader, BufWriter, Write},
+    io::{self, BufReader, BufWriter, Read, Write},
+    marker::PhantomData,
     path::{Path, PathBuf},
 };
 
-use npyz::{NpyFile, NpyHeader, Order, WriterBuilder};
 use sumac_client::{Element, bf16, f16};
+
+use self::header::{Endian, Header};
 
 /// An element's form in a file.
 pub trait Stored: Element {
-    /// The type in the file.
-    type Raw: npyz::AutoSerialize + npyz::Deserialize + Copy;
-    fn from_raw(raw: Self::Raw) -> Self;
-    fn to_raw(self) -> Self::Raw;
+    /// numpy's name of the type: its kind and its bytes.
+    const TYPE: &str;
+    fn read(bytes: &[u8], endian: Endian) -> Option<Self>;
+    fn to_file(self, out: &mut impl Write) -> io::Result<()>;
 }
 
-macro_rules! stored_unchanged {
-    ($($element:ty),*) => {$(
+macro_rules! stored {
+    ($($element:ty, $type:literal, $from_bits:expr, $to_bits:expr, $bits:ty;)*) => {$(
         impl Stored for $element {
-            type Raw = $element;
-            fn from_raw(raw: $element) -> $element {
-                raw
+            const TYPE: &str = $type;
+            fn read(bytes: &[u8], endian: Endian) -> Option<$element> {
+                let bytes = bytes.try_into().ok()?;
+                let bits = match endian {
+                    Endian::Little => <$bits>::from_le_bytes(bytes),
+                    Endian::Big => <$bits>::from_be_bytes(bytes),
+                };
+                Some($from_bits(bits))
             }
-            fn to_raw(self) -> $element {
-                self
+            fn to_file(self, out: &mut impl Write) -> io::Result<()> {
+                out.write_all(&$to_bits(self).to_le_bytes())
             }
         }
     )*};
 }
 
-stored_unchanged!(f32, f16, i32);
-
-/// Numpy has no bfloat16: its bits are stored as uint16.
-impl Stored for bf16 {
-    type Raw = u16;
-    fn from_raw(raw: u16) -> bf16 {
-        bf16::from_bits(raw)
-    }
-    fn to_raw(self) -> u16 {
-        self.to_bits()
-    }
+// Numpy has no bfloat16: its bits are stored as uint16.
+stored! {
+    f32, "f4", f32::from_bits, f32::to_bits, u32;
+    f16, "f2", f16::from_bits, f16::to_bits, u16;
+    i32, "i4", i32::from, i32::from, i32;
+    bf16, "u2", bf16::from_bits, bf16::to_bits, u16;
 }
 
 /// An array's shape and order, the same for the result.
 #[derive(Debug)]
 pub struct Form {
     shape: Vec<u64>,
-    order: Order,
+    fortran_order: bool,
     /// The number of elements.
     pub count: usize,
 }
@@ -58,7 +62,14 @@ pub struct Input {
     /// The array's form, or the header's number of elements if the file is too short for them.
     pub form: Result<Form, u64>,
     /// The array, before its elements.
-    pub array: NpyFile<BufReader<File>>,
+    pub array: Array,
+}
+
+/// The elements of a file.
+pub struct Array {
+    /// Their type, as the header has it: byte order, kind and bytes.
+    pub descr: String,
+    reader: BufReader<File>,
 }
 
 impl Input {
@@ -70,19 +81,48 @@ impl Input {
             return Err(io::Error::other("not a regular file"));
         }
         let mut reader = BufReader::with_capacity(1 << 20, file);
-        let header = NpyHeader::from_reader(&mut reader)?;
-        let form = form(&header, metadata.len());
-        Ok(Input { form, array: NpyFile::with_header(header, reader) })
+        let header = Header::read(&mut reader)?;
+        let descr = header.descr.clone();
+        Ok(Input { form: form(header, metadata.len()), array: Array { descr, reader } })
     }
 }
 
-fn form(header: &NpyHeader, length: u64) -> Result<Form, u64> {
-    let shape = header.shape().to_vec();
-    let promised = shape.iter().try_fold(1u64, |count, &size| count.checked_mul(size));
+impl Array {
+    /// The elements in the file's order, if they are of this type.
+    pub fn try_data<T: Stored>(self) -> Result<Elements<T>, Array> {
+        match Endian::of(&self.descr, T::TYPE) {
+            Some(endian) => Ok(Elements { reader: self.reader, endian, element: PhantomData }),
+            None => Err(self),
+        }
+    }
+}
+
+/// Reads elements of a file one by one; an error where it ends.
+pub struct Elements<T> {
+    reader: BufReader<File>,
+    endian: Endian,
+    element: PhantomData<T>,
+}
+
+impl<T: Stored> Iterator for Elements<T> {
+    type Item = io::Result<T>;
+
+    fn next(&mut self) -> Option<io::Result<T>> {
+        let mut bytes = [0; size_of::<u32>()];
+        let bytes = bytes.get_mut(..size_of::<T>())?;
+        match self.reader.read_exact(bytes) {
+            Ok(()) => T::read(bytes, self.endian).map(Ok),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+fn form(header: Header, length: u64) -> Result<Form, u64> {
+    let promised = header.shape.iter().try_fold(1u64, |count, &size| count.checked_mul(size));
     // The smallest type has two bytes. Of larger types a short file is found while reading.
     let count = promised.filter(|count| count.checked_mul(2).is_some_and(|bytes| bytes <= length));
     match count.map(usize::try_from) {
-        Some(Ok(count)) => Ok(Form { shape, order: header.order(), count }),
+        Some(Ok(count)) => Ok(Form { shape: header.shape, fortran_order: header.fortran_order, count }),
         _ => Err(promised.unwrap_or(u64::MAX)),
     }
 }
@@ -114,14 +154,10 @@ impl Output {
     /// Writes an array of the input's form, and renames the file.
     pub fn save<T: Stored>(self, form: &Form, values: &[T]) -> io::Result<()> {
         let mut file = BufWriter::with_capacity(1 << 20, &self.file);
-        let mut writer = npyz::WriteOptions::new()
-            .default_dtype()
-            .shape(&form.shape)
-            .order(form.order)
-            .writer(&mut file)
-            .begin_nd()?;
-        writer.extend(values.iter().map(|value| value.to_raw()))?;
-        writer.finish()?;
+        let descr = format!("<{}", T::TYPE);
+        let header = Header { descr, fortran_order: form.fortran_order, shape: form.shape.clone() };
+        header.write(&mut file)?;
+        values.iter().try_for_each(|value| value.to_file(&mut file))?;
         file.flush()?;
         match &self.paths {
             Some((unfinished, target)) => fs::rename(unfinished, target),
@@ -159,7 +195,7 @@ mod tests {
         drop(output);
         assert!(!unfinished.exists());
         assert_eq!(fs::read(&path).unwrap(), b"before");
-        let form = Form { shape: vec![2], order: Order::C, count: 2 };
+        let form = Form { shape: vec![2], fortran_order: false, count: 2 };
         Output::create(&path).unwrap().save(&form, &[1i32, 2]).unwrap();
         let bytes = fs::read(&path).unwrap();
         fs::remove_file(&path).unwrap();
