@@ -4,7 +4,7 @@
 //! | chunk | deadline | then |
 //! | --- | --- | --- |
 //! | suspected | [`FLUSH_TIMEOUTS`] retransmission timeouts after its first packet; one where a worker is known to be late | before it a query (static mode) or a retransmission (dynamic), as in a reliable operation; flush after it |
-//! | an exponent chunk that others wait for, with nothing older in flight | the timeout of a started operation; with a loss bound [`QUIET_TRIPS`] of the shortest round trip | suspected, once |
+//! | an exponent chunk that others wait for, with nothing older in flight | [`QUIET_TRIPS`] of the shortest round trip: it travels alone | suspected, once |
 //! | not suspected, and the stream has no further chunk | the latest answer's round trip after its packet, and [`QUIET_TRIPS`] of the shortest after the last result; without a loss bound that doubles until the next result | suspected |
 //!
 //! All workers suspect a lost contribution at about the same time, and only one of them lacks it: in the
@@ -64,9 +64,7 @@ impl Core {
         if record.is_resent || !pending.is_exponents(record.seq) || self.rtt.shortest() == 0 {
             return None;
         }
-        let has_bound = pending.ledger.as_ref().is_some_and(|ledger| ledger.limit().is_some());
-        let pause = if has_bound { self.quiet() } else { self.rtt.timeout_confirmed(0) };
-        Some((record.sent.plus(pause), index))
+        Some((record.sent.plus(self.quiet()), index))
     }
 
     /// The time without a result after which one of the last chunks is suspected.
