@@ -104,6 +104,31 @@ fn over_udp_through_a_process() {
     assert_exact_over(Topology::OneArm, Backend::Udp);
 }
 
+/// Workers behind one port receive results by a multicast group. Those that did not would get each by asking
+/// for it.
+#[test]
+fn over_udp_to_the_programs_with_results_by_multicast() {
+    for topology in [Topology::PerPort, Topology::OneArm] {
+        let options = SumacOptions { backend: Backend::Mixed, ..SumacOptions::default() };
+        // Two shards: each thread has a socket.
+        let spec = LabSpec { topology, queues: 2, ..LabSpec::new(3) };
+        with_sumac(spec, &options, |sumac| {
+            let crews = ["one", "two"].map(|name| Crew::join(sumac, name));
+            let opened = crews[0].trainers[0].job.opened();
+            assert_eq!((&*opened.backend, &*opened.plane), ("udp", "ebpf"));
+            for (seed, crew) in (0..).zip(&crews) {
+                exact::assert_sums(&format!("{topology:?}, job {seed}"), seed, &crew.allreduce(seed, COUNT));
+                let asked = stats::counter(&crew.trainers[0], "questions");
+                assert!(asked < (COUNT as u64).div_ceil(WORDS) / 2, "{topology:?}: {asked} asked for");
+            }
+            let former = sumac.upgrade_daemon(0).unwrap();
+            exact::assert_sums("after an upgrade", 5, &crews[0].allreduce(5, COUNT));
+            drop(former);
+            crews.into_iter().for_each(Crew::leave);
+        });
+    }
+}
+
 #[test]
 fn kernel_and_process_agree_to_the_bit() {
     let path = Path { workers: 3, topology: Topology::PerPort, backend: Backend::Xdp };

@@ -4,9 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::Serialize;
+use sumac_wire::DEFAULT_BASE_PORT;
 
 use super::Deployment;
-use super::options::FIRST_VLAN;
+use super::options::{Backend, FIRST_VLAN};
 use crate::namespace::Namespace;
 use crate::spec::Topology;
 
@@ -21,6 +22,7 @@ pub(super) struct DaemonConfig {
     socket_mode: &'static str,
     backend: &'static str,
     address: Option<Ipv4Addr>,
+    base_port: Option<u16>,
     interface: &'static str,
     pin_root: PathBuf,
     aggregator: String,
@@ -61,6 +63,8 @@ impl Deployment<'_> {
             socket_mode: "0660",
             backend: if self.options.is_auto { "auto" } else { self.options.backend.of_workers() },
             address: self.own_address(),
+            // Results may come by a multicast group, to the same port on all workers.
+            base_port: (self.options.backend == Backend::Mixed).then_some(DEFAULT_BASE_PORT),
             interface: self.lab.worker_interface(),
             pin_root: self.lab.pin_root(),
             aggregator: format!("{control}:{}", self.control_port),

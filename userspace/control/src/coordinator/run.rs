@@ -289,12 +289,10 @@ impl Run {
             .map_or(0, |terms| 1 + usize::from(terms.over_udp))
     }
 
-    /// Whether its workers can change from AF_XDP to UDP. UDP sockets do not join the group of its results.
+    /// Whether its workers can change from AF_XDP to UDP.
     pub fn has_both_backends(&self) -> bool {
         let mut hosts = self.members.values().map(|member| &member.asked.host);
-        hosts.clone().all(|host| host.has_udp)
-            && hosts.any(|host| host.mac != [0; 6])
-            && self.placements.iter().all(|placement| placement.result_group.is_none())
+        hosts.clone().all(|host| host.has_udp) && hosts.any(|host| host.mac != [0; 6])
     }
 
     pub fn outlives_aggregators(&self) -> bool {

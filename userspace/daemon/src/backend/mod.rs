@@ -35,7 +35,7 @@ use self::users::Users;
 pub(crate) use self::users::{Fallback, InUse};
 use crate::config::{BackendChoice, Config};
 use crate::datapath::{
-    Datapath, DatapathStats, EventSink, FrameIo, Peer, ResumedLane, UdpFrameIo, WorkerJob,
+    Datapath, DatapathStats, EventSink, FrameIo, Peer, ResultGroup, ResumedLane, UdpFrameIo, WorkerJob,
 };
 
 pub(crate) use self::choice::FramePath;
@@ -275,16 +275,8 @@ impl Backend {
         let Grant { terms, placement } = grant;
         // An upgraded daemon may lack the sockets of the one before.
         let over_udp = terms.over_udp && (self.admitted.get().is_none() || self.udp_beside.get().is_some());
-        match (self.admitted(), placement.result_group) {
-            (Some(admitted), _) => admitted.program.check_current().map_err(datapath)?,
-            (None, Some(group)) => {
-                let message = format!(
-                    "the aggregator sends results to the group {group}, which UDP sockets do not join"
-                );
-                return Err(Failure::new(Code::Unsupported, message)
-                    .hint("use the XDP backend, or attach the aggregator without a result group"));
-            }
-            (None, None) => {}
+        if let Some(admitted) = self.admitted() {
+            admitted.program.check_current().map_err(datapath)?;
         }
         let aggregator = self.aggregator(grant)?;
         let hosts = terms.parameter_hosts.iter().copied();
@@ -297,6 +289,10 @@ impl Backend {
             peer: aggregator,
             resume: terms.resume.clone(),
             over_udp,
+            group: placement.result_group.map(|address| ResultGroup {
+                address,
+                aggregator: SocketAddrV4::new(placement.aggregator_ip, placement.base_port),
+            }),
         };
         if let Some(mut admitted) = self.admitted() {
             if let Some(group) = placement.result_group {

@@ -18,7 +18,10 @@ use crate::path;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    #[error("cannot bind a UDP socket to {address}: {source}; is `address` one of this host's?")]
+    #[error(
+        "cannot bind a UDP socket to {address}: {source}; is `address` one of this host's, and is `base_port` \
+        free?"
+    )]
     Udp { address: Ipv4Addr, source: std::io::Error },
     #[error("cannot use XDP: {0}")]
     Xdp(String),
@@ -53,7 +56,8 @@ pub(super) fn udp_instead(config: &Config) -> Result<Setup, BackendError> {
 }
 
 fn udp_at(config: &Config, ip: Ipv4Addr) -> Result<Setup, BackendError> {
-    over_udp(config, ip, UdpFrameIo::bind_shards(ip, 0, config.shards, config.paths.unwrap_or(1)))
+    let first = config.base_port.unwrap_or(0);
+    over_udp(config, ip, UdpFrameIo::bind_shards(ip, first, config.shards, config.paths.unwrap_or(1)))
 }
 
 /// Continues with the sockets of another daemon, of each shard those of its paths.
@@ -210,7 +214,7 @@ fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Resu
                     "for other ports (the first, and shards), which are kept: for those of the configuration \
                     stop the daemon and run `sumac detach` on the interface",
                     format!("{:?}", program.ports()),
-                    format!("{:?}", (config.base_port, config.shards)),
+                    format!("{:?}", (config.program_port(), config.shards)),
                 ),
             ];
             for (difference, attached, configured) in differences {
@@ -237,7 +241,7 @@ fn attach_configured(config: &Config, ifname: &str) -> Result<Attached, BackendE
         mode: config.mode,
         steer: config.steer,
         queues: queues(config).map_or(Queues::All, Queues::Only),
-        base_port: config.base_port,
+        base_port: config.program_port(),
         shards: config.shards,
         pin_root: config.pin_root.clone(),
         ..AttachOptions::new(ifname)

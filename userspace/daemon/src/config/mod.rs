@@ -14,7 +14,7 @@ use sumac_control::secret::check_private;
 use sumac_control::{Credential, Endpoint, Identity, SecretError, TlsError, Trust};
 use sumac_hostprog::HostMode;
 use sumac_netutil::Steer;
-use sumac_wire::{DEFAULT_PATHS, MAX_ELEMENTS, MAX_PATHS};
+use sumac_wire::{DEFAULT_BASE_PORT, DEFAULT_PATHS, MAX_ELEMENTS, MAX_PATHS};
 
 pub use self::access::{AccessRule, Principal};
 pub use self::tracing::TracingConfig;
@@ -96,10 +96,9 @@ pub struct Config {
     pub pin_root: PathBuf,
     /// This host's address in the data plane; absent: that of the route to the aggregator.
     pub address: Option<Ipv4Addr>,
-    /// The UDP port of shard 0 (XDP). An attached program keeps its own ports, with a warning; `sumac detach`
-    /// first to change them.
-    #[serde(default = "default_base_port")]
-    pub base_port: u16,
+    /// The UDP port of shard 0; absent: 48700 over XDP, any free one over UDP sockets. An attached program
+    /// keeps its own ports, with a warning; `sumac detach` first to change them.
+    pub base_port: Option<u16>,
     /// The number of ports from `base_port` on that are Sumac's (XDP), one for each shard.
     #[serde(default = "one")]
     pub shards: u16,
@@ -193,9 +192,6 @@ fn default_socket_mode() -> String {
 fn default_pin_root() -> PathBuf {
     "/sys/fs/bpf/sumac".into()
 }
-fn default_base_port() -> u16 {
-    48700
-}
 fn one() -> u16 {
     1
 }
@@ -243,6 +239,12 @@ impl Config {
             check_private(file)?;
         }
         Ok(config)
+    }
+
+    /// Returns the UDP port of shard 0 of a host program that is to be attached.
+    #[must_use]
+    pub fn program_port(&self) -> u16 {
+        self.base_port.unwrap_or(DEFAULT_BASE_PORT)
     }
 
     /// Returns the keys with their types, defaults and meanings, as a JSON schema.
@@ -326,15 +328,16 @@ impl Config {
 
     /// Returns the first invalid key with its problem as an error.
     fn check_keys(&self) -> Result<(), (&'static str, String)> {
-        let Config { socket_mode, base_port, shards, join_timeout_s, .. } = self;
+        let Config { socket_mode, shards, join_timeout_s, .. } = self;
         let problem = format!("{socket_mode:?} is no permission; write it like \"0660\"");
         ensure!(self.mode_bits().is_some(), ("socket_mode", problem));
         let both = self.secret.is_some() && self.secret_file.is_some();
         ensure!(!both, ("secret", "is given beside secret_file; keep one of the two".into()));
         let is_pair = self.tls_cert.is_some() == self.tls_key.is_some();
         ensure!(is_pair, ("tls_cert", "and tls_key belong together; give both".into()));
-        let has_room = *base_port > 0 && base_port.checked_add(*shards).is_some();
-        ensure!(has_room, ("base_port", format!("{base_port} leaves no room for {shards} ports")));
+        let first = self.program_port();
+        let has_room = first > 0 && first.checked_add(*shards).is_some();
+        ensure!(has_room, ("base_port", format!("{first} leaves no room for {shards} ports")));
         ensure!(*shards > 0, ("shards", "must be at least 1".into()));
         let slots = self.slots.unwrap_or(1);
         ensure!(slots.is_power_of_two(), ("slots", format!("{slots} is not a power of two")));

@@ -9,10 +9,13 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use serde::Serialize;
+use sumac_host::JobId;
 use sumac_udp::Counts;
 use sumac_wire::header::HEADER_LEN;
 use sumac_wire::{Header, tos};
 use sumac_xsk::{Bound, Conservation, Statistics};
+
+use super::groups::ResultGroup;
 
 /// The most packets of one lane or parameter host before the next one's turn.
 const TURN: usize = 64;
@@ -107,6 +110,13 @@ pub trait FrameIo: Send {
     /// Adds the descriptors by which arrived packets, and room for staged ones, end a wait. Returns until
     /// when the wait may last, unless it is for them alone.
     fn interest<'a>(&'a mut self, fds: &mut Vec<(BorrowedFd<'a>, PollFlags)>) -> Option<Instant>;
+
+    /// Receives also what is sent to the multicast group of a job's results. An XDP program sees all frames.
+    fn join(&mut self, _job: JobId, _group: ResultGroup) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn leave(&mut self, _job: JobId) {}
 
     /// Waits until sent frames have completed, at most until `deadline`.
     fn quiesce(&mut self, deadline: Instant);

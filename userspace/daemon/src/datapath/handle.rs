@@ -220,8 +220,10 @@ impl Datapath {
         let (job, shards) = (plan.id, self.check(&plan)?);
         let progress = self.open_job(job, shards, plan.is_trial(), plan.lanes.len())?;
         let plan = Arc::new(plan);
-        let added =
-            self.try_on_all(move |thread| thread.engines.add(&plan, progress.clone(), &*thread.ports.io));
+        let added = self.try_on_all(move |thread| {
+            thread.engines.add(&plan, progress.clone(), &*thread.ports.io)?;
+            thread.join_group(&plan)
+        });
         if added.is_err() {
             self.remove_job(job);
         }
@@ -231,7 +233,11 @@ impl Datapath {
     /// Begins the handshake of a job anew, which has sent no chunk, over another backend.
     pub(crate) fn add_job_again(&self, plan: WorkerJob) -> Result<(), InstallError> {
         let job = plan.id;
-        self.on_all(move |thread| thread.engines.forget_one(job)).ok_or(InstallError::Stopped)?;
+        let forgotten = self.on_all(move |thread| {
+            thread.engines.forget_one(job);
+            thread.ports.leave(job);
+        });
+        forgotten.ok_or(InstallError::Stopped)?;
         self.jobs().remove(&job);
         self.add_job(plan)
     }
@@ -294,7 +300,10 @@ impl Datapath {
     /// Ends and removes a job. All its events have been reported when this returns.
     pub fn remove_job(&self, job: JobId) {
         let error = JobError::Ended { reason: "this worker has left it".to_owned() };
-        let _ = self.on_all(move |thread| thread.engines.remove(job, &error));
+        let _ = self.on_all(move |thread| {
+            thread.engines.remove(job, &error);
+            thread.ports.leave(job);
+        });
         self.jobs().remove(&job);
     }
 

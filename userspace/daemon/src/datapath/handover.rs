@@ -135,7 +135,8 @@ impl Datapath {
         let plan = Arc::new(plan);
         let lanes = lanes.into_iter().map(|ResumedLane(lane)| lane).collect();
         self.try_on_each(lanes, shards, move |thread, lanes| {
-            thread.engines.resume(&plan, lanes, progress.clone(), &*thread.ports.io)
+            thread.engines.resume(&plan, lanes, progress.clone(), &*thread.ports.io)?;
+            thread.join_group(&plan)
         })
     }
 }

@@ -12,6 +12,7 @@ use sumac_transport::{
 };
 
 use super::frame_io::{Outgoing, Peer};
+use super::groups::ResultGroup;
 
 #[derive(Clone, Debug, Default)]
 pub struct WorkerJob {
@@ -28,6 +29,8 @@ pub struct WorkerJob {
     pub resume: Vec<u32>,
     /// Whether its packets are those of the UDP sockets beside AF_XDP, where there are some.
     pub over_udp: bool,
+    /// The multicast group of its results, if they are not sent to each worker.
+    pub group: Option<ResultGroup>,
 }
 
 impl WorkerJob {
@@ -127,6 +130,11 @@ pub enum InstallError {
         its daemon's configuration"
     )]
     Shards { asked: u16, given: u16 },
+    #[error(
+        "cannot join {group}, which results are sent to: {error}; give `address` in the daemon's \
+        configuration an address of the interface towards the aggregator"
+    )]
+    Group { group: Ipv4Addr, error: String },
     #[error("the data path has stopped; restart the daemon and see its log")]
     Stopped,
 }

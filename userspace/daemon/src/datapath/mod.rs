@@ -10,6 +10,7 @@
 
 mod engines;
 pub mod frame_io;
+mod groups;
 pub mod handle;
 mod handoff;
 mod handover;
@@ -27,6 +28,7 @@ pub mod udp;
 pub mod xdp;
 
 pub use frame_io::{FrameIo, Identity, IoReport, Outgoing, Peer, Route, SocketReport, Transmitted};
+pub use groups::ResultGroup;
 pub use handle::Datapath;
 pub(crate) use handover::{LaneSnapshot, ResumedLane};
 pub use job::{Event, EventSink, InstallError, ParameterJob, Rejection, WorkerJob};

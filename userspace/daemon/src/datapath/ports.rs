@@ -5,7 +5,11 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use sumac_host::JobId;
+
 use super::frame_io::{FrameIo, IoReport, Received, wait_for};
+use super::groups::ResultGroup;
+use super::job::InstallError;
 use super::udp::UdpFrameIo;
 
 pub(super) struct Ports {
@@ -34,6 +38,23 @@ impl Ports {
             Some(udp) if over_udp => Ok(received + udp.receive(each)?),
             _ => Ok(received),
         }
+    }
+
+    /// Joins the group of a job's results. `over_udp`: as for [`Ports::of`].
+    pub(super) fn join(
+        &mut self,
+        over_udp: bool,
+        job: JobId,
+        group: ResultGroup,
+    ) -> Result<(), InstallError> {
+        self.of(over_udp)
+            .join(job, group)
+            .map_err(|error| InstallError::Group { group: group.address, error: error.to_string() })
+    }
+
+    pub(super) fn leave(&mut self, job: JobId) {
+        self.io.leave(job);
+        self.udp.iter_mut().for_each(|udp| udp.leave(job));
     }
 
     pub(super) fn flush(&mut self) -> io::Result<()> {

@@ -12,6 +12,7 @@ use sumac_transport::{JobError, Time};
 use super::engines::Engines;
 use super::frame_io::wait;
 use super::handoff::{HANDOFF_CAPACITY, HandoffQueue};
+use super::job::{InstallError, WorkerJob};
 use super::ports::Ports;
 use super::snapshot::Snapshot;
 use super::stats::DatapathStats;
@@ -71,6 +72,10 @@ impl DatapathThread {
     #[expect(clippy::unused_self, reason = "commands that run on a thread ask it for the time")]
     pub(super) fn now(&self) -> Time {
         Time(monotonic_ns())
+    }
+
+    pub(super) fn join_group(&mut self, plan: &WorkerJob) -> Result<(), InstallError> {
+        plan.group.map_or(Ok(()), |group| self.ports.join(plan.over_udp, plan.id, group))
     }
 
     // A symbol, by which a profile finds the thread.

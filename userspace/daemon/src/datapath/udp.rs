@@ -9,11 +9,13 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 use nix::sys::socket::MsgFlags;
+use sumac_host::JobId;
 use sumac_udp::{Arrival, Counts, Datagram, DatagramSocket, buffer_len};
 use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::admit::payload_len;
 
 use super::frame_io::{Build, FrameIo, IoReport, Outgoing, Received, Transmitted};
+use super::groups::{Groups, ResultGroup};
 
 /// Datagrams that are staged before they are sent.
 const BATCH: usize = 128;
@@ -29,6 +31,7 @@ pub struct UdpFrameIo {
     socket: DatagramSocket,
     /// The sockets of all paths but the first, which only send: each has a source port of its own.
     paths: Vec<DatagramSocket>,
+    groups: Groups,
     local: SocketAddrV4,
     /// The number of sockets that a job's shards are spread over.
     shards: u16,
@@ -98,6 +101,7 @@ impl UdpFrameIo {
             socket,
             local,
             paths: Vec::new(),
+            groups: Groups::default(),
             shards: 1,
             incoming: vec![0; buffer_len(MESSAGES)],
             arrivals: Vec::new(),
@@ -171,17 +175,29 @@ impl FrameIo for UdpFrameIo {
     }
 
     fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
-        self.arrivals.clear();
-        match self.socket.receive(&mut self.incoming, &mut self.arrivals, MsgFlags::MSG_DONTWAIT) {
-            Ok(_) => {}
-            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(0),
-            Err(error) => return Err(error.into()),
+        let UdpFrameIo { socket, groups, incoming, arrivals, counters, local, .. } = self;
+        let mut received = 0;
+        for socket in std::iter::once(socket).chain(groups.sockets_mut()) {
+            arrivals.clear();
+            match socket.receive(incoming, arrivals, MsgFlags::MSG_DONTWAIT) {
+                Ok(_) => {}
+                Err(Errno::EAGAIN | Errno::EINTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            for Arrival { from, dscp_ecn, payload } in arrivals.iter() {
+                counters.pass(*from, local.port(), *dscp_ecn, &incoming[payload.clone()], each);
+            }
+            received += arrivals.len();
         }
-        for Arrival { from, dscp_ecn, payload } in &self.arrivals {
-            let bytes = &self.incoming[payload.clone()];
-            self.counters.pass(*from, self.local.port(), *dscp_ecn, bytes, each);
-        }
-        Ok(self.arrivals.len())
+        Ok(received)
+    }
+
+    fn join(&mut self, job: JobId, group: ResultGroup) -> io::Result<()> {
+        self.groups.join(job, group, self.socket.get(), self.local)
+    }
+
+    fn leave(&mut self, job: JobId) {
+        self.groups.leave(job, self.socket.get());
     }
 
     fn transmit(&mut self, build: Build<'_>) -> io::Result<Transmitted> {
@@ -218,6 +234,7 @@ impl FrameIo for UdpFrameIo {
         let mut interest = PollFlags::POLLIN;
         interest.set(PollFlags::POLLOUT, !self.staged.is_empty());
         fds.push((self.socket.as_fd(), interest));
+        fds.extend(self.groups.sockets().map(|socket| (socket.as_fd(), PollFlags::POLLIN)));
         // A packet found no room before the flush, and would now. Once only: its lane may be gone.
         let was_full = std::mem::take(&mut self.is_full);
         (was_full && self.staged.is_empty()).then(Instant::now)
@@ -232,7 +249,7 @@ impl FrameIo for UdpFrameIo {
     }
 
     fn report(&self) -> IoReport {
-        let sockets = std::iter::once(&self.socket).chain(&self.paths);
+        let sockets = std::iter::once(&self.socket).chain(&self.paths).chain(self.groups.sockets());
         let counts = sockets.map(DatagramSocket::counts).fold(Counts::default(), Counts::add);
         IoReport { counts, ..self.counters.clone() }
     }

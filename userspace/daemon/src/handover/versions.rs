@@ -65,7 +65,7 @@ pub(crate) fn settings(config: &Config) -> Settings {
         ("backend", format!("{:?}", config.backend)),
         ("interface", format!("{:?}", config.interface)),
         ("address", format!("{:?}", config.address)),
-        ("base_port", config.base_port.to_string()),
+        ("base_port", format!("{:?}", config.base_port)),
         ("shards", config.shards.to_string()),
         ("queues", format!("{:?}", config.queues)),
         ("paths", format!("{:?}", config.paths)),

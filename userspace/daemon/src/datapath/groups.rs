@@ -1,0 +1,163 @@
+//! The multicast groups that results of jobs come by, where several workers are behind one port of the
+//! aggregator: their sockets, for packets over UDP.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt::ReuseAddr,
+};
+use sumac_host::JobId;
+use sumac_udp::DatagramSocket;
+
+/// A job's group, and the aggregator that sends to it.
+#[derive(Clone, Copy, Debug)]
+pub struct ResultGroup {
+    pub address: Ipv4Addr,
+    pub aggregator: SocketAddrV4,
+}
+
+/// The groups that the jobs of one UDP socket have joined. Control planes number their jobs independently,
+/// so jobs of two can have the same group.
+#[derive(Debug, Default)]
+pub(super) struct Groups(Vec<Joined>);
+
+#[derive(Debug)]
+struct Joined {
+    address: Ipv4Addr,
+    jobs: Vec<JobId>,
+    /// Receives its packets, unless the job's own socket, which is of all addresses, does.
+    socket: Option<DatagramSocket>,
+    interface: Ipv4Addr,
+}
+
+impl Groups {
+    /// Joins a job's group for the socket `own`, at `local`.
+    pub(super) fn join(
+        &mut self,
+        job: JobId,
+        group: ResultGroup,
+        own: &UdpSocket,
+        local: SocketAddrV4,
+    ) -> io::Result<()> {
+        if let Some(joined) = self.0.iter_mut().find(|joined| joined.address == group.address) {
+            joined.jobs.push(job);
+            return Ok(());
+        }
+        let address = group.address;
+        let (socket, interface) = match local.ip().is_unspecified() {
+            true => (None, source_for(group.aggregator)?),
+            false => (Some(open(SocketAddrV4::new(address, local.port()))?), *local.ip()),
+        };
+        let member = socket.as_ref().map_or(own, DatagramSocket::get);
+        match member.join_multicast_v4(&address, &interface) {
+            // A socket that another process has handed over is a member already.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && socket.is_none() => {}
+            joined => joined?,
+        }
+        self.0.push(Joined { address, jobs: vec![job], socket, interface });
+        Ok(())
+    }
+
+    /// Leaves the group that a job has joined, unless another job has it too.
+    pub(super) fn leave(&mut self, job: JobId, own: &UdpSocket) {
+        self.0.iter_mut().for_each(|joined| joined.jobs.retain(|other| *other != job));
+        for joined in self.0.extract_if(.., |joined| joined.jobs.is_empty()) {
+            if joined.socket.is_none() {
+                // The interface may be gone, and its memberships with it.
+                let _ = own.leave_multicast_v4(&joined.address, &joined.interface);
+            }
+        }
+    }
+
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &DatagramSocket> {
+        self.0.iter().filter_map(|joined| joined.socket.as_ref())
+    }
+
+    pub(super) fn sockets_mut(&mut self) -> impl Iterator<Item = &mut DatagramSocket> {
+        self.0.iter_mut().filter_map(|joined| joined.socket.as_mut())
+    }
+}
+
+/// Opens a non-blocking socket for what is sent to a group. Other processes may have one too: another daemon
+/// of the host, and for a moment the one that this one replaces.
+fn open(group: SocketAddrV4) -> io::Result<DatagramSocket> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let opened = socket(AddressFamily::Inet, SockType::Datagram, flags, None)?;
+    setsockopt(&opened, ReuseAddr, &true)?;
+    bind(opened.as_raw_fd(), &SockaddrIn::from(group))?;
+    Ok(DatagramSocket::new(UdpSocket::from(opened))?)
+}
+
+/// Returns the address of this host that packets to another come from.
+fn source_for(to: SocketAddrV4) -> io::Result<Ipv4Addr> {
+    let asked = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    asked.connect(to)?;
+    match asked.local_addr()? {
+        std::net::SocketAddr::V4(local) => Ok(*local.ip()),
+        std::net::SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::time::{Duration, Instant};
+
+    use super::super::frame_io::{FrameIo, wait_for};
+    use super::super::udp::UdpFrameIo;
+    use super::*;
+
+    const LATEST: Duration = Duration::from_secs(5);
+
+    /// Sends a datagram to a group and then one to the socket itself. Returns how many came to the socket;
+    /// all are malformed.
+    fn received(io: &mut UdpFrameIo, group: Ipv4Addr, expected: u64) -> u64 {
+        let before = io.report().malformed;
+        // The source address chooses the interface.
+        let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        for to in [group, Ipv4Addr::LOCALHOST] {
+            sender.send_to(&[1], (to, io.local().port())).unwrap();
+        }
+        let deadline = Instant::now() + LATEST;
+        while io.report().malformed < before + expected && Instant::now() < deadline {
+            wait_for([&mut *io as &mut dyn FrameIo], Some(deadline), sender.as_fd()).unwrap();
+            io.receive(&mut |_| unreachable!()).unwrap();
+        }
+        io.receive(&mut |_| unreachable!()).unwrap();
+        io.report().malformed - before
+    }
+
+    #[test]
+    fn a_socket_is_in_a_group_until_the_last_job_leaves() {
+        for ip in [Ipv4Addr::LOCALHOST, Ipv4Addr::UNSPECIFIED] {
+            // Unique to this process: the groups of a network namespace are shared.
+            let address = Ipv4Addr::from(0xef4d_0000 | std::process::id() & 0xffff);
+            let mut io = UdpFrameIo::bind(ip, 0).unwrap();
+            let aggregator = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
+            let group = ResultGroup { address, aggregator };
+            assert_eq!(received(&mut io, address, 1), 1, "{ip}: not yet");
+            io.join(1, group).unwrap();
+            io.join(2, group).unwrap();
+            assert_eq!(received(&mut io, address, 2), 2, "{ip}");
+            io.leave(1);
+            assert_eq!(received(&mut io, address, 2), 2, "{ip}: another job has it");
+            io.leave(2);
+            assert_eq!(received(&mut io, address, 1), 1, "{ip}: none has it");
+        }
+    }
+
+    #[test]
+    fn two_processes_of_a_host_can_be_in_a_group() {
+        let address = Ipv4Addr::from(0xef4e_0000 | std::process::id() & 0xffff);
+        let group = ResultGroup { address, aggregator: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1) };
+        let mut one = UdpFrameIo::bind(Ipv4Addr::LOCALHOST, 0).unwrap();
+        let port = one.local().port();
+        let mut other = UdpFrameIo::bind(Ipv4Addr::new(127, 0, 0, 2), port).unwrap();
+        one.join(1, group).unwrap();
+        other.join(1, group).unwrap();
+        assert_eq!(received(&mut one, address, 2), 2);
+        assert!(one.join(2, ResultGroup { address: Ipv4Addr::LOCALHOST, ..group }).is_err(), "no group");
+    }
+}
