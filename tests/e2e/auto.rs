@@ -115,9 +115,6 @@ fn a_job_over_a_host_aggregator_uses_the_faster_backend() {
 fn a_job_over_the_programs_uses_the_faster_backend() {
     let options = SumacOptions { is_auto: true, ..SumacOptions::default() };
     with_sumac(LabSpec::new(2), &options, use_the_faster_backend);
-    // Results come by a multicast group.
-    let one_port = LabSpec { topology: Topology::OneArm, ..LabSpec::new(2) };
-    with_sumac(one_port, &options, use_the_faster_backend);
 }
 
 #[test]

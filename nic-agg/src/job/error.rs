@@ -47,8 +47,8 @@ pub enum AddJobError {
     NoneShared { group: Ipv4Addr },
     #[error(
         "ranks {ranks:?} are behind the same interface and receive their results by one multicast group: \
-        they must have the same UDP port (`base_port` of daemons over UDP sockets), and the same address of \
-        the aggregator on their side"
+        they must have the same UDP port (over UDP sockets: their `base_port`), and the same address \
+        of the aggregator on their side"
     )]
     GroupPorts { ranks: [usize; 2] },
     #[error("{group} is no multicast address (224.0.0.0 to 239.255.255.255)")]

@@ -305,6 +305,8 @@ typedef struct sumac_job_options {
     uint32_t parameter_hosts;
     /// The job's ranks on this host, at this daemon; 0 for one.
     uint32_t local_world;
+    /// Zero. Programs of ABI 0.3 have padding here.
+    uint32_t reserved;
     /// Ranks of a direct job, from rank 0 on, that are parameter servers: they own all blocks, and contribute
     /// nothing; 0 for none.
     uint32_t servers;

@@ -223,6 +223,8 @@ pub struct sumac_job_options {
     pub parameter_hosts: u32,
     /// The job's ranks on this host, at this daemon; 0 for one.
     pub local_world: u32,
+    /// Zero. Programs of ABI 0.3 have padding here.
+    pub reserved: u32,
     /// Ranks of a direct job, from rank 0 on, that are parameter servers: they own all blocks, and contribute
     /// nothing; 0 for none.
     pub servers: u32,

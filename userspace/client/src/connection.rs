@@ -36,6 +36,15 @@ pub(crate) struct Done {
     pub(crate) timing: Option<Timing>,
 }
 
+impl Done {
+    /// The elements that were left to the clients, of an operation of `count`.
+    pub(crate) fn left_ranges(&self, count: u64) -> Vec<(u64, u64)> {
+        let mut ranges = Vec::new();
+        self.left.iter().for_each(|left| left.append_ranges(count, &mut ranges));
+        ranges
+    }
+}
+
 /// The body of a reply and its file descriptor.
 #[derive(Debug)]
 pub(crate) struct Answer {

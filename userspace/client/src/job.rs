@@ -376,10 +376,7 @@ impl<T: Element> Pending<T> {
     /// tensor.
     #[must_use]
     pub fn left(&self, count: u64) -> Vec<(u64, u64)> {
-        let mut ranges = Vec::new();
-        let left = self.done.iter().flat_map(|done| &done.left);
-        left.for_each(|left| left.append_ranges(count, &mut ranges));
-        ranges
+        self.done.as_ref().map_or_else(Vec::new, |done| done.left_ranges(count))
     }
 
     /// The contributions that are missing in the result of an operation with a [loss

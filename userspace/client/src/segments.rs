@@ -11,6 +11,9 @@ use crate::place::Place;
 use crate::tensor::{Element, Tensor};
 use crate::{ClientError, Failed, Job, OpOptions, RecvOptions, SendOptions};
 
+/// The highest priority of an operation.
+const MAX_PRIORITY: u8 = 7;
+
 /// A segment of a tensor. Those of a tensor follow each other, from its first element to its last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -21,6 +24,9 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// The most segments of a tensor: each is an outstanding operation.
+    pub const MOST: usize = 256;
+
     /// Returns the segments of a tensor of `count` elements by a function, which is called with the first
     /// element of each `step`: those of a packet (`elements` of [`Job::opened`]), say. Neighbours of one
     /// priority are one segment.
@@ -191,11 +197,30 @@ impl<T: Element> PendingSegments<T> {
         }
     }
 
+    fn done(&self, index: usize) -> Option<&Done> {
+        self.parts.get(index)?.ended.as_ref()?.as_ref().ok()
+    }
+
+    /// The elements of a segment that were not written, as [`Pending::missed`](crate::Pending::missed); they
+    /// count from the segment's first one.
+    #[must_use]
+    pub fn missed(&self, index: usize) -> &[(u64, u64)] {
+        self.done(index).map_or(&[], |done| &done.missed)
+    }
+
+    /// The elements of a segment that its sum has left to the clients, as
+    /// [`Pending::left`](crate::Pending::left); they count from the segment's first one.
+    #[must_use]
+    pub fn left(&self, index: usize) -> Vec<(u64, u64)> {
+        let Some((part, done)) = self.parts.get(index).zip(self.done(index)) else { return Vec::new() };
+        done.left_ranges(part.elements.len() as u64)
+    }
+
     /// The contributions that are missing in the result of a segment, as [`Pending::loss`](crate::Pending):
     /// its elements count from the segment's first one.
     #[must_use]
     pub fn loss(&self, index: usize) -> Option<&Loss> {
-        self.parts.get(index)?.ended.as_ref()?.as_ref().ok()?.loss.as_ref()
+        self.done(index)?.loss.as_ref()
     }
 
     /// Waits for the end of a segment; returns whether it has ended.
@@ -231,9 +256,16 @@ impl<T> Drop for PendingSegments<T> {
 /// Returns the elements of each segment of a tensor.
 fn ranges(count: usize, segments: &[Segment]) -> Result<Vec<Range<usize>>, Failure> {
     let bad = |problem: String| Err(Failure::new(Code::BadField, problem));
+    let most = Segment::MOST;
+    if segments.len() > most {
+        return bad(format!("{} segments; at most {most}: give neighbours one priority", segments.len()));
+    }
     let mut ranges = Vec::with_capacity(segments.len());
     let mut end = 0usize;
     for segment in segments {
+        if segment.priority > MAX_PRIORITY {
+            return bad(format!("segment {} has priority {}; 0 to 7", ranges.len(), segment.priority));
+        }
         if segment.count == 0 {
             return bad(format!("segment {} has no elements", ranges.len()));
         }
@@ -278,9 +310,12 @@ mod tests {
             (&[usize::MAX, 11], "for a tensor of 10"),
             (&[], "segments of 0 elements for a tensor of 10"),
             (&[3, 0, 7], "segment 1 has no elements"),
+            (&[1; 257], "257 segments; at most 256"),
         ] {
             let message = of(counts).unwrap_err();
             assert!(message.contains(problem), "{message}");
         }
+        let urgent = [Segment { count: 10, priority: 8 }];
+        assert!(ranges(10, &urgent).unwrap_err().message.contains("segment 0 has priority 8; 0 to 7"));
     }
 }

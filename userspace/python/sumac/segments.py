@@ -6,6 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Union
 
 
+MOST_SEGMENTS = 256
+"""The most segments of an array: each is an outstanding operation."""
+
+MAX_PRIORITY = 7
+
+
 class Segment(NamedTuple):
     """A segment of an array. Those of an array follow each other, from its first element to its last."""
 
@@ -23,18 +29,27 @@ def segments_of(count: int, step: int, priorities: Priorities) -> list[Segment]:
     """Returns the segments of an array of ``count`` elements. A function is called with the first element of
     each ``step``; neighbours of one priority are one segment."""
     if callable(priorities):
-        found: list[Segment] = []
-        for first in range(0, count, step):
-            segment = Segment(min(step, count - first), priorities(first))
-            if found and found[-1].priority == segment.priority:
-                segment = Segment(found.pop().count + segment.count, segment.priority)
-            found.append(segment)
-        return found
-    found = [Segment(*pair) for pair in priorities]
+        found = _by_function(count, step, priorities)
+    else:
+        found = [Segment(*pair) for pair in priorities]
+    if len(found) > MOST_SEGMENTS:
+        raise ValueError(f"{len(found)} segments; at most {MOST_SEGMENTS}: give neighbours one priority")
     for number, segment in enumerate(found):
         if segment.count < 1:
             raise ValueError(f"segment {number} has no elements")
+        if not 0 <= segment.priority <= MAX_PRIORITY:
+            raise ValueError(f"segment {number} has priority {segment.priority}; 0 to {MAX_PRIORITY}")
     total = sum(segment.count for segment in found)
     if total != count or not found:
         raise ValueError(f"segments of {total} elements for an array of {count}")
+    return found
+
+
+def _by_function(count: int, step: int, priority: Callable[[int], int]) -> list[Segment]:
+    found: list[Segment] = []
+    for first in range(0, count, step):
+        segment = Segment(min(step, count - first), priority(first))
+        if found and found[-1].priority == segment.priority:
+            segment = Segment(found.pop().count + segment.count, segment.priority)
+        found.append(segment)
     return found

@@ -289,10 +289,13 @@ impl Run {
             .map_or(0, |terms| 1 + usize::from(terms.over_udp))
     }
 
-    /// Whether its workers can change from AF_XDP to UDP.
+    /// Whether its workers can change from AF_XDP to UDP. The measurement's answers come to each worker; a
+    /// packet filter may pass them and drop what comes to the group of its results.
     pub fn has_both_backends(&self) -> bool {
         let mut hosts = self.members.values().map(|member| &member.asked.host);
-        hosts.clone().all(|host| host.has_udp) && hosts.any(|host| host.mac != [0; 6])
+        hosts.clone().all(|host| host.has_udp)
+            && hosts.any(|host| host.mac != [0; 6])
+            && self.placements.iter().all(|placement| placement.result_group.is_none())
     }
 
     pub fn outlives_aggregators(&self) -> bool {

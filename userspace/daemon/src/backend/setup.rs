@@ -19,7 +19,7 @@ use crate::path;
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     #[error(
-        "cannot bind a UDP socket to {address}: {source}; is `address` one of this host's, and is `base_port` \
+        "cannot bind a UDP socket to {address}: {source}; is `address` one of this host's, and `base_port` \
         free?"
     )]
     Udp { address: Ipv4Addr, source: std::io::Error },
@@ -46,17 +46,17 @@ pub(super) enum FormerJobs {
 pub(crate) type Setup = (Local, Option<AdmittedJobs>, Vec<Box<dyn FrameIo>>);
 
 pub(super) fn udp(config: &Config) -> Result<Setup, BackendError> {
-    udp_at(config, config.address.unwrap_or(Ipv4Addr::UNSPECIFIED))
+    udp_at(config, config.address.unwrap_or(Ipv4Addr::UNSPECIFIED), config.base_port.unwrap_or(0))
 }
 
-/// As [`udp`] where XDP is missing. An address that this host does not have yet is none.
+/// As [`udp`] where XDP is missing. An address that this host does not have yet is none. The ports are any
+/// free ones: those of the configuration are the host program's, which may come.
 pub(super) fn udp_instead(config: &Config) -> Result<Setup, BackendError> {
     let address = config.address.filter(|ip| path::interface_of(*ip).is_some());
-    udp_at(config, address.unwrap_or(Ipv4Addr::UNSPECIFIED))
+    udp_at(config, address.unwrap_or(Ipv4Addr::UNSPECIFIED), 0)
 }
 
-fn udp_at(config: &Config, ip: Ipv4Addr) -> Result<Setup, BackendError> {
-    let first = config.base_port.unwrap_or(0);
+fn udp_at(config: &Config, ip: Ipv4Addr, first: u16) -> Result<Setup, BackendError> {
     over_udp(config, ip, UdpFrameIo::bind_shards(ip, first, config.shards, config.paths.unwrap_or(1)))
 }
 

@@ -96,8 +96,8 @@ pub struct Config {
     pub pin_root: PathBuf,
     /// This host's address in the data plane; absent: that of the route to the aggregator.
     pub address: Option<Ipv4Addr>,
-    /// The UDP port of shard 0; absent: 48700 over XDP, any free one over UDP sockets. An attached program
-    /// keeps its own ports, with a warning; `sumac detach` first to change them.
+    /// The UDP port of shard 0; absent: 48700 over XDP, any free one with `backend = "udp"`. An attached
+    /// program keeps its own ports, with a warning; `sumac detach` first to change them.
     pub base_port: Option<u16>,
     /// The number of ports from `base_port` on that are Sumac's (XDP), one for each shard.
     #[serde(default = "one")]

@@ -3,13 +3,14 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::ops::Add as _;
 use std::os::fd::AsRawFd;
 
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt::ReuseAddr,
 };
 use sumac_host::JobId;
-use sumac_udp::DatagramSocket;
+use sumac_udp::{Counts, DatagramSocket};
 
 /// A job's group, and the aggregator that sends to it.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +22,11 @@ pub struct ResultGroup {
 /// The groups that the jobs of one UDP socket have joined. Control planes number their jobs independently,
 /// so jobs of two can have the same group.
 #[derive(Debug, Default)]
-pub(super) struct Groups(Vec<Joined>);
+pub(super) struct Groups {
+    joined: Vec<Joined>,
+    /// Of the sockets of groups that were left.
+    former: Counts,
+}
 
 #[derive(Debug)]
 struct Joined {
@@ -41,42 +46,48 @@ impl Groups {
         own: &UdpSocket,
         local: SocketAddrV4,
     ) -> io::Result<()> {
-        if let Some(joined) = self.0.iter_mut().find(|joined| joined.address == group.address) {
+        let (address, is_of_all) = (group.address, local.ip().is_unspecified());
+        let interface = if is_of_all { source_for(group.aggregator)? } else { *local.ip() };
+        let is_same = |joined: &&mut Joined| joined.address == address && joined.interface == interface;
+        if let Some(joined) = self.joined.iter_mut().find(is_same) {
             joined.jobs.push(job);
             return Ok(());
         }
-        let address = group.address;
-        let (socket, interface) = match local.ip().is_unspecified() {
-            true => (None, source_for(group.aggregator)?),
-            false => (Some(open(SocketAddrV4::new(address, local.port()))?), *local.ip()),
-        };
+        let to = SocketAddrV4::new(address, local.port());
+        let socket = if is_of_all { None } else { Some(open(to)?) };
         let member = socket.as_ref().map_or(own, DatagramSocket::get);
         match member.join_multicast_v4(&address, &interface) {
             // A socket that another process has handed over is a member already.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && socket.is_none() => {}
             joined => joined?,
         }
-        self.0.push(Joined { address, jobs: vec![job], socket, interface });
+        self.joined.push(Joined { address, jobs: vec![job], socket, interface });
         Ok(())
     }
 
     /// Leaves the group that a job has joined, unless another job has it too.
     pub(super) fn leave(&mut self, job: JobId, own: &UdpSocket) {
-        self.0.iter_mut().for_each(|joined| joined.jobs.retain(|other| *other != job));
-        for joined in self.0.extract_if(.., |joined| joined.jobs.is_empty()) {
-            if joined.socket.is_none() {
+        self.joined.iter_mut().for_each(|joined| joined.jobs.retain(|other| *other != job));
+        for joined in self.joined.extract_if(.., |joined| joined.jobs.is_empty()) {
+            match joined.socket {
+                Some(socket) => self.former = self.former + socket.counts(),
                 // The interface may be gone, and its memberships with it.
-                let _ = own.leave_multicast_v4(&joined.address, &joined.interface);
+                None => _ = own.leave_multicast_v4(&joined.address, &joined.interface),
             }
         }
     }
 
+    /// Returns the packets of all sockets of groups so far.
+    pub(super) fn counts(&self) -> Counts {
+        self.sockets().map(DatagramSocket::counts).fold(self.former, Counts::add)
+    }
+
     pub(super) fn sockets(&self) -> impl Iterator<Item = &DatagramSocket> {
-        self.0.iter().filter_map(|joined| joined.socket.as_ref())
+        self.joined.iter().filter_map(|joined| joined.socket.as_ref())
     }
 
     pub(super) fn sockets_mut(&mut self) -> impl Iterator<Item = &mut DatagramSocket> {
-        self.0.iter_mut().filter_map(|joined| joined.socket.as_mut())
+        self.joined.iter_mut().filter_map(|joined| joined.socket.as_mut())
     }
 }
 

@@ -249,8 +249,8 @@ impl FrameIo for UdpFrameIo {
     }
 
     fn report(&self) -> IoReport {
-        let sockets = std::iter::once(&self.socket).chain(&self.paths).chain(self.groups.sockets());
-        let counts = sockets.map(DatagramSocket::counts).fold(Counts::default(), Counts::add);
+        let sockets = std::iter::once(&self.socket).chain(&self.paths);
+        let counts = sockets.map(DatagramSocket::counts).fold(self.groups.counts(), Counts::add);
         IoReport { counts, ..self.counters.clone() }
     }
 }

@@ -100,7 +100,10 @@ impl Core {
     pub fn expire_tail_probe(&mut self, is_at_end: bool) -> bool {
         let due = self.tail_probe(is_at_end).filter(|(at, _)| *at <= self.now);
         let Some((_, index)) = due else { return false };
-        self.expire_chunk(index);
+        // The chunks that wait for exponents have not been sent: they go without back-off.
+        let backs_off = !self.is_exponents(self.in_flight.get(index));
+        self.in_flight.mark_lost(index, backs_off);
+        self.stats.suspects_timer += 1;
         self.tail_probed = self.now;
         self.tail_probes += 1;
         self.stats.tail_probes += 1;
