@@ -4,7 +4,7 @@
 //! | chunk | deadline | then |
 //! | --- | --- | --- |
 //! | suspected | [`FLUSH_TIMEOUTS`] retransmission timeouts after its first packet; one where a worker is known to be late | before it a query (static mode) or a retransmission (dynamic), as in a reliable operation; flush after it |
-//! | an exponent chunk that others wait for, with nothing older in flight | [`QUIET_TRIPS`] of the shortest round trip: it travels alone | suspected, once |
+//! | an exponent chunk that others wait for, with nothing older in flight | the timeout of a started operation; with a loss bound [`QUIET_TRIPS`] of the shortest round trip | suspected, once |
 //! | not suspected, and the stream has no further chunk | the latest answer's round trip after its packet, and [`QUIET_TRIPS`] of the shortest after the last result; without a loss bound that doubles until the next result | suspected |
 //!
 //! All workers suspect a lost contribution at about the same time, and only one of them lacks it: in the
@@ -64,7 +64,9 @@ impl Core {
         if record.is_resent || !pending.is_exponents(record.seq) || self.rtt.shortest() == 0 {
             return None;
         }
-        Some((record.sent.plus(self.quiet()), index))
+        let has_bound = pending.ledger.as_ref().is_some_and(|ledger| ledger.limit().is_some());
+        let pause = if has_bound { self.quiet() } else { self.rtt.timeout_confirmed(0) };
+        Some((record.sent.plus(pause), index))
     }
 
     /// The time without a result after which one of the last chunks is suspected.
@@ -100,10 +102,7 @@ impl Core {
     pub fn expire_tail_probe(&mut self, is_at_end: bool) -> bool {
         let due = self.tail_probe(is_at_end).filter(|(at, _)| *at <= self.now);
         let Some((_, index)) = due else { return false };
-        // The chunks that wait for exponents have not been sent: they go without back-off.
-        let backs_off = !self.is_exponents(self.in_flight.get(index));
-        self.in_flight.mark_lost(index, backs_off);
-        self.stats.suspects_timer += 1;
+        self.expire_chunk(index);
         self.tail_probed = self.now;
         self.tail_probes += 1;
         self.stats.tail_probes += 1;

@@ -89,24 +89,6 @@ fn a_lone_tensor_of_256_kib_costs_one_packet_more_than_its_chunks() {
     }
 }
 
-/// It travels alone: after two short round trips its loss is likely. Where another worker was late instead,
-/// the chunks that have waited go without back-off.
-#[test]
-fn one_without_an_answer_is_sent_again_soon_and_delays_nothing() {
-    let mut lone = Lone::ready(block(2, 256, 352), RTT);
-    let timeout = lone.engine.stats().rtt.timeout_ns;
-    lone.submit_floats(&[1.5; 65_536]);
-    assert_eq!(lone.send_all().len(), 1);
-    assert!(lone.expire() <= 2 * RTT);
-    let again = lone.send_all();
-    assert_eq!((again.len(), is_exponents(&again[0])), (1, true));
-    lone.wait(RTT / 2);
-    // The last one to arrive was another worker's.
-    lone.take(&again[0].answer_with(|header| header.timestamp = header.timestamp.wrapping_add(7)));
-    assert_eq!(lone.send_all().len(), 187);
-    assert_eq!(lone.engine.stats().rtt.timeout_ns, timeout);
-}
-
 #[test]
 fn tensors_that_are_open_at_the_same_time_share_one() {
     for is_dynamic in [false, true] {
