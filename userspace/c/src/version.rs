@@ -60,8 +60,9 @@ mod tests {
     fn a_program_of_another_major_or_a_later_minor_is_refused() {
         assert!(check(SUMAC_ABI_VERSION).is_ok());
         assert!(check(SUMAC_ABI_MAJOR << 16).is_ok(), "an earlier minor number");
+        let next = format!("{SUMAC_ABI_MAJOR}.{}", SUMAC_ABI_MINOR + 1);
         for (program, name) in
-            [(SUMAC_ABI_VERSION + 1, "0.4"), (0x0001_0000, "1.0"), (u32::MAX, "65535.65535")]
+            [(SUMAC_ABI_VERSION + 1, &*next), (0x0001_0000, "1.0"), (u32::MAX, "65535.65535")]
         {
             let error = check(program).unwrap_err();
             assert_eq!(error.status, sumac_status::SUMAC_ERR_ABI_VERSION);
