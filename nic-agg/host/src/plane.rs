@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
+    net::{Ipv4Addr, SocketAddrV4},
     ops::Range,
     sync::{
         Arc, MutexGuard,
@@ -27,6 +27,7 @@ use sumac_agg_layout::{Drops, State};
 use sumac_control::plane::{
     DataPlane, Installed, JobInstall, KnownJob, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
+use sumac_udp::source_for;
 use sumac_wire::{
     MAX_JOBS, PAGE_ELEMENTS, Reason, dynamic,
     slot::SlotMeta,
@@ -199,15 +200,7 @@ impl HostDataPlane {
         if !bound.is_unspecified() {
             return Ok(bound);
         }
-        let asked = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
-            socket.connect(address)?;
-            socket.local_addr()
-        });
-        match asked {
-            Ok(SocketAddr::V4(local)) => Ok(*local.ip()),
-            Ok(SocketAddr::V6(local)) => Err(format!("packets would leave from {local}")),
-            Err(error) => Err(error.to_string()),
-        }
+        source_for(address).map_err(|error| error.to_string())
     }
 }
 

@@ -103,6 +103,15 @@ pub struct OpenReply {
     pub plane: String,
 }
 
+impl OpenReply {
+    /// The number of equal blocks of a tensor: one for each server, or else for each rank. Ranks from it on
+    /// have none.
+    #[must_use]
+    pub const fn blocks(&self) -> u16 {
+        if self.servers > 0 { self.servers } else { self.world }
+    }
+}
+
 /// The answer to `register`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegisterReply {

@@ -60,8 +60,7 @@ impl Call<'_> {
 
     /// The number of a tensor's blocks: one for each server, or else for each worker.
     fn block_count(&self) -> usize {
-        let opened = self.job.job.opened();
-        if opened.servers > 0 { opened.servers.into() } else { opened.world.into() }
+        self.job.job.opened().blocks().into()
     }
 
     fn locate(&self, pointer: *const c_void, bytes: usize, name: &str) -> Result<Location, Error> {

@@ -136,11 +136,11 @@ impl Job {
     /// [`Job::allgather`]. In a job with servers they have the blocks, and other ranks' are empty.
     #[must_use]
     pub fn block(&self, count: usize) -> Range<usize> {
-        let OpenReply { rank, world, servers, .. } = self.opened;
-        if servers > 0 && rank >= servers {
+        let (rank, blocks) = (self.opened.rank, self.opened.blocks());
+        if rank >= blocks {
             return 0..0;
         }
-        let size = count / usize::from(if servers > 0 { servers } else { world });
+        let size = count / usize::from(blocks);
         let start = usize::from(rank) * size;
         start..start + size
     }

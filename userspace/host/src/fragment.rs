@@ -54,18 +54,19 @@ impl ElementRanges {
         root: Option<u16>,
     ) -> ElementRanges {
         let ElementRanges { input, output } = ElementRanges::of(kind, count, rank, servers, root);
-        let (is_server, none) = (rank < servers, 0..0);
-        match kind {
-            CollectiveKind::Broadcast => ElementRanges { input, output },
-            CollectiveKind::Allreduce | CollectiveKind::Reduce if is_server => {
-                ElementRanges { input: none, output }
-            }
-            CollectiveKind::Allreduce | CollectiveKind::Reduce => ElementRanges { input, output },
-            CollectiveKind::ReduceScatter if is_server => ElementRanges { input: none, output },
-            CollectiveKind::ReduceScatter => ElementRanges { input, output: none },
-            CollectiveKind::Allgather if is_server => ElementRanges { input, output: none },
-            CollectiveKind::Allgather => ElementRanges { input: none, output },
-        }
+        let is_server = rank < servers;
+        let gives = match kind {
+            CollectiveKind::Broadcast => true,
+            CollectiveKind::Allgather => is_server,
+            CollectiveKind::Allreduce | CollectiveKind::Reduce | CollectiveKind::ReduceScatter => !is_server,
+        };
+        let takes = match kind {
+            CollectiveKind::ReduceScatter => is_server,
+            CollectiveKind::Allgather => !is_server,
+            CollectiveKind::Allreduce | CollectiveKind::Broadcast | CollectiveKind::Reduce => true,
+        };
+        let if_so = |is_so: bool, range| if is_so { range } else { 0..0 };
+        ElementRanges { input: if_so(gives, input), output: if_so(takes, output) }
     }
 
     /// Returns the ranges within `fragment`, counted from its start.

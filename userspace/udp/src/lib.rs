@@ -8,8 +8,8 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    io::{IoSlice, IoSliceMut},
-    net::{SocketAddrV4, UdpSocket},
+    io::{self, IoSlice, IoSliceMut},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
     ops::Range,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
 };
@@ -213,6 +213,20 @@ impl AsFd for DatagramSocket {
     }
 }
 
+/// Returns the address of this host that packets to another come from, by the kernel's routes.
+///
+/// # Errors
+/// When there is no route, or the kernel has no socket.
+pub fn source_for(to: SocketAddrV4) -> io::Result<Ipv4Addr> {
+    let asked = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    // Sends nothing; it only selects the route.
+    asked.connect(to)?;
+    match asked.local_addr()? {
+        SocketAddr::V4(local) => Ok(*local.ip()),
+        SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
+    }
+}
+
 /// Returns the bytes that a buffer for so many messages has.
 pub const fn buffer_len(messages: usize) -> usize {
     messages * MESSAGE
@@ -266,13 +280,11 @@ fn extend_run<'a>(
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
 
     fn socket() -> (DatagramSocket, SocketAddrV4) {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let std::net::SocketAddr::V4(local) = socket.local_addr().unwrap() else { panic!("no IPv4") };
+        let SocketAddr::V4(local) = socket.local_addr().unwrap() else { panic!("no IPv4") };
         (DatagramSocket::new(socket).unwrap(), local)
     }
 
@@ -293,7 +305,7 @@ mod tests {
             let mut arrivals = Vec::new();
             received += receiver.receive(&mut buffer, &mut arrivals, MsgFlags::MSG_WAITFORONE).unwrap();
             for Arrival { from, dscp_ecn, payload } in arrivals {
-                assert_eq!(std::net::SocketAddr::V4(from), sender.get().local_addr().unwrap());
+                assert_eq!(SocketAddr::V4(from), sender.get().local_addr().unwrap());
                 let bytes = &buffer[payload];
                 assert!(bytes.iter().all(|byte| *byte == bytes[0]));
                 got.push((bytes.len(), bytes.first().copied().unwrap_or_default(), dscp_ecn));

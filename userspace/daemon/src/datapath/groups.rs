@@ -10,7 +10,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt::ReuseAddr,
 };
 use sumac_host::JobId;
-use sumac_udp::{Counts, DatagramSocket};
+use sumac_udp::{Counts, DatagramSocket, source_for};
 
 /// A job's group, and the aggregator that sends to it.
 #[derive(Clone, Copy, Debug)]
@@ -99,16 +99,6 @@ fn open(group: SocketAddrV4) -> io::Result<DatagramSocket> {
     setsockopt(&opened, ReuseAddr, &true)?;
     bind(opened.as_raw_fd(), &SockaddrIn::from(group))?;
     Ok(DatagramSocket::new(UdpSocket::from(opened))?)
-}
-
-/// Returns the address of this host that packets to another come from.
-fn source_for(to: SocketAddrV4) -> io::Result<Ipv4Addr> {
-    let asked = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    asked.connect(to)?;
-    match asked.local_addr()? {
-        std::net::SocketAddr::V4(local) => Ok(*local.ip()),
-        std::net::SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
-    }
 }
 
 #[cfg(test)]
