@@ -48,8 +48,8 @@ fn sums(what: &str, spec: LabSpec, options: SumacOptions) -> Vec<Vec<Vec<f32>>> 
     let chunk = options.chunk.map_or(announced, usize::from);
     let asked = if options.on_model { options.chunk } else { Some(chunk as u16) };
     let options = SumacOptions { chunk: asked, ..options };
-    // A hundred chunks and a part of one.
-    let count = 100 * chunk + 3;
+    // Each slot holds several chunks, one after the other; the last one is a part.
+    let count = 6 * IN_FLIGHT as usize * chunk + 3;
     with_sumac(spec, &options, |sumac| {
         let crew = Crew::join(sumac, "p4");
         let opened = crew.trainers[0].job.opened();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// The timeout of every wait. It is far above any normal duration: it ends a test that hangs, and measures
 /// nothing.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(180);
 
 /// Polls until there is an answer.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
