@@ -60,6 +60,8 @@ pub(super) struct Flow {
     /// The number of the next packet with data, and the highest that the peer has acknowledged.
     pub next_packet: u64,
     acknowledged: u64,
+    /// Bytes of the packets with data so far.
+    sent: u64,
     pub outstanding: Outstanding,
     /// The last time at which something was acknowledged, or the first packet in flight was sent.
     progress: Time,
@@ -90,6 +92,7 @@ impl Flow {
             rtt: RttEstimator::new(tuning),
             next_packet: 1,
             acknowledged: 0,
+            sent: 0,
             outstanding: Outstanding::new(tuning, seed),
             progress: Time(0),
             unacknowledged: 0,
@@ -155,8 +158,13 @@ impl Flow {
         self.rate.may_send(now, self.in_flight())
     }
 
-    /// Records that a packet with data was sent; returns its number and its path.
-    pub fn on_sent(&mut self, now: Time, bytes: usize, stats: &mut PathStats) -> (u32, u16) {
+    /// Records that a packet with a transfer's data was sent; returns its number and its path.
+    pub fn on_sent(&mut self, now: Time, id: TransferId, bytes: usize, stats: &mut PathStats) -> (u32, u16) {
+        let before = self.sent;
+        self.sent += bytes as u64;
+        if let Some(send) = self.sends.get_mut(&id) {
+            send.on_sent(now, before..self.sent);
+        }
         let number = self.next_packet as u32;
         if self.in_flight() == 0 {
             self.progress = now;
@@ -167,12 +175,13 @@ impl Flow {
     }
 
     /// Processes an acknowledgement of all packets up to `number`; `echo` is the timestamp of that one, and
-    /// the network may have marked one of them. Returns the round trip, and whether the window was halved.
+    /// the network may have marked one of them. A report has none: its probe did not wait with the data.
+    /// Returns the round trip, and whether the window was halved.
     pub fn on_acknowledged(
         &mut self,
         now: Time,
         number: u32,
-        echo: u32,
+        echo: Option<u32>,
         is_marked: bool,
     ) -> (Option<u64>, bool) {
         let first = self.acknowledged + 1;
@@ -193,7 +202,7 @@ impl Flow {
         if !is_marked {
             (first..=self.acknowledged).for_each(|number| self.congestion.on_result(number));
         }
-        (self.on_echo(now, echo), is_halved)
+        (echo.and_then(|echo| self.on_echo(now, echo)), is_halved)
     }
 
     /// Takes the round trip from a timestamp of this worker that the peer returned.
@@ -208,6 +217,22 @@ impl Flow {
         self.rtt.sample(rtt, self.acknowledged, self.next_packet);
         self.rate.on_sample(RttSample { sent, acknowledged: now, is_marked: false });
         Some(rtt)
+    }
+
+    /// Processes a report on a transfer: a bit for each chunk from `first` on. A pass of which the network
+    /// dropped much sets the rate to what has arrived: where ports are short, no round trip tells that they
+    /// are full.
+    pub fn on_report(&mut self, now: Time, id: TransferId, probe: u32, first: u32, bits: &[u8]) -> bool {
+        let Some(send) = self.sends.get_mut(&id) else { return false };
+        if send.on_report(probe, first, bits)
+            && let Some((pass, lost)) = send.end_pass()
+            && let Some(arrived) = pass.arrived(lost)
+        {
+            let time = pass.ended.since(pass.began) + self.rtt.smoothed();
+            self.rate.on_losses(now, arrived, time, self.rtt.smoothed());
+        }
+        send.ask_when_done(now, 0);
+        true
     }
 
     /// Records that a packet with data arrived, marked by the network or not; `asks`: for an acknowledgement.
@@ -273,7 +298,7 @@ mod tests {
     }
 
     fn send(flow: &mut Flow, now: Time) {
-        flow.on_sent(now, 100, &mut Paths::new(64, 7).stats());
+        flow.on_sent(now, TransferId { exchange: 0, step: 0 }, 100, &mut Paths::new(64, 7).stats());
     }
 
     #[test]
@@ -295,16 +320,24 @@ mod tests {
         }
         assert_eq!(flow.may_send(Time(1000)), MaySend::Blocked);
         assert_eq!(flow.stalled_at(), Some(Time(1000).plus(flow.rtt.timeout(0))));
-        flow.on_acknowledged(Time(51_000), 10, Time(1000).stamp(), false);
+        flow.on_acknowledged(Time(51_000), 10, Some(Time(1000).stamp()), false);
         assert_eq!((flow.in_flight(), flow.rtt.shortest()), (6, 50_000));
-        flow.on_acknowledged(Time(60_000), 3, Time(1000).stamp(), false);
-        flow.on_acknowledged(Time(60_000), 17, Time(1000).stamp(), false);
+        flow.on_acknowledged(Time(60_000), 3, Some(Time(1000).stamp()), false);
+        flow.on_acknowledged(Time(60_000), 17, Some(Time(1000).stamp()), false);
         assert_eq!(flow.in_flight(), 6, "an old one, and one that was not sent");
         assert_eq!(flow.stalled_at(), None);
         flow.restart(Time(70_000));
         assert_eq!(flow.in_flight(), 0);
-        let (rtt, _) = flow.on_acknowledged(Time(81_000), 12, Time(1000).stamp(), false);
+        let (rtt, _) = flow.on_acknowledged(Time(81_000), 12, Some(Time(1000).stamp()), false);
         assert_eq!((rtt, flow.in_flight()), (Some(80_000), 0), "given up too early: it tells the round trip");
+    }
+
+    #[test]
+    fn a_report_tells_no_round_trip() {
+        let mut flow = flow(16);
+        (0..16).for_each(|_| send(&mut flow, Time(1000)));
+        assert_eq!(flow.on_acknowledged(Time(51_000), 10, None, false), (None, false));
+        assert_eq!((flow.in_flight(), flow.rtt.shortest()), (6, 0));
     }
 
     #[test]
@@ -316,7 +349,7 @@ mod tests {
             }
         };
         let acknowledge = |flow: &mut Flow, number, is_marked| {
-            flow.on_acknowledged(Time(1000), number, Time(0).stamp(), is_marked).1
+            flow.on_acknowledged(Time(1000), number, Some(Time(0).stamp()), is_marked).1
         };
         fill(&mut flow);
         assert!(acknowledge(&mut flow, 10, true) && flow.window() == 32);

@@ -36,7 +36,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use sumac_job::{DType, NonFinitePolicy};
 use sumac_wire::{
-    Header, Reason,
+    Header, Kind, Reason,
     header::{exponent, flag},
 };
 
@@ -117,7 +117,8 @@ impl DirectMode {
     fn on_acknowledged(&mut self, core: &mut Core, rank: usize, header: &Header) {
         let is_marked = header.has(flag::ECN_ECHO);
         let flow = &mut self.flows[rank];
-        let (rtt, is_halved) = flow.on_acknowledged(core.now, header.received, header.timestamp, is_marked);
+        let echo = (header.kind != Kind::Report as u8).then_some(header.timestamp);
+        let (rtt, is_halved) = flow.on_acknowledged(core.now, header.received, echo, is_marked);
         rtt.into_iter().for_each(|rtt| core.stats.round_trips.record(rtt));
         core.stats.marked += u64::from(is_marked);
         core.stats.halvings += u64::from(is_halved);
@@ -203,7 +204,7 @@ impl DirectMode {
         let Some(flow) = self.flows.get_mut(usize::from(peer)) else { return };
         match action {
             Action::Send => {
-                flow.sends.insert(id, Sender::new(part, priority, running.number));
+                flow.sends.insert(id, Sender::new(part, priority, running.number, self.rank));
                 if let Some(theirs) = flow.take_early(id) {
                     self.agree(core, peer, id, &theirs);
                 }

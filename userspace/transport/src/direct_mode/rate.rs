@@ -6,6 +6,9 @@
 //! the round trips here have the scheduling delays of both hosts in them. So `T_high` has a margin for them,
 //! and a rate that was reduced returns to halfway in each round trip below `T_high`, as in DCQCN: a process
 //! that was not scheduled for some milliseconds would cost some seconds by `alpha` alone.
+//!
+//! Ports that are full after less than `T_high` drop before any round trip is long enough. So losses lower
+//! the rate as well, to what arrived.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +28,8 @@ const ALPHA: u64 = 40_000_000;
 const BETA: f64 = 0.8;
 /// Below this the rate does not fall: a packet of 1,500 bytes in 1.2 ms.
 const LEAST: u64 = 10_000_000;
+/// Losses lower the rate to no less than this in a round trip: four packets of 1,500 bytes.
+const LEAST_BYTES: u64 = 6_000;
 /// Packets may be this much ahead of the rate, since no thread wakes for each of them.
 const BURST_NS: u64 = 100_000;
 
@@ -63,6 +68,22 @@ impl DelayRate {
 
     pub fn rate(&self) -> u64 {
         self.rate
+    }
+
+    /// Lowers the rate to what arrived, `bytes` in `time` nanoseconds, but not below some packets in a round
+    /// trip of `rtt`. It returns to what it was before the first of such passes.
+    pub fn on_losses(&mut self, now: Time, bytes: u64, time: u64, rtt: u64) {
+        if rtt == 0 {
+            return;
+        }
+        let per_second = |bytes: u64, time: u64| (bytes * 8).saturating_mul(1_000_000_000) / time.max(1);
+        let least = LEAST.max(per_second(LEAST_BYTES, rtt));
+        let arrived = per_second(bytes, time).max(least);
+        if arrived < self.rate {
+            self.before = self.before.max(self.rate);
+            self.rate = arrived;
+            self.changed = now;
+        }
     }
 
     /// `T_low` of this path.
@@ -177,6 +198,21 @@ mod tests {
         assert_eq!(rate.rate(), 10 * GBIT);
         sample(&mut rate, 100_000 * US, 20_000 * US);
         assert!(rate.rate() < 7 * GBIT, "{}", rate.rate());
+    }
+
+    #[test]
+    fn losses_set_the_rate_to_what_arrived() {
+        let mut rate = DelayRate::new(100 * GBIT, 0);
+        rate.on_losses(Time(0), 100_000, 80 * US, 0);
+        assert_eq!(rate.rate(), 100 * GBIT, "no round trip is known");
+        rate.on_losses(Time(0), 100_000, 80 * US, 40 * US);
+        assert_eq!(rate.rate(), 10 * GBIT);
+        rate.on_losses(Time(0), 400_000, 80 * US, 40 * US);
+        assert_eq!(rate.rate(), 10 * GBIT, "it does not grow by losses");
+        rate.on_losses(Time(0), 100, 80 * US, 40 * US);
+        assert_eq!(rate.rate(), 12 * GBIT / 10, "four packets in a round trip");
+        sample(&mut rate, 0, 12 * US);
+        assert!(rate.rate() > 5 * GBIT, "halfway back to what it was: {}", rate.rate());
     }
 
     #[test]

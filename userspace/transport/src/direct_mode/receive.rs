@@ -182,10 +182,9 @@ impl DirectMode {
         // Chunks that were sent before the probe have arrived, or are lost.
         self.flows[rank].restart(core.now);
         self.refresh_gauges(core);
-        let send = self.flows[rank].sends.get_mut(&id_of(header)).ok_or(Reason::Stale)?;
-        send.on_report(header.seq, header.offset, packet.elements);
-        send.ask_when_done(core.now, 0);
-        Ok(())
+        let (id, flow) = (id_of(header), &mut self.flows[rank]);
+        let is_taken = flow.on_report(core.now, id, header.seq, header.offset, packet.elements);
+        if is_taken { Ok(()) } else { Err(Reason::Stale) }
     }
 
     //= mlt#4.2.3 bounded loss with stop, probe and report

@@ -67,6 +67,28 @@ enum Phase {
     Again { missing: VecDeque<u32> },
 }
 
+/// The packets between two reports: all chunks, or those that were missing.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Pass {
+    /// The times of its first and its last packet.
+    pub began: Time,
+    pub ended: Time,
+    /// Bytes that the flow had sent before the first one, and with the last one, of all transfers.
+    pub sent_before: u64,
+    pub sent: u64,
+    packets: u32,
+}
+
+impl Pass {
+    /// The bytes of this time that arrived, if more than an eighth of the packets was lost: less may be what
+    /// the network drops by importance.
+    pub fn arrived(&self, lost: usize) -> Option<u64> {
+        let packets = u64::from(self.packets).max(1);
+        let lost = (lost as u64).min(packets);
+        (lost * 8 > packets).then(|| (self.sent - self.sent_before) * (packets - lost) / packets)
+    }
+}
+
 /// The sending end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sender {
@@ -83,12 +105,16 @@ pub(super) struct Sender {
     /// The chunks before this one are in the reports to the last probe: each is taken once, also when a
     /// report comes twice.
     reported: u32,
+    /// The packets since the last report.
+    pass: Option<Pass>,
 }
 
 impl Sender {
-    pub fn new(part: Part, priority: u8, number: u32) -> Sender {
-        // Fibonacci hashing: consecutive operations begin far apart.
-        let spread = u64::from(number.wrapping_mul(0x9e37_79b9));
+    /// `number`: of the exchange. `rank`: of this worker, so that a bound cuts off other chunks at each.
+    pub fn new(part: Part, priority: u8, number: u32, rank: u16) -> Sender {
+        // Fibonacci hashing: consecutive operations begin far apart, and so do workers.
+        let of_worker = u32::from(rank).wrapping_mul(0x85eb_ca6b);
+        let spread = u64::from(number.wrapping_add(of_worker).wrapping_mul(0x9e37_79b9));
         let first = ((spread * u64::from(part.chunks())) >> 32) as u32;
         Sender {
             part,
@@ -99,6 +125,7 @@ impl Sender {
             unanswered: 0,
             asked_since: None,
             reported: 0,
+            pass: None,
         }
     }
 
@@ -134,6 +161,25 @@ impl Sender {
             Phase::Again { missing } => missing.pop_front().map(|chunk| (chunk, true)),
             Phase::Waiting | Phase::First { .. } | Phase::Asked { .. } => None,
         }
+    }
+
+    /// Records that a chunk was sent. `sent`: bytes of data of all transfers to this peer, before it and with
+    /// it.
+    pub fn on_sent(&mut self, now: Time, sent: Range<u64>) {
+        let first = Pass { began: now, ended: now, sent_before: sent.start, sent: sent.start, packets: 0 };
+        let pass = self.pass.get_or_insert(first);
+        (pass.ended, pass.sent) = (now, sent.end);
+        pass.packets += 1;
+    }
+
+    /// The pass that ended with the reports to the last probe, and the number of its packets that were lost.
+    /// `None`: not all reports have come.
+    pub fn end_pass(&mut self) -> Option<(Pass, usize)> {
+        let lost = match &self.phase {
+            Phase::Again { missing } => missing.len(),
+            _ => 0,
+        };
+        self.pass.take_if(|_| self.reported == self.part.chunks()).map(|pass| (pass, lost))
     }
 
     /// Asks after the last chunk, `wait` later: packets on other paths may still be under way.
@@ -180,7 +226,8 @@ impl Sender {
         let mut missing = match &mut self.phase {
             Phase::Asked { .. } => VecDeque::new(),
             // A further report to the same probe.
-            Phase::Again { missing } => std::mem::take(missing),
+            Phase::Again { missing } if self.reported > 0 => std::mem::take(missing),
+            Phase::Again { .. } => VecDeque::new(),
             Phase::Waiting | Phase::First { .. } => return false,
         };
         let chunks = self.part.chunks();
@@ -311,7 +358,7 @@ mod tests {
 
     #[test]
     fn every_chunk_is_sent_once_and_what_is_missing_again() {
-        let mut sender = Sender::new(part(45), 0, 3);
+        let mut sender = Sender::new(part(45), 0, 3, 0);
         assert_eq!(sender.next(), None, "the receiver is not ready");
         sender.begin();
         let mut first = chunks(&mut sender);
@@ -328,6 +375,45 @@ mod tests {
         assert!(sender.on_report(1, 0, &words[..4]));
         assert!(!sender.on_report(1, 0, &words[..4]), "it comes twice");
         assert_eq!(chunks(&mut sender), [2, 3]);
+    }
+
+    #[test]
+    fn a_pass_that_lost_more_than_an_eighth_tells_what_arrived() {
+        // Chunks that arrive of 16, and bytes that arrive. Another transfer sends as much meanwhile.
+        for (arriving, expected) in [(16, None), (14, None), (13, Some(2600)), (0, Some(0))] {
+            let mut sender = Sender::new(part(160), 0, 0, 0);
+            let mut receiver = Receiver::new(Time(0), part(160), 0.0);
+            sender.begin();
+            for number in 0..16 {
+                assert!(sender.next().is_some());
+                sender.on_sent(Time(10 + number), number * 200..(number + 1) * 200);
+            }
+            assert!((0..arriving).all(|chunk| receiver.is_new(chunk)));
+            sender.ask_when_done(Time(26), 0);
+            sender.asked(Time(26), 100);
+            let mut words = [0; 4];
+            receiver.report(0, 1, &mut words);
+            assert!(sender.on_report(1, 0, &words));
+            let (pass, lost) = sender.end_pass().unwrap();
+            assert_eq!((pass.began, pass.ended), (Time(10), Time(25)));
+            assert_eq!((lost, pass.arrived(lost)), (16 - arriving as usize, expected), "{arriving}");
+            assert!(sender.end_pass().is_none(), "once");
+        }
+    }
+
+    #[test]
+    fn a_later_report_is_in_place_of_an_earlier_one() {
+        let mut sender = Sender::new(part(80), 0, 0, 0);
+        sender.begin();
+        chunks(&mut sender);
+        sender.ask_when_done(Time(0), 0);
+        sender.asked(Time(0), 100);
+        assert!(sender.on_report(1, 0, &[0b1000_0001]));
+        assert_eq!(sender.next(), Some((1, true)));
+        // The window was full for a timeout.
+        sender.count_probe(Time(1));
+        assert!(sender.on_report(2, 0, &[0b1100_0001]));
+        assert_eq!(chunks(&mut sender), [2, 3, 4, 5, 6], "each once");
     }
 
     #[test]
@@ -375,14 +461,15 @@ mod tests {
     }
 
     #[test]
-    fn operations_begin_with_different_chunks() {
-        let firsts: Vec<u32> = (0..4)
-            .map(|number| {
-                let mut sender = Sender::new(part(1000), 0, number);
-                sender.begin();
-                chunks(&mut sender)[0]
-            })
-            .collect();
-        assert_eq!(firsts, [0, 61, 23, 85]);
+    fn operations_and_workers_begin_with_different_chunks() {
+        let first = |number, rank| {
+            let mut sender = Sender::new(part(1000), 0, number, rank);
+            sender.begin();
+            chunks(&mut sender)[0]
+        };
+        assert_eq!([0, 1, 2, 3].map(|number| first(number, 0)), [0, 61, 23, 85]);
+        let of_workers = [0, 1, 2, 3, 4, 5, 6, 7].map(|rank| first(5, rank));
+        let distinct: std::collections::BTreeSet<u32> = of_workers.into_iter().collect();
+        assert_eq!(distinct.len(), 8, "{of_workers:?}");
     }
 }

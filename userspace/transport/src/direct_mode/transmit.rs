@@ -141,12 +141,13 @@ impl DirectMode {
         let send = flow.sends.get_mut(&id)?;
         let (priority, part) = (send.priority, send.part.clone());
         let (chunk, is_resend) = send.next()?;
-        // A probe may overtake chunks on other paths.
-        send.ask_when_done(now, flow.rtt.shortest() / 4);
+        // A probe has a queue of its own in the network. It would overtake the chunks, and those that wait in
+        // queues would be sent again.
+        send.ask_when_done(now, flow.rtt.smoothed());
         flow.took_turn(id);
         let span = part.span(chunk);
         let len = payload_len(span.words as u16);
-        let (number, path) = flow.on_sent(now, len, &mut core.stats.paths);
+        let (number, path) = flow.on_sent(now, id, len, &mut core.stats.paths);
         let asks = if flow.is_full() { flag::QUERY } else { 0 };
         let refuses = core.params.not_finite == sumac_job::NonFinitePolicy::Error;
         let mut header = Header {
