@@ -104,6 +104,14 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// The least and the largest of the seeds' values.
+pub fn interval(values: impl IntoIterator<Item = f64>) -> Value {
+    let (least, most) = values
+        .into_iter()
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)));
+    serde_json::json!(format!("{least:.2} to {most:.2}"))
+}
+
 /// The value that so many percent of all do not exceed (nearest rank).
 pub fn percentile(values: &mut [f64], percent: f64) -> f64 {
     values.sort_unstable_by(f64::total_cmp);

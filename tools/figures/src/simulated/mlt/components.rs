@@ -12,7 +12,7 @@ use super::{
 };
 use crate::simulated::{
     Effort,
-    figure::{Figure, Target, median, rounded},
+    figure::{Figure, Target, interval, median, rounded},
     testbed::over_seeds,
 };
 
@@ -47,6 +47,7 @@ pub fn figures16_and_17(effort: Effort) -> Result<Figure, SetupError> {
         vec![
             json!(name),
             rounded(of(case, |run| run.iteration / 1e3)),
+            interval(results[case].iter().map(|run| run.iteration / 1e3)),
             rounded(of(1, |run| run.iteration) / of(case, |run| run.iteration)),
             rounded(of(case, |run| run.mean)),
             rounded(of(case, |run| run.p99)),
@@ -74,6 +75,7 @@ pub fn figures16_and_17(effort: Effort) -> Result<Figure, SetupError> {
         columns: vec![
             "parts",
             "iteration_ms",
+            "of_all_seeds",
             "speed_to_none",
             "mean_us",
             "p99_us",

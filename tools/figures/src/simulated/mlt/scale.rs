@@ -10,7 +10,7 @@ use super::{
 };
 use crate::simulated::{
     Effort,
-    figure::{Figure, Target, median, rounded},
+    figure::{Figure, Target, interval, median, rounded},
     testbed::over_seeds,
 };
 
@@ -45,6 +45,7 @@ pub fn figure14(effort: Effort) -> Result<Figure, SetupError> {
             of(|run| run.p99),
             of(|run| run.longest),
             of(|run| run.iteration / 1e3),
+            interval(runs.iter().map(|run| run.iteration / 1e3)),
             of(|run| run.dropped),
             of(|run| run.lost),
             of(|run| run.timeouts as f64),
@@ -85,6 +86,7 @@ pub fn figure14(effort: Effort) -> Result<Figure, SetupError> {
             "p99_us",
             "longest_us",
             "iteration_ms",
+            "of_all_seeds",
             "frames_dropped_percent",
             "chunks_lost_percent",
             "timeouts",
