@@ -1,16 +1,12 @@
 //! The role of the control plane: the root, which decides on jobs, or a rack below one.
 
-use std::{
-    collections::HashMap,
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{collections::HashMap, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 use sumac_control::{
     Credential, Endpoint, Identity, JoinLimits, Secret, Secrets, Trust, server::ServerOptions,
 };
+use sumac_udp::source_for;
 
 use super::args::{Args, Plane};
 
@@ -91,12 +87,12 @@ impl Args {
         if let Some(name) = &self.rack_name {
             return Ok(name.clone());
         }
-        let local = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
-            socket.connect(parent)?;
-            socket.local_addr()
-        });
+        let local = match parent {
+            SocketAddr::V4(parent) => source_for(parent),
+            SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
+        };
         let local = local.with_context(|| format!("there is no way to the aggregator above at {parent}"))?;
-        Ok(local.ip().to_string())
+        Ok(local.to_string())
     }
 }
 
