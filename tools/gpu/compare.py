@@ -58,6 +58,7 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser.add_argument("--daemons", type=int, choices=(1, 2), default=2, help="daemons of the ranks")
     parser.add_argument("--large", action="store_true", help="measure a sum of 1 GiB, its first time too")
     parser.add_argument("--runs", type=int, default=10, metavar="N", help="times that each case is measured")
+    parser.add_argument("--sums", type=int, default=10_000, metavar="N", help="small sums submitted at once")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the medians")
     parser.add_argument("--rank-of", metavar="BACKEND", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -103,7 +104,7 @@ def measure(options: argparse.Namespace, backend: str, lab: Any) -> dict[str, An
             with open(f"{folder}/{rank}.log", "w") as log:
                 ranks.append(subprocess.Popen(
                     [sys.executable, __file__, "--rank-of", backend, "--device", options.device,
-                     "--runs", str(options.runs), "--ranks", str(options.ranks),
+                     "--runs", str(options.runs), "--sums", str(options.sums), "--ranks", str(options.ranks),
                      "--daemons", str(options.daemons),
                      *(["--large"] if options.large else [])],
                     stdout=subprocess.PIPE, stderr=log, text=True,
@@ -180,19 +181,20 @@ def run_rank(options: argparse.Namespace) -> None:
         times[case_of(size)] = timed(act, options, dist.barrier)
         if not bool((tensor == options.ranks * (options.ranks + 1) / 2).all()):
             raise AssertionError(f"{backend}: a sum of {size} bytes is wrong")
-    small = [torch.ones(SMALL, device=options.device) for _ in range(10_000)]
+    small = [torch.ones(SMALL, device=options.device) for _ in range(options.sums)]
+    row = small[:1000]
 
     def at_once() -> None:
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in small]:
             work.wait()
 
     def in_a_row() -> None:
-        for tensor in small[:1000]:
+        for tensor in row:
             dist.all_reduce(tensor)
 
     few = argparse.Namespace(**{**vars(options), "runs": min(options.runs, 3)})
-    times["1 of 10,000 small sums at once"] = of_one(10_000, timed(at_once, few, dist.barrier))
-    times["1 of 1,000 small sums in a row"] = of_one(1000, timed(in_a_row, few, dist.barrier))
+    times[f"1 of {len(small):,} small sums at once"] = of_one(len(small), timed(at_once, few, dist.barrier))
+    times[f"1 of {len(row):,} small sums in a row"] = of_one(len(row), timed(in_a_row, few, dist.barrier))
     times["DDP step, 17 MB of gradients"] = timed(training(options.device), options, dist.barrier)
     if options.large:
         tensor = torch.ones(LARGE // 4, device=options.device)

@@ -25,7 +25,10 @@ class Comparison(unittest.TestCase):
             written = Path(folder) / "medians.json"
             # A process of its own: the clients' tests have the same package's name as these.
             ran = subprocess.run(
-                [sys.executable, str(HERE / "compare.py"), "--device=cpu", "--runs=1", f"--json={written}"],
+                [
+                    sys.executable, str(HERE / "compare.py"), "--device=cpu", "--runs=1", "--sums=500",
+                    f"--json={written}",
+                ],
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT, check=False,
             )
             if ran.returncode == 3:
