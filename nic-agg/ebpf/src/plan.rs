@@ -115,7 +115,7 @@ pub fn of_dynamic(action: dynamic::Action, flags: u16, before: &dynamic::SlotMet
     use dynamic::Action;
     let added = if flags & flag::MAXIMUM != 0 { MAXIMUM } else { ADD };
     match action {
-        Action::Store if before.owner != 0 => STORE | RECLAIMED,
+        Action::Store if before.is_held() => STORE | RECLAIMED,
         Action::Store => STORE,
         Action::Add => added,
         Action::Complete => added | WRITE | SUM,

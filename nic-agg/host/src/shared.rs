@@ -76,7 +76,7 @@ impl SharedPool {
         }
         *meta = after;
         let (answer, reason) = match action {
-            Action::Store if before.owner != 0 => return Ok(Taken::In(Reason::Reclaimed)),
+            Action::Store if before.is_held() => return Ok(Taken::In(Reason::Reclaimed)),
             Action::Store | Action::Add => return Ok(Taken::In(Reason::Added)),
             Action::Drop => return Err(Reason::Duplicate),
             Action::Complete => (dynamic::sum(header, &after), Reason::Forwarded),

@@ -6,11 +6,15 @@
 //! packet's values in a slot or sends them on, never both, and each sum that it sends on says whose values it
 //! holds.
 //!
-//! Three things differ from the paper. A slot that nobody frees is taken back by age also when a
+//! Four things differ from the paper. A slot that nobody frees is taken back by age also when a
 //! *contribution* finds it, not only when a result passes. A contribution that is alone at its level is
-//! passed on without a slot. And a slot remembers the chunk that it refused last: the chunk's later packets
-//! are refused too when the slot has become free meanwhile. In the paper they wait in it for packets that
-//! have passed, until all workers take the chunk for lost (section 3.6).
+//! passed on without a slot. A slot whose sum has left to the parameter host keeps it, but another chunk may
+//! take the slot: if the sum is lost, all workers send again, and what they send passes. That is so with one
+//! level of aggregators only: with two a lost sum costs a whole rack's packets past both.
+//!
+//! And a slot remembers the chunk that it refused last: the chunk's later packets are refused too when the
+//! slot has become free meanwhile. In the paper they wait in it for packets that have passed, until all
+//! workers take the chunk for lost (section 3.6).
 
 pub mod host;
 
@@ -47,8 +51,8 @@ pub struct SlotMeta {
     pub exponent: i8,
     /// The largest exponent that contributions gave for a later chunk.
     pub next_exponent: i8,
-    /// Zero.
-    pub reserved: u16,
+    /// 1: the sum has left to the parameter host, and another chunk may take the slot; else 0.
+    pub summed: u16,
     /// The prefix of the lane that all contributors of the sum have received, at least.
     pub received: u32,
     /// [`owner`] of the lane whose chunk the slot refused last; zero: none. It stays when the slot becomes
@@ -120,6 +124,8 @@ pub struct Contribution {
     pub next_exponent: i8,
     /// The sender has the results of all chunks of this lane before this one.
     pub received: u32,
+    /// This aggregator's sums go to the parameter host: there is no other level.
+    pub is_one_level: bool,
 }
 
 impl Contribution {
@@ -138,6 +144,7 @@ impl Contribution {
             exponent: header.exponent,
             next_exponent: header.next_exponent,
             received: header.received,
+            is_one_level: header.fan_in_1 == 0,
         }
     }
 
@@ -161,7 +168,8 @@ pub enum Action {
     /// Add the packet's values, or take the larger ones under [`flag::MAXIMUM`]; the packet ends here.
     Add,
     /// Add the packet's values and send the sum on ([`sum`]): the level is complete. The slot keeps it until
-    /// a result frees the slot, or somebody who misses it has it flushed.
+    /// a result frees the slot, somebody who misses it has it flushed, or, with one level, another chunk
+    /// takes the slot.
     Complete,
     /// Send on what the slot held ([`flushed`]), with the packet's values added when `adds`: the slot is
     /// free.
@@ -183,6 +191,13 @@ impl SlotMeta {
     #[inline(always)]
     pub const fn is_abandoned(&self, now: u32, timeout: u32) -> bool {
         self.owner != 0 && now.wrapping_sub(self.stamp) >= timeout
+    }
+
+    /// Whether it holds values that another chunk may not replace until its job has been silent: those of a
+    /// sum that has left to the parameter host may be replaced at once.
+    #[inline(always)]
+    pub const fn is_held(&self) -> bool {
+        self.owner != 0 && self.summed == 0
     }
 
     /// Whether it holds this chunk.
@@ -261,7 +276,8 @@ impl SlotMeta {
 //= atp#3.7 retransmission flushes partial sums
 /// Decides what a contribution does to its slot at `now` (milliseconds): the slot's metadata afterwards, what
 /// it held when it is flushed, and the action. A slot in which nobody has added anything for `timeout`
-/// milliseconds counts as free.
+/// milliseconds counts as free, and so does one whose sum has left to the parameter host, for other chunks
+/// than its own.
 #[inline(always)]
 pub fn decide(before: &SlotMeta, c: &Contribution, now: u32, timeout: u32) -> (SlotMeta, Action) {
     let resend = c.has(flag::RESEND);
@@ -274,7 +290,7 @@ pub fn decide(before: &SlotMeta, c: &Contribution, now: u32, timeout: u32) -> (S
         let after = if c.has_collided_below() { before.refusing(c) } else { *before };
         return (after, Action::Pass);
     }
-    let is_busy = before.owner != 0 && !before.is_abandoned(now, timeout);
+    let is_busy = before.is_held() && !before.is_abandoned(now, timeout);
     if is_busy || before.has_refused(c) {
         return (before.refusing(c), Action::Collide);
     }
@@ -308,8 +324,10 @@ fn same_chunk(before: &SlotMeta, c: &Contribution, now: u32) -> (SlotMeta, Actio
         // Only the marks of congestion; not the time, or a lost result would keep the slot.
         return (SlotMeta { flags: after.flags, ..*before }, Action::Drop);
     }
-    let action = if after.bitmap.count_ones() == c.fan_in as u32 { Action::Complete } else { Action::Add };
-    (after, action)
+    if after.bitmap.count_ones() == c.fan_in as u32 {
+        return (SlotMeta { summed: c.is_one_level as u16, ..after }, Action::Complete);
+    }
+    (after, Action::Add)
 }
 
 /// The effect of the parameter host's packet for a chunk on the slot that it names: frees it of this chunk,

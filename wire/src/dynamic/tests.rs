@@ -84,6 +84,59 @@ fn a_busy_slot_sends_on_to_the_host_past_the_second_level() {
     assert_eq!(at(&second, &header, NOW), (given_up, Action::Pass), "what is there is given up");
 }
 
+/// A job of one level.
+fn alone(rank: u32, seq: u32) -> Header {
+    Header { fan_in_1: 0, bitmap_1: 0, ..packet(rank, seq) }
+}
+
+/// A slot of one level after its sum has left.
+fn summed(seq: u32) -> SlotMeta {
+    let (after, action) = at(&slot(0b11, seq), &alone(2, seq), NOW);
+    assert_eq!((after.bitmap, action), (0b111, Action::Complete));
+    after
+}
+
+#[test]
+fn a_slot_whose_sum_has_left_is_another_chunks() {
+    let before = summed(5);
+    assert_eq!((before.summed, before.is_held(), slot(0b11, 5).is_held()), (1, false, true));
+    let (taken, action) = at(&before, &alone(0, 6), after(1));
+    assert_eq!((taken, action), (SlotMeta { stamp: after(1), ..slot(1, 6) }, Action::Store));
+    assert_eq!(at(&taken, &alone(1, 7), after(1)).1, Action::Collide, "the new one has it for itself");
+    let others = Header { job: 4, ..alone(0, 5) };
+    assert_eq!(at(&before, &others, NOW).1, Action::Store, "another job's");
+    let refused = refusing(before, 6);
+    assert_eq!(at(&refused, &alone(1, 6), NOW), (refused, Action::Collide), "a refused chunk passes whole");
+    let (later, action) = at(&refused, &alone(1, 7), NOW);
+    assert_eq!((later, action), (refusing(slot(2, 7), 6), Action::Store));
+}
+
+#[test]
+fn a_slot_whose_sum_has_left_is_still_its_chunks() {
+    let before = summed(5);
+    assert_eq!(at(&before, &alone(1, 5), after(3)), (before, Action::Drop), "a duplicate changes nothing");
+    let again = Header { flags: flag::RESEND, ..alone(1, 5) };
+    assert_eq!(at(&before, &again, NOW), (SlotMeta::default(), Action::Flush { adds: false }));
+    assert_eq!(flushed(&again, &before).bitmap_0, 0b111, "the whole sum, which was lost");
+    assert_eq!(release(&before, owner(3, 1, 0), 5, NOW, MAX_AGE_MICROS), SlotMeta::default());
+    let (taken, _) = at(&before, &alone(0, 6), NOW);
+    assert_eq!(at(&taken, &again, NOW), (taken, Action::Pass), "after the loss of a sum and its slot");
+    assert_eq!(release(&taken, owner(3, 1, 0), 5, NOW, MAX_AGE_MICROS), taken, "the result comes late");
+}
+
+/// A lost sum of a rack costs all its packets past both levels, and the other racks' sums.
+#[test]
+fn with_two_levels_a_slot_keeps_its_sum() {
+    let (first, action) = at(&slot(0b11, 5), &packet(2, 5), NOW);
+    assert_eq!((first.summed, first.is_held(), action), (0, true, Action::Complete));
+    assert_eq!(at(&first, &packet(0, 6), NOW).1, Action::Collide);
+    let rack = |rack: u32| Header { flags: flag::LEVEL, bitmap_0: 7, bitmap_1: 1 << rack, ..packet(0, 5) };
+    let (root, action) = at(&SlotMeta { flags: flag::LEVEL, ..slot(1, 5) }, &rack(1), NOW);
+    assert_eq!((root.summed, root.is_held(), action), (0, true, Action::Complete));
+    let next = Header { seq: 6, ..rack(0) };
+    assert_eq!(at(&root, &next, NOW).1, Action::Collide);
+}
+
 /// The slot after it refused a chunk.
 fn refusing(before: SlotMeta, seq: u32) -> SlotMeta {
     SlotMeta { refused_owner: owner(3, 1, 0), refused_seq: seq, ..before }

@@ -1,5 +1,6 @@
-//! Checks the dynamic mode's decisions exhaustively: slots that other jobs take and that are lost at any
-//! time, two levels, and the parameter host, on a network that loses, delays, reorders and duplicates.
+//! Checks the dynamic mode's decisions exhaustively: slots that other chunks and jobs take, also those whose
+//! sum has left, and that are lost at any time, two levels, and the parameter host, on a network that loses,
+//! delays, reorders and duplicates.
 //!
 //! A packet that was sent once may arrive at any later time, any number of times, or never: that
 //! is every behaviour of such a network at once.

@@ -72,7 +72,7 @@ pub enum Step {
     Ask(usize, u32),
     /// The host needs the room of a chunk's floats for an earlier one.
     Forget(usize),
-    /// Another job takes a free slot.
+    /// Another job takes a slot that is free, or whose sum has left.
     Take(At, u32),
     /// A slot loses what it has: its aggregator starts anew, another job frees it, its age is up.
     Lose(At, u32),
@@ -92,7 +92,7 @@ const FOREIGN: SlotMeta = SlotMeta {
     flags: 0,
     exponent: 0,
     next_exponent: 0,
-    reserved: 0,
+    summed: 0,
     received: 0,
     refused_owner: 0,
     refused_seq: 0,
@@ -291,7 +291,7 @@ impl Model for System {
             Step::Forget(place) => state.host[place].0.forget_floats(),
             Step::Take(at, slot) => {
                 let slot = &mut state.at(at).slots[slot as usize];
-                if slot.0.owner == 0 {
+                if !slot.0.is_held() {
                     *slot = (FOREIGN, 0);
                 }
             }

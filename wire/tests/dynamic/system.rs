@@ -45,7 +45,7 @@ pub struct System {
     pub overflow: Overflow,
     /// Whether worker 0 may die and be replaced, which renews the job's incarnation.
     pub renews: bool,
-    /// Whether another job takes free slots.
+    /// Whether another job takes slots that are free, or whose sum has left.
     pub shared: bool,
     /// The chunks of an operation that each worker may be left out of; any worker may flush at any time. 0:
     /// no bounded loss.

@@ -11,6 +11,7 @@ mod values;
 use network::Network;
 use sumac_sim::{events::MICRO, link::Faults};
 use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, Operation, Scale};
+use sumac_wire::Reason;
 
 /// Delays up to this of all frames.
 fn jitter(nanoseconds: u64) -> Faults {
@@ -219,10 +220,11 @@ fn slots_that_others_left_behind_are_avoided_and_then_taken() {
 
 /// A chunk whose slot is busy passes as a whole: with far too few slots, and workers that are not in step,
 /// chunks do not wait in slots for those of their packets that have passed. The few that do halve no window
-/// for long.
+/// for long. A slot is another chunk's as soon as its sum has left, so that a window's half finds room in 32:
+/// if results freed them, there were more than 20,000 collisions in all of these.
 #[test]
 fn few_slots_cost_neither_retransmissions_nor_windows() {
-    for slots in [2, 8, 32] {
+    for (slots, least, most) in [(2, 40_000, u64::MAX), (8, 20_000, u64::MAX), (32, 1000, 10_000)] {
         let (mut resent_all, mut halved, mut collided) = (0, 0, 0);
         for seed in 0..20 {
             let params =
@@ -240,7 +242,7 @@ fn few_slots_cost_neither_retransmissions_nor_windows() {
                 .sum::<u64>();
         }
         println!("{slots} slots: {collided} collisions, {resent_all} sent again, {halved} windows halved");
-        assert!(collided > 20 * 1000, "{slots} slots: {collided}");
+        assert!((least..most).contains(&collided), "{slots} slots: {collided}");
         assert!(
             resent_all < collided / 10 && halved < collided / 1000,
             "{slots} slots: {resent_all} {halved}"
@@ -262,5 +264,27 @@ fn a_late_worker_does_not_halve_a_window() {
     for engine in net.engines() {
         let stats = engine.stats();
         assert!(stats.halvings == 0 && stats.resent <= 5 * 10, "{}", net.summary());
+    }
+}
+
+/// With one level another chunk takes a slot as soon as its sum has left, also where that sum or its result
+/// is lost then. No worker is in a sum twice, and slots complete the most part of the chunks that they begin.
+#[test]
+fn few_slots_sum_right_under_loss() {
+    for slots in [2, 4, 8] {
+        let (mut full_sums, mut flushed) = (0, 0);
+        for seed in 0..40 {
+            let params =
+                JobParams { dynamic: Some(DynamicParams::new(slots).with_window(64)), ..job(4, slots) };
+            let mut net = Network::new(&params, seed, LOSSY);
+            net.join();
+            (0..4).for_each(|operation| submit(&mut net, operation));
+            net.run(4, 20);
+            check(&net, 4);
+            full_sums += net.host_stats().full_sums;
+            flushed += net.aggregator().counter(Reason::Flushed);
+        }
+        println!("{slots} slots: {full_sums} full sums of {} chunks, {flushed} flushed", 40 * 500);
+        assert!(flushed > 0, "{slots} slots: {flushed}");
     }
 }

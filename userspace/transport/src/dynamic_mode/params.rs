@@ -29,8 +29,8 @@ pub struct DynamicParams {
     ///
     /// By default the window where slots are plenty: then a whole window waits in slots for a late worker.
     /// Also without congestion control, when the window is always full and would collide with itself.
-    /// Otherwise half of the window: a slot is held for half of the round trip to the parameter host, so that
-    /// a job needs no more slots free of others.
+    /// Otherwise half of the window: a slot is held for half of the round trip to the parameter host, or with
+    /// one level for less, so that a job needs no more slots free of others.
     pub positions: u32,
     /// The initial congestion window, in chunks; 1 to `window`. `None`: the paper's 60,000 bytes, divided
     /// over the shards.
