@@ -11,7 +11,7 @@ use sumac_wire::{
 };
 
 use crate::{
-    packets::{TOS, dynamic_job, frame, header, setup, static_job},
+    packets::{TOS, at_rack, dynamic_job, frame, header, setup, static_job},
     record::{Job, Setup, Step},
     reference::Reference,
 };
@@ -145,7 +145,7 @@ const FLOATS: u16 = AGAIN | flag::RAW_FLOAT;
 /// Chunks 9, 25 and 41 are in slot 9. A slot that becomes free refuses the other packets of a chunk that it
 /// refused before, unless it has refused another job's since: then the chunk stalls in it (ATP section 3.7,
 /// appendix A.1).
-const DYNAMIC: [Case; 25] = [
+const DYNAMIC: [Case; 33] = [
     ("dynamic: first", &[From(0, 9)], Added, None, &[(9, 1)]),
     ("dynamic: second", &[From(0, 9), From(2, 9)], Added, None, &[(9, 5)]),
     ("dynamic: last", &[From(0, 9), From(2, 9), From(1, 9)], Forwarded, FORWARDED, &[(9, 7)]),
@@ -173,6 +173,38 @@ const DYNAMIC: [Case; 25] = [
         Flushed,
         Some((AGAIN, &[0, 1, 2])),
         &[],
+    ),
+    ("dynamic: twice after the sum", &[All(9), From(1, 9)], Duplicate, None, &[(9, 7)]),
+    ("dynamic: another chunk after the sum", &[All(9), From(0, 25)], Added, None, &[(25, 1)]),
+    (
+        "dynamic: another chunk after a duplicate of the sum's",
+        &[All(9), From(1, 9), From(0, 25)],
+        Added,
+        None,
+        &[(25, 1)],
+    ),
+    ("dynamic: another job's chunk after the sum", &[All(9), OtherJob(1, 9)], Added, None, &[(9, 2)]),
+    ("dynamic: two sums, one after another", &[All(9), All(25)], Forwarded, FORWARDED, &[(25, 7)]),
+    (
+        "dynamic: a refused chunk after the sum",
+        &[From(0, 9), From(0, 25), From(1, 9), From(2, 9), From(1, 25)],
+        Collided,
+        Some((COLLISION, &[1])),
+        &[(9, 7)],
+    ),
+    (
+        "dynamic: sent again after another chunk took the sum's slot",
+        &[All(9), From(0, 25), Again(1, 9)],
+        Passed,
+        Some((AGAIN, &[1])),
+        &[(25, 1)],
+    ),
+    (
+        "dynamic: the result after another chunk took the sum's slot",
+        &[All(9), From(0, 25), Result(9)],
+        Concluded,
+        CONCLUDED,
+        &[(25, 1)],
     ),
     ("dynamic: sent again to another's", &[From(0, 9), Again(1, 25)], Passed, Some((AGAIN, &[1])), &[(9, 1)]),
     ("dynamic: without a slot", &[WithoutSlot(0, 9)], Passed, Some((AGAIN, &[0])), &[]),
@@ -255,6 +287,18 @@ const DYNAMIC: [Case; 25] = [
     ),
 ];
 
+/// The same in a rack below a root: with two levels no other chunk takes a slot whose sum has left.
+const RACK: [Case; 2] = [
+    (
+        "rack: another chunk after the sum",
+        &[All(9), From(0, 25)],
+        Collided,
+        Some((COLLISION, &[0])),
+        &[(9, 7)],
+    ),
+    ("rack: sent again to a complete one", &[All(9), Again(1, 9)], Flushed, Some((AGAIN, &[0, 1, 2])), &[]),
+];
+
 const ELEMENTS: u16 = 6;
 const WORKERS: usize = 3;
 /// The number of the parameter host's values, beside those of ranks.
@@ -263,8 +307,12 @@ const HOST: usize = WORKERS;
 /// Returns an aggregator and its packets for each case. All have the same jobs.
 pub fn all(checksum: bool) -> Vec<(Setup, Vec<Step>)> {
     let world = WORKERS as u8;
-    let jobs =
-        [static_job(1, world, ELEMENTS), dynamic_job(2, world, ELEMENTS), dynamic_job(3, world, ELEMENTS)];
+    let jobs = [
+        static_job(1, world, ELEMENTS),
+        dynamic_job(2, world, ELEMENTS),
+        dynamic_job(3, world, ELEMENTS),
+        at_rack(dynamic_job(4, world, ELEMENTS)),
+    ];
     let jobs = jobs.map(|job| Job { checksum, ..job });
     let of = |job: &Job, case: &Case| {
         let setup = setup(case.0, None, jobs.to_vec());
@@ -279,7 +327,8 @@ pub fn all(checksum: bool) -> Vec<(Setup, Vec<Step>)> {
         (setup, steps)
     };
     let dynamic = DYNAMIC.iter().map(|case| of(&jobs[1], case));
-    STATIC.iter().map(|case| of(&jobs[0], case)).chain(dynamic).collect()
+    let rack = RACK.iter().map(|case| of(&jobs[3], case));
+    STATIC.iter().map(|case| of(&jobs[0], case)).chain(dynamic).chain(rack).collect()
 }
 
 /// Whether a result lacks some workers: then the case is beyond the profile of a switch.

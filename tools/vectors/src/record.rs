@@ -11,7 +11,7 @@ use sumac_wire::{
 };
 
 /// The version of the format.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -370,6 +370,8 @@ pub struct SharedSlot {
     pub received: u32,
     pub refused_owner: u32,
     pub refused_seq: u32,
+    /// Whether the sum has left to the parameter host, so that another chunk may take the slot.
+    pub summed: bool,
     pub values: Vec<i32>,
 }
 
@@ -386,6 +388,7 @@ impl SharedSlot {
             received: meta.received,
             refused_owner: meta.refused_owner,
             refused_seq: meta.refused_seq,
+            summed: meta.summed != 0,
             values: values.iter().take(usize::from(meta.elements)).copied().collect(),
         }
     }
@@ -403,6 +406,7 @@ impl SharedSlot {
             received: self.received,
             refused_owner: self.refused_owner,
             refused_seq: self.refused_seq,
+            summed: self.summed.into(),
             ..dynamic::SlotMeta::default()
         }
     }

@@ -122,7 +122,7 @@ fn damaged_files_are_refused_by_their_line() {
     let text = String::from_utf8(file).unwrap();
     let read = |text: &str| record::read(text.as_bytes()).unwrap_err().to_string();
     assert!(read("").contains("no jobs"));
-    assert!(read(&text.replacen("\"format\":1", "\"format\":9", 1)).contains("format 9"));
+    assert!(read(&text.replacen("\"format\":2", "\"format\":9", 1)).contains("format 9"));
     assert!(read(&text.replacen("\"reason\"", "\"cause\"", 1)).contains("line 2"));
     assert!(read(&text.replacen("\"frame\":\"02", "\"frame\":\"0g", 1)).contains("line 2"));
 }
