@@ -54,6 +54,9 @@ control Dynamic(inout headers_t hdr, inout metadata_t meta) {
             (PASS_NONE, _, KIND_CONTRIBUTION, _, _, 1, _, 0 &&& 0xfe) : role(ROLE_ALONE);
             (PASS_NONE, _, KIND_CONTRIBUTION, _, _, _, _, _) : role(ROLE_OFFER);
             (PASS_NONE, _, KIND_RESULT, _, _, _, _, _) : role(ROLE_FREE);
+            // Others may have the slot when the sum's second half is read, which is the last pass. At two levels the slot keeps its sum.
+            (PASS_SUM, OPERATION_MAXIMUM, _, _, _, _, _, _) : role(ROLE_LOOK);
+            (PASS_SUM, _, _, _, _, _, _, 0) : role(ROLE_SUMMED);
             (PASS_SUM, _, _, _, _, _, _, _) : role(ROLE_LOOK);
             // It is freed when its second half is read.
             (PASS_FLUSH, OPERATION_MAXIMUM, _, _, _, _, _, _) : role(ROLE_LOOK);

@@ -13,6 +13,11 @@ const bit<8> ROLE_LOOK = 4;
 const bit<8> ROLE_FREE = 5;
 const bit<8> ROLE_REFUSE = 6;
 const bit<8> ROLE_FREE_REFUSE = 7;
+// The sum leaves to the parameter host, and others may take the slot.
+const bit<8> ROLE_SUMMED = 8;
+
+// The bit of an owner that says so: jobs have fewer numbers than bits.
+const bit<32> SUMMED = 0x02000000;
 
 struct shared_slot_t {
     bit<8> role;
@@ -30,7 +35,8 @@ struct shared_slot_t {
     bit<32> refused_behind;
     bit<1> has_refused;
 
-    // The chunk may take the slot, to which nobody has added for SLOT_TIMEOUT; or the slot is freed of the chunk.
+    // The chunk may take the slot, to which nobody has added for SLOT_TIMEOUT, or whose sum has left; or the slot is freed of the
+    // chunk, or of the chunk's claim to it.
     bit<1> may_take;
     bit<8> is_stamped;
     // Whose chunk the slot holds, and their difference from the packet's.

@@ -11,6 +11,8 @@ use sumac_wire::{
 
 use crate::model::{Program, thrift::Thrift};
 
+/// The bit of a holder whose sum has left (p4/common/shared_slot.p4).
+const SUMMED: u32 = 0x0200_0000;
 /// Lanes of a job in `lanes_next`.
 const LANES: u32 = 64;
 
@@ -84,7 +86,8 @@ impl Registers<'_> {
     pub fn shared_slot(&mut self, expected: &SharedTransition) -> SharedSlot {
         let sizes = Sizes::default();
         let slot = u32::from(expected.shard) * sizes.dynamic_slots + expected.slot;
-        let owner = self.word("shared_holders", slot);
+        let holder = self.word("shared_holders", slot);
+        let (owner, summed) = (holder & !SUMMED, holder & SUMMED != 0);
         let (refused_owner, refused_seq) =
             (self.word("refused_owners", slot), self.word("refused_chunks", slot));
         if owner == 0 {
@@ -108,6 +111,7 @@ impl Registers<'_> {
             received: self.word("received_by_all", slot),
             refused_owner,
             refused_seq,
+            summed,
             values,
         }
     }
