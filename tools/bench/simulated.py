@@ -33,14 +33,17 @@ NOTES = """
 What these numbers depend on:
 
 - Slots are counted by memory: a static slot has room for its chunk and the one before, a dynamic one for one chunk. The last columns of figures
-  13a and 14 have the dynamic mode with as many slots, in half the memory. There 8 jobs come to 1 % of collisions and 95 % of static.
-  The three jobs of figure 13a lose 13 % at half of the need, and at a third they are ahead of static by 27 %: both goals, 10 % and 38 %, are
-  reached by memory only, since a hash does not find every slot that is free while jobs come and go.
+  13a and 14 have the dynamic mode with as many slots, in half the memory. With one level of aggregators a
+  slot is another chunk's as soon as its sum has left. So a slot is held for the workers' skew only, and
+  they are in step here: neither the three jobs of figure 13a nor the 8 of figure 14 collide then, and slots
+  taken one after another do as well as hashed ones. Where results freed slots, three jobs lost 13 % at half
+  of the need, 8 jobs on as many slots as static ones had 94 % of static, and linear slots 54 % of hashed
+  ones. What the next points say of slots and collisions was measured then.
 - The workers of these figures are in step. Where they are not, few slots cost more; what chunks that stalled had cost, and what two choices of a slot would
   bring, is in the [results of earlier builds](results/history.md#what-bounds-it) ("Chunks that stall").
 - A job learns to avoid collisions where there is room to: 8 jobs with places for 256 chunks each on 8 x 256 slots come to none. Where slots are
   few, as on 8 x 128 with places for 128, positions also have to bear a collision now and then: without that 14 % of contributions collided for ever.
-- In figure 13a places repeat after 128 chunks, half a window: as many as are in slots at a time, since a slot is held for the half of the way
+- In figure 13a places repeat after 128 chunks, half a window: as many as were in slots at a time when a slot was held for the half of the way
   beyond the aggregator. That is the default where the pool has less than four windows, with congestion control. A worker that is late has fewer chunks of the others wait in
   slots then: with one up to 1 ms late in each step of 7 ms, a job of 2 comes to 0.93 of its peak with places for 256 in 2,048 slots, 0.86 with 128; but to
   0.71 and 0.85 in 128 slots. Without congestion control the window is always full and would meet itself: then they repeat after a window.
