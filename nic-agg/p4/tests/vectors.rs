@@ -51,6 +51,12 @@ fn random_packets_with_a_round_after_an_overflow() {
     with_program("random_packets_with_a_round_after_an_overflow", |program| run_random(program, 99, 3400));
 }
 
+/// Seed 16 has chunks that take slots whose sums have left, one of them a maximum's, which takes a turn more.
+#[test]
+fn random_packets_with_slots_taken_after_their_sums() {
+    with_program("random_packets_with_slots_taken_after_their_sums", |program| run_random(program, 16, 1900));
+}
+
 #[test]
 fn the_table_of_cases() {
     with_program("the_table_of_cases", |program| {
