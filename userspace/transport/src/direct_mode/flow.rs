@@ -42,7 +42,7 @@ pub(super) enum Control {
     /// Asks what a transfer lacks.
     Probe { id: TransferId, probe: u32 },
     /// The chunks of a transfer that have arrived, from `first` on.
-    Report { id: TransferId, probe: u32, echo: u32, first: u32 },
+    Report { id: TransferId, probe: u32, first: u32 },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -220,8 +220,8 @@ impl Flow {
     }
 
     /// Processes a report on a transfer: a bit for each chunk from `first` on. A pass of which the network
-    /// dropped much sets the rate to what has arrived: where ports are short, no round trip tells that they
-    /// are full.
+    /// dropped much sets the rate to what has arrived: where ports are short, no round trip is long
+    /// when they are full.
     pub fn on_report(&mut self, now: Time, id: TransferId, probe: u32, first: u32, bits: &[u8]) -> bool {
         let Some(send) = self.sends.get_mut(&id) else { return false };
         if send.on_report(probe, first, bits)

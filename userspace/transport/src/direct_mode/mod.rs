@@ -14,7 +14,8 @@
 //! | `agreement` | what both ends agree on before data |
 //! | `flow` | the traffic with one peer |
 //! | `outstanding` | the paths of its packets |
-//! | `rate` | the sending rate, by the round trip |
+//! | `pass` | the losses between two reports |
+//! | `rate` | the sending rate, by round trips and losses |
 //! | `values` | the reduction of received values |
 //! | `receive`, `transmit` | packets |
 
@@ -22,6 +23,7 @@ mod agreement;
 mod flow;
 mod outstanding;
 pub(crate) mod params;
+mod pass;
 mod rate;
 mod receive;
 mod running;
@@ -263,7 +265,7 @@ impl DirectMode {
                 flow.restart(now);
                 let stalled = flow.sends.iter_mut().find(|(_, send)| send.has_chunks());
                 let probe = stalled.map(|(id, send)| {
-                    send.count_probe(now);
+                    send.probe_stalled(now);
                     Control::Probe { id: *id, probe: send.probes }
                 });
                 probe.into_iter().for_each(|probe| flow.push(probe));

@@ -76,7 +76,9 @@ impl DelayRate {
         if rtt == 0 {
             return;
         }
-        let per_second = |bytes: u64, time: u64| (bytes * 8).saturating_mul(1_000_000_000) / time.max(1);
+        let per_second = |bytes: u64, time: u64| {
+            (u128::from(bytes) * 8_000_000_000 / u128::from(time.max(1))).try_into().unwrap_or(u64::MAX)
+        };
         let least = LEAST.max(per_second(LEAST_BYTES, rtt));
         let arrived = per_second(bytes, time).max(least);
         if arrived < self.rate {

@@ -169,7 +169,7 @@ impl DirectMode {
         let (id, flow) = (id_of(header), &mut self.flows[rank]);
         // Data comes only after an agreement, so an unknown transfer has ended here.
         if flow.receives.contains_key(&id) {
-            flow.push(Control::Report { id, probe: header.seq, echo: header.timestamp, first: 0 });
+            flow.push(Control::Report { id, probe: header.seq, first: 0 });
         } else {
             flow.push(Control::Stop { id });
         }

@@ -102,26 +102,18 @@ impl DirectMode {
                 agreement.write(payload);
                 Header { flags, elements: WORDS, ..header(core, Kind::Control, id) }
             }
-            Control::Report { id, probe, echo, first } => {
+            Control::Report { id, probe, first } => {
                 let most = core.params.elements;
                 let receive = flow.receives.get(&id);
                 let words = receive.map_or(0, |receive| receive.report(first, most, payload));
                 let (chunks, next) =
                     (receive.map_or(0, |receive| receive.part.chunks()), first + u32::from(words) * 32);
                 if next < chunks {
-                    flow.push(Control::Report { id, probe, echo, first: next });
+                    flow.push(Control::Report { id, probe, first: next });
                 }
                 let received = flow.arrived.highest();
                 let header = header(core, Kind::Report, id);
-                Header {
-                    seq: probe,
-                    offset: first,
-                    elements: words,
-                    flags: flag::QUERY,
-                    received,
-                    timestamp: echo,
-                    ..header
-                }
+                Header { seq: probe, offset: first, elements: words, flags: flag::QUERY, received, ..header }
             }
         };
         core.next_packet += 1;
