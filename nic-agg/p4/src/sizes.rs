@@ -8,6 +8,9 @@ use crate::target::SwitchError;
 
 /// Job numbers of a switch run from 1 to this minus 1.
 pub const JOBS: usize = 64;
+
+// The highest bit of a job's number is SUMMED in the holder of a shared slot (p4/common/shared_slot.p4).
+const _: () = assert!(JOBS <= 1 << 9);
 /// Places of slots, and cells of values, have 16 bits.
 const PLACES: u64 = 1 << 16;
 
