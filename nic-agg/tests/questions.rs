@@ -66,6 +66,75 @@ fn malformed_questions_are_refused() {
     assert!(bench.pool() == before, "a slot changed");
 }
 
+/// Returns the header of a worker's contribution without values.
+fn empty(job: &NewJob, rank: usize, seq: u32) -> Header {
+    let header = header(job, rank, seq, 0);
+    Header { flags: header.flags | flag::EMPTY, ..header }
+}
+
+#[test]
+fn malformed_contributions_without_values_are_refused() {
+    needs_privileges!("malformed_contributions_without_values_are_refused");
+    let job = job_of(3, 20);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    bench.show(&contribution(&job, 0, 3, 20));
+    let before = bench.pool();
+    let whole = frame_of(&job, 1, &empty(&job, 1, 3));
+    for len in 14..whole.len() {
+        let shown = bench.show(&whole[..len]);
+        let is_refused = shown.verdict == refusal(shown.reason) && shown.reason.is_refusal();
+        assert!(is_refused || shown.verdict == PASS && shown.reason == Reason::Foreign, "cut to {len}");
+    }
+    type Change = fn(&mut Header);
+    let table: [(&str, Change, Reason); 7] = [
+        ("with elements", |h| h.elements = 20, Reason::WrongElements),
+        ("a round", |h| h.flags |= flag::EXPONENT, Reason::BadType),
+        ("a query", |h| h.flags |= flag::QUERY, Reason::BadType),
+        ("a flush", |h| h.flags |= flag::PARTIAL, Reason::BadType),
+        ("a maximum", |h| h.flags |= flag::MAXIMUM, Reason::BadType),
+        ("a refusal", |h| h.flags |= flag::MISMATCH, Reason::BadType),
+        ("of another operation", |h| h.tensor = 8, Reason::Mismatch),
+    ];
+    for (what, change, reason) in table {
+        let mut sent = empty(&job, 1, 3);
+        change(&mut sent);
+        assert_eq!(bench.show(&frame_of(&job, 1, &sent)).reason, reason, "{what}");
+    }
+    let mut damaged = whole;
+    *damaged.last_mut().unwrap() ^= 1;
+    assert_eq!(bench.show(&damaged).reason, Reason::BadChecksum, "the last byte is in no field");
+    assert!(bench.pool() == before, "a slot changed");
+}
+
+/// The last contribution has the result's length, whoever sends it; the slot's old values are in no sum.
+#[test]
+fn a_chunk_completes_with_the_values_of_those_that_have_some() {
+    needs_privileges!("a_chunk_completes_with_the_values_of_those_that_have_some");
+    let job = job_of(3, 20);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    for seq in [3, 11] {
+        (0..3).for_each(|rank| drop(bench.show(&contribution(&job, rank, seq, 20))));
+    }
+    let without = |rank, seq| bench.show(&frame_of(&job, rank, &empty(&job, rank, seq)));
+    let outcome = |rank, seq| without(rank, seq).reason;
+    assert_eq!(
+        [outcome(0, 19), outcome(0, 19), outcome(1, 19)],
+        [Reason::Added, Reason::Duplicate, Reason::Added]
+    );
+    let complete = bench.show(&contribution(&job, 2, 19, 20));
+    assert_eq!((complete.verdict, complete.reason), (REDIRECT, Reason::Completed));
+    assert_eq!(answer(&complete.out).values, sum([2], 19, 20), "not those of chunk 3");
+    assert_eq!(outcome(1, 19), Reason::Wanted, "its frame has no room for the kept result");
+
+    assert_eq!(bench.show(&contribution(&job, 2, 27, 20)).reason, Reason::Added);
+    assert_eq!(outcome(0, 27), Reason::Added);
+    let wanted = without(1, 27);
+    assert_eq!((wanted.verdict, wanted.reason), (REDIRECT, Reason::Wanted));
+    let header = answer(&wanted.out).header;
+    assert_eq!((header.elements, header.flags & !flag::POOL_VERSION), (0, flag::QUERY));
+    assert_eq!(bench.show(&contribution(&job, 1, 27, 20)).reason, Reason::Completed, "it was not counted");
+}
+
 #[test]
 fn a_maximum_is_no_sum() {
     needs_privileges!("a_maximum_is_no_sum");

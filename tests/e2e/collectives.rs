@@ -9,10 +9,11 @@
 use sumac_client::{Failed, OpOptions, OperationOrder, Pending, Reduction, Tensor, bf16};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::SumacOptions;
+use sumac_lab::units::Rate;
 use sumac_tests::crew::sum;
 use sumac_tests::exact::{self, Value};
 use sumac_tests::site::{with_crew, with_sumac};
-use sumac_tests::{Crew, Trainer};
+use sumac_tests::{Crew, Trainer, stats};
 
 const SEED: u64 = 31;
 const WORLD: u16 = 3;
@@ -79,6 +80,35 @@ fn each_worker_gets_what_is_its_own() {
         assert_collectives::<f32>(crew);
         assert_collectives::<bf16>(crew);
         assert_collectives::<i32>(crew);
+    });
+}
+
+/// Receivers of a broadcast send headers, and their zeros only where a header comes last.
+#[test]
+fn receivers_of_a_broadcast_send_less_than_half_of_its_root() {
+    const VALUES: usize = 1_000_000;
+    // Where the links are the bound, headers come first.
+    let spec = LabSpec { rate: Some(Rate(100_000_000)), ..LabSpec::new(WORLD) };
+    with_crew(spec, &SumacOptions::default(), |_, crew| {
+        let sent =
+            || crew.trainers.iter().map(|trainer| stats::counter(trainer, "bytes_sent")).collect::<Vec<_>>();
+        let before = sent();
+        let start = |trainer: &Trainer| {
+            let mut tensor = trainer.client.tensor::<i32>(VALUES).unwrap();
+            tensor.fill(i32::from(trainer.rank) + 7);
+            trainer.job.broadcast(ROOT, tensor, OpOptions::default()).unwrap()
+        };
+        let pending: Vec<_> = crew.trainers.iter().map(start).collect();
+        for pending in pending {
+            assert!(sum(pending).iter().all(|value| *value == i32::from(ROOT) + 7));
+        }
+        let bytes: Vec<u64> = sent().iter().zip(before).map(|(after, before)| after - before).collect();
+        let wanted = crew.counter("empty_wanted");
+        println!("bytes by rank: {bytes:?}, zeros wanted of {wanted} chunks");
+        let root = bytes[usize::from(ROOT)];
+        assert!(root >= VALUES as u64 * 4, "{bytes:?}");
+        let mut receivers = (0..).zip(&bytes).filter(|(rank, _)| *rank != ROOT);
+        assert!(receivers.all(|(_, bytes)| *bytes < root / 2), "{bytes:?}, {wanted} wanted");
     });
 }
 

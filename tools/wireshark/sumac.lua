@@ -48,6 +48,7 @@ local FLAGS = {
     { "not finite", 11, "A value was NaN or infinite, and is zero" },
     { "query", 12, "A query without elements; in a result: the request to send the contribution" },
     { "unknown job", 13, "In a report: the aggregator does not have the job" },
+    { "empty", 14, "A contribution without values: its elements are zeros" },
 }
 
 -- Name, offset, type, display base, meaning.

@@ -91,12 +91,12 @@ fn place(header: &Header, job: &JobEntry, shard: u16) -> Result<Place, Reason> {
     Ok(Place { lane: lane as u16, slot: header.slot & job.lane_slots().wrapping_sub(1) })
 }
 
-/// Checks how many elements a packet carries: an exponent round and a question none, everything else up to
-/// the job's chunk.
+/// Checks how many elements a packet carries: one with a flag of `short` none, everything else up to the
+/// job's chunk.
 #[inline(always)]
-fn elements(header: &Header, job: &JobEntry) -> Result<(), Reason> {
+fn elements(header: &Header, job: &JobEntry, short: u16) -> Result<(), Reason> {
     let is_none = header.elements == 0;
-    if is_none != header.has(flag::EXPONENT | flag::QUERY) || header.elements > job.elements {
+    if is_none != header.has(short) || header.elements > job.elements {
         return Err(Reason::WrongElements);
     }
     Ok(())
@@ -116,9 +116,15 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
     if header.kind != Kind::Contribution as u8 || header.has(flag::MISMATCH) || is_both {
         return Err(Reason::BadType);
     }
-    let limit = limit(header, job)?;
+    let empty = empty_flag(job);
+    // The maximum with zeros is not the others', and a flush is to add what it has.
+    let is_odd = header.has(SHORT | flag::PARTIAL | flag::MAXIMUM);
+    if header.has(empty) && is_odd {
+        return Err(Reason::BadType);
+    }
+    let limit = if header.has(empty) { 0 } else { limit(header, job)? };
     let place = place(header, job, shard)?;
-    elements(header, job)?;
+    elements(header, job, SHORT | empty)?;
     let is_root = job.flags & job_flag::ROOT != 0;
     let is_whole = job.flags & job_flag::WHOLE != 0;
     Ok(Some(Contribution {
@@ -133,13 +139,23 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
         slots: job.lane_slots(),
         tensor: header.tensor,
         elements: header.elements,
-        flags: header.flags,
+        flags: header.flags & (!flag::EMPTY | empty),
         received: header.received,
         next_exponent: header.next_exponent,
         child: job.flags & job_flag::CHILD != 0,
         limit,
         bound: header.next_seq,
     }))
+}
+
+/// Flags of packets without elements, in all static jobs.
+const SHORT: u16 = flag::EXPONENT | flag::QUERY;
+
+/// [`flag::EMPTY`] where contributions without values are taken. A switch's program has no room for them, and
+/// racks send their part with its values: there the flag has no meaning.
+#[inline(always)]
+const fn empty_flag(job: &JobEntry) -> u16 {
+    if job.flags & (job_flag::WHOLE | job_flag::ROOT) == 0 { flag::EMPTY } else { 0 }
 }
 
 /// The limit that a flush carries, and a contribution that states an operation's terms; zero of any other
@@ -183,7 +199,7 @@ pub fn conclusion(
         return Err(Reason::BadType);
     }
     place(header, job, shard)?;
-    elements(header, job)?;
+    elements(header, job, SHORT)?;
     Ok(Some(Conclusion {
         owner: owner(header.job, header.epoch),
         seq: header.seq,

@@ -137,6 +137,9 @@ pub mod flag {
     pub const QUERY: u16 = 1 << 12;
     /// In a report: the aggregator no longer has the sender's job.
     pub const UNKNOWN_JOB: u16 = 1 << 13;
+    /// A contribution without values: its elements are zeros, and the packet has none of them. The slot
+    /// counts its sender, but completes only with a packet of the result's length (static mode).
+    pub const EMPTY: u16 = 1 << 14;
     /// Flags that a slot keeps from every contribution and gives to its result.
     pub const MERGED: u16 = OVERFLOW | ECN_ECHO | NOT_FINITE;
 }

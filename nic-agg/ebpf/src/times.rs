@@ -21,17 +21,17 @@ pub fn look(work: &Work, job: u16) {
     // SAFETY: the helper takes nothing and reads the clock.
     let now = unsafe { bpf_ktime_get_ns() };
     let mut waited = 0;
-    if work.plan & plan::STORE != 0 {
-        // SAFETY: the pointer is into a value of the map. Another CPU may read half of it, and then finds
-        // another chunk, or a time of which the worst is one wrong sample.
+    // SAFETY: the pointer is into a value of the map. Another CPU may read half of it, and then finds another
+    // chunk, or a time of which the worst is one wrong sample.
+    let known = unsafe { *began };
+    if known.seq == contribution.seq && known.owner == contribution.owner {
+        // Values that come after contributions without are stored too.
+        waited = now.saturating_sub(known.at);
+    } else if work.plan & plan::STORE != 0 {
+        // SAFETY: as above.
         unsafe { *began = Began { at: now, seq: contribution.seq, owner: contribution.owner } };
     } else {
-        // SAFETY: as above.
-        let began = unsafe { &*began };
-        if began.seq != contribution.seq || began.owner != contribution.owner {
-            return;
-        }
-        waited = now.saturating_sub(began.at);
+        return;
     }
     note(work, job, waited, work.plan & plan::ANSWER != 0);
 }

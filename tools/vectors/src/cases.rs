@@ -4,7 +4,7 @@ use sumac_wire::{
     Header, Kind,
     Reason::{
         self, Added, Collided, Completed, Concluded, Duplicate, Flushed, Forwarded, Mismatch, OutOfTurn,
-        Passed, Replied, Stale,
+        Passed, Replied, Stale, Wanted,
     },
     frame::OVERHEAD,
     header::{HEADER_LEN, NO_SLOT, flag},
@@ -23,6 +23,8 @@ enum Packet {
     /// The contributions of all three workers.
     All(u32),
     Again(usize, u32),
+    /// A contribution without values.
+    Empty(usize, u32),
     /// A contribution whose sender's values overflowed, sent again.
     Overflowed(usize, u32),
     Floats(usize, u32),
@@ -38,7 +40,7 @@ enum Packet {
     Result(u32),
 }
 use Packet::{
-    Again, All, Floats, Flush, From, OtherJob, OtherOperation, Overflowed, Result, Terms, WithoutSlot,
+    Again, All, Empty, Floats, Flush, From, OtherJob, OtherOperation, Overflowed, Result, Terms, WithoutSlot,
 };
 
 /// The flags of an answer, and the ranks whose values it carries.
@@ -52,9 +54,13 @@ const SUM: Carried = Some((0, &[0, 1, 2]));
 const OVERFLOW: Carried = Some((flag::OVERFLOW, &[0, 1, 2]));
 const PARTIAL: Carried = Some((flag::PARTIAL, &[0, 1]));
 const REFUSAL: Carried = Some((flag::MISMATCH, &[1]));
+/// The request for values, to a packet that has none.
+const WANTED: Carried = Some((flag::QUERY, &[]));
+/// The sum of two workers without values and one with some.
+const ONE: Carried = Some((0, &[2]));
 
 /// A lane of 4 slots; chunk 3 is slot 3's first.
-const STATIC: [Case; 21] = [
+const STATIC: [Case; 30] = [
     ("first ever", &[From(0, 3)], Added, None, &[(3, 1)]),
     ("first ever, but not the slot's first", &[From(1, 7)], OutOfTurn, None, &[]),
     ("first ever, from far ahead", &[From(1, 11)], OutOfTurn, None, &[]),
@@ -131,6 +137,27 @@ const STATIC: [Case; 21] = [
         Added,
         None,
         &[(8, 3), (4, 7)],
+    ),
+    ("without values, first", &[Empty(0, 3)], Added, None, &[(3, 1)]),
+    ("without values, after values", &[From(0, 3), Empty(1, 3)], Added, None, &[(3, 3)]),
+    ("without values, again", &[Empty(0, 3), Empty(0, 3)], Duplicate, None, &[(3, 1)]),
+    ("without values, again with zeros", &[Empty(0, 3), From(0, 3)], Duplicate, None, &[(3, 1)]),
+    ("without values, last", &[From(0, 3), From(1, 3), Empty(2, 3)], Wanted, WANTED, &[(3, 3)]),
+    ("without values, slot complete", &[All(3), Empty(1, 3)], Wanted, WANTED, &[(3, 7)]),
+    ("without values, then values", &[Empty(0, 3), Empty(1, 3), From(2, 3)], Completed, ONE, &[(3, 7)]),
+    (
+        "without values where another chunk's were",
+        &[All(3), All(7), Empty(0, 11), Empty(1, 11), From(2, 11)],
+        Completed,
+        ONE,
+        &[(11, 7), (7, 7)],
+    ),
+    (
+        "without values, values again",
+        &[Empty(0, 3), Empty(1, 3), From(2, 3), From(1, 3)],
+        Replied,
+        ONE,
+        &[(3, 7)],
     ),
 ];
 
@@ -331,11 +358,14 @@ pub fn all(checksum: bool) -> Vec<(Setup, Vec<Step>)> {
     STATIC.iter().map(|case| of(&jobs[0], case)).chain(dynamic).chain(rack).collect()
 }
 
-/// Whether a result lacks some workers: then the case is beyond the profile of a switch.
-pub fn has_partial_sums(steps: &[Step]) -> bool {
+/// Whether a case is beyond the profile of a switch: a result lacks some workers, or a contribution has no
+/// values.
+pub fn is_beyond_switch(steps: &[Step]) -> bool {
+    let header = |payload: &[u8]| Header::read(payload, 0, payload.len());
     let answers = steps.iter().filter_map(|step| step.answer.as_ref());
-    let headers = answers.map(|answer| Header::read(&answer.payload[..], 0, answer.payload.len()));
-    headers.flatten().any(|header| header.has(flag::PARTIAL))
+    let mut answers = answers.flat_map(|answer| header(&answer.payload));
+    let mut sent = steps.iter().flat_map(|step| header(&step.frame[OVERHEAD..]));
+    answers.any(|header| header.has(flag::PARTIAL)) || sent.any(|header| header.has(flag::EMPTY))
 }
 
 impl Packet {
@@ -359,6 +389,7 @@ impl Packet {
             OtherJob(rank, seq) => return vec![of(other_job, rank, seq, &|_| ())],
             From(rank, seq) => (rank, seq, |_| ()),
             Again(rank, seq) => (rank, seq, |h| h.flags |= flag::RESEND),
+            Empty(rank, seq) => (rank, seq, |h| (h.elements, h.flags) = (0, h.flags | flag::EMPTY)),
             Overflowed(rank, seq) => (rank, seq, |h| h.flags |= flag::RESEND | flag::OVERFLOW),
             Floats(rank, seq) => (rank, seq, |h| h.flags |= flag::RESEND | flag::RAW_FLOAT),
             WithoutSlot(rank, seq) => (rank, seq, |h| (h.flags, h.slot) = (flag::RESEND, NO_SLOT)),
@@ -384,7 +415,8 @@ fn check((name, _, reason, carried, after): &Case, steps: &[Step]) {
         (read(&answer.payload).map(|header| header.flags & !flag::POOL_VERSION), values)
     });
     let expected = carried.as_ref().map(|(flags, ranks)| {
-        let mut sums = vec![0; ELEMENTS.into()];
+        let elements = if ranks.is_empty() { 0 } else { ELEMENTS };
+        let mut sums = vec![0; elements.into()];
         for rank in *ranks {
             sums.iter_mut().zip(values(*rank, seq)).for_each(|(sum, value)| *sum += value);
         }

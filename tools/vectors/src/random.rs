@@ -213,6 +213,9 @@ impl Draw {
                     (self.one_of(&[1, 4]), seq.wrapping_add(self.one_of(&[0, 8, 9])));
             }
             8 if is_parents => header.flags |= flag::MISMATCH,
+            9..13 if !job.whole && !is_parents => {
+                (header.elements, header.flags) = (0, header.flags & !flag::MAXIMUM | flag::EMPTY);
+            }
             9..16 if job.whole && reference.is_round(job, slot, version) => {
                 (header.elements, header.flags) = (0, header.flags | flag::EXPONENT);
             }

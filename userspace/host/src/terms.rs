@@ -28,6 +28,7 @@ pub fn lane_params(grant: &Grant, lane: u16, line_rate: u64) -> JobParams {
         not_finite: terms.not_finite,
         measure: !terms.is_measured && lane == 0,
         congestion_control: terms.mode == Mode::Static && terms.congestion_control,
+        takes_empty: !terms.whole,
         longest_outage: terms.longest_outage(),
         dynamic: terms.is_dynamic().then(|| dynamic(grant)),
         direct: terms.is_direct().then(|| direct(terms, line_rate)),

@@ -62,7 +62,8 @@ pub struct JobTerms {
     /// job does not mark the sums that it clamps.
     #[serde(default)]
     pub headroom: bool,
-    /// Static mode: whether every sum holds all workers, since an aggregator of the job leaves none out.
+    /// Static mode: whether every sum holds all workers, since an aggregator of the job leaves none out. Such
+    /// an aggregator takes no contributions without values either.
     #[serde(default)]
     pub whole: bool,
     /// The factor for floats.

@@ -50,6 +50,9 @@ pub struct JobParams {
     /// Whether a static job has a congestion window within its slots, in place of all its slots in flight;
     /// the same on all workers. Dynamic jobs: [`DynamicParams::congestion`].
     pub congestion_control: bool,
+    /// Whether the aggregator of a static job takes contributions without values
+    /// ([`flag::EMPTY`](sumac_wire::header::flag::EMPTY)).
+    pub takes_empty: bool,
     /// The time without an answer to the probes of the running job after which it fails. A link that a NIC
     /// negotiates anew, and a data plane that is attached again, are back by then.
     pub longest_outage: Duration,
@@ -81,6 +84,7 @@ impl JobParams {
             not_finite: NonFinitePolicy::Error,
             measure: false,
             congestion_control: false,
+            takes_empty: true,
             longest_outage: Duration::from_secs(LONGEST_OUTAGE_S.into()),
             dynamic: None,
             direct: None,

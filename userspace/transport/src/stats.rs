@@ -125,6 +125,10 @@ sumac_job::statistics! {
     operations_failed: Counter "sumac_job_fragments_failed",
     /// Chunks sent for the first time.
     chunks_sent: Counter "sumac_job_chunks_sent",
+    /// Chunks first sent without their values, which are zeros; they count as sent, too.
+    chunks_empty: Counter "sumac_job_chunks_empty",
+    /// Of these, chunks whose zeros the aggregator wanted: it had no other packet for the result.
+    empty_wanted: Counter "sumac_job_chunks_empty_wanted",
     /// Chunks considered lost since later ones were answered: the reordering window has passed.
     suspects_fast: Counter "sumac_job_losses_by_order",
     /// Chunks considered lost by their timer or the probe timeout.

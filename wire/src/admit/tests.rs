@@ -49,7 +49,7 @@ fn ranks() {
 #[test]
 fn aggregator_refuses() {
     type Case = (&'static str, fn(&mut Header), Result<Option<(u32, u16, u32)>, Reason>);
-    let table: [Case; 29] = [
+    let table: [Case; 36] = [
         ("a good one", |_| (), Ok(Some((0b1000, 1, 31)))),
         ("the other lane of the shard", |h| h.slot = 96, Ok(Some((0b1000, 3, 0)))),
         ("a probe", |h| h.kind = Kind::Probe as u8, Ok(None)),
@@ -91,6 +91,33 @@ fn aggregator_refuses() {
             |h| (h.elements, h.flags) = (0, flag::PARTIAL | flag::EXPONENT),
             Err(Reason::BadType),
         ),
+        ("one without values", |h| (h.elements, h.flags) = (0, flag::EMPTY), Ok(Some((0b1000, 1, 31)))),
+        ("without values, which has some", |h| h.flags = flag::EMPTY, Err(Reason::WrongElements)),
+        (
+            "a round without values",
+            |h| (h.elements, h.flags) = (0, flag::EMPTY | flag::EXPONENT),
+            Err(Reason::BadType),
+        ),
+        (
+            "a question without values",
+            |h| (h.elements, h.flags) = (0, flag::EMPTY | flag::QUERY),
+            Err(Reason::BadType),
+        ),
+        (
+            "a flush without values",
+            |h| (h.elements, h.flags) = (0, flag::EMPTY | flag::PARTIAL),
+            Err(Reason::BadType),
+        ),
+        (
+            "a maximum without values",
+            |h| (h.elements, h.flags) = (0, flag::EMPTY | flag::MAXIMUM),
+            Err(Reason::BadType),
+        ),
+        (
+            "a result without values",
+            |h| (h.kind, h.elements, h.flags) = (Kind::Result as u8, 0, flag::EMPTY),
+            Err(Reason::BadType),
+        ),
     ];
     for (what, change, expected) in table {
         let mut header = good();
@@ -115,6 +142,21 @@ fn aggregator_refuses() {
         let c = request(&header, &job, 1).expect(what).expect(what);
         assert_eq!([c.is_flush(), c.has_terms()], is, "{what}");
         assert_eq!((c.limit > 0, c.bound), (is != [false, false], header.next_seq), "{what}");
+    }
+    let empty = Header { flags: flag::EMPTY, elements: 0, contributors: 9, next_seq: 44, ..good() };
+    for (what, flags, expected) in [
+        ("one level", 0, Ok((flag::EMPTY, 0))),
+        ("a child's", job_flag::CHILD, Ok((flag::EMPTY, 0))),
+        ("a switch's", job_flag::WHOLE, Err(Reason::WrongElements)),
+        ("a root's", job_flag::ROOT, Err(Reason::WrongElements)),
+    ] {
+        let job = JobEntry { flags: JOB.flags | flags, ..JOB };
+        let got = request(&empty, &job, 1).map(|c| c.map(|c| (c.flags, c.limit)));
+        assert_eq!(got, expected.map(Some), "without values, {what}");
+        // Where the flag has no meaning, a slot does not see it.
+        let values = request(&Header { elements: 256, ..empty }, &job, 1).map(|c| c.map(|c| c.flags));
+        let expected = if expected.is_ok() { Err(Reason::WrongElements) } else { Ok(Some(0)) };
+        assert_eq!(values, expected, "with the flag and values, {what}");
     }
     assert_eq!(sender(&good(), &JobEntry { flags: 0, ..JOB }), Err(Reason::UnknownJob));
     let former = JobEntry { flags: 0, ..JOB };
@@ -164,7 +206,8 @@ fn a_child_listens_to_its_parent() {
     assert_eq!(got(&result, 9, &child), Ok(Some(99)));
     assert_eq!(got(&Header { kind: Kind::Report as u8, ..result }, 9, &child), Ok(None));
     type Change = fn(&mut Header);
-    let table: [(&str, Change, Reason); 6] = [
+    let table: [(&str, Change, Reason); 7] = [
+        ("without values", |h| (h.elements, h.flags) = (0, flag::LEVEL | flag::EMPTY), Reason::WrongElements),
         ("a contribution", |h| h.kind = Kind::Contribution as u8, Reason::BadType),
         ("not between levels", |h| h.flags = 0, Reason::BadType),
         ("the token of contributions", |h| h.token = 0xfeed, Reason::BadToken),

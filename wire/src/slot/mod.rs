@@ -17,8 +17,10 @@
 //! [`job_flag::WHOLE`](crate::tables::job_flag::WHOLE).
 //!
 //! Added to the paper are the *question* ([`flag::QUERY`]): a contribution without its elements, which asks
-//! whether they are missing, and changes nothing; and the *flush* ([`flag::PARTIAL`]), after which a slot may
-//! complete without some workers ([`crate::budget`]).
+//! whether they are missing, and changes nothing; the *flush* ([`flag::PARTIAL`]), after which a slot may
+//! complete without some workers ([`crate::budget`]); and the *empty* contribution ([`flag::EMPTY`]) of a
+//! worker whose elements are zeros. A result takes the place of the packet that completes its slot, and an
+//! empty one has no room for it: the last contribution is asked for with its elements.
 
 pub mod answer;
 mod conclude;
@@ -60,7 +62,8 @@ pub struct Version {
     pub next: u32,
     /// The operation's signature, of the first contribution.
     pub tensor: u32,
-    /// Elements in the chunk; zero while only its exponent is asked for.
+    /// Elements in the chunk; zero while only its exponent is asked for, and while all contributions were
+    /// without values.
     pub elements: u16,
     /// [`flag::MERGED`] flags of all contributions, and [`flag::MAXIMUM`] of the first one; under
     /// [`state::ROUND`] and after it [`flag::ECN_ECHO`] of the round's packets, until the first contribution.
@@ -156,6 +159,15 @@ pub struct Contribution {
     pub bound: u32,
 }
 
+impl Contribution {
+    /// Whether the packet would complete a version that has `seen` these senders, and has no room for the
+    /// result.
+    #[inline(always)]
+    const fn lacks_values(&self, seen: u32) -> bool {
+        self.flags & flag::EMPTY != 0 && seen | self.worker == self.all
+    }
+}
+
 /// The next step after a change of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Then {
@@ -192,7 +204,8 @@ pub enum Action {
     /// Send the exponent up again.
     ForwardExponent,
     /// Answer a question: mark the packet as [`flag::QUERY`] and send it back. The contribution that it asks
-    /// about would change something, or be answered with the kept result.
+    /// about would change something, or be answered with the kept result. Also the answer to an empty
+    /// contribution that has no room for the result.
     Want,
     /// Send the question up: whether the part that is complete here is there.
     Pass,
@@ -288,7 +301,7 @@ pub fn decide_version(active: Version, shadow: &Version, c: &Contribution) -> (V
     if active.is_used() && active.received != c.awaited {
         return (active, Action::Postpone);
     }
-    if c.flags & flag::QUERY != 0 {
+    if c.flags & flag::QUERY != 0 || c.lacks_values(0) {
         return (active, Action::Want);
     }
     let empty = Version { seq: c.seq, tensor: c.tensor, exponent: exponent::NONE, ..Version::default() };
@@ -307,7 +320,8 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
         return (active, Action::Ignore(Reason::OutOfTurn));
     }
     if active.seen == 0 {
-        return if c.flags & flag::QUERY != 0 { (active, Action::Want) } else { store(active, c) };
+        let is_wanted = c.flags & flag::QUERY != 0 || c.lacks_values(0);
+        return if is_wanted { (active, Action::Want) } else { store(active, c) };
     }
     // Sum and maximum of one chunk would be neither.
     if (active.flags ^ c.flags) & flag::MAXIMUM != 0 {
@@ -316,29 +330,36 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
     if c.flags & flag::QUERY != 0 {
         return (active, question(&active, c));
     }
+    let is_empty = c.flags & flag::EMPTY != 0;
+    let has_values = active.elements != 0;
     // Before anything else: a kept result of another length would not fit the packet that asks for it.
-    if active.elements != c.elements {
+    if has_values && !is_empty && active.elements != c.elements {
         return (active, Action::Ignore(Reason::WrongElements));
     }
     if active.is(state::FINAL) {
-        return (active, Action::Reply);
+        return (active, if is_empty { Action::Want } else { Action::Reply });
     }
     if active.seen & c.worker != 0 {
         let action = match () {
-            () if active.seen == c.all => Action::Forward,
-            () if c.is_flush() => Action::Held(Then::Wait),
+            // All have come, so that there are values.
+            () if active.seen == c.all && !is_empty => Action::Forward,
+            () if c.is_flush() && has_values => Action::Held(Then::Wait),
             () => Action::Ignore(Reason::Duplicate),
         };
         return (active, action);
     }
+    if c.lacks_values(active.seen) {
+        return (active, Action::Want);
+    }
     let added = Version {
         seen: active.seen | c.worker,
+        elements: if has_values { active.elements } else { c.elements },
         flags: active.flags | c.flags & flag::MERGED,
         next_exponent: larger(active.next_exponent, c.next_exponent),
         ..active
     };
     let (added, then) = values_in(added, c);
-    (added, Action::Add(then))
+    (added, if has_values { Action::Add(then) } else { Action::Store(then) })
 }
 
 /// A question about the chunk that the version holds: a kept result does not fit it, so whoever is to have

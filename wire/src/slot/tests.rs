@@ -1,5 +1,6 @@
 //! The tables of `docs/protocol.md`, row by row.
 
+mod empty;
 mod flushes;
 
 use super::*;

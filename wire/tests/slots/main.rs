@@ -42,6 +42,7 @@ const PLAIN: System = System {
     hostile: false,
     infers: false,
     whole: false,
+    empties: false,
 };
 
 const FLUSHES: System = System { limit: 1, ..PLAIN };
@@ -153,6 +154,23 @@ fn partial_sums_and_exponent_rounds() {
 #[test]
 fn flushes_of_racks() {
     hold("2 racks of 1 worker, 1 slot, flushes", System { racks: 2, workers: 1, chunks: 2, ..FLUSHES });
+}
+
+/// Contributions without values: no sum is one of what its slot held before, and nobody waits for good.
+#[test]
+fn contributions_without_values() {
+    const EMPTIES: System = System { empties: true, ..PLAIN };
+    hold("2 workers, 1 slot, without values", EMPTIES);
+    hold("3 workers, 1 slot, without values", System { workers: 3, chunks: 3, ..EMPTIES });
+    search(
+        "2 workers, 2 slots, without values, work stealing",
+        System { slots_log2: 1, chunks: 4, stealing: true, ..EMPTIES },
+    );
+    search("2 racks of 2 workers, without values", System { racks: 2, chunks: 2, ..EMPTIES });
+    search(
+        "2 workers, 1 slot, without values, exponent rounds",
+        System { rounds: true, chunks: 2, ..EMPTIES },
+    );
 }
 
 /// The model finds what `received` prevents: with partial sums, a complete chunk does not show that all have

@@ -45,6 +45,9 @@ pub struct System {
     pub infers: bool,
     /// Whether the job is one whose sums hold all workers, which flushes do not change.
     pub whole: bool,
+    /// Whether each chunk has the values of one worker. The others say so at first, and send their zeros when
+    /// they are wanted.
+    pub empties: bool,
 }
 
 /// A worker's slot: Algorithm 4.
@@ -96,13 +99,23 @@ impl System {
         1 << (2 * (worker * 8 + chunk))
     }
 
+    /// Whether a worker's contribution to a chunk is zero.
+    fn is_empty(&self, worker: u32, chunk: u32) -> bool {
+        self.empties && worker != chunk % self.all_workers()
+    }
+
+    /// The values that a worker sends of a chunk.
+    fn values(&self, worker: u32, chunk: u32) -> u64 {
+        if self.is_empty(worker, chunk) { 0 } else { System::term(worker, chunk) }
+    }
+
     /// The first chunk of the operation that a chunk belongs to.
     fn operation(chunk: u32) -> u32 {
         chunk & !1
     }
 
     fn correct(&self, chunk: u32) -> u64 {
-        (0..self.all_workers()).map(|worker| System::term(worker, chunk)).sum()
+        (0..self.all_workers()).map(|worker| self.values(worker, chunk)).sum()
     }
 
     /// A worker's exponent of a chunk: now this worker's is the largest, now another's.
@@ -179,7 +192,7 @@ impl System {
             received: place.seq,
             ..Header::default()
         };
-        let packet = |header| Packet::new(header, System::term(worker, place.seq));
+        let packet = |header| Packet::new(header, self.values(worker, place.seq));
         let with = |next_exponent| packet(Header { next_exponent, ..header });
         if round {
             return vec![with(System::exponent(worker, place.seq))];
@@ -187,6 +200,10 @@ impl System {
         let question = packet(Header { flags: version | flag::QUERY, elements: 0, ..header });
         if self.questions && !place.wanted {
             return vec![question];
+        }
+        if self.is_empty(worker, place.seq) && !place.wanted {
+            let empty = Header { flags: version | flag::EMPTY, elements: 0, ..header };
+            return vec![question, packet(empty)];
         }
         let asks = self.questions.then_some(question);
         let contributions = match self.rounds {
@@ -350,6 +367,7 @@ impl Model for System {
                     (0..system.all_workers()).all(|worker| {
                         let is_left_out = |packet: &&Packet| {
                             System::operation(packet.header.seq) == operation
+                                && !system.is_empty(worker, packet.header.seq)
                                 && packet.sum & System::term(worker, packet.header.seq) == 0
                         };
                         let chunks: BTreeSet<u32> =

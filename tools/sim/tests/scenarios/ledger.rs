@@ -59,7 +59,7 @@ impl Ledger {
         }
         let first = *self.slots.entry((slot / self.lane_slots, header.seq)).or_insert(slot);
         assert_eq!(first, slot, "chunk {} is in two slots", header.seq);
-        assert_eq!(header.elements == 0, header.has(flag::EXPONENT | flag::QUERY));
+        assert_eq!(header.elements == 0, header.has(flag::EXPONENT | flag::QUERY | flag::EMPTY));
     }
 
     /// Checks that every contribution was added exactly once, and that there are as many as there must be.

@@ -132,6 +132,8 @@ impl Totals {
             ("a stale frame", self.stale),
             ("a failed operation", self.fixed.operations_failed),
             ("a probe of a straggler", self.needless),
+            ("a contribution without values", self.fixed.chunks_empty),
+            ("zeros that were wanted", self.fixed.empty_wanted),
             ("a reassigned chunk", self.fixed.steals),
             ("an exponent round", self.fixed.exponent_rounds),
             ("a job that began anew", self.begun_anew),

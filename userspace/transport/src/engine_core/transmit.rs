@@ -9,7 +9,7 @@ use sumac_wire::{
 
 use super::Core;
 use crate::{
-    chunk::Form,
+    chunk::{ChunkCodec, Form},
     convert::Arithmetic,
     handshake,
     in_flight::{ChunkRecord, ChunkState, SentPacket},
@@ -37,6 +37,29 @@ impl Core {
             offset: operation.base.wrapping_add(pending.first(seq) as u32),
             ..header
         }
+    }
+
+    /// Whether workers without values of this operation send headers in place of their zeros. Of a short one
+    /// the last header would cost a round trip more, and save little.
+    pub fn has_headers(&self, pending: &Pending) -> bool {
+        let operation = &pending.operation;
+        // Zeros count in an order.
+        let is_sum = !matches!(operation.arithmetic, Arithmetic::Max | Arithmetic::Min);
+        let is_long = pending.end() - pending.first_seq() > u64::from(self.params.slots);
+        self.params.takes_empty && is_long && is_sum && operation.loss_bound == 0.0
+    }
+
+    /// The values of a chunk that this worker gives.
+    pub fn given(&self, pending: &Pending, seq: u64) -> usize {
+        let span = self.codec.span(&pending.operation, pending.first(seq));
+        ChunkCodec::contributed(&pending.operation, span)
+    }
+
+    /// Whether this worker's elements of a chunk are zeros that need not be sent. A worker that is alone
+    /// below its aggregator would always be asked for them.
+    pub fn is_empty(&self, pending: &Pending, seq: u64) -> bool {
+        let may_be = self.params.rack_world > 1 && self.has_headers(pending);
+        may_be && !pending.is_exponents(seq) && self.given(pending, seq) == 0
     }
 
     /// Converts a chunk's values into its packet, and notes what does not fit in header and operation.

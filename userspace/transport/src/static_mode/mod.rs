@@ -75,13 +75,13 @@ impl StaticMode {
     }
 
     /// Makes the slots ready whose chunks the stream has reached. Later chunks follow with their slots'
-    /// results. `near` is the number of the operation that most of them belong to. A congestion window lets
-    /// them go one by one instead ([`StaticMode::let_go`]).
+    /// results. `near` is the number of the operation that most of them belong to. Those that a window holds
+    /// back go one by one instead ([`StaticMode::let_go`]).
     fn wake(&mut self, core: &mut Core, near: u64) {
-        if core.params.congestion_control {
-            return;
-        }
-        while let Some(operation) = self.slots.next_idle().and_then(|seq| core.stream.find(seq, near)) {
+        while let Some(seq) = self.slots.next_idle()
+            && let Some(operation) = core.stream.find(seq, near)
+            && !window::holds_back(core, operation, seq)
+        {
             let slot = self.slots.pop_idle();
             slot.into_iter().for_each(|slot| self.make_ready(core, slot, operation));
         }
@@ -89,6 +89,8 @@ impl StaticMode {
 
     /// Allows the chunk of a slot to be sent, as soon as an exponent chunk that it needs has its result.
     fn make_ready(&mut self, core: &mut Core, slot: usize, operation: u64) {
+        let seq = core.in_flight.get(slot).seq;
+        self.held = HeldBack { next: self.held.next.max(seq + 1), near: operation };
         core.make_ready(slot, operation, &mut self.slots.get_mut(slot).exponent);
     }
 

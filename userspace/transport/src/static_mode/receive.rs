@@ -6,11 +6,11 @@ use sumac_wire::{
     stream::is_later,
 };
 
-use super::{StaticMode, pool::SlotPool, slots::Slot, transmit::chunk_in_two_slots};
+use super::{StaticMode, pool::SlotPool, slots::Slot, transmit::chunk_in_two_slots, window};
 use crate::{chunk::Form, engine_core::Core, in_flight::ChunkRecord, packet::Packet};
 
-/// Flags of the other modes: a result with one of them answers nothing here.
-const FOREIGN_FLAGS: u16 = flag::COLLISION | flag::RAW_FLOAT | flag::LEVEL;
+/// Flags that no result of this mode has: one with any of them answers nothing.
+const FOREIGN_FLAGS: u16 = flag::COLLISION | flag::RAW_FLOAT | flag::LEVEL | flag::EMPTY;
 
 /// A slot whose chunk a result answers.
 struct Answered {
@@ -72,6 +72,9 @@ impl StaticMode {
 
     /// Processes the answer to a query: the aggregator does not have the chunk's elements.
     fn on_request(&mut self, core: &mut Core, answered: &Answered, header: &Header) -> Result<(), Reason> {
+        if answered.state.is_empty {
+            return self.on_values_wanted(core, answered, header);
+        }
         if !answered.record.is_query || answered.state.is_wanted {
             // They have been sent since, or will be.
             return Err(Reason::Duplicate);
@@ -85,6 +88,24 @@ impl StaticMode {
         core.in_flight.mark_lost(answered.slot, false);
         self.slots.get_mut(answered.slot).is_wanted = true;
         core.stats.missing += 1;
+        Ok(())
+    }
+
+    /// Processes the answer to a contribution without values, which would have been the last one: the
+    /// aggregator needs a packet with room for the result. Nothing was lost.
+    fn on_values_wanted(
+        &mut self,
+        core: &mut Core,
+        answered: &Answered,
+        header: &Header,
+    ) -> Result<(), Reason> {
+        core.check_short(&answered.record, header)?;
+        core.in_flight.reopen(answered.slot);
+        let state = self.slots.get_mut(answered.slot);
+        (state.is_empty, state.is_wanted) = (false, true);
+        // The aggregator has not taken the mark either.
+        core.echoes_mark |= state.echoed_mark;
+        core.refresh_gauges();
         Ok(())
     }
 
@@ -128,7 +149,9 @@ impl StaticMode {
         let operation = core.stream.find(state.after, record.operation);
         let next = self.slots.advance(*slot, record.seq, after, header.next_exponent);
         core.in_flight.advance(*slot, next);
-        match operation.filter(|_| !core.params.congestion_control) {
+        // Chunks go in their order: one that another overtakes would look lost.
+        let is_later = self.slots.next_idle().is_some_and(|earlier| earlier < next);
+        match operation.filter(|operation| !is_later && !window::holds_back(core, *operation, next)) {
             Some(operation) => self.make_ready(core, *slot, operation),
             None => self.slots.push_idle(*slot, next),
         }

@@ -23,6 +23,10 @@ pub(super) struct Slot {
     pub in_round: bool,
     /// Whether the aggregator has asked for the elements.
     pub is_wanted: bool,
+    /// Whether the last packet was a contribution without values.
+    pub is_empty: bool,
+    /// Whether it echoed a mark.
+    pub echoed_mark: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,6 +50,8 @@ impl Slots {
                 exponent: exponent::UNKNOWN,
                 in_round: false,
                 is_wanted: false,
+                is_empty: false,
+                echoed_mark: false,
             }
         };
         let table: Box<[Slot]> = (0..pool.slots() as usize).map(slot).collect();
@@ -95,8 +101,16 @@ impl Slots {
     pub fn advance(&mut self, slot: usize, seq: u64, after: u64, exponent: i8) -> u64 {
         let state = &mut self.table[slot];
         let next = state.after;
-        let version = state.version ^ 1;
-        *state = Slot { after, previous: seq as u32, version, exponent, in_round: false, is_wanted: false };
+        *state = Slot {
+            after,
+            previous: seq as u32,
+            version: state.version ^ 1,
+            exponent,
+            in_round: false,
+            is_wanted: false,
+            is_empty: false,
+            echoed_mark: false,
+        };
         next
     }
 }

@@ -5,7 +5,7 @@ use sumac_wire::{
     header::{exponent, flag},
 };
 
-use super::{StaticMode, window::HeldBack};
+use super::{StaticMode, window};
 use crate::{
     budget::CongestionEvent,
     chunk::Form,
@@ -21,6 +21,8 @@ const UNASKED_PART: u64 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PacketForm {
     Elements,
+    /// The statement that its elements are zeros.
+    Empty,
     /// Its elements, and the request to complete the chunk with the contributions that the aggregator has.
     Flush,
     ExponentRound,
@@ -43,23 +45,31 @@ impl StaticMode {
             return None;
         };
         let is_again = form == PacketForm::Elements && !is_first && !core.is_exponents(&record);
-        let is_unasked = is_again && !self.slots.get(slot).is_wanted;
+        let is_wanted = self.slots.get(slot).is_wanted;
+        let is_unasked = is_again && !is_wanted;
         self.unasked = if is_first { 0 } else { self.unasked + u32::from(is_unasked) };
         match (form, is_first) {
+            // Its zeros; the chunk was counted when it was sent without.
+            (PacketForm::Elements, true) if is_wanted => core.stats.empty_wanted += 1,
             (PacketForm::Elements, false) if core.is_exponents(&record) => core.stats.questions += 1,
-            (PacketForm::Elements | PacketForm::Flush, true) => core.stats.chunks_sent += 1,
-            (PacketForm::Elements | PacketForm::Flush, false) => core.stats.resent += 1,
+            (PacketForm::Elements | PacketForm::Flush | PacketForm::Empty, true) => {
+                core.stats.chunks_sent += 1;
+            }
+            (PacketForm::Elements | PacketForm::Flush | PacketForm::Empty, false) => core.stats.resent += 1,
             (PacketForm::ExponentRound, true) => core.stats.exponent_rounds += 1,
             (PacketForm::Query, _) | (PacketForm::ExponentRound, false) => core.stats.questions += 1,
         }
-        core.echoes_mark &= !header.has(flag::ECN_ECHO);
+        let echoes_mark = header.has(flag::ECN_ECHO);
+        core.echoes_mark &= !echoes_mark;
+        core.stats.chunks_empty += u64::from(form == PacketForm::Empty);
         core.stats.flushes += u64::from(form == PacketForm::Flush);
         let is_faulty = header.has(flag::OVERFLOW | flag::NOT_FINITE);
         core.stats.chunks_faulty += u64::from(is_first && is_faulty);
         let state = self.slots.get_mut(slot);
         let in_round = form == PacketForm::ExponentRound;
-        let is_start = in_round || !state.in_round;
+        let is_start = in_round || !state.in_round && !is_wanted;
         (state.in_round, state.is_wanted) = (in_round, false);
+        (state.is_empty, state.echoed_mark) = (form == PacketForm::Empty, echoes_mark);
         Some(core.send_chunk(slot, &header, self.aggregator, is_start, out))
     }
 
@@ -105,10 +115,13 @@ impl StaticMode {
             {
                 PacketForm::Query
             }
+            () if !is_lost && !state.is_wanted && core.is_empty(waiting, record.seq) => PacketForm::Empty,
             () => PacketForm::Elements,
         };
         let next_exponent = match form {
-            PacketForm::Elements | PacketForm::Flush => core.look_ahead(state.after, record.operation),
+            PacketForm::Elements | PacketForm::Empty | PacketForm::Flush => {
+                core.look_ahead(state.after, record.operation)
+            }
             PacketForm::ExponentRound | PacketForm::Query => exponent::NONE,
         };
         let pending = core.stream.get(record.operation)?;
@@ -128,6 +141,7 @@ impl StaticMode {
         header.next_exponent = next_exponent;
         match form {
             PacketForm::Query => header.flags |= flag::QUERY,
+            PacketForm::Empty => header.flags |= flag::EMPTY,
             PacketForm::ExponentRound => {
                 header.flags |= flag::EXPONENT;
                 header.next_exponent = core.look_ahead(record.seq, record.operation);
@@ -150,12 +164,12 @@ impl StaticMode {
         while core.in_flight.next_to_send().is_none() {
             let seq = self.slots.next_idle()?;
             let operation = core.stream.find(seq, self.held.near)?;
-            if !core.may_send(self.outstanding_before(core, seq)) {
+            let before = self.outstanding_before(core, seq);
+            if before >= window::of(core, operation, seq) || !core.may_send(before) {
                 return None;
             }
             let slot = self.slots.pop_idle()?;
             self.make_ready(core, slot, operation);
-            self.held = HeldBack { next: self.held.next.max(seq + 1), near: operation };
         }
         core.in_flight.next_to_send()
     }

@@ -5,6 +5,7 @@ mod direct;
 mod direct_network;
 mod direct_paths;
 mod dynamic;
+mod empty;
 mod exponents;
 mod hostile;
 mod numbers;

@@ -223,7 +223,7 @@ fn sums_with_a_loss_bound_carry_what_is_not_finite_and_maxima_have_it() {
 
 #[test]
 fn what_is_not_given_travels_as_zeros_and_what_is_not_taken_stays() {
-    let mut lone = Lone::ready(job(2, 4, 4), RTT);
+    let mut lone = Lone::ready(JobParams { takes_empty: false, ..job(2, 4, 4) }, RTT);
     let values: Vec<u8> = (1..=48).collect();
     let operation = |gives, takes| Operation {
         gives,
@@ -250,7 +250,7 @@ fn what_is_not_given_travels_as_zeros_and_what_is_not_taken_stays() {
 
 #[test]
 fn a_worker_that_gives_and_takes_nothing_keeps_the_others_going() {
-    let mut lone = Lone::ready(block(2, 4, 4), RTT);
+    let mut lone = Lone::ready(JobParams { takes_empty: false, ..block(2, 4, 4) }, RTT);
     // No memory at all.
     let reduce = Operation::allreduce(7, DType::Float32, Arithmetic::Sum, 8, Box::new(Vec::new()));
     lone.operate(Operation { gives: 0..0, takes: 0..0, ..reduce });
