@@ -91,6 +91,7 @@ control Content(inout headers_t hdr, inout metadata_t meta) {
     action result() {
         has_flags = 1;
         hdr.sumac.flag_reserved = 0;
+        hdr.sumac.empty = 0;
         hdr.sumac.unknown_job = 0;
         hdr.sumac.query = 0;
         hdr.sumac.mismatch = 0;
@@ -106,6 +107,7 @@ control Content(inout headers_t hdr, inout metadata_t meta) {
     // Flags of an answer without values.
     action clear_flags() {
         hdr.sumac.flag_reserved = 0;
+        hdr.sumac.empty = 0;
         hdr.sumac.unknown_job = 0;
         hdr.sumac.not_finite = 0;
         hdr.sumac.maximum = 0;
@@ -139,6 +141,7 @@ control Content(inout headers_t hdr, inout metadata_t meta) {
     // Flags of what goes up to a root, which keeps `resend` and `maximum`.
     action clear_flags_up() {
         hdr.sumac.flag_reserved = 0;
+        hdr.sumac.empty = 0;
         hdr.sumac.unknown_job = 0;
         hdr.sumac.mismatch = 0;
         hdr.sumac.raw_float = 0;

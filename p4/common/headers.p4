@@ -45,8 +45,10 @@ header sumac_t {
     bit<4> version;
     bit<4> kind;
     bit<8> format;
-    // Bits 15 and 14: reserved.
-    bit<2> flag_reserved;
+    // Bit 15: reserved.
+    bit<1> flag_reserved;
+    // Not in jobs of a switch.
+    bit<1> empty;
     bit<1> unknown_job;
     bit<1> query;
     bit<1> not_finite;
