@@ -320,7 +320,9 @@ fn strangers_are_not_answered() {
     let server = Server::start();
     // From where a stranger may run it.
     let program = std::env::temp_dir().join(format!("sumac-agg-stranger-{}", std::process::id()));
-    fs::copy(env!("CARGO_BIN_EXE_sumac-agg"), &program).unwrap();
+    // By another process: a child that a thread of this one forks meanwhile would keep it open for writing.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_sumac-agg")).arg(&program).status();
+    assert!(copied.unwrap().success());
     let port = server.data_port.to_string();
     let asked = [vec!["status"], vec!["drop", "--up", "1%", "--down", "0"]].map(|line| {
         Command::new(&program).args(line).args(["--host", &port]).uid(NOBODY).gid(NOBODY).output()

@@ -2,7 +2,6 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -98,10 +97,11 @@ fn over_loopback_without_root() {
         fs::create_dir(&folder).unwrap();
         fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
         let programs = Programs::find().unwrap();
-        for program in [programs.sumac(), programs.sumac_agg(), programs.sumac_lab()] {
-            let path = Path::new(program.get_program());
-            fs::copy(path, folder.join(path.file_name().unwrap())).unwrap();
-        }
+        // By another process: a child that a thread of this one forks meanwhile would keep them open for
+        // writing, and what is open for writing is not run.
+        let programs = [programs.sumac(), programs.sumac_agg(), programs.sumac_lab()];
+        let paths = programs.iter().map(Command::get_program);
+        assert!(Command::new("cp").args(paths).arg(&folder).status().unwrap().success());
         let mut run = Command::new("setpriv");
         run.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"]);
         run.arg(folder.join("sumac-lab")).args([

@@ -164,7 +164,8 @@ fn users_without_privileges_are_told_what_is_missing() {
     shell.done("attach p0 --slots 32");
     // A copy that the other user may execute.
     let copy = std::env::temp_dir().join(format!("{}-bin", shell.middle.name));
-    fs::copy(BIN, &copy).unwrap();
+    // By another process: a child that a thread of this one forks meanwhile would keep it open for writing.
+    assert!(Command::new("cp").arg(BIN).arg(&copy).status().unwrap().success());
     let net = format!("--net=/run/netns/{}", shell.middle.name);
     let lines = [
         ("status", "Permission denied"),

@@ -76,7 +76,8 @@ fn a_daemon_that_answers_lives_whatever_it_answers() {
     // A daemon that refuses this user lives.
     let refusing = Daemon::start("allow_uids = []\nsocket_mode = '0666'");
     let copy = refusing.socket.with_file_name("sumac");
-    std::fs::copy(SUMAC, &copy).unwrap();
+    // By another process: a child that a thread of this one forks meanwhile would keep it open for writing.
+    assert_eq!(run(Command::new("cp").arg(SUMAC).arg(&copy)).0, 0);
     let directory = refusing.socket.parent().unwrap();
     std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     if rustix::process::geteuid().is_root() {
