@@ -24,6 +24,18 @@ fn question(job: &NewJob, rank: usize, seq: u32) -> Vec<u8> {
     frame_of(job, rank, &Header { flags: header.flags | flag::QUERY, ..header })
 }
 
+/// Checks that a frame is refused wherever it is cut off, and with another last byte.
+fn assert_whole(bench: &Bench, whole: &[u8]) {
+    for len in 14..whole.len() {
+        let shown = bench.show(&whole[..len]);
+        let is_refused = shown.verdict == refusal(shown.reason) && shown.reason.is_refusal();
+        assert!(is_refused || shown.verdict == PASS && shown.reason == Reason::Foreign, "cut to {len}");
+    }
+    let mut damaged = whole.to_vec();
+    *damaged.last_mut().unwrap() ^= 1;
+    assert_eq!(bench.show(&damaged).reason, Reason::BadChecksum, "the last byte is in no field");
+}
+
 #[test]
 fn malformed_questions_are_refused() {
     needs_privileges!("malformed_questions_are_refused");
@@ -31,12 +43,7 @@ fn malformed_questions_are_refused() {
     let bench = Bench::new(std::slice::from_ref(&job));
     bench.show(&contribution(&job, 0, 3, 20));
     let before = bench.pool();
-    let whole = question(&job, 1, 3);
-    for len in 14..whole.len() {
-        let shown = bench.show(&whole[..len]);
-        let is_refused = shown.verdict == refusal(shown.reason) && shown.reason.is_refusal();
-        assert!(is_refused || shown.verdict == PASS && shown.reason == Reason::Foreign, "cut to {len}");
-    }
+    assert_whole(&bench, &question(&job, 1, 3));
     type Change = fn(&mut Header);
     let table: [(&str, Change, Reason); 6] = [
         ("with elements", |h| h.elements = 4, Reason::WrongElements),
@@ -52,10 +59,7 @@ fn malformed_questions_are_refused() {
         change(&mut asked);
         assert_eq!(bench.show(&frame_of(&job, 1, &asked)).reason, reason, "{what}");
     }
-    let mut damaged = whole;
-    *damaged.last_mut().unwrap() ^= 1;
-    assert_eq!(bench.show(&damaged).reason, Reason::BadChecksum, "the last byte is in no field");
-    damaged = question(&job, 1, 3);
+    let mut damaged = question(&job, 1, 3);
     let token = damaged.len() - HEADER_LEN + sumac_wire::header::offset::TOKEN;
     damaged[token] ^= 1;
     assert_eq!(bench.show(&damaged).reason, Reason::BadToken);
@@ -79,12 +83,7 @@ fn malformed_contributions_without_values_are_refused() {
     let bench = Bench::new(std::slice::from_ref(&job));
     bench.show(&contribution(&job, 0, 3, 20));
     let before = bench.pool();
-    let whole = frame_of(&job, 1, &empty(&job, 1, 3));
-    for len in 14..whole.len() {
-        let shown = bench.show(&whole[..len]);
-        let is_refused = shown.verdict == refusal(shown.reason) && shown.reason.is_refusal();
-        assert!(is_refused || shown.verdict == PASS && shown.reason == Reason::Foreign, "cut to {len}");
-    }
+    assert_whole(&bench, &frame_of(&job, 1, &empty(&job, 1, 3)));
     type Change = fn(&mut Header);
     let table: [(&str, Change, Reason); 7] = [
         ("with elements", |h| h.elements = 20, Reason::WrongElements),
@@ -100,9 +99,6 @@ fn malformed_contributions_without_values_are_refused() {
         change(&mut sent);
         assert_eq!(bench.show(&frame_of(&job, 1, &sent)).reason, reason, "{what}");
     }
-    let mut damaged = whole;
-    *damaged.last_mut().unwrap() ^= 1;
-    assert_eq!(bench.show(&damaged).reason, Reason::BadChecksum, "the last byte is in no field");
     assert!(bench.pool() == before, "a slot changed");
 }
 
