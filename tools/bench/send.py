@@ -17,7 +17,6 @@ import ctypes
 import json
 import mmap
 import os
-import resource
 import select
 import socket
 import statistics
@@ -34,9 +33,9 @@ PACKET = 1472
 PORT = 17600
 GROUP = "239.77.0.1"
 SENDER, RECEIVERS = "10.77.1.1", "10.77.1.2"
-UDP_SEGMENT, SO_ZEROCOPY, MSG_ZEROCOPY = 103, 60, 0x4000000
+UDP_SEGMENT, UDP_GRO, SO_ZEROCOPY, MSG_ZEROCOPY = 103, 104, 60, 0x4000000
 BUFFER = 8 << 20
-SO_RCVBUFFORCE = 33
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 PENDING = 16
 """Messages whose pages the kernel may hold at a time."""
 
@@ -75,12 +74,6 @@ def enter(name: str) -> None:
             raise OSError(ctypes.get_errno(), f"setns to {name}")
 
 
-def cpu() -> float:
-    """The CPU seconds of this process, with those that its system calls spend in the receivers' queues."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 def receive(name: str, count: int, is_ready: Any, stop: Any, answer: Any) -> None:
     """A process with the sockets of all receivers: sends the bytes that came, and its CPU seconds."""
     enter(name)
@@ -96,12 +89,12 @@ def receive(name: str, count: int, is_ready: Any, stop: Any, answer: Any) -> Non
             its.bind((GROUP, PORT + count))
             member = socket.inet_aton(GROUP) + socket.inet_aton(RECEIVERS)
             its.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
-        its.setsockopt(socket.SOL_UDP if hasattr(socket, "SOL_UDP") else 17, 104, 1)  # UDP_GRO
+        its.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
         its.setblocking(False)
         poll.register(its, select.EPOLLIN)
         sockets[its.fileno()] = its
     buffer = bytearray(1 << 16)
-    received, before = 0, cpu()
+    received, before = 0, time.process_time()
     is_ready.set()
     while True:
         events = poll.poll(0.05)
@@ -112,7 +105,7 @@ def receive(name: str, count: int, is_ready: Any, stop: Any, answer: Any) -> Non
                 received += sockets[fd].recv_into(buffer)
             except BlockingIOError:
                 pass
-    answer.send((received, cpu() - before))
+    answer.send((received, time.process_time() - before))
 
 
 def opened() -> socket.socket:
@@ -121,7 +114,7 @@ def opened() -> socket.socket:
     its.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, PACKET)
     its.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(SENDER))
     its.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
-    its.setsockopt(socket.SOL_SOCKET, 32, BUFFER)  # SO_SNDBUFFORCE
+    its.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, BUFFER)
     return its
 
 
@@ -265,12 +258,12 @@ def send_all(name: str, way: str, options: argparse.Namespace, answer: Any) -> N
     run_of = os.urandom(PACKET * options.packets)
     # As many bytes for each receiver, with pauses in which they read.
     runs = options.mb * 1_000_000 // (len(run_of) * options.receivers)
-    before = cpu()
+    before = time.process_time()
     for number in range(runs):
         send(run_of)
         if number % 8 == 7:
             time.sleep(0.001)
-    answer.send((runs * len(run_of) * options.receivers, cpu() - before))
+    answer.send((runs * len(run_of) * options.receivers, time.process_time() - before))
 
 
 def measure(names: list[str], way: str, options: argparse.Namespace) -> dict[str, float]:
