@@ -88,7 +88,7 @@ fn each_worker_gets_what_is_its_own() {
 #[test]
 fn receivers_of_a_broadcast_send_headers() {
     const VALUES: usize = 1_000_000;
-    // Where the links are the bound, headers come first.
+    // A rate at which the links limit the root, not its host.
     let spec = LabSpec { rate: Some(Rate(100_000_000)), ..LabSpec::new(WORLD) };
     with_crew(spec, &SumacOptions::default(), |_, crew| {
         let sent =

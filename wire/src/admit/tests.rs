@@ -153,7 +153,7 @@ fn aggregator_refuses() {
         let job = JobEntry { flags: JOB.flags | flags, ..JOB };
         let got = request(&empty, &job, 1).map(|c| c.map(|c| (c.flags, c.limit)));
         assert_eq!(got, expected.map(Some), "without values, {what}");
-        // Where the flag has no meaning, a slot does not see it.
+        // Other jobs ignore the flag: it is not in the contribution.
         let values = request(&Header { elements: 256, ..empty }, &job, 1).map(|c| c.map(|c| c.flags));
         let expected = if expected.is_ok() { Err(Reason::WrongElements) } else { Ok(Some(0)) };
         assert_eq!(values, expected, "with the flag and values, {what}");

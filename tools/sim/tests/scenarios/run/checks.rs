@@ -58,8 +58,8 @@ impl Simulation<'_> {
         let (truth, observed) = (truth.borrow(), self.witness.0.borrow());
         let (mut chunks, world) = (0, workers.len());
         let engines = || workers.iter().flat_map(|id| &self.world.workers[*id].engines);
-        // Where headers are ahead of values, their answers come late. A chunk whose zeros are wanted takes a
-        // round trip more. Both look as if something was lost.
+        // A header waits for values that are sent after it, and a chunk whose zeros are wanted takes a round
+        // trip more. Both look as if something was lost.
         let empty: u64 = engines().map(|engine| engine.stats().chunks_empty).sum();
         for (rank, id) in workers.iter().enumerate() {
             for (lane, engine) in self.world.workers[*id].engines.iter().enumerate() {
