@@ -9,7 +9,9 @@ pub fn text(overview: &Overview) -> String {
     let below = overview.racks.iter().map(|rack| ("rack", rack));
     for (what, below) in below.chain(overview.parameter_hosts.iter().map(|host| ("parameter host", host))) {
         let at = below.sums_at.map_or_else(|| below.ip.to_string(), |at| at.to_string());
-        let _ = write!(text, "{what} {} at {at}, {}", below.name, numbers("job", &below.jobs, "no jobs"));
+        let above = below.above.iter().map(|above| format!(" below rack {above}")).collect::<String>();
+        let jobs = numbers("job", &below.jobs, "no jobs");
+        let _ = write!(text, "{what} {} at {at}{above}, {jobs}", below.name);
         if !below.kept.is_empty() {
             let _ =
                 write!(text, ", {} that this control plane does not know", numbers("job", &below.kept, ""));
@@ -96,13 +98,17 @@ mod tests {
         };
         let kept = Below { kept: vec![9], jobs: vec![], ..below("q", Some("10.77.4.2:48700")) };
         let status = Overview {
-            racks: vec![Below { away: Some("detached".into()), ..below("r", None) }],
+            racks: vec![
+                Below { away: Some("detached".into()), ..below("r", None) },
+                Below { above: Some("r".into()), ..below("s", None) },
+            ],
             parameter_hosts: vec![below("p", Some("10.77.3.2:48700")), kept],
             jobs: vec![job, waiting],
             ..Overview::default()
         };
         let lines = [
             "rack r at 10.77.3.2, jobs 1, 2; out of service: detached",
+            "rack s at 10.77.3.2 below rack r, jobs 1, 2",
             "parameter host p at 10.77.3.2:48700, jobs 1, 2",
             "parameter host q at 10.77.4.2:48700, no jobs, job 9 that this control plane does not know",
             "job 1.4 `train`: dynamic, 3 workers, running; rank 2 dead and to be replaced; summed at p, q; \

@@ -177,6 +177,21 @@ fn limit(header: &Header, job: &JobEntry) -> Result<u32, Reason> {
     Ok(if has_none { 0 } else { header.contributors as u32 })
 }
 
+/// Whether a packet says that it is from the parent of this aggregator. In the middle of a tree children mark
+/// their packets as the parent does; parents only answer.
+#[inline(always)]
+pub const fn is_from_parent(header: &Header, job: &JobEntry) -> bool {
+    let is_childs = job.flags & job_flag::ROOT != 0 && is_request(header);
+    job.flags & job_flag::CHILD != 0 && header.has(flag::LEVEL) && !is_childs
+}
+
+/// Whether the parent's answer to a question is for all: in the middle of a tree the question's worker is
+/// below some child, and the packet does not say which.
+#[inline(always)]
+pub const fn wants_of_all(job: &JobEntry) -> bool {
+    job.flags & job_flag::ROOT != 0
+}
+
 /// Checks a packet from the parent of a [`job_flag::CHILD`]: gives what [`crate::slot::conclude`] needs, and
 /// `None` for a report, the answer to a probe.
 #[inline(always)]

@@ -106,14 +106,15 @@ fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> R
     }
     work.is_checked = u32::from(job.flags & job_flag::CHECKSUM);
     work.parent_index = parent_index(header.job, work.shard, 1);
-    if job.flags & job_flag::CHILD != 0 && header.has(flag::LEVEL) {
+    if admit::is_from_parent(header, job) {
         let parent = PARENTS.get(work.parent_index).ok_or(Reason::Internal)?;
         let conclusion = admit::conclusion(header, frame.src_ip, job, parent, work.shard)?;
         work.conclusion = conclusion.ok_or(Reason::BadType)?;
         work.conclusion.flags |= tos::echo(frame.dscp_ecn);
         work.is_parents = 1;
         // The answer to a question is for the worker that asked; all else, for all.
-        let rank = if header.has(flag::QUERY) { workers::rank(header.bitmap_0, job.world) } else { Some(0) };
+        let is_for_one = header.has(flag::QUERY) && !admit::wants_of_all(job);
+        let rank = if is_for_one { workers::rank(header.bitmap_0, job.world) } else { Some(0) };
         work.worker_index = worker_index(header.job, rank.ok_or(Reason::WrongWorker)?);
         return Ok(true);
     }

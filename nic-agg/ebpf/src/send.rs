@@ -2,7 +2,7 @@
 
 use aya_ebpf::{bindings::BPF_F_BROADCAST, helpers::generated::bpf_redirect};
 use sumac_wire::{
-    Header, Reason,
+    Header, Reason, admit,
     slot::answer as wire,
     tables::{JobEntry, job_flag},
 };
@@ -31,15 +31,17 @@ pub fn answer<const JUMBO: bool>(headers: Headers, work: &Work, ingress: u32) ->
         () if is(plan::UP) => Reason::Forwarded,
         () => Reason::Replied,
     };
+    let is_parents_want = is(plan::WANTED) && is(plan::PARENTS);
+    let is_for_all = is(plan::TO_ALL) || is_parents_want && admit::wants_of_all(job);
     // Copies for several ports are drawn for one by one, as they leave.
-    let is_single = !is(plan::TO_ALL) || job.flags & job_flag::MULTICAST != 0;
+    let is_single = !is_for_all || job.flags & job_flag::MULTICAST != 0;
     let state = STATE.get(0).ok_or(Reason::Internal)?;
     if is_single && drops::on_leaving(state, headers.job()) {
         return Err(Reason::Injected);
     }
     answer::unmark(headers);
     let verdict = match () {
-        () if is(plan::TO_ALL) => to_all::<JUMBO>(headers, work, job)?,
+        () if is_for_all => to_all::<JUMBO>(headers, work, job)?,
         () if is(plan::UP) => up(headers, work)?,
         () if is(plan::PARENTS) => down(headers, work)?,
         () => back(headers, work, ingress)?,

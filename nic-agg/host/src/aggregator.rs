@@ -282,7 +282,7 @@ impl HostAggregator {
             let parent = parent.ok_or(Reason::Internal)?;
             return self.take_dynamic(&entry, header, source, parent, packet);
         }
-        if let Some(parent) = parent.filter(|_| header.has(flag::LEVEL)) {
+        if let Some(parent) = parent.filter(|_| admit::is_from_parent(header, &entry)) {
             return self.take_result(&entry, header, source, parent, packet);
         }
         self.take_static(&entry, header, source, parent, packet)

@@ -37,6 +37,8 @@ pub enum JobError {
     Hosts(usize),
     #[error("{0} parents: a rack's job has one, another static job none")]
     Parents(usize),
+    #[error("a dynamic job has two levels of aggregators: no rack has racks below it")]
+    Middle,
     #[error("rack {rack} of {racks}: a root has 1 to {MAX_WORKERS} racks, counted from 0")]
     Rack { rack: u16, racks: u16 },
     #[error(

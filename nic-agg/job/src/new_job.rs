@@ -49,7 +49,10 @@ impl NewJob {
         let (level, contributors, rack, racks) = match job.level {
             Level::Only => (0, 0, 0, 0),
             Level::Root { contributors } => (job_flag::ROOT, contributors, 0, 0),
-            Level::Rack { rack, racks, contributors, .. } => (job_flag::CHILD, contributors, rack, racks),
+            Level::Rack { rack, racks, contributors, has_racks, .. } => {
+                let middle = if has_racks { job_flag::ROOT } else { 0 };
+                (job_flag::CHILD | middle, contributors, rack, racks)
+            }
         };
         let given = [
             (job_flag::CHECKSUM, terms.checksum),
@@ -136,6 +139,9 @@ impl NewJob {
             }
         }
         let is_rack = self.entry.flags & job_flag::CHILD != 0;
+        if self.is_dynamic() && is_rack && self.entry.flags & job_flag::ROOT != 0 {
+            return Err(JobError::Middle);
+        }
         match self.parents.len() {
             hosts if self.is_dynamic() && !is_rack && !(1..=MAX_HOSTS).contains(&hosts) => {
                 return Err(JobError::Hosts(hosts));

@@ -130,6 +130,9 @@ pub fn write_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
         LevelStatus::Only => {}
         LevelStatus::Root => writeln!(out, "  root: its workers are racks")?,
         LevelStatus::Rack { rack, parent } => writeln!(out, "  rack {rack} of the root {parent}")?,
+        LevelStatus::Middle { rack, parent } => {
+            writeln!(out, "  rack {rack} of the aggregator {parent}: its workers are racks")?;
+        }
     }
     if let Some(drops) = &job.drops {
         writeln!(

@@ -19,7 +19,7 @@ use crate::{
 const MAX_JOIN_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// The version of the control protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 20;
+pub const PROTOCOL_VERSION: u32 = 21;
 
 /// The first message in each direction, the server's before the client's. Its form never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,7 +131,7 @@ pub enum ClientMessage {
     Report(Result<PlaneReport, String>),
     /// The outcome of the oldest command that has none yet.
     Completed(Result<Completion, String>),
-    /// This connection, of a rack that has entered, is for a worker below it, whose messages follow.
+    /// This connection, of a rack that has entered, is for a worker or rack below it, whose messages follow.
     Relay {
         rack: Enter,
         /// The worker's address, and the rack's own towards it.

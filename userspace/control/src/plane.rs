@@ -161,13 +161,15 @@ pub enum Level {
         /// Workers of all racks.
         contributors: u16,
     },
-    /// Its sums go up to a root, whose results go down to its workers.
+    /// Its sums go up to a parent, whose results go down to its workers.
     Rack {
         rack: u16,
         racks: u16,
         contributors: u16,
-        /// The root's address and port for contributions of shard 0.
+        /// Its parent's address and port for contributions of shard 0: the root's, or another rack's.
         parent: SocketAddrV4,
+        /// Whether its workers are the planes of racks: it is in the middle of a tree. Static jobs only.
+        has_racks: bool,
     },
 }
 

@@ -1,6 +1,6 @@
-//! The aggregator of a rack: its workers join through it, and a root decides (SwitchML section 7). A
-//! parameter host is below the root in the same way, without workers of its own: it enters, reports, and
-//! executes commands.
+//! The aggregator of a rack: its workers join through it, and a root decides (SwitchML section 7). So do the
+//! racks below it: to them it is what the root is to itself. A parameter host is below the root in the same
+//! way, without workers of its own: it enters, reports, and executes commands.
 
 use std::{
     future::Future,
@@ -18,6 +18,7 @@ use tokio::{
 use crate::{
     DataPlane, Endpoint, Identity,
     client::connection::{ALIVE_INTERVAL, ConnectError, Connection},
+    coordinator::RackId,
     frames::FrameError,
     message::{ClientMessage, Denial, DenialKind, Enter, PlaneCommand, ServerMessage},
     plane::{blocking, report},
@@ -186,7 +187,8 @@ async fn execute_all<P: DataPlane>(
     }
 }
 
-/// Relays the messages of the rack's workers to the root, each worker's over a connection of its own.
+/// Relays the messages of the rack's workers, and of the racks below it, to its parent, each one's over a
+/// connection of its own. The root sees the racks on the way by name.
 struct Relay {
     has_entered: watch::Receiver<bool>,
     parent: Endpoint,
@@ -230,6 +232,8 @@ impl Relay {
         inbound: &mut Inbound,
         outbound: &Queue,
     ) -> Result<(), ConnectError> {
+        // Another rack's: for a worker of it.
+        let is_racks = matches!(first, ClientMessage::Relay { .. });
         let relay = ClientMessage::Relay { rack: self.rack.clone(), ends: peer.ends };
         let mut opening = self.opening.acquire().await.ok();
         let mut root = Connection::open_relay(&self.parent, vec![relay, first]).await?;
@@ -247,8 +251,13 @@ impl Relay {
                 (permit, message) = async { (outbound.reserve().await, root.receive().await) } => {
                     let (Ok(permit), message) = (permit, message?) else { return Ok(()) };
                     opening.take();
-                    if matches!(message, ServerMessage::Joined { .. }) {
+                    // The root has checked the secret.
+                    if matches!(message, ServerMessage::Joined { .. } | ServerMessage::Known(_)) {
                         peer.authenticate(inbound);
+                        if is_racks && !peer.ticket.relay(RackId(peer.ends[0].to_bits().into())) {
+                            let why = "the rack relays as many workers as it may";
+                            return Err(ConnectError::Unreachable(why.into()));
+                        }
                     }
                     permit.send(message);
                 }

@@ -124,7 +124,7 @@ async fn two_levels_with_a_worker_beside_the_rack_outlive_the_rack() {
     assert_eq!((root.workers[0].ip, root.workers[1].port), (Ipv4Addr::LOCALHOST, 48702));
     let below = rack.plane.job();
     let parent = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 48700);
-    assert_eq!(below.level, Level::Rack { rack: 0, racks: 2, contributors: 3, parent });
+    assert_eq!(below.level, Level::Rack { rack: 0, racks: 2, contributors: 3, parent, has_racks: false });
     assert_eq!((below.workers.len(), below.terms.fan_in_1), (2, 2));
     let bits = host.plane.job().contributors;
     assert_eq!(bits, [(0, 0), (0, 1), (1, 0)].map(|(rack, bit)| ContributorBits { rack, bit }));

@@ -61,7 +61,7 @@ async fn a_job_of_two_racks_comes_and_goes_on_all_planes() {
         let job = installed(&rack.plane);
         assert_eq!((&job.terms, job.first_slot), (&top.terms, top.first_slot));
         assert_eq!(job.workers.iter().map(|worker| worker.port).collect::<Vec<_>>(), ports);
-        let Level::Rack { rack, racks: 2, contributors: 4, parent } = job.level else {
+        let Level::Rack { rack, racks: 2, contributors: 4, parent, has_racks: false } = job.level else {
             panic!("{:?}", job.level)
         };
         assert_eq!(parent, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 48700));
@@ -107,6 +107,53 @@ async fn a_job_of_two_racks_comes_and_goes_on_all_planes() {
     a.stop().await;
     b.stop().await;
     root.stop().await;
+}
+
+/// ```text
+/// worker 0 --- low a --- middle m ---+
+/// worker 1 --- low b ------+         +--- root
+/// worker 2 --- low c --- middle n ---+
+/// ```
+#[tokio::test]
+async fn a_tree_of_three_levels_has_its_job_on_all_planes() {
+    let root = Server::start(FakePlane::new(1024)).await;
+    let (m, n) = (Server::rack(&root, "m").await, Server::rack(&root, "n").await);
+    let (a, b) = (Server::rack(&m, "a").await, Server::rack(&m, "b").await);
+    let c = Server::rack(&n, "c").await;
+    let endpoints = [a.endpoint(), b.endpoint(), c.endpoint()];
+    let mut members = join_at(&endpoints, |rank| request(rank, 3)).await;
+    let parent = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 48700);
+    let level = |rack, racks, has_racks| Level::Rack { rack, racks, contributors: 3, parent, has_racks };
+    for (server, expected, senders) in [
+        (&root, Level::Root { contributors: 3 }, 2),
+        (&m, level(0, 2, true), 2),
+        (&n, level(1, 2, true), 1),
+        (&a, level(0, 2, false), 1),
+        (&b, level(1, 2, false), 1),
+        (&c, level(0, 1, false), 1),
+    ] {
+        let job = installed(&server.plane);
+        assert_eq!((job.level, job.workers.len()), (expected, senders));
+    }
+    let places = members.iter().map(|member| {
+        let placement = member.grant().placement;
+        (placement.rack_rank, placement.rack_world, placement.beside_root)
+    });
+    assert_eq!(places.collect::<Vec<_>>(), [(0, 1, false); 3]);
+
+    let mut events = members[2].events();
+    members[0].post(fault("over three levels"));
+    assert_eq!(problem_of(0, &mut events).await, "over three levels");
+
+    // A middle that dies ends the job by its name.
+    m.kill().await;
+    let told = failure(&members[2]).await;
+    assert_eq!(told.kind, FailureKind::Rack);
+    assert!(["m", "a", "b"].iter().any(|name| told.message.contains(&format!("rack `{name}`"))), "{told:?}");
+    drop(members.pop());
+    for server in [a, b, c, n, root] {
+        server.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -16,14 +16,15 @@ impl SlotMeta {
     }
 }
 
-/// Marks and bitmaps of an answer to all senders of the job: a root's senders are racks.
+/// Marks and bitmaps of an answer to all senders of the job: a root's senders are racks, and so are those of an
+/// aggregator in the middle of a tree, whose parent's fan-in is another.
 #[inline(always)]
 fn to_senders(request: &Header, flags: u16, job: &JobEntry) -> Header {
     let keep = flags | request.flags & flag::POOL_VERSION;
     let (kind, token) = (Kind::Result as u8, job.result_token);
     let answer = Header { kind, token, contributors: job.contributors, ..*request };
     if job.flags & job_flag::ROOT != 0 {
-        Header { flags: keep | flag::LEVEL, bitmap_1: job.all(), ..answer }
+        Header { flags: keep | flag::LEVEL, bitmap_1: job.all(), fan_in_1: job.world as u8, ..answer }
     } else {
         Header { flags: keep, bitmap_0: job.all(), bitmap_1: 0, fan_in_0: job.world as u8, ..answer }
     }
@@ -60,8 +61,8 @@ pub fn refusal(request: &Header, version: &Version, job: &JobEntry) -> Header {
     Header { tensor: version.tensor, ..to_senders(request, flags, job) }
 }
 
-/// The answer to a question whose contribution is wanted. Below two levels it keeps the bit of the worker
-/// that asked.
+/// The answer to a question whose contribution is wanted. Below other aggregators it keeps the bit of the
+/// worker that asked.
 #[inline(always)]
 pub fn wanted(request: &Header, job: &JobEntry) -> Header {
     let asked_by = request.bitmap_0;

@@ -167,7 +167,7 @@ impl HostAggregator {
     }
 
     /// Takes a packet of a job's parent: a result ends the chunk for all workers, the answer to a question is
-    /// for the one that asked.
+    /// for the one that asked; in the middle of a tree for all racks, one of which knows it.
     pub(super) fn take_result(
         &mut self,
         job: &JobEntry,
@@ -202,7 +202,7 @@ impl HostAggregator {
             _ => return Err(Reason::Internal),
         };
         packet[..HEADER_LEN].copy_from_slice(&answer.to_bytes());
-        if let Action::Want = action {
+        if let (Action::Want, false) = (action, admit::wants_of_all(job)) {
             let asked_by = workers::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
             let asked_by = self.workers(header.job).get(usize::from(asked_by));
             return Ok(Answer::One(reason, *asked_by.ok_or(Reason::Internal)?));

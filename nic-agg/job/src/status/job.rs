@@ -95,7 +95,15 @@ pub struct EndedJob {
 pub enum LevelStatus {
     Only,
     Root,
-    Rack { rack: u16, parent: Ipv4Addr },
+    Rack {
+        rack: u16,
+        parent: Ipv4Addr,
+    },
+    /// A rack whose workers are racks.
+    Middle {
+        rack: u16,
+        parent: Ipv4Addr,
+    },
 }
 
 /// Intentional drops, in percent and in frames.
@@ -227,6 +235,9 @@ pub fn job_status(number: u16, entry: &JobEntry, observed: Observed) -> JobStatu
     let is_dropping = drops != Drops::default() || injected != Injected::default();
     let is_dynamic = has(job_flag::DYNAMIC);
     let level = match observed.parents.first() {
+        Some(parent) if has(job_flag::CHILD) && has(job_flag::ROOT) => {
+            LevelStatus::Middle { rack: entry.rack, parent: *parent.ip() }
+        }
         _ if has(job_flag::ROOT) => LevelStatus::Root,
         Some(parent) if has(job_flag::CHILD) => LevelStatus::Rack { rack: entry.rack, parent: *parent.ip() },
         _ => LevelStatus::Only,

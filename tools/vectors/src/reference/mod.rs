@@ -14,7 +14,7 @@ use sumac_wire::{
     frame::{self, Frame, Parsed, Ports},
     header::{HEADER_LEN, flag, offset},
     slot::{SlotMeta, state},
-    tables::{JobEntry, job_flag, lane_index},
+    tables::{JobEntry, lane_index},
     tos,
 };
 
@@ -189,9 +189,7 @@ impl Reference {
         };
         match job.mode {
             Mode::Dynamic => self.take_dynamic(&sent),
-            Mode::Static if sent.entry.flags & job_flag::CHILD != 0 && header.has(flag::LEVEL) => {
-                self.conclude_static(&sent)
-            }
+            Mode::Static if admit::is_from_parent(&header, &sent.entry) => self.conclude_static(&sent),
             Mode::Static => self.take_static(&sent, bytes),
         }
     }

@@ -83,7 +83,7 @@ impl Reference {
         let conclusion: Conclusion =
             admit::conclusion(header, sent.frame.src_ip, entry, &parent, sent.shard)?
                 .ok_or(Reason::BadType)?;
-        let asked_by = if header.has(flag::QUERY) {
+        let asked_by = if header.has(flag::QUERY) && !admit::wants_of_all(entry) {
             Some(workers::rank(header.bitmap_0, entry.world).ok_or(Reason::WrongWorker)?)
         } else {
             None

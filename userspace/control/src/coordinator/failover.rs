@@ -227,7 +227,10 @@ impl Coordinator {
         let (Some(shared), Some(terms)) = (&run.shared, &run.terms) else { return false };
         let is_where_it_was = match at {
             None => shared.root_port == plane.base_port,
-            Some(rack) => run.racks.get(&rack).copied() == self.address_of(rack),
+            Some(id) => {
+                let is_below_root = self.racks.get(&id).is_some_and(|rack| rack.above.is_none());
+                is_below_root && run.racks.get(&id).copied() == self.address_of(id)
+            }
         };
         is_where_it_was
             && plane.dynamic_slots >= terms.slots

@@ -10,17 +10,28 @@ use crate::plane::ContributorBits;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     children: Vec<Child>,
+    /// The racks that are not below the root itself, and the ones that they are below. Static jobs only.
+    #[serde(default)]
+    uplinks: Vec<(RackId, RackId)>,
     is_tall: bool,
     /// Whether any aggregator is there.
     is_served: bool,
 }
 
-/// A child of the root: a rack, or one worker beside the racks. All workers, where there is one level.
+/// A rack with workers, or one worker beside the racks. All workers, where there is one level. With two levels
+/// these are the root's children.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Child {
     /// The rack whose aggregator the workers are below; none: the root's own.
     pub rack: Option<RackId>,
     pub ranks: Vec<usize>,
+}
+
+/// A sender to an aggregator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    Worker(usize),
+    Rack(RackId),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,18 +48,60 @@ impl Layout {
     pub fn new(racks: &[Option<RackId>], is_served: bool) -> Layout {
         let ranks: Vec<usize> = (0..racks.len()).collect();
         if racks.iter().any(Option::is_some) {
-            return Layout { children: by_rack(racks), is_tall: true, is_served };
+            let (children, uplinks) = (by_rack(racks), Vec::new());
+            return Layout { children, uplinks, is_tall: true, is_served };
         }
         let most = if is_served { usize::MAX } else { MAX_WORKERS };
         let groups = ranks.chunks(most).map(|ranks| Child { rack: None, ranks: ranks.to_vec() });
         let children: Vec<Child> = groups.collect();
-        Layout { is_tall: children.len() > 1, children, is_served }
+        Layout { is_tall: children.len() > 1, children, uplinks: Vec::new(), is_served }
+    }
+
+    /// The same where some racks are below others: each of those, with the one above it.
+    #[must_use]
+    pub fn with_uplinks(self, uplinks: Vec<(RackId, RackId)>) -> Layout {
+        Layout { uplinks, ..self }
+    }
+
+    /// The rack that this one is below; none: the root.
+    pub fn above(&self, rack: RackId) -> Option<RackId> {
+        self.uplinks.iter().find(|(below, _)| *below == rack).map(|(_, above)| *above)
+    }
+
+    /// Whether this rack's senders are racks.
+    pub fn is_middle(&self, rack: RackId) -> bool {
+        self.uplinks.iter().any(|(_, above)| *above == rack)
+    }
+
+    /// The senders to an aggregator, in the order of their bits.
+    pub fn senders(&self, at: Option<RackId>) -> Vec<Sender> {
+        let mut senders = Vec::new();
+        for child in &self.children {
+            if child.rack == at && !(at.is_none() && self.has_racks()) {
+                senders.extend(child.ranks.iter().copied().map(Sender::Worker));
+                continue;
+            }
+            let sender = match child.rack {
+                None if at.is_none() => child.ranks.first().copied().map(Sender::Worker),
+                None => None,
+                Some(rack) => self.way_up(rack).find(|rack| self.above(*rack) == at).map(Sender::Rack),
+            };
+            senders.extend(sender.filter(|sender| !senders.contains(sender)));
+        }
+        senders
+    }
+
+    /// A rack and those above it, up to the one below the root.
+    fn way_up(&self, rack: RackId) -> impl Iterator<Item = RackId> {
+        // No way is longer than all steps together.
+        std::iter::successors(Some(rack), |rack| self.above(*rack)).take(self.uplinks.len() + 1)
     }
 
     pub fn children(&self) -> &[Child] {
         &self.children
     }
 
+    /// The racks with workers, each with its number among the children.
     pub fn racks(&self) -> impl Iterator<Item = (usize, RackId, &Child)> {
         let numbered = self.children.iter().enumerate();
         numbered.filter_map(|(number, child)| Some((number, child.rack?, child)))
@@ -56,14 +109,25 @@ impl Layout {
 
     /// The aggregators that have the job: the root (`None`), and the racks.
     pub fn aggregators(&self) -> impl Iterator<Item = Option<RackId>> {
-        std::iter::once(None).chain(self.racks().map(|(_, rack, _)| Some(rack)))
+        std::iter::once(None).chain(self.all_racks().into_iter().map(Some))
+    }
+
+    /// The racks with workers, and those with racks.
+    pub fn all_racks(&self) -> Vec<RackId> {
+        let mut racks: Vec<RackId> = self.racks().map(|(_, rack, _)| rack).collect();
+        for (_, above) in &self.uplinks {
+            if !racks.contains(above) {
+                racks.push(*above);
+            }
+        }
+        racks
     }
 
     pub fn has_racks(&self) -> bool {
         self.racks().next().is_some()
     }
 
-    /// The number of children of the root; 0 where there is one level.
+    /// The number of children; 0 where there is one level.
     pub fn fan_in_1(&self) -> u8 {
         if self.is_tall { u8::try_from(self.children.len()).unwrap_or(u8::MAX) } else { 0 }
     }
@@ -141,6 +205,19 @@ mod tests {
         assert_eq!((below.fan_in, layout.bitmap_1(below), layout.is_beside_racks(below)), (2, 1, false));
         let racks: Vec<_> = layout.racks().map(|(number, rack, _)| (number, rack.0)).collect();
         assert_eq!(racks, [(0, 5), (2, 7)]);
+    }
+
+    #[test]
+    fn racks_below_racks() {
+        let [a, b, c, m] = [1, 2, 3, 4].map(RackId);
+        let layout = Layout::new(&[a, b, a, c].map(Some), true).with_uplinks(vec![(a, m), (b, m)]);
+        let racks = |racks: &[RackId]| racks.iter().copied().map(Sender::Rack).collect::<Vec<_>>();
+        assert_eq!(layout.senders(None), racks(&[m, c]));
+        assert_eq!(layout.senders(Some(m)), racks(&[a, b]));
+        assert_eq!(layout.senders(Some(a)), [0, 2].map(Sender::Worker));
+        assert_eq!(layout.senders(Some(RackId(9))), []);
+        assert_eq!((layout.above(a), layout.above(m), layout.is_middle(m)), (Some(m), None, true));
+        assert_eq!(layout.all_racks(), [a, b, c, m]);
     }
 
     #[test]

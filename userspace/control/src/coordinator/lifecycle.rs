@@ -318,8 +318,10 @@ impl Coordinator {
         let hosts = self.choose_hosts(run)?;
         let (mut terms, limits) = self.terms(run, &hosts)?;
         let below: Vec<_> = run.members.values().map(|member| member.rack).collect();
-        let racks = below.iter().flatten().filter_map(|id| Some((*id, self.address_of(*id)?))).collect();
         let layout = Layout::new(&below, self.plane.kind != PlaneKind::None);
+        let layout = layout.with_uplinks(self.uplinks(below.iter().copied().flatten()));
+        let racks =
+            layout.all_racks().into_iter().filter_map(|id| Some((id, self.address_of(id)?))).collect();
         (terms.job, terms.token, terms.fan_in_1) = (job, run.token, layout.fan_in_1());
         let asked = run.members.values().find_map(|member| member.asked.lane_slots());
         let (shared, range) = match terms.mode {
@@ -408,7 +410,7 @@ impl Coordinator {
             return;
         };
         run.install = InstallState::Removing;
-        let mut from: Vec<_> = run.layout.racks().map(|(_, rack, _)| rack).collect();
+        let mut from = run.layout.all_racks();
         if run.is_over() {
             from.extend(run.shared.iter().flat_map(|shared| &shared.hosts));
         }

@@ -52,7 +52,7 @@ pub use self::{
     holder::Holder,
     ids::{ConnectionNumber, MemberId, RackId, RunId},
     join_limits::JoinLimits,
-    layout::{Child, Layout, Position},
+    layout::{Layout, Position, Sender},
     membership::{Grant, Outcome},
     orders::{Action, InstalledJob, JobOrder, Replaced},
     rack::{RACK_NAME_LEN, RackEntry},
@@ -217,6 +217,9 @@ impl Coordinator {
         }
         if request.rack.is_some_and(|rack| self.racks.get(&rack).is_some_and(Rack::is_host)) {
             return invalid("workers do not join through parameter hosts");
+        }
+        if request.asked.is_dynamic() {
+            self.check_depth(spec.rank, request.rack)?;
         }
         if spec.rank >= world {
             return invalid(format!("rank {} in a world of {world}: ranks count from 0", spec.rank));

@@ -25,6 +25,8 @@ pub struct JobOrder {
     pub racks: BTreeMap<RackId, SocketAddrV4>,
     /// The root's address for each of its children, once it is installed there.
     pub parents: Vec<SocketAddrV4>,
+    /// The address that each rack below another sends to, once the job is installed there.
+    pub uplinks: BTreeMap<RackId, SocketAddrV4>,
     /// Aggregators in service that cannot have the job, since they are others than before.
     pub unfit: Vec<Option<RackId>>,
 }

@@ -32,6 +32,8 @@ pub struct Below {
     pub name: String,
     /// The source of its control connection.
     pub ip: Ipv4Addr,
+    /// The rack that it is below, by name; none: it is below the root itself.
+    pub above: Option<String>,
     /// A parameter host's address for contributions of shard 0; none of a rack.
     pub sums_at: Option<SocketAddrV4>,
     /// The reason that its data plane does not answer; none when it does.
@@ -86,6 +88,7 @@ impl Coordinator {
         Some(Below {
             name: rack.name.clone(),
             ip: rack.ip,
+            above: rack.above.and_then(|above| Some(self.racks.get(&above)?.name.clone())),
             sums_at: self.address_of(id).filter(|_| rack.is_host()),
             away: rack.away.as_ref().map(|(_, why)| why.clone()),
             jobs,

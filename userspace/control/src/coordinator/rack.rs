@@ -4,17 +4,21 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use super::time::Time;
+use super::{ids::RackId, time::Time};
 use crate::plane::{PlaneInfo, PlaneKind, TakenOver};
 
 /// Longest name of a rack, in bytes.
 pub const RACK_NAME_LEN: usize = 64;
+/// The most racks from a worker up to the root.
+pub const MAX_RACKS_UP: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RackEntry {
     pub name: String,
     /// Its address, as seen from here: also the source of its sums.
     pub ip: Ipv4Addr,
+    /// The rack that it entered through; none: it is below the root itself.
+    pub above: Option<RackId>,
     pub plane: PlaneInfo,
     pub instance: u64,
     pub jobs: TakenOver,
@@ -25,6 +29,8 @@ pub struct RackEntry {
 pub struct Rack {
     pub(super) name: String,
     pub(super) ip: Ipv4Addr,
+    #[serde(default)]
+    pub(super) above: Option<RackId>,
     pub(super) plane: PlaneInfo,
     /// 0: it has not entered since the coordinator's restart.
     #[serde(skip)]

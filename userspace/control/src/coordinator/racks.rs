@@ -1,7 +1,10 @@
 //! Aggregators of racks, which are below this one (SwitchML section 7), and parameter hosts: their
 //! registration, and the consequences of their loss.
 
-use std::{collections::HashMap, net::Ipv4Addr};
+use std::{
+    collections::{HashMap, HashSet},
+    net::Ipv4Addr,
+};
 
 use sumac_job::{JobTerms, Mode};
 use sumac_wire::{MAX_WORKERS, PAGE_ELEMENTS};
@@ -11,7 +14,7 @@ use super::{
     agreement::{Limits, agree},
     hosts::MAX_PARAMETER_HOSTS,
     ids::{RackId, RunId},
-    rack::{RACK_NAME_LEN, Rack, RackEntry},
+    rack::{MAX_RACKS_UP, RACK_NAME_LEN, Rack, RackEntry},
     record::Record,
     run::Run,
     time::{PLANE_TIMEOUT, Time},
@@ -23,10 +26,59 @@ use crate::{
 };
 
 impl Coordinator {
-    /// The rack of this name and address, if it has entered.
-    pub fn entered_rack(&self, name: &str, ip: Ipv4Addr) -> Option<RackId> {
+    /// The rack of this name and address, if it has entered there: through the rack `above`, or here.
+    pub fn entered_rack(&self, name: &str, ip: Ipv4Addr, above: Option<RackId>) -> Option<RackId> {
         let id = self.rack_named(name, false)?;
-        self.racks.get(&id).is_some_and(|rack| rack.is_connected && rack.ip == ip).then_some(id)
+        let is_it = |rack: &Rack| rack.is_connected && rack.ip == ip && rack.above == above;
+        self.racks.get(&id).is_some_and(is_it).then_some(id)
+    }
+
+    /// A rack and those above it, up to the one below the root; one more than may be where it does not end.
+    fn way_up(&self, rack: RackId) -> impl Iterator<Item = RackId> {
+        let above = |rack: &RackId| self.racks.get(rack).and_then(|rack| rack.above);
+        std::iter::successors(Some(rack), above).take(MAX_RACKS_UP + 1)
+    }
+
+    /// The racks on the ways up from these that are not below the root itself, each with the one above it.
+    pub(super) fn uplinks(&self, racks: impl IntoIterator<Item = RackId>) -> Vec<(RackId, RackId)> {
+        let mut uplinks = Vec::new();
+        for rack in racks.into_iter().flat_map(|rack| self.way_up(rack)) {
+            let uplink = self.racks.get(&rack).and_then(|entry| Some((rack, entry.above?)));
+            uplinks.extend(uplink.filter(|uplink| !uplinks.contains(uplink)));
+        }
+        uplinks
+    }
+
+    /// Refuses a worker of a dynamic job whose rack is not below the root itself.
+    pub(super) fn check_depth(&self, rank: u16, rack: Option<RackId>) -> Result<(), Refusal> {
+        let Some(rack) = rack.and_then(|rack| self.racks.get(&rack)) else { return Ok(()) };
+        let Some(above) = rack.above else { return Ok(()) };
+        let above = self.racks.get(&above).map_or("", |above| &above.name);
+        invalid(format!(
+            "rank {rank} joined at rack `{}`, which is below rack `{above}`: dynamic jobs have two levels of \
+            aggregators; let it join at a rack below the root itself, or at the root, or make the job static",
+            rack.name
+        ))
+    }
+
+    /// Says why a rack cannot enter below another.
+    fn check_above(&self, above: RackId, name: &str, is_host: bool) -> Result<(), String> {
+        if is_host {
+            return Err("a parameter host registers with the root: give the root's address".into());
+        }
+        let Some(rack) = self.racks.get(&above).filter(|rack| !rack.is_host()) else {
+            return Err("the rack above is gone".into());
+        };
+        if self.way_up(above).any(|rack| self.racks.get(&rack).is_some_and(|rack| rack.name == name)) {
+            return Err(format!("{} is below it: a tree of racks has no circles", rack.title()));
+        }
+        if self.way_up(above).count() >= MAX_RACKS_UP {
+            return Err(format!(
+                "there are {MAX_RACKS_UP} racks from {} up to the root already, which is the most",
+                rack.title()
+            ));
+        }
+        Ok(())
     }
 
     /// The running jobs that the rack or parameter host of this name has. It is to remove all others.
@@ -44,7 +96,7 @@ impl Coordinator {
     /// A rack's aggregator, or a parameter host, enters, and keeps the id that its name has. The name of
     /// another is refused, in a text for people.
     pub fn rack_enters(&mut self, now: Time, entry: RackEntry) -> Result<RackId, String> {
-        let RackEntry { name, ip, plane, instance, jobs } = entry;
+        let RackEntry { name, ip, above, plane, instance, jobs } = entry;
         let is_host = plane.kind == PlaneKind::Parameter;
         if name.is_empty() || name.len() > RACK_NAME_LEN || name.chars().any(char::is_control) {
             return Err(format!("a rack's name has 1 to {RACK_NAME_LEN} bytes and no control characters"));
@@ -53,18 +105,34 @@ impl Coordinator {
         if let Some(rack) = namesake.and_then(|id| self.racks.get(&id)).filter(|rack| rack.ip != ip) {
             return Err(format!("a {} is there already, at {}; give another name", rack.title(), rack.ip));
         }
+        if let Some(above) = above {
+            self.check_above(above, &name, is_host)?;
+        }
         let (most, what) =
             if is_host { (MAX_PARAMETER_HOSTS, "parameter hosts") } else { (MAX_WORKERS, "racks") };
-        let count = self.racks.values().filter(|rack| rack.is_host() == is_host).count();
-        if namesake.is_none() && count >= most {
-            return Err(format!("there are {most} {what} already, which is all that one root can have"));
+        let is_beside = |rack: &Rack| rack.is_host() == is_host && rack.above == above;
+        let count = self.racks.values().filter(|rack| is_beside(rack) && rack.name != name).count();
+        if count >= most {
+            let whose = if above.is_some() { "rack" } else { "root" };
+            return Err(format!("there are {most} {what} already, which is all that one {whose} can have"));
         }
         self.names.raise(&jobs.last_epochs);
         let is_recorded = namesake.and_then(|id| self.racks.get(&id)).is_some_and(|rack| rack.is_recorded);
         let (seen, since, away) = (now, now, None);
         let is_open = false;
-        let rack =
-            Rack { name, ip, plane, instance, is_connected: true, is_open, seen, since, is_recorded, away };
+        let rack = Rack {
+            name,
+            ip,
+            above,
+            plane,
+            instance,
+            is_connected: true,
+            is_open,
+            seen,
+            since,
+            is_recorded,
+            away,
+        };
         self.silence.on_message(now);
         let PlaneInfo { kind, slots, kept, .. } = &rack.plane;
         tracing::info!(%ip, kind = kind.name(), slots, ?kept, "{} entered", rack.title());
@@ -73,8 +141,11 @@ impl Coordinator {
             RackId(self.next_rack)
         });
         self.records.push(Record::Rack { id, rack: rack.clone() });
-        let before = self.racks.insert(id, rack).map_or(0, |rack| rack.instance);
-        self.rack_is_back(now, id, (before, instance), &jobs);
+        let before = self.racks.insert(id, rack);
+        // Elsewhere in the tree it has none of its jobs.
+        let has_moved = before.as_ref().is_some_and(|before| before.above != above);
+        let jobs = if has_moved { TakenOver::default() } else { jobs };
+        self.rack_is_back(now, id, (before.map_or(0, |rack| rack.instance), instance), &jobs);
         Ok(id)
     }
 
@@ -198,7 +269,10 @@ impl Coordinator {
         }
         for (rank, member) in &run.members {
             below.entry(member.rack).or_insert((*rank, 0)).1 += 1;
-            if let Some(id) = member.rack {
+            if is_dynamic {
+                self.check_depth(*rank, member.rack)?;
+            }
+            for id in member.rack.into_iter().flat_map(|id| self.way_up(id)) {
                 let gone =
                     || Refusal::plane(&format!("rank {rank} is below a rack whose aggregator is gone"));
                 let rack = self.racks.get(&id).ok_or_else(gone)?;
@@ -206,6 +280,9 @@ impl Coordinator {
             }
         }
         self.check_tree(&below, is_dynamic)?;
+        if mode == Mode::Static {
+            self.check_middles(&below)?;
+        }
         Ok(limits)
     }
 
@@ -232,7 +309,8 @@ impl Coordinator {
             ));
         }
         let beside = below.get(&None).map_or(0, |(_, workers)| *workers);
-        let racks = below.keys().flatten().count();
+        let under_root = below.keys().flatten().filter_map(|rack| self.way_up(*rack).last());
+        let racks = under_root.collect::<HashSet<_>>().len();
         if racks > 0 && racks + beside > MAX_WORKERS {
             return invalid(format!(
                 "{racks} racks and {beside} workers beside them below one root: it takes {MAX_WORKERS}"
@@ -244,6 +322,29 @@ impl Coordinator {
             )),
             None => Ok(()),
         }
+    }
+
+    /// Refuses racks between others and the root that cannot be there. How many racks are below one is checked
+    /// when they enter.
+    fn check_middles(&self, below: &HashMap<Option<RackId>, (u16, usize)>) -> Result<(), Refusal> {
+        for (_, above) in self.uplinks(below.keys().copied().flatten()) {
+            let Some(rack) = self.racks.get(&above) else { continue };
+            if let Some((rank, _)) = below.get(&Some(above)) {
+                return invalid(format!(
+                    "rank {rank} joined at {}, which has racks of the job below it: let all workers join at \
+                    the lowest racks",
+                    rack.title()
+                ));
+            }
+            if rack.plane.kind == PlaneKind::P4 {
+                return invalid(format!(
+                    "{} is between other racks and the root, and has a P4 switch for its aggregator, which \
+                    can only be the root or a rack of workers: give it --plane ebpf or --plane host",
+                    rack.title()
+                ));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn terms(&self, run: &Run, hosts: &[RackId]) -> Result<(JobTerms, Limits), Refusal> {

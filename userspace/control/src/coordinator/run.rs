@@ -317,7 +317,7 @@ impl Run {
     }
 
     pub fn is_below(&self, rack: RackId) -> bool {
-        self.members.values().any(|member| member.rack == Some(rack))
+        self.layout.is_middle(rack) || self.members.values().any(|member| member.rack == Some(rack))
     }
 
     pub fn enter(&mut self, phase: Phase) {
@@ -352,6 +352,7 @@ impl Run {
             hosts: self.shared.iter().flat_map(|shared| shared.hosts.iter().copied()).collect(),
             racks: self.racks.clone(),
             parents: self.parents.clone(),
+            uplinks: BTreeMap::new(),
             unfit: Vec::new(),
         })
     }

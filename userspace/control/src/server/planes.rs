@@ -14,7 +14,7 @@ use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 use super::connections::Queue;
 use crate::{
     DataPlane,
-    coordinator::{Child, InstalledJob, JobOrder, Position, RackId, Replaced},
+    coordinator::{InstalledJob, JobOrder, Position, RackId, Replaced, Sender},
     message::{Completion, PlaneCommand, ServerMessage},
     plane::{Installed, JobInstall, Level, PlaneInfo, PlaneKind, WorkerInstall, blocking},
 };
@@ -145,7 +145,8 @@ impl<P: DataPlane> Planes<'_, P> {
             order.parents = parents.collect();
         }
         let mut sent = Vec::new();
-        for (_, rack, _) in order.layout.racks() {
+        for sender in order.layout.senders(None) {
+            let Sender::Rack(rack) = sender else { continue };
             let at = Some(rack);
             sent.push((at, self.send(at, PlaneCommand::Install(Box::new(part(&order, at)?)))));
         }
@@ -160,9 +161,23 @@ impl<P: DataPlane> Planes<'_, P> {
             let part = Box::new(host_part(&order, upstream));
             sent.push((Some(*host), self.send(Some(*host), PlaneCommand::Install(part))));
         }
-        for (at, pending) in sent {
-            let (installed, plane) = installed(pending.wait("installing the job at").await)?;
-            place(&order, at, &installed, &plane, &mut placements);
+        // From the root down: a rack needs the address of the one above it.
+        while !sent.is_empty() {
+            let mut below = Vec::new();
+            for (at, pending) in sent {
+                let (installed, plane) = installed(pending.wait("installing the job at").await)?;
+                place(&order, at, &installed, &plane, &mut placements);
+                for (sender, ip) in order.layout.senders(at).into_iter().zip(&installed.aggregator_ips) {
+                    if let (Sender::Rack(rack), Some(_)) = (sender, at) {
+                        order.uplinks.insert(rack, SocketAddrV4::new(*ip, plane.base_port));
+                        below.push(Some(rack));
+                    }
+                }
+            }
+            let send = |at: Option<RackId>| {
+                Ok::<_, String>((at, self.send(at, PlaneCommand::Install(Box::new(part(&order, at)?)))))
+            };
+            sent = below.into_iter().map(send).collect::<Result<_, _>>()?;
         }
         let placements = placements.into_iter().collect::<Option<Vec<_>>>().ok_or_else(incomplete)?;
         Ok(InstalledJob { placements, parents: order.parents })
@@ -260,29 +275,36 @@ fn installed(outcome: CommandResult) -> Result<(Installed, PlaneInfo), String> {
 /// A job as one aggregator has it.
 fn part(order: &JobOrder, at: Option<RackId>) -> Result<JobInstall, String> {
     let (layout, contributors) = (&order.layout, order.terms.world);
-    let worker = |rank: &usize| order.workers.get(*rank).cloned();
-    let child = |child: &Child| match child.rack {
-        None => worker(child.ranks.first()?),
+    let worker = |sender: Sender| match sender {
+        Sender::Worker(rank) => order.workers.get(rank).cloned(),
         // The plane finds the MAC address of the rack by itself.
-        Some(rack) => order.racks.get(&rack).map(|address| {
+        Sender::Rack(rack) => order.racks.get(&rack).map(|address| {
             let (ip, port) = (*address.ip(), address.port());
             WorkerInstall { ip, port, mac: [0; 6], local_ip: ip }
         }),
     };
-    let (level, workers): (_, Option<Vec<_>>) = match at {
+    let level = match at {
         Some(rack) => {
-            let racks = layout.children().len() as u16;
-            let (number, _, child) =
-                layout.racks().find(|(_, other, _)| *other == rack).ok_or_else(incomplete)?;
-            let parent = *order.parents.get(number).ok_or_else(incomplete)?;
-            let level = Level::Rack { rack: number as u16, racks, contributors, parent };
-            (level, child.ranks.iter().map(worker).collect())
+            let above = layout.above(rack);
+            let beside = layout.senders(above);
+            let number =
+                beside.iter().position(|other| *other == Sender::Rack(rack)).ok_or_else(incomplete)?;
+            let parent = match above {
+                None => order.parents.get(number),
+                Some(_) => order.uplinks.get(&rack),
+            };
+            Level::Rack {
+                rack: number as u16,
+                racks: beside.len() as u16,
+                contributors,
+                parent: *parent.ok_or_else(incomplete)?,
+                has_racks: layout.is_middle(rack),
+            }
         }
-        None if layout.has_racks() => {
-            (Level::Root { contributors }, layout.children().iter().map(child).collect())
-        }
-        None => (Level::Only, Some(order.workers.clone())),
+        None if layout.has_racks() => Level::Root { contributors },
+        None => Level::Only,
     };
+    let workers: Option<Vec<_>> = layout.senders(at).into_iter().map(worker).collect();
     Ok(whole(order, level, workers.ok_or_else(incomplete)?))
 }
 

@@ -58,25 +58,29 @@ async fn serve(
     outbound: &Queue,
 ) -> Result<(), Denial> {
     let mut first = first_messages(inbound).await?;
-    if let ClientMessage::Relay { rack, ends } = first {
+    // Each rack on the way puts its own in front.
+    while let ClientMessage::Relay { rack, ends } = first {
         shared.check_racks_secret(&rack.secret)?;
-        let Some(rack) = shared.lock().coordinator.entered_rack(&rack.name, caller.peer) else {
+        let entered = shared.lock().coordinator.entered_rack(&rack.name, caller.peer, caller.rack);
+        let Some(rack) = entered else {
             // It was lost. It will enter again, and its workers will try again.
             return Ok(());
         };
         *caller = Caller { peer: ends[0], local: ends[1], rack: Some(rack) };
-        if !peer.ticket.relay(rack) {
-            let why = "the rack relays as many workers as it may";
-            let _ = outbound.send(ServerMessage::Unavailable(why.into())).await;
-            return Ok(());
-        }
         first = next_message(inbound).await?;
     }
+    if let Some(rack) = caller.rack
+        && !peer.ticket.relay(rack)
+    {
+        let why = "the rack relays as many workers as it may";
+        let _ = outbound.send(ServerMessage::Unavailable(why.into())).await;
+        return Ok(());
+    }
     match first {
-        ClientMessage::Enter(enter) if caller.rack.is_none() => {
+        ClientMessage::Enter(enter) => {
             shared.check_racks_secret(&enter.secret)?;
             peer.authenticate(inbound);
-            serve_rack(shared, enter, caller.peer, inbound, outbound).await
+            serve_rack(shared, enter, *caller, inbound, outbound).await
         }
         first => serve_worker(shared, peer, *caller, first, inbound, outbound).await,
     }
@@ -228,8 +232,8 @@ impl Shared {
         if self.secrets.racks == *given {
             return Ok(());
         }
-        let message =
-            "the racks' secret is wrong: give the output of `sumac-agg token --racks` of this aggregator";
+        let message = "the racks' secret is wrong: give the output of `sumac-agg token --racks` of this aggregator; at a \
+            rack, of `sumac-agg token --racks --secret-file FILE` with the root's in FILE";
         Err(Denial::new(DenialKind::Secret, message))
     }
 
@@ -354,7 +358,7 @@ impl Shared {
 async fn serve_rack(
     shared: &Shared,
     Enter { name, is_parameter_host, .. }: Enter,
-    ip: Ipv4Addr,
+    Caller { peer: ip, rack: above, .. }: Caller,
     inbound: &mut Inbound,
     outbound: &Queue,
 ) -> Result<(), Denial> {
@@ -376,7 +380,7 @@ async fn serve_rack(
     let role = if is_parameter_host { "parameter host" } else { "rack" };
     // Before the coordinator sends it commands.
     let entered = shared.update(|coordinator, now| {
-        let id = coordinator.rack_enters(now, RackEntry { name, ip, plane, instance, jobs })?;
+        let id = coordinator.rack_enters(now, RackEntry { name, ip, above, plane, instance, jobs })?;
         Ok::<_, String>((id, shared.links.open(id, format!("the {role} at {ip}"), outbound.clone())))
     });
     let (id, closed) = entered.map_err(|message| refuse(&message))?;

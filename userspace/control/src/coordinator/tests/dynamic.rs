@@ -33,6 +33,7 @@ pub(super) fn host(number: u8) -> RackEntry {
     RackEntry {
         name: format!("p{number}"),
         ip,
+        above: None,
         plane: PlaneInfo { shards: 4, ..plane },
         instance: 1,
         jobs: TakenOver::default(),
@@ -44,6 +45,7 @@ pub(super) fn rack(number: u8) -> RackEntry {
     RackEntry {
         name: format!("r{number}"),
         ip,
+        above: None,
         plane: sharing(384, 832),
         instance: 1,
         jobs: TakenOver::default(),

@@ -7,7 +7,7 @@ const RACK: PlaneInfo = plane(160, 300);
 fn entry(number: u8, last_epochs: Vec<LastEpoch>) -> RackEntry {
     let ip = Ipv4Addr::new(10, 77, 100, 10 + number);
     let jobs = TakenOver { jobs: Vec::new(), last_epochs };
-    RackEntry { name: format!("r{number}"), ip, plane: RACK, instance: 1, jobs }
+    RackEntry { name: format!("r{number}"), ip, above: None, plane: RACK, instance: 1, jobs }
 }
 
 fn entered() -> World {
@@ -163,4 +163,112 @@ fn workers_are_all_below_racks_or_none() {
     let refusal = world.join(&request("b", 0, 33)).unwrap_err();
     assert!(refusal.to_string().contains("1 to 32"), "{refusal}");
     assert!(world.join(&below(1, request("b", 0, 33))).is_ok(), "more than 32 have room in two racks");
+}
+
+/// Racks 1 and 2 are in the middle, with two racks each: 3 and 4, 5 and 6.
+fn tree() -> World {
+    let mut world = entered();
+    for number in 2..6 {
+        let above = Some(RackId(u64::from(number / 2)));
+        world.enter(RackEntry { above, ..entry(number, vec![]) });
+    }
+    world
+}
+
+/// A worker of a job of eight in a tree, two below each of the lowest racks.
+fn in_tree(rank: u16) -> Join {
+    below(u64::from(rank / 2) + 3, request("a", rank, 8))
+}
+
+#[test]
+fn a_tree_of_three_levels_has_a_job_on_all_its_aggregators() {
+    let mut world = tree();
+    for rank in 0..8 {
+        world.coordinator.join(world.now, &in_tree(rank)).unwrap();
+    }
+    let Some(Action::Install(_, order)) = world.coordinator.poll_action() else { panic!("no order") };
+    let racks = |at: Option<u64>| {
+        let senders = order.layout.senders(at.map(RackId)).into_iter();
+        senders.map(|sender| match sender {
+            Sender::Rack(rack) => rack.0,
+            Sender::Worker(rank) => 100 + rank as u64,
+        })
+    };
+    assert_eq!(racks(None).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(racks(Some(1)).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(racks(Some(2)).collect::<Vec<_>>(), [5, 6]);
+    assert_eq!(racks(Some(6)).collect::<Vec<_>>(), [106, 107]);
+    let mut all: Vec<_> = order.layout.all_racks().into_iter().map(|rack| rack.0).collect();
+    all.sort_unstable();
+    assert_eq!((all, order.racks.len()), (vec![1, 2, 3, 4, 5, 6], 6));
+    let position = order.layout.position(7).unwrap();
+    assert_eq!((position.bit, position.fan_in, order.terms.world), (1, 2, 8));
+}
+
+#[test]
+fn a_rack_in_the_middle_fails_the_jobs_of_those_below_it() {
+    let mut world = tree();
+    let members = world.all((0..8).map(in_tree));
+    let alive: Vec<_> = (1..=6).filter(|id| *id != 2).map(|id| (id, RACK)).collect();
+    world.pass_with(seconds(4), &members, &alive);
+    let failure = world.failure(members[0]);
+    assert_eq!(failure.kind, FailureKind::Rack);
+    assert_eq!(failure.message, "the aggregator of rack `r1` (10.77.100.11) stopped answering");
+}
+
+#[test]
+fn what_a_tree_cannot_be_is_refused() {
+    let mut world = tree();
+    let dynamic = |asked: &mut JoinRequest| {
+        asked.spec.mode = Some(sumac_job::Mode::Dynamic);
+        (asked.spec.slots, asked.spec.shards) = (None, None);
+    };
+    let refused = world.join(&below(3, wanting("d", 0, 2, dynamic))).unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::Invalid);
+    let why = "rank 0 joined at rack `r2`, which is below rack `r0`: dynamic jobs have two levels";
+    assert!(refused.to_string().contains(why), "{refused}");
+
+    let zero = world.join(&below(1, request("m", 0, 2))).unwrap();
+    world.join(&below(3, request("m", 1, 2))).unwrap();
+    let refused = world.refusal(zero);
+    let why = "rank 0 joined at rack `r0`, which has racks of the job below it";
+    assert!(refused.to_string().contains(why), "{refused}");
+
+    let switch = PlaneInfo { kind: PlaneKind::P4, ..RACK };
+    assert!(world.coordinator.rack_reports(world.now, RackId(1), Ok((1, switch))));
+    let refused = world.join(&below(3, request("p", 0, 1))).unwrap();
+    let why = "rack `r0` is between other racks and the root, and has a P4 switch";
+    assert!(world.refusal(refused).to_string().contains(why));
+
+    let now = world.now;
+    let mut enter = |number, above| {
+        world.coordinator.rack_enters(now, RackEntry { above: Some(RackId(above)), ..entry(number, vec![]) })
+    };
+    assert!(enter(0, 3).unwrap_err().contains("a tree of racks has no circles"));
+    assert!(enter(9, 77).unwrap_err().contains("the rack above is gone"));
+    let mut above = enter(10, 3).unwrap();
+    let deepest = (11..30).find_map(|number| match enter(number, above.0) {
+        Ok(rack) => {
+            above = rack;
+            None
+        }
+        Err(why) => Some(why),
+    });
+    assert!(deepest.unwrap().contains("8 racks from rack `r15` up to the root already"));
+}
+
+#[test]
+fn a_rack_that_comes_back_elsewhere_has_lost_its_jobs() {
+    let mut world = tree();
+    let members = world.all((0..8).map(in_tree));
+    let jobs = || TakenOver { jobs: vec![1], last_epochs: vec![] };
+    let ip = entry(2, vec![]).ip;
+    let here = RackEntry { above: Some(RackId(1)), jobs: jobs(), ..entry(2, vec![]) };
+    world.coordinator.rack_enters(world.now, here).unwrap();
+    assert_eq!(world.terms(members[0]).job, 1);
+    assert_eq!(world.coordinator.entered_rack("r2", ip, Some(RackId(1))), Some(RackId(3)));
+    assert_eq!(world.coordinator.entered_rack("r2", ip, None), None, "past the one above");
+    let elsewhere = RackEntry { above: Some(RackId(2)), jobs: jobs(), ..entry(2, vec![]) };
+    world.coordinator.rack_enters(world.now, elsewhere).unwrap();
+    assert!(world.failure(members[0]).message.contains("was started anew"));
 }
