@@ -1,4 +1,4 @@
-//! Two levels: the same bits as from one aggregator, also when every cable of both levels loses frames.
+//! Two and three levels: the same bits as from one aggregator, also when every cable of all levels loses frames.
 //!
 //! ```text
 //! w0 net0 --[cable]-- port0 +-------+
@@ -10,7 +10,7 @@
 //! ```
 
 use sumac_client::Reduction;
-use sumac_lab::deployment::SumacOptions;
+use sumac_lab::deployment::{Backend, SumacOptions};
 use sumac_lab::units::Probability;
 use sumac_lab::{Faults, LabSpec};
 use sumac_tests::site::with_sumac;
@@ -24,10 +24,15 @@ const LOSS: Faults = Faults { loss: Probability(10_000), duplicate: Probability(
 
 /// The sums of `workers` workers in `racks` racks; 0: below one aggregator.
 fn sums(racks: u16, workers: u16) -> Option<Vec<Vec<f32>>> {
-    let spec = LabSpec { racks, faults: LOSS, ..LabSpec::new(workers) };
+    sums_of(LabSpec { racks, ..LabSpec::new(workers) }, &SumacOptions::default())
+}
+
+fn sums_of(spec: LabSpec, options: &SumacOptions) -> Option<Vec<Vec<f32>>> {
+    let spec = LabSpec { faults: LOSS, ..spec };
+    let LabSpec { racks, workers, levels, .. } = spec;
     let mut result = None;
-    with_sumac(spec, &SumacOptions::default(), |sumac| {
-        let what = format!("{workers} workers in {racks} racks");
+    with_sumac(spec, options, |sumac| {
+        let what = format!("{workers} workers in {racks} racks, {levels} levels");
         let crew = Crew::join(sumac, "levels");
         let sums = crew.allreduce(SEED, COUNT);
         exact::assert_sums(&what, SEED, &sums);
@@ -56,6 +61,19 @@ fn two_racks_of_two_have_the_bits_of_one_level() {
         sums.map(|sums| sums.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>())
     };
     assert_eq!(bits(sums(2, 4)), bits(sums(0, 4)));
+}
+
+/// Eight workers in four racks, every two below an aggregator in the middle.
+#[test]
+fn three_levels_have_the_bits_of_one() {
+    let bits = |sums: Option<Vec<Vec<f32>>>| {
+        sums.map(|sums| sums.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>())
+    };
+    let tree = || LabSpec { racks: 4, levels: 3, ..LabSpec::new(8) };
+    let udp = SumacOptions { backend: Backend::Udp, ..SumacOptions::default() };
+    let one = bits(sums(0, 8));
+    assert_eq!(bits(sums_of(tree(), &SumacOptions::default())), one);
+    assert_eq!(bits(sums_of(tree(), &udp)), one, "host aggregators");
 }
 
 #[test]

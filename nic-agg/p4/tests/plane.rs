@@ -82,6 +82,7 @@ fn rack(job: JobInstall) -> JobInstall {
         racks: 3,
         contributors: 5,
         parent: SocketAddrV4::new(*address(4).ip(), 48700),
+        has_racks: false,
     };
     JobInstall { level, ..job }
 }

@@ -13,7 +13,9 @@ const EXAMPLES: &str = "\
 Examples:
   sumac-agg token > token                        for the daemons of this aggregator's workers
   sumac-agg token --secret-file train.secret     for a job with a secret of its own
-  sumac-agg token --racks > racks.token          for the racks and parameter hosts below it";
+  sumac-agg token --racks > racks.token          for the racks and parameter hosts below it
+  sumac-agg token --racks --secret-file racks.token
+        at a rack, with what the root printed: for the racks below this one";
 
 /// Print the join token: the fingerprint of this aggregator's certificate, with a secret
 ///

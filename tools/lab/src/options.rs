@@ -49,6 +49,9 @@ impl LabOptions {
                 ("--beside-root", self.lab.beside_root > 0),
             ]);
         }
+        if is_dynamic && self.lab.levels == 3 {
+            refuse("--levels 3 is for static jobs: dynamic ones have two levels of aggregators");
+        }
         let (hosts, mut spec) = (self.hosts(), self.lab.clone());
         if let Some(each) = self.workers_per_rack {
             // More than there can be is told when the specification is checked.

@@ -18,6 +18,7 @@ Examples:
   sumac-lab run --workers 4 --loss 1% --loss-bound 0.1 --json
   sumac-lab run --workers 2 --ranks-per-host 4 --elements 25000000
   sumac-lab run --racks 2 --workers-per-rack 4 --dtype bfloat16 --op mean --aggregator-drop 0.1%
+  sumac-lab run --racks 4 --levels 3 --workers-per-rack 2 --loss 1%
   sumac-lab run --workers 2 --queues 2 --mtu 9000 --elements 25000000
   sumac-lab run --workers 8 --topology one-arm --elements 1000000 --backend udp
   sumac-lab run --workers 4 --mode dynamic --slots 256 --rate 100mbit

@@ -110,6 +110,11 @@ pub struct LabSpec {
         conflicts_with = "workers"
     )]
     pub racks: u16,
+    /// Levels of aggregators, 2 or 3: with 3 every two racks are below an aggregator in the middle, which is
+    /// below the root; static jobs only
+    #[arg(long, requires = "racks", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=3))]
+    #[serde(default = "two")]
+    pub levels: u16,
     /// Workers, the last ones, that hang on the root itself, beside the racks'; only dynamic jobs can have
     /// them
     #[arg(long, requires = "racks", default_value_t = 0, value_name = "WORKERS")]
@@ -150,6 +155,13 @@ pub struct LabSpec {
     pub ecn_threshold_kb: Option<u32>,
 }
 
+/// Racks below each aggregator in the middle.
+const RACKS_OF_MIDDLE: u16 = 2;
+
+const fn two() -> u16 {
+    2
+}
+
 fn own_name() -> String {
     format!("sumac{}", std::process::id())
 }
@@ -164,6 +176,7 @@ impl LabSpec {
             workers,
             topology: Topology::PerPort,
             racks: 0,
+            levels: 2,
             beside_root: 0,
             parameter_hosts: 0,
             spines: 0,
@@ -223,6 +236,12 @@ impl LabSpec {
         );
         let has_ports = self.topology == Topology::PerPort;
         ensure!(has_ports, "racks have a port for each worker; leave out --topology");
+        let is_tree = (4..).contains(&racks) && racks.is_multiple_of(RACKS_OF_MIDDLE);
+        ensure!(
+            self.levels != 3 || is_tree && beside_root == 0 && parameter_hosts == 0,
+            "with 3 levels there are 4, 6 or 8 racks, every two below an aggregator in the middle, and static \
+            jobs only"
+        );
         Ok(())
     }
 
@@ -273,6 +292,35 @@ impl LabSpec {
         self.rack_size().map(|size| rank / size).filter(|rack| *rack < self.racks)
     }
 
+    /// The racks, and the aggregators in the middle, which are numbered behind them: all but the root.
+    pub fn all_racks(&self) -> u16 {
+        self.racks + self.middles()
+    }
+
+    pub fn middles(&self) -> u16 {
+        if self.levels == 3 { self.racks / RACKS_OF_MIDDLE } else { 0 }
+    }
+
+    /// The aggregator in the middle that a rack is below; none: the root.
+    pub fn middle_of(&self, rack: u16) -> Option<u16> {
+        (self.levels == 3 && rack < self.racks).then(|| self.racks + rack / RACKS_OF_MIDDLE)
+    }
+
+    /// The interface of a rack's parent towards it.
+    pub fn parent_port(&self, rack: u16) -> String {
+        match self.middle_of(rack) {
+            Some(_) => port(rack % RACKS_OF_MIDDLE),
+            None if rack < self.racks => port(rack),
+            None => port(rack - self.racks),
+        }
+    }
+
+    /// Whether a worker is in this rack, or in one below this aggregator in the middle.
+    pub fn is_below(&self, rank: u16, rack: u16) -> bool {
+        let own = self.rack_of(rank);
+        own == Some(rack) || own.and_then(|own| self.middle_of(own)) == Some(rack)
+    }
+
     pub fn host_ip(&self, host: u16) -> Ipv4Addr {
         self.leaf_ip(HOSTS + host as u8, HOSTS + host as u8)
     }
@@ -290,12 +338,12 @@ impl LabSpec {
         }
     }
 
-    /// A rack's address on its way to the root.
+    /// A rack's address on its way to the root, or to its middle.
     pub fn uplink_ip(&self, rack: u16) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, UPLINKS + rack as u8, 2)
     }
 
-    /// The root's address as this rack sees it.
+    /// The address of the root, or of its middle, as this rack sees it.
     pub fn root_ip(&self, rack: u16) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, UPLINKS + rack as u8, 1)
     }
@@ -312,6 +360,7 @@ impl LabSpec {
             (Topology::OneArm, _) => return vec![port(0)],
             (Topology::Loopback, _) => return Vec::new(),
             (Topology::PerPort, 0) => self.workers,
+            (Topology::PerPort, _) if self.levels == 3 => self.middles(),
             (Topology::PerPort, racks) => racks + self.beside_root,
         };
         (0..below).map(port).chain((0..self.parameter_hosts).map(|host| self.host_port(host))).collect()
@@ -320,6 +369,11 @@ impl LabSpec {
     /// A rack's interfaces towards its workers.
     pub fn rack_ports(&self) -> Vec<String> {
         (0..self.rack_size().unwrap_or(0)).map(port).collect()
+    }
+
+    /// The interfaces of an aggregator in the middle towards its racks.
+    pub fn middle_ports(&self) -> Vec<String> {
+        (0..RACKS_OF_MIDDLE).map(port).collect()
     }
 
     /// The interface of a worker's aggregator towards it.
@@ -393,6 +447,23 @@ mod tests {
         assert_eq!([0, 2, 3, 5].map(|rank| spec.port_of(rank)), ["port0", "port2", "port0", "port2"]);
         assert_eq!((spec.rack_ports().len(), spec.aggregator_ports().len()), (3, 2));
         assert_eq!(LabSpec::new(4).rack_of(3), None);
+    }
+
+    #[test]
+    fn with_three_levels_every_two_racks_have_a_middle() {
+        let spec = LabSpec { racks: 4, levels: 3, ..LabSpec::new(8) };
+        assert_eq!(why(&spec), "");
+        assert_eq!((spec.middles(), spec.all_racks()), (2, 6));
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|rack| spec.middle_of(rack)),
+            [Some(4), Some(4), Some(5), Some(5), None]
+        );
+        let ports = [0, 1, 2, 3, 4, 5].map(|rack| spec.parent_port(rack));
+        assert_eq!(ports, ["port0", "port1", "port0", "port1", "port0", "port1"]);
+        assert_eq!((spec.aggregator_ports().len(), spec.middle_ports().len()), (2, 2));
+        assert_eq!([1, 4, 5].map(|rack| spec.is_below(3, rack)), [true, true, false]);
+        assert!(why(&LabSpec { racks: 2, ..spec }).starts_with("with 3 levels there are 4, 6 or 8 racks"));
+        assert_eq!(LabSpec { racks: 4, ..LabSpec::new(8) }.all_racks(), 4);
     }
 
     #[test]

@@ -17,6 +17,15 @@
 //!                        +-------+                   |     |
 //! w4 net0 --[c4]----------------------------- port2 +-----+     a worker beside the root
 //!
+//! three levels: every two racks below an aggregator in the middle
+//!
+//! rack0 up --[u0]-- port0 +---------+
+//! rack1 up --[u1]-- port1 | middle0 | up --[u4]-- port0 +-----+
+//!                         +---------+                   | agg |
+//! rack2 up --[u2]-- port0 +---------+ up --[u5]-- port1 +-----+
+//! rack3 up --[u3]-- port1 | middle1 |
+//!                         +---------+
+//!
 //! a fabric of two spines ([`crate::fabric`])
 //!
 //! w0 net0 --[c0]-- w0 +-------+ spine0 ------- leaf0 +-------+ a0 -- port0 +-----+
@@ -70,6 +79,7 @@ pub(crate) struct Hosts {
     pub(crate) workers: Vec<Namespace>,
     /// The only aggregator, or the root.
     pub(crate) aggregator: Namespace,
+    /// With three levels the aggregators in the middle stand behind the racks.
     pub(crate) racks: Vec<Namespace>,
     pub(crate) parameter: Vec<Namespace>,
     /// The workers' by rank, then the racks', then the parameter hosts'.
@@ -90,12 +100,15 @@ impl Hosts {
             if is_own { Namespace::own(name) } else { Namespace::named(name) }
         };
         let cables = (0..spec.workers).map(|rank| format!("c{rank}"));
-        let cables = cables.chain((0..spec.racks).map(|rack| format!("u{rack}")));
+        let cables = cables.chain((0..spec.all_racks()).map(|rack| format!("u{rack}")));
         let cables = cables.chain((0..spec.parameter_hosts).map(|host| format!("h{host}")));
         Hosts {
             workers: (0..spec.workers).map(|rank| named(format!("w{rank}"))).collect(),
             aggregator: named("agg".into()),
-            racks: (0..spec.racks).map(|rack| named(format!("rack{rack}"))).collect(),
+            racks: (0..spec.racks)
+                .map(|rack| named(format!("rack{rack}")))
+                .chain((0..spec.middles()).map(|middle| named(format!("middle{middle}"))))
+                .collect(),
             parameter: (0..spec.parameter_hosts).map(|host| named(format!("ph{host}"))).collect(),
             cables: cables.filter(|_| spec.has_cables()).map(|name| Cable::of(named(name), spec)).collect(),
             switch: (spec.topology == Topology::OneArm).then(|| named("switch".into())),
@@ -136,7 +149,7 @@ impl Hosts {
         if let Some(fabric) = &self.fabric {
             fabric.build(link(spec, 0))?;
         }
-        for rack in 0..spec.racks {
+        for rack in 0..spec.all_racks() {
             self.plug_in_rack(rack, spec)?;
         }
         for rank in 0..spec.workers {
@@ -165,15 +178,23 @@ impl Hosts {
 
     fn plug_in_rack(&self, rack: u16, spec: &LabSpec) -> Result<()> {
         let number = usize::from(rack);
-        let (host, port) = (&self.racks[number], format!("port{rack}"));
+        let (host, port) = (&self.racks[number], spec.parent_port(rack));
+        let parent = self.parent_of(rack, spec);
         let cable = self.cables.get(usize::from(spec.workers) + number);
-        join((host, UPLINK), (&self.aggregator, &port), cable, spec, link(spec, number))?;
+        join((host, UPLINK), (parent, &port), cable, spec, link(spec, number))?;
         let (up, root) = (spec.uplink_ip(rack), spec.root_ip(rack));
-        self.aggregator.ip(&[format!("addr add {root}/24 dev {port}")])?;
+        parent.ip(&[format!("addr add {root}/24 dev {port}")])?;
         host.ip(&[format!("addr add {up}/24 dev {UPLINK}"), format!("route add default via {root}")])?;
-        let workers = (0..spec.workers).filter(|rank| spec.rack_of(*rank) == Some(rack));
+        let workers = (0..spec.workers).filter(|rank| spec.is_below(*rank, rack));
         let routes = workers.map(|rank| format!("route add {}/32 via {up}", spec.worker_ip(rank)));
-        self.aggregator.ip(&routes.collect::<Vec<_>>())
+        parent.ip(&routes.collect::<Vec<_>>())
+    }
+
+    /// The aggregator above a rack: the root, or one in the middle.
+    fn parent_of(&self, rack: u16, spec: &LabSpec) -> &Namespace {
+        spec.middle_of(rack)
+            .and_then(|middle| self.racks.get(usize::from(middle)))
+            .unwrap_or(&self.aggregator)
     }
 
     pub(crate) fn plug_in_worker(&self, rank: u16, spec: &LabSpec) -> Result<()> {
@@ -215,7 +236,7 @@ impl Hosts {
             aggregator: &self.aggregator,
             port: spec.host_port(host),
         };
-        let cable = self.cables.get(usize::from(spec.workers + spec.racks) + number);
+        let cable = self.cables.get(usize::from(spec.workers + spec.all_racks()) + number);
         self.plug_in(&leaf, cable, spec, link(spec, number))
     }
 
@@ -246,8 +267,10 @@ impl Hosts {
             (self.workers[usize::from(rank)].name().to_owned(), far.unwrap_or_else(port))
         });
         let racks = (0..).zip(&self.racks);
-        let racks =
-            racks.map(|(rack, host)| (format!("{}-{UPLINK}", host.name()), format!("{agg}-port{rack}")));
+        let racks = racks.map(|(rack, host)| {
+            let far = format!("{}-{}", self.parent_of(rack, spec).name(), spec.parent_port(rack));
+            (format!("{}-{UPLINK}", host.name()), far)
+        });
         let hosts = (0..).zip(&self.parameter).map(|(host, place)| {
             let port = || format!("{agg}-{}", spec.host_port(host));
             (place.name().to_owned(), on_switch(format!("ph{host}")).unwrap_or_else(port))

@@ -133,6 +133,7 @@ impl Aggregator {
             }
             Action::Ask(_) => answer::agreed(header, &held, job),
             Action::Refuse => answer::refusal(header, &held, job),
+            Action::Want if admit::wants_of_all(job) => answer::wanted(header, job),
             Action::Want => {
                 let asked_by = workers::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
                 return Ok(Some(Sent::Worker(asked_by, Packet::new(answer::wanted(header, job), 0))));

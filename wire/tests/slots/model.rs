@@ -23,8 +23,11 @@ pub const BUDGET: &str = "no worker is left out of more chunks of an operation t
 /// The system to check.
 #[derive(Clone, Copy, Debug)]
 pub struct System {
-    /// Aggregators below the root; none: workers speak to it themselves.
+    /// Aggregators of workers below the root; none: workers speak to it themselves.
     pub racks: u32,
+    /// Aggregators between those and the root, each with as many racks; none: there are two levels. Below they
+    /// are numbered behind the racks.
+    pub middles: u32,
     /// Workers of each rack, or of the root.
     pub workers: u32,
     pub slots_log2: u32,
@@ -73,18 +76,18 @@ pub struct State {
     sent: Vec<BTreeSet<Packet>>,
     /// `[worker]`: results that were sent to it.
     results: Vec<BTreeSet<Packet>>,
-    /// The packets from racks to the root.
-    parts: BTreeSet<Packet>,
-    /// `[rack]`: what the root sent to it.
+    /// The packets from racks to their parents.
+    parts: BTreeSet<(u32, Packet)>,
+    /// `[rack]`: what its parent sent to it.
     conclusions: Vec<BTreeSet<Packet>>,
 }
 
-/// An arrival: of a worker at its aggregator, of a rack at the root, of the root at a rack, of an aggregator
+/// An arrival: of a worker at its aggregator, of a rack at its parent, of the parent at a rack, of an aggregator
 /// at a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Contribution(Packet, u32),
-    Part(Packet),
+    Part(u32, Packet),
     Conclusion(u32, Packet),
     Result(u32, Packet),
 }
@@ -140,7 +143,7 @@ impl System {
         (0..self.all_workers()).map(|worker| System::exponent(worker, chunk)).max().unwrap_or(exponent::NONE)
     }
 
-    fn job(&self, flags: u16, world: u32, rack: u32) -> JobEntry {
+    fn job(&self, flags: u16, world: u32) -> JobEntry {
         let stealing = if self.stealing { job_flag::STEALING } else { 0 };
         let whole = if self.whole { job_flag::WHOLE } else { 0 };
         JobEntry {
@@ -151,8 +154,6 @@ impl System {
             epoch: 1,
             world: world as u16,
             contributors: self.all_workers() as u16,
-            rack: rack as u16,
-            racks: self.racks as u16,
             flags: flags | stealing | whole | job_flag::ACTIVE,
             ..JobEntry::default()
         }
@@ -160,13 +161,30 @@ impl System {
 
     fn root_job(&self) -> JobEntry {
         match self.racks {
-            0 => self.job(0, self.workers, 0),
-            racks => self.job(job_flag::ROOT, racks, 0),
+            0 => self.job(0, self.workers),
+            _ => self.job(job_flag::ROOT, self.below(None).count() as u32),
         }
     }
 
     fn rack_job(&self, rack: u32) -> JobEntry {
-        self.job(job_flag::CHILD, self.workers, rack)
+        let job = match rack < self.racks {
+            true => self.job(job_flag::CHILD, self.workers),
+            false => self.job(job_flag::CHILD | job_flag::ROOT, self.below(Some(rack)).count() as u32),
+        };
+        let beside = || self.below(self.parent(rack));
+        let number = beside().take_while(|other| *other != rack).count();
+        JobEntry { rack: number as u16, racks: beside().count() as u16, ..job }
+    }
+
+    /// The aggregator that a rack sends to; none: the root.
+    fn parent(&self, rack: u32) -> Option<u32> {
+        let has_middle = self.middles > 0 && rack < self.racks;
+        has_middle.then(|| self.racks + rack * self.middles / self.racks)
+    }
+
+    /// The racks that send to an aggregator.
+    fn below(&self, at: Option<u32>) -> impl Iterator<Item = u32> {
+        (0..self.racks + self.middles).filter(move |rack| self.parent(*rack) == at)
     }
 
     /// Returns the packets that a worker may send for a slot: with its next chunk's exponent, or before it
@@ -259,16 +277,17 @@ impl System {
     /// Hands on what an aggregator sent.
     fn deliver(&self, state: &mut State, rack: Option<u32>, sender: u32, sent: Sent) {
         let sender = sender as usize;
+        let is_above_racks = self.racks > 0 && rack.is_none_or(|rack| rack >= self.racks);
         match (sent, rack) {
-            (Sent::Up(part), _) => {
-                state.parts.insert(part);
+            (Sent::Up(part), rack) => {
+                state.parts.insert((rack.unwrap_or(0), part));
             }
-            (Sent::One(answer), None) if self.racks > 0 => {
+            (Sent::One(answer), _) if is_above_racks => {
                 state.conclusions[sender].insert(answer);
             }
-            (Sent::All(answer), None) if self.racks > 0 => {
-                for conclusions in &mut state.conclusions {
-                    conclusions.insert(answer);
+            (Sent::All(answer), rack) if is_above_racks => {
+                for below in self.below(rack) {
+                    state.conclusions[below as usize].insert(answer);
                 }
             }
             (Sent::One(answer), _) => {
@@ -298,12 +317,14 @@ impl Model for System {
         let workers = self.all_workers() as usize;
         vec![State {
             root: Aggregator::new(&self.root_job(), self.infers),
-            racks: (0..self.racks).map(|rack| Aggregator::new(&self.rack_job(rack), self.infers)).collect(),
+            racks: (0..self.racks + self.middles)
+                .map(|rack| Aggregator::new(&self.rack_job(rack), self.infers))
+                .collect(),
             places: vec![(0..slots).map(place).collect(); workers],
             sent: vec![BTreeSet::new(); workers],
             results: vec![BTreeSet::new(); workers],
             parts: BTreeSet::new(),
-            conclusions: vec![BTreeSet::new(); self.racks as usize],
+            conclusions: vec![BTreeSet::new(); (self.racks + self.middles) as usize],
         }]
     }
 
@@ -317,7 +338,7 @@ impl Model for System {
             steps.extend(state.sent[index].iter().map(|packet| Step::Contribution(*packet, worker)));
             steps.extend(state.results[index].iter().map(|packet| Step::Result(worker, *packet)));
         }
-        steps.extend(state.parts.iter().map(|packet| Step::Part(*packet)));
+        steps.extend(state.parts.iter().map(|(rack, packet)| Step::Part(*rack, *packet)));
         for (rack, packets) in state.conclusions.iter().enumerate() {
             steps.extend(packets.iter().map(|packet| Step::Conclusion(rack as u32, *packet)));
         }
@@ -334,10 +355,13 @@ impl Model for System {
             Step::Contribution(packet, worker) => {
                 (None, worker, state.root.receive(&self.root_job(), &packet))
             }
-            Step::Part(packet) => {
-                let rack = packet.header.bitmap_1.trailing_zeros();
-                (None, rack, state.root.receive(&self.root_job(), &packet))
-            }
+            Step::Part(rack, packet) => match self.parent(rack) {
+                None => (None, rack, state.root.receive(&self.root_job(), &packet)),
+                Some(above) => {
+                    let sent = state.racks[above as usize].receive(&self.rack_job(above), &packet);
+                    (Some(above), rack, sent)
+                }
+            },
             Step::Conclusion(rack, packet) => {
                 let sent = state.racks[rack as usize].receive(&self.rack_job(rack), &packet);
                 (Some(rack), 0, sent)
@@ -386,8 +410,11 @@ impl Model for System {
                     let mut waiting = (0..).zip(places).filter(|(_, place)| place.seq < system.chunks);
                     !waiting.any(|(slot, place)| aggregator.has_given_up(slot, place.version, place.seq))
                 });
-                let is_given_up = |(slot, version, seq)| state.root.has_given_up(slot, version, seq);
-                workers && !state.racks.iter().any(|rack| rack.begun().any(is_given_up))
+                let gives_up = |(rack, below): (u32, &Aggregator)| {
+                    let above = system.parent(rack).map_or(&state.root, |above| &state.racks[above as usize]);
+                    below.begun().any(|(slot, version, seq)| above.has_given_up(slot, version, seq))
+                };
+                workers && !(0..).zip(&state.racks).any(gives_up)
             }),
             Property::always("an exponent is the largest of all workers'", |system: &Self, state: &State| {
                 let places = state.places.iter().flatten().filter(|place| place.seq < system.chunks);

@@ -25,6 +25,8 @@ Examples:
         at the root: what its racks and parameter hosts need, and no worker has
   sumac-agg serve --parent 10.77.100.1:48600 --rack-secret-file racks.token
         as the aggregator of a rack: its workers join here, the one at 10.77.100.1 adds up the racks' sums
+  sumac-agg token --racks --secret-file racks.token
+        at that rack: what racks below it need, whose --parent is this one; for static jobs
   sumac-agg serve --plane p4runtime --switch-address 127.0.0.1:9559 --switch switch.toml \
       --pipeline target/p4/bmv2/sumac.json --p4info target/p4/bmv2/sumac.p4info.txtpb
         program a P4 switch, here the behavioural model (docs/p4.md)
@@ -68,7 +70,7 @@ pub struct Args {
     #[arg(long, value_name = "JOB=FILE", value_parser = job_secret, conflicts_with = "parent")]
     pub(super) job_secret: Vec<(String, PathBuf)>,
 
-    /// The control plane of the aggregator above, which makes the jobs; this one is of a rack
+    /// The control plane of the aggregator above, the root's or another rack's; this one is of a rack
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) parent: Option<HostPort>,
 

@@ -10,6 +10,7 @@ use super::{Aggregator, Deployment, START_LIMIT, switch};
 use crate::command;
 use crate::namespace::Namespace;
 use crate::process::Process;
+use crate::spec::LabSpec;
 
 impl<'lab> Deployment<'lab> {
     /// The process of the aggregator, or of the root, while it runs.
@@ -70,7 +71,9 @@ impl<'lab> Deployment<'lab> {
         if host.name() == self.lab.aggregator().name() {
             return spec.aggregator_ports();
         }
-        let mut ports = spec.rack_ports();
+        let mut middles = self.lab.racks().iter().skip(spec.racks.into());
+        let is_middle = middles.any(|middle| middle.name() == host.name());
+        let mut ports = if is_middle { spec.middle_ports() } else { spec.rack_ports() };
         ports.push(self.lab.uplink().to_owned());
         ports
     }
@@ -137,7 +140,9 @@ impl<'lab> Deployment<'lab> {
     pub fn start_aggregator(&mut self) -> Result<()> {
         // The root first: a rack has nobody to ask without it.
         self.start_root()?;
-        (0..self.lab.spec().racks).try_for_each(|rack| self.start_rack(rack))
+        let LabSpec { racks, .. } = *self.lab.spec();
+        let middles = racks..self.lab.spec().all_racks();
+        middles.chain(0..racks).try_for_each(|rack| self.start_rack(rack))
     }
 
     /// Starts the only control plane, or the root's, and waits for the parameter hosts that run to come back
@@ -187,7 +192,9 @@ impl<'lab> Deployment<'lab> {
         }
         // Racks and parameter hosts register with it.
         if self.lab.spec().racks > 0 || self.options.dynamic.is_some() {
-            let secret = if parent.is_some() { self.rack_token_file() } else { self.rack_secret_file() };
+            let above = || self.lab.spec().middle_of(place as u16 - 1).map_or(0, |middle| middle + 1);
+            let secret =
+                if parent.is_some() { self.rack_token_file(above()) } else { self.rack_secret_file() };
             serve.arg("--rack-secret-file").arg(secret);
         }
         if let (Some(dynamic), None) = (self.options.dynamic, parent) {

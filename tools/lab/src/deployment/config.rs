@@ -98,7 +98,7 @@ impl Deployment<'_> {
         ParameterHost {
             control: format!("{root}:{}", self.control_port),
             name: host.name().to_owned(),
-            secret_file: self.rack_token_file(),
+            secret_file: self.rack_token_file(0),
         }
     }
 

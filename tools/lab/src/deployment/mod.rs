@@ -57,6 +57,11 @@ impl<'lab> Deployment<'lab> {
     pub fn start(lab: &'lab Lab, options: &SumacOptions) -> Result<Deployment<'lab>> {
         let is_own = lab.spec().topology == LabTopology::Loopback;
         ensure!(!is_own || options.backend == Backend::Udp, "over loopback there is UDP only: --backend udp");
+        let is_modelled = options.aggregator() == Aggregator::Bmv2;
+        ensure!(
+            lab.spec().middles() == 0 || !is_modelled,
+            "a P4 switch cannot be between racks and root: leave out --levels 3, or --aggregator bmv2"
+        );
         let (control_port, base_port) =
             if is_own { free_ports()? } else { (DEFAULT_CONTROL_PORT, DEFAULT_BASE_PORT) };
         let mut deployment = Deployment {
@@ -65,8 +70,8 @@ impl<'lab> Deployment<'lab> {
             programs: Programs::find()?,
             control_port,
             base_port,
-            aggregators: (0..=lab.spec().racks).map(|_| None).collect(),
-            switches: (0..=lab.spec().racks).map(|_| None).collect(),
+            aggregators: (0..=lab.spec().all_racks()).map(|_| None).collect(),
+            switches: (0..=lab.spec().all_racks()).map(|_| None).collect(),
             daemons: (0..lab.spec().workers).map(|_| None).collect(),
             parameter_hosts: lab.parameter_hosts().iter().map(|_| None).collect(),
         };
@@ -180,10 +185,16 @@ impl<'lab> Deployment<'lab> {
             let secret = format!("{whose} of lab {name} of pid {pid}");
             write(&path, &secret)?;
         }
-        for place in 0..=usize::from(self.lab.spec().racks) {
+        let spec = self.lab.spec();
+        for place in 0..=usize::from(spec.all_racks()) {
             self.write_token(place, &["--secret-file"], &self.secret_file(), &self.token_file(place))?;
         }
-        self.write_token(0, &["--racks", "--secret-file"], &self.rack_secret_file(), &self.rack_token_file())
+        // The root checks the secret of all racks; each is to trust the one above it.
+        let above_racks = (spec.racks..spec.all_racks()).map(|middle| middle + 1);
+        std::iter::once(0).chain(above_racks).try_for_each(|place| {
+            let (secret, token) = (self.rack_secret_file(), self.rack_token_file(place));
+            self.write_token(place.into(), &["--racks", "--secret-file"], &secret, &token)
+        })
     }
 
     /// Writes what `sumac-agg token` prints for the aggregator at this place: 0 is the root, or the only one.
@@ -203,9 +214,9 @@ impl<'lab> Deployment<'lab> {
         self.lab.folder().join(format!("token{place}"))
     }
 
-    /// The token of racks and parameter hosts for the root.
-    pub(super) fn rack_token_file(&self) -> PathBuf {
-        self.lab.folder().join("rack-token")
+    /// The token of racks and parameter hosts for the aggregator at this place.
+    pub(super) fn rack_token_file(&self, place: u16) -> PathBuf {
+        self.lab.folder().join(format!("rack-token{place}"))
     }
 
     fn call(&self, host: &Namespace, program: Command, arguments: &[&str]) -> Result<String> {

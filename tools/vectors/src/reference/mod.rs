@@ -12,7 +12,7 @@ use sumac_wire::{
     bytes::Bytes as _,
     dynamic::SlotMeta as SharedMeta,
     frame::{self, Frame, Parsed, Ports},
-    header::{HEADER_LEN, flag, offset},
+    header::{HEADER_LEN, offset},
     slot::{SlotMeta, state},
     tables::{JobEntry, lane_index},
     tos,
