@@ -1,4 +1,5 @@
-//! Two and three levels: the same bits as from one aggregator, also when every cable of all levels loses frames.
+//! Two and three levels: the same bits as from one aggregator, also when every cable of all levels loses
+//! frames.
 //!
 //! ```text
 //! w0 net0 --[cable]-- port0 +-------+

@@ -177,8 +177,8 @@ fn limit(header: &Header, job: &JobEntry) -> Result<u32, Reason> {
     Ok(if has_none { 0 } else { header.contributors as u32 })
 }
 
-/// Whether a packet says that it is from the parent of this aggregator. In the middle of a tree children mark
-/// their packets as the parent does; parents only answer.
+/// Whether a packet is from the parent of this aggregator, by its fields. In the middle of a tree children
+/// mark their packets as the parent does; parents only answer.
 #[inline(always)]
 pub const fn is_from_parent(header: &Header, job: &JobEntry) -> bool {
     let is_childs = job.flags & job_flag::ROOT != 0 && is_request(header);
@@ -186,7 +186,7 @@ pub const fn is_from_parent(header: &Header, job: &JobEntry) -> bool {
 }
 
 /// Whether the parent's answer to a question is for all: in the middle of a tree the question's worker is
-/// below some child, and the packet does not say which.
+/// below some child, and the packet does not name it.
 #[inline(always)]
 pub const fn wants_of_all(job: &JobEntry) -> bool {
     job.flags & job_flag::ROOT != 0

@@ -17,8 +17,8 @@ pub mod job_flag {
     pub const STEALING: u16 = 1 << 3;
     /// Sums go up to a parent, whose results go down to the workers (SwitchML section 7).
     pub const CHILD: u16 = 1 << 4;
-    /// The job's workers are aggregators that have this one as their parent. With [`CHILD`] in the middle of a
-    /// tree: static jobs only.
+    /// The job's workers are aggregators that have this one as their parent. With [`CHILD`] in the middle of
+    /// a tree: static jobs only.
     pub const ROOT: u16 = 1 << 5;
     /// The job's chunks take slots of the pool that jobs share, and its sums go to parameter hosts (ATP).
     pub const DYNAMIC: u16 = 1 << 6;

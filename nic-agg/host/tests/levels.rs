@@ -65,7 +65,7 @@ impl Tree {
         Tree { aggregators, sent: Vec::new(), results: vec![Vec::new(); 8], random, loss }
     }
 
-    /// A worker sends to its rack.
+    /// Adds a packet of a worker to its rack.
     fn send(&mut self, rank: u16, change: impl FnOnce(&mut Header)) {
         let mut header = header(2, rank % 2, 0, ELEMENTS);
         change(&mut header);
@@ -171,7 +171,7 @@ fn rounds_and_questions_take_the_same_ways() {
     tree.deliver();
     let asked = read(&tree.results[3][0]);
     assert_eq!((asked.flags, asked.bitmap_0), (flag::QUERY, 0b10));
-    // The middle does not know whose question it was: the second worker of its other rack hears it too.
+    // The middle does not know whose question it was: the second worker of its other rack is asked too.
     let heard: Vec<_> = tree.results.iter().map(Vec::len).collect();
     assert_eq!(heard, [0, 1, 0, 1, 0, 0, 0, 0]);
     for rank in [3, 4, 5, 6, 7] {

@@ -112,7 +112,8 @@ pub struct LabSpec {
     pub racks: u16,
     /// Levels of aggregators, 2 or 3: with 3 every two racks are below an aggregator in the middle, which is
     /// below the root; static jobs only
-    #[arg(long, requires = "racks", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=3))]
+    #[arg(long, requires = "racks", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u16).range(2..=3))]
     #[serde(default = "two")]
     pub levels: u16,
     /// Workers, the last ones, that hang on the root itself, beside the racks'; only dynamic jobs can have
@@ -239,8 +240,8 @@ impl LabSpec {
         let is_tree = (4..).contains(&racks) && racks.is_multiple_of(RACKS_OF_MIDDLE);
         ensure!(
             self.levels != 3 || is_tree && beside_root == 0 && parameter_hosts == 0,
-            "with 3 levels there are 4, 6 or 8 racks, every two below an aggregator in the middle, and static \
-            jobs only"
+            "with 3 levels there are 4, 6 or 8 racks, every two below an aggregator in the middle, and \
+            static jobs only"
         );
         Ok(())
     }

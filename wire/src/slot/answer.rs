@@ -16,8 +16,8 @@ impl SlotMeta {
     }
 }
 
-/// Marks and bitmaps of an answer to all senders of the job: a root's senders are racks, and so are those of an
-/// aggregator in the middle of a tree, whose parent's fan-in is another.
+/// Marks and bitmaps of an answer to all senders of the job: a root's senders are racks, and so are those of
+/// an aggregator in the middle of a tree, whose parent's fan-in is another.
 #[inline(always)]
 fn to_senders(request: &Header, flags: u16, job: &JobEntry) -> Header {
     let keep = flags | request.flags & flag::POOL_VERSION;

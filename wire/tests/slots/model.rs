@@ -25,8 +25,8 @@ pub const BUDGET: &str = "no worker is left out of more chunks of an operation t
 pub struct System {
     /// Aggregators of workers below the root; none: workers speak to it themselves.
     pub racks: u32,
-    /// Aggregators between those and the root, each with as many racks; none: there are two levels. Below they
-    /// are numbered behind the racks.
+    /// Aggregators between those and the root, each with as many racks; none: there are two levels. They are
+    /// numbered behind the racks.
     pub middles: u32,
     /// Workers of each rack, or of the root.
     pub workers: u32,
@@ -82,8 +82,8 @@ pub struct State {
     conclusions: Vec<BTreeSet<Packet>>,
 }
 
-/// An arrival: of a worker at its aggregator, of a rack at its parent, of the parent at a rack, of an aggregator
-/// at a worker.
+/// An arrival: of a worker at its aggregator, of a rack at its parent, of the parent at a rack, of an
+/// aggregator at a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Contribution(Packet, u32),
@@ -176,7 +176,7 @@ impl System {
         JobEntry { rack: number as u16, racks: beside().count() as u16, ..job }
     }
 
-    /// The aggregator that a rack sends to; none: the root.
+    /// The parent of a rack; none: the root.
     fn parent(&self, rack: u32) -> Option<u32> {
         let has_middle = self.middles > 0 && rack < self.racks;
         has_middle.then(|| self.racks + rack * self.middles / self.racks)

@@ -18,8 +18,8 @@ pub struct Layout {
     is_served: bool,
 }
 
-/// A rack with workers, or one worker beside the racks. All workers, where there is one level. With two levels
-/// these are the root's children.
+/// A rack with workers, or one worker beside the racks. All workers, where there is one level. With two
+/// levels these are the root's children.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Child {
     /// The rack whose aggregator the workers are below; none: the root's own.

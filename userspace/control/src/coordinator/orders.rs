@@ -25,7 +25,7 @@ pub struct JobOrder {
     pub racks: BTreeMap<RackId, SocketAddrV4>,
     /// The root's address for each of its children, once it is installed there.
     pub parents: Vec<SocketAddrV4>,
-    /// The address that each rack below another sends to, once the job is installed there.
+    /// The address of the parent of each rack below another, once the job is installed there.
     pub uplinks: BTreeMap<RackId, SocketAddrV4>,
     /// Aggregators in service that cannot have the job, since they are others than before.
     pub unfit: Vec<Option<RackId>>,

@@ -61,7 +61,7 @@ impl Coordinator {
         ))
     }
 
-    /// Says why a rack cannot enter below another.
+    /// Refuses a rack that cannot be below another, with the reason.
     fn check_above(&self, above: RackId, name: &str, is_host: bool) -> Result<(), String> {
         if is_host {
             return Err("a parameter host registers with the root: give the root's address".into());
@@ -324,8 +324,8 @@ impl Coordinator {
         }
     }
 
-    /// Refuses racks between others and the root that cannot be there. How many racks are below one is checked
-    /// when they enter.
+    /// Refuses racks between others and the root that cannot be there. The number below each is checked when
+    /// they enter.
     fn check_middles(&self, below: &HashMap<Option<RackId>, (u16, usize)>) -> Result<(), Refusal> {
         for (_, above) in self.uplinks(below.keys().copied().flatten()) {
             let Some(rack) = self.racks.get(&above) else { continue };

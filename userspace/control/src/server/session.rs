@@ -232,8 +232,8 @@ impl Shared {
         if self.secrets.racks == *given {
             return Ok(());
         }
-        let message = "the racks' secret is wrong: give the output of `sumac-agg token --racks` of this aggregator; at a \
-            rack, of `sumac-agg token --racks --secret-file FILE` with the root's in FILE";
+        let message = "the racks' secret is wrong: give the output of `sumac-agg token --racks` of this \
+            aggregator; at a rack, of `sumac-agg token --racks --secret-file FILE` with the root's in FILE";
         Err(Denial::new(DenialKind::Secret, message))
     }
 
