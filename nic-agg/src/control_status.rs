@@ -68,6 +68,7 @@ mod tests {
         let below = |name: &str, sums_at: Option<&str>| Below {
             name: name.into(),
             ip: Ipv4Addr::new(10, 77, 3, 2),
+            above: None,
             sums_at: sums_at.map(|at| at.parse().unwrap()),
             away: None,
             jobs: vec![1, 2],
