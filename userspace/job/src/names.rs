@@ -41,7 +41,7 @@ names! {
     }
     Mode { Static: "static", Dynamic: "dynamic", Direct: "direct" }
     Topology { Owners: "owners", Ring: "ring" }
-    WireFormat { Int32: "int32", Int16: "int16" }
+    WireFormat { Int32: "int32", Int16: "int16", Auto: "auto" }
     NonFinitePolicy { Error: "error", Carry: "carry", Raw: "raw" }
     OperationOrder { Submission: "submission", Name: "name" }
     AggregatorKind { Ebpf: "ebpf", Host: "host", P4: "p4", None: "none", Parameter: "parameter" }

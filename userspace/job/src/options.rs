@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
+use crate::DType;
+
 /// Use of the aggregators' slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum), value(rename_all = "lowercase"))]
@@ -111,6 +113,26 @@ pub enum WireFormat {
     /// errors mostly cancel: typical is `sqrt(n / 12) / f`, which is 0.02 % of h for 8 workers.
     /// [`WireFormat::Int32`] has the same bound over `2^31 - 1`: 65,538 times smaller.
     Int16,
+    /// 16 bits where that bound is at most half a unit in the last place of `h` in the tensor's own type:
+    /// sums of bfloat16 among up to 7 workers, and of float16 among 2. All others have 32.
+    ///
+    /// Values far below `h` lose more than in [`WireFormat::Int32`], which keeps the type's precision down to
+    /// `h / 2^20` and less.
+    Auto,
+}
+
+impl WireFormat {
+    /// Whether each value of a sum has 16 bits, among so many workers.
+    pub fn is_16_bits(self, dtype: DType, workers: u16) -> bool {
+        match (self, dtype) {
+            (_, DType::Int32) | (WireFormat::Int32, _) | (WireFormat::Auto, DType::Float32) => false,
+            (WireFormat::Int16, _) => true,
+            // `n^2 2^m / (2^15 - 1)` is at most half of the distance of values just above `2^(m - 1)`, which
+            // is `2^(m - 8)` for the 8 bits of bfloat16, and `2^(m - 11)` for the 11 of float16.
+            (WireFormat::Auto, DType::Bfloat16) => workers <= 7,
+            (WireFormat::Auto, DType::Float16) => workers <= 2,
+        }
+    }
 }
 
 /// Treatment of NaN and infinity.

@@ -1,7 +1,11 @@
 //! The sum of a chunk that does not fit integers (ATP section 3.8): of the workers' floats, in rank order, so
 //! that it does not depend on who comes first.
+//!
+//! Where two values share a word, a worker's floats are integers of 16 bits at its packet's exponent, and so
+//! is their sum ([`sumac_values::block`]).
 
-use sumac_wire::header::ELEMENT_LEN;
+use sumac_values::block::{Halves, own_exponent};
+use sumac_wire::header::{ELEMENT_LEN, exponent};
 
 /// Room for the floats of chunks, one of each worker: used again, and never more than it was made for.
 #[derive(Debug)]
@@ -13,9 +17,12 @@ pub(crate) struct FloatStock {
     sums: Vec<f64>,
 }
 
-/// One chunk's floats: as many elements of each worker as a chunk can have, by rank.
+/// One chunk's floats by rank: as many words of each worker as a chunk can have, and their exponents.
 #[derive(Debug)]
-pub(crate) struct Floats(Box<[f32]>);
+pub(crate) struct Floats {
+    words: Box<[u32]>,
+    exponents: Box<[i8]>,
+}
 
 impl FloatStock {
     pub(crate) fn new(world: u16, elements: u16, chunks: usize) -> FloatStock {
@@ -24,7 +31,7 @@ impl FloatStock {
     }
 
     pub(crate) fn chunk_bytes(world: usize, elements: u16) -> u64 {
-        (world * usize::from(elements) * size_of::<f32>()) as u64
+        (world * (usize::from(elements) * size_of::<u32>() + 1)) as u64
     }
 
     /// Returns room for one chunk; `None`: all is in use.
@@ -33,37 +40,68 @@ impl FloatStock {
             return Some(floats);
         }
         self.left = self.left.checked_sub(1)?;
-        self.sums.resize(self.elements, 0.0);
-        Some(Floats(vec![0.0; self.world * self.elements].into()))
+        self.sums.resize(2 * self.elements, 0.0);
+        Some(Floats {
+            words: vec![0; self.world * self.elements].into(),
+            exponents: vec![exponent::NONE; self.world].into(),
+        })
     }
 
     pub(crate) fn give(&mut self, floats: Floats) {
         self.free.push(floats);
     }
 
-    /// Keeps the elements of `payload` as the worker's.
-    pub(crate) fn put(&self, floats: &mut Floats, rank: u16, payload: &[u8]) {
+    /// Keeps the elements of `payload`, which have this exponent, as the worker's.
+    pub(crate) fn put(&self, floats: &mut Floats, rank: u16, exponent: i8, payload: &[u8]) {
         let (elements, _) = payload.as_chunks::<ELEMENT_LEN>();
-        let row = floats.0.chunks_exact_mut(self.elements).nth(rank.into()).unwrap_or_default();
-        for (value, element) in row.iter_mut().zip(elements) {
-            *value = f32::from_bits(u32::from_be_bytes(*element));
+        let row = floats.words.chunks_exact_mut(self.elements).nth(rank.into()).unwrap_or_default();
+        for (word, element) in row.iter_mut().zip(elements) {
+            *word = u32::from_be_bytes(*element);
         }
+        floats.exponents.iter_mut().skip(rank.into()).take(1).for_each(|own| *own = exponent);
     }
 
     /// Sums the floats of all workers but those in `left_out`, a bit for each rank, in 64 bits, rounds once,
-    /// and gives the bits of the first ones.
+    /// and writes the bits of the first ones.
     pub(crate) fn sum(&mut self, floats: &Floats, left_out: u32, values: &mut [i32]) {
-        let is_in = |rank| left_out.checked_shr(rank).unwrap_or(0) & 1 == 0;
-        let rows = (0..).zip(floats.0.chunks_exact(self.elements)).filter(|(rank, _)| is_in(*rank));
-        let mut rows = rows.map(|(_, row)| row);
-        if let Some(first) = rows.next() {
-            self.sums.iter_mut().zip(first).for_each(|(sum, value)| *sum = f64::from(*value));
-        }
-        for row in rows {
-            self.sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
-        }
+        self.add_up(floats, left_out, |sums, _, row| {
+            sums.zip(row).for_each(|(sum, word)| *sum += f64::from(f32::from_bits(*word)));
+        });
         for (value, sum) in values.iter_mut().zip(&self.sums) {
             *value = (*sum as f32).to_bits() as i32;
+        }
+    }
+
+    /// As [`FloatStock::sum`], of two values in each of `words`, the number of words that the chunk has.
+    /// Returns the exponent of the sum's integers.
+    pub(crate) fn sum_halves(&mut self, floats: &Floats, left_out: u32, words: &mut [i32]) -> i8 {
+        self.add_up(floats, left_out, |sums, exponent, row| {
+            let scale = Halves::at(exponent);
+            let halves = row.iter().flat_map(|word| [(*word >> 16) as i16, *word as i16]);
+            sums.zip(halves).for_each(|(sum, integer)| *sum += scale.value(integer));
+        });
+        let rounded = self.sums.iter().map(|sum| *sum as f32).take(2 * words.len());
+        let exponent = own_exponent(rounded);
+        let scale = Halves::at(exponent);
+        let integer = |sum: f64| u32::from(scale.integer(sum as f32) as u16);
+        for (word, pair) in words.iter_mut().zip(self.sums.as_chunks::<2>().0) {
+            *word = (integer(pair[0]) << 16 | integer(pair[1])) as i32;
+        }
+        exponent
+    }
+
+    /// Adds the workers' rows to sums that begin as negative zeros, which change no float.
+    fn add_up(
+        &mut self,
+        floats: &Floats,
+        left_out: u32,
+        add: impl Fn(std::slice::IterMut<'_, f64>, i8, &[u32]),
+    ) {
+        self.sums.fill(-0.0);
+        let is_in = |rank| left_out.checked_shr(rank).unwrap_or(0) & 1 == 0;
+        let rows = floats.exponents.iter().zip(floats.words.chunks_exact(self.elements));
+        for (_, (exponent, row)) in (0..).zip(rows).filter(|(rank, _)| is_in(*rank)) {
+            add(self.sums.iter_mut(), *exponent, row);
         }
     }
 }
@@ -83,7 +121,7 @@ mod tests {
         assert!(stock.take().is_none());
         let rows = [[3e38, 1.0, -0.0, f32::NAN], [3e38, 1e-8, -0.0, 1.0], [-3e38, 1e-8, -0.0, 1.0]];
         for rank in [2, 0, 1u16] {
-            stock.put(&mut floats, rank, &bytes(&rows[usize::from(rank)]));
+            stock.put(&mut floats, rank, exponent::NONE, &bytes(&rows[usize::from(rank)]));
         }
         let mut values = [0; 4];
         stock.sum(&floats, 0, &mut values);

@@ -361,7 +361,8 @@ impl Job {
                 None => meta.result(header, world, slots),
             };
             let past_slots = if chunk.next_passes { flag::RESEND } else { 0 };
-            Header { flags: result.flags | past_slots, bitmap_1: begun, ..result }
+            let exponent = chunk.exponent.unwrap_or(result.exponent);
+            Header { flags: result.flags | past_slots, bitmap_1: begun, exponent, ..result }
         };
         Ok(match done {
             Done::Taken(Outcome::Wait) => None,

@@ -6,7 +6,7 @@ use sumac_wire::{
     Header, MAX_WORKERS, Reason, Time,
     budget::Budget,
     dynamic::host::{Action, Bits, ChunkMeta, Job, Outcome, note_received, terms},
-    header::flag,
+    header::{Format, flag},
     stream::is_later,
 };
 
@@ -25,6 +25,8 @@ pub(crate) struct Chunk {
     /// The sum, or the bits of the complete sum of floats.
     values: Box<[i32]>,
     floats: Option<Floats>,
+    /// The own exponent of a complete sum of floats in 16 bits.
+    pub(crate) exponent: Option<i8>,
     asked: Option<Asked>,
     /// Of a complete one: whether the chunks up to the one a window later pass the slots, which every answer
     /// repeats.
@@ -162,7 +164,7 @@ impl Ring {
         if !chunk.meta.flush(header, members.all(), left_out, &mut self.budget) {
             return false;
         }
-        self.complete(place, left_out);
+        self.complete(place, header, left_out);
         true
     }
 
@@ -176,7 +178,7 @@ impl Ring {
         let action = after.absorb(header, Job { all, kept: self.kept, received: &self.received });
         let overflowed = match action {
             Action::Store | Action::Add if header.has(flag::RAW_FLOAT) => {
-                if !self.keep_floats(header.seq, rank, payload) {
+                if !self.keep_floats(header, rank, payload) {
                     return Done::NoRoom;
                 }
                 false
@@ -202,18 +204,19 @@ impl Ring {
         self.latest = if is_later(header.seq, self.latest) { header.seq } else { self.latest };
         let outcome = chunk.meta.settle(all, overflowed);
         if outcome == Outcome::Complete {
-            self.complete(place, 0);
+            self.complete(place, header, 0);
         }
         Done::Taken(outcome)
     }
 
     /// Keeps a worker's floats of a chunk; returns whether there was room.
-    fn keep_floats(&mut self, seq: u32, rank: Option<u16>, payload: &[u8]) -> bool {
+    fn keep_floats(&mut self, header: &Header, rank: Option<u16>, payload: &[u8]) -> bool {
         let Some(rank) = rank else { return false };
+        let seq = header.seq;
         let place = self.place(seq);
         let own = self.chunks.get_mut(place).and_then(|chunk| chunk.floats.take());
         let Some(mut floats) = own.or_else(|| self.room_for_floats(seq)) else { return false };
-        self.stock.put(&mut floats, rank, payload);
+        self.stock.put(&mut floats, rank, header.exponent, payload);
         if let Some(chunk) = self.chunks.get_mut(place) {
             chunk.floats = Some(floats);
         }
@@ -234,13 +237,21 @@ impl Ring {
         chunk.floats.take()
     }
 
-    /// Ends the sum of a chunk; `left_out`: the ranks of the workers that are not in it.
-    fn complete(&mut self, place: usize, left_out: u32) {
-        if let Some(chunk) = self.chunks.get_mut(place)
-            && let Some(floats) = chunk.floats.take()
-        {
-            self.stock.sum(&floats, left_out, chunk.values(self.elements));
-            self.stock.give(floats);
+    /// Ends the sum of a chunk, for the packet with `header`; `left_out`: the ranks of the workers that are not
+    /// in it.
+    fn complete(&mut self, place: usize, header: &Header, left_out: u32) {
+        if let Some(chunk) = self.chunks.get_mut(place) {
+            chunk.exponent = None;
+            if let Some(floats) = chunk.floats.take() {
+                let values = chunk.values(self.elements);
+                if header.format == Format::Int16 as u8 {
+                    let words = values.len().min(header.elements.into());
+                    chunk.exponent = Some(self.stock.sum_halves(&floats, left_out, &mut values[..words]));
+                } else {
+                    self.stock.sum(&floats, left_out, values);
+                }
+                self.stock.give(floats);
+            }
         }
         while self.get(self.next).is_some_and(|chunk| chunk.meta.is_complete()) {
             self.next = self.next.wrapping_add(1);

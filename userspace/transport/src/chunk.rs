@@ -41,7 +41,8 @@ impl Span {
 pub(crate) enum Form {
     /// Words that aggregators add, scaled by this exponent where the operation has one.
     Scaled(i8),
-    /// The values as floats of 32 bits, which the parameter host adds (ATP section 3.8).
+    /// The values as floats of 32 bits, which the parameter host adds (ATP section 3.8); where two values
+    /// share a word, as integers of 16 bits at each packet's own exponent.
     Floats,
 }
 
@@ -72,6 +73,8 @@ pub(crate) struct ConvertedChunk {
     pub flags: u16,
     pub fault: Option<OpError>,
     pub values: usize,
+    /// The packet's own exponent.
+    pub exponent: Option<i8>,
 }
 
 impl ChunkCodec {
@@ -132,11 +135,16 @@ impl ChunkCodec {
         self.codec.exact(dtype, arithmetic, count, self.words)
     }
 
+    /// Whether two values share a word.
+    fn is_packed(&self, operation: &Operation) -> bool {
+        self.codec.values_per_word(operation.dtype, operation.arithmetic) > 1
+    }
+
     pub fn format(&self, operation: &Operation) -> Format {
         match operation.arithmetic {
             Arithmetic::Bits => Format::Raw,
             _ if self.exact(operation).is_some() => Format::Int32,
-            _ if self.codec.values_per_word(operation.dtype, operation.arithmetic) > 1 => Format::Int16,
+            _ if self.is_packed(operation) => Format::Int16,
             _ => Format::Int32,
         }
     }
@@ -242,7 +250,15 @@ impl ChunkCodec {
         let at = given.start - span.first;
         let met = match form {
             Form::Scaled(exponent) => self.words(operation, exponent).encode(at, input, wire),
-            Form::Floats => raw::encode(operation.dtype, self.keeps_floats(operation), at, input, wire),
+            Form::Floats => {
+                let (dtype, keeps) = (operation.dtype, self.keeps_floats(operation));
+                if self.is_packed(operation) {
+                    let (met, exponent) = raw::encode_halves(dtype, keeps, at, input, wire);
+                    let exponent = Some(exponent);
+                    return ConvertedChunk { exponent, ..self.encoded(operation, &given, input, met) };
+                }
+                raw::encode(dtype, keeps, at, input, wire)
+            }
         };
         match form {
             Form::Scaled(exponent) if self.keeps_floats(operation) => {
@@ -260,7 +276,7 @@ impl ChunkCodec {
     fn loses(&self, operation: &Operation, exponent: i8, input: &[u8]) -> bool {
         let Operation { dtype, arithmetic, .. } = *operation;
         self.needs_exponent(operation)
-            && self.codec.values_per_word(dtype, arithmetic) == 1
+            && !self.is_packed(operation)
             && self.codec.loses(dtype, arithmetic, exponent, input)
     }
 
@@ -317,14 +333,14 @@ impl ChunkCodec {
         }
     }
 
-    /// Converts a chunk's result into the tensor, in one pass over the values that this worker takes. With
-    /// `carries` all of them become NaN.
+    /// Converts a chunk's result with this exponent into the tensor, in one pass over the values that this
+    /// worker takes. With `carries` all of them become NaN.
     pub fn decode(
         &self,
         operation: &mut Operation,
         span: Span,
         form: Form,
-        wire: &[u8],
+        (own_exponent, wire): (i8, &[u8]),
         carries: bool,
     ) -> ConvertedChunk {
         let taken = span.overlap(&operation.takes);
@@ -338,6 +354,8 @@ impl ChunkCodec {
         };
         let Operation { dtype, .. } = *operation;
         let divisor = if operation.arithmetic == Arithmetic::Mean { self.world } else { 1 };
+        let quotient = raw::quotient(divisor, self.codec.part());
+        let is_packed = self.is_packed(operation);
         let size = dtype.size();
         let output = operation.buffer.output(taken.start * size, taken.len() * size);
         let values = output.len() / size;
@@ -348,13 +366,14 @@ impl ChunkCodec {
             let at = taken.start - span.first;
             match codec {
                 Some(words) => words.decode(at, wire, output),
-                None => raw::decode(dtype, divisor, self.codec.part(), at, wire, output),
+                None if is_packed => raw::decode_halves(dtype, own_exponent, quotient, at, wire, output),
+                None => raw::decode(dtype, quotient, at, wire, output),
             }
         }
         operation.buffer.written(taken.start * size, values * size);
         let index = operation.base as usize + taken.start + values;
         let fault = (values < taken.len()).then_some(OpError::ShortBuffer { index });
-        ConvertedChunk { flags: 0, fault, values }
+        ConvertedChunk { fault, values, ..ConvertedChunk::default() }
     }
 }
 

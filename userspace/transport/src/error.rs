@@ -40,8 +40,6 @@ pub enum ParamError {
         < probe_timeout, 1 to {MAX_PATHS} paths"
     )]
     Tuning,
-    #[error("a dynamic job of 16-bit sums; parameter hosts add 32-bit ones, choose the wire format int32")]
-    DynamicWire,
     #[error(
         "a dynamic job with chunks of {elements} elements; a slot of the shared pool has {DYNAMIC_ELEMENTS}"
     )]

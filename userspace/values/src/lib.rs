@@ -4,6 +4,8 @@
 //! Dynamic mode's addition saturates and reports it (ATP section 3.8).
 #![deny(unsafe_code)]
 
+pub mod block;
+
 /// Replaces the first values by the elements of `payload`.
 pub fn store(values: &mut [i32], payload: &[u8]) {
     dispatch(Pass::Store, values, payload);

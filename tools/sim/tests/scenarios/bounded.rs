@@ -21,6 +21,8 @@ use sumac_transport::{
     convert::Codec,
 };
 
+use crate::tensors::as_halves;
+
 /// One sum of float32.
 #[derive(Clone, Copy, Debug)]
 struct Sum {
@@ -66,8 +68,7 @@ impl Plan {
         let slots = [0, 1 << rng.random_range(0..=7)][usize::from(rng.random_bool(0.8))];
         let dynamic = DynamicParams::new(slots).with_window(1 << rng.random_range(3..=8));
         let racks = if slots > 0 && rng.random_bool(0.4) { rng.random_range(2..=plan.world()) } else { 0 };
-        let fixed = JobParams { wire: WireFormat::Int32, congestion_control: false, ..plan.params };
-        let params = JobParams { dynamic: Some(dynamic), ..fixed };
+        let params = JobParams { dynamic: Some(dynamic), congestion_control: false, ..plan.params };
         Plan { params, racks, ..plan }
     }
 
@@ -147,15 +148,19 @@ impl Plan {
 
     /// The same of a dynamic job's chunk that travelled as floats: they are added in the order of ranks.
     fn expected_floats(&self, number: usize, span: &Range<usize>, contributors: &[usize]) -> Vec<u8> {
-        let values: Vec<_> = (0..self.world()).map(|rank| self.values(rank, number)).collect();
-        let (world, held) = (self.world() as f64, contributors.len() as f64);
-        let sum = |index: usize| {
-            let floats = contributors.iter().map(|rank| f64::from(values[*rank][index]));
-            f64::from(floats.sum::<f64>() as f32)
+        let is_packed = self.params.wire == WireFormat::Int16;
+        let rounded = |values: &[f32]| match is_packed {
+            true => as_halves(values),
+            false => values.iter().copied().map(f64::from).collect(),
         };
+        let values: Vec<_> =
+            contributors.iter().map(|rank| rounded(&self.values(*rank, number)[span.clone()])).collect();
+        let (world, held) = (self.world() as f64, contributors.len() as f64);
+        let sum = |index: usize| values.iter().map(|values| values[index]).sum::<f64>() as f32;
+        let sums = rounded(&(0..span.len()).map(sum).collect::<Vec<_>>());
         let divisor = if self.sums[number].mean { world } else { 1.0 };
         let scaled = |sum: f64| if held == world { sum / divisor } else { sum * world / (divisor * held) };
-        span.clone().flat_map(|index| (scaled(sum(index)) as f32).to_ne_bytes()).collect()
+        sums.into_iter().flat_map(|sum| (scaled(sum) as f32).to_ne_bytes()).collect()
     }
 
     fn attach(&self, world: &mut World, capacity: Capacity) -> Job {

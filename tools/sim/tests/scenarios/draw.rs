@@ -231,7 +231,13 @@ fn job(rng: &mut ChaCha8Rng, number: u16, shape: Shape, pool: u32, first_slot: &
         Some((dynamic, tuning)) => (Some(dynamic), tuning),
         None => (None, Tuning::default()),
     };
-    let params = JobParams { dynamic, ..params };
+    // Drawn apart, so that other scenarios stay as they were.
+    let wire = match ChaCha8Rng::seed_from_u64(params.token).random_range(0..6) {
+        0 | 1 => WireFormat::Int16,
+        2 => WireFormat::Auto,
+        _ => WireFormat::Int32,
+    };
+    let params = JobParams { wire, dynamic, ..params };
     let first = *first_slot;
     *first_slot += if is_dynamic { 0 } else { params.slots * u32::from(lanes) };
     let tensors = tensors(rng, &params, lanes);

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sumac_transport::{
-    Arithmetic, DType, NonFinitePolicy, Scale,
+    Arithmetic, DType, NonFinitePolicy, Scale, WireFormat,
     convert::{Codec, fill_nan},
 };
 
@@ -63,7 +63,7 @@ fn scale(job: &JobPlan, dtype: DType) -> f64 {
 /// A magnitude whose sums fit, from huge to subnormal.
 fn magnitude(job: &JobPlan, tensor: &Tensor, rng: &mut ChaCha8Rng) -> f64 {
     let is_dynamic = job.is_dynamic();
-    let limit = match is_dynamic {
+    let limit = match is_dynamic && !is_packed(job, tensor) {
         true => f64::from(i32::MAX) / f64::from(job.params.world),
         false => f64::from(codec(job, job.params.world).limit(tensor.dtype, tensor.arithmetic())),
     };
@@ -173,11 +173,14 @@ fn expected(
     // A chunk that was summed as floats once stays one, also for a replacement's values that would fit.
     let was_asked = job.replaced.is_some() && tensor.sums != Sums::Fit;
     let floats = (job.is_dynamic() && is_float_sum && (!is_safe || is_block || was_asked))
-        .then(|| (form(Representation::Floats), floats(tensor, &given)));
+        .then(|| (form(Representation::Floats), floats(job, tensor, &given)));
     let integers = sum.map(|bytes| (form(Representation::Integers), bytes));
     let allowed: Vec<_> = integers.into_iter().chain(floats).collect();
     if tensor.dtype == DType::Float32 && tensor.sums != Sums::Fit {
         allowed.iter().for_each(|(form, bytes)| check_bound(job, tensor, &given, form.representation, bytes));
+    }
+    if is_block && is_float_sum && job.exact(tensor).is_none() {
+        allowed.iter().for_each(|(_, bytes)| check_block_bound(job, tensor, &given, bytes));
     }
     Chunk { span, allowed, is_safe }
 }
@@ -187,13 +190,66 @@ fn expected(
 fn check_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], form: Representation, bytes: &[u8]) {
     let workers = given.len() as f64;
     let divisor = if tensor.arithmetic() == Arithmetic::Mean { workers } else { 1.0 };
-    let step = if form == Representation::Integers { workers / 2.0 / scale(job, tensor.dtype) } else { 0.0 };
+    let is_packed = is_packed(job, tensor);
+    let step = match form {
+        Representation::Integers => workers / 2.0 / scale(job, tensor.dtype),
+        Representation::Floats if is_packed => block_bound(job, tensor, given),
+        Representation::Floats => 0.0,
+    };
     for (at, got) in bytes.as_chunks::<4>().0.iter().enumerate() {
         let values = given.iter().map(|bytes| f64::from(float(DType::Float32, &bytes[at * 4..][..4])));
         let (exact, got) = (values.sum::<f64>() / divisor, f64::from(f32::from_ne_bytes(*got)));
         let bound = step / divisor + exact.abs().max(got.abs()) * f64::from(f32::EPSILON);
         assert!((got - exact).abs() <= bound, "{form:?}: {got} for {exact}, {bound} allowed: {tensor:?}");
     }
+}
+
+fn is_packed(job: &JobPlan, tensor: &Tensor) -> bool {
+    codec(job, job.params.world).values_per_word(tensor.dtype, tensor.arithmetic()) > 1
+}
+
+/// What a sum by block floating point may be off by (Theorem 1): `n^2 2^m / (2^31 - 1)`, or over 2^15 - 1.
+fn block_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>]) -> f64 {
+    let full = if is_packed(job, tensor) { f64::from(i16::MAX) } else { f64::from(i32::MAX) };
+    let values = given.iter().flat_map(|bytes| values(tensor.dtype, bytes));
+    (given.len() as f64).powi(2) * power_above(values) / full
+}
+
+/// Checks the bound of a sum by block floating point, in whatever form it travelled, and what its type rounds
+/// off.
+fn check_block_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], bytes: &[u8]) {
+    let divisor = if tensor.arithmetic() == Arithmetic::Mean { given.len() as f64 } else { 1.0 };
+    let (bits, least) = match tensor.dtype {
+        DType::Float16 => (11, -25),
+        DType::Bfloat16 => (8, -134),
+        DType::Float32 | DType::Int32 => (24, -150),
+    };
+    let bound = block_bound(job, tensor, given) / divisor;
+    for (at, got) in values(tensor.dtype, bytes).into_iter().enumerate().filter(|(_, got)| got.is_finite()) {
+        let exact = given.iter().map(|bytes| f64::from(values(tensor.dtype, bytes)[at])).sum::<f64>() / divisor;
+        let got = f64::from(got);
+        let rounded = got.abs().max(exact.abs()) * (f64::exp2(-f64::from(bits)) + f64::exp2(-23.0));
+        let allowed = bound + rounded + f64::exp2(f64::from(least));
+        assert!((got - exact).abs() <= allowed, "{got} for {exact}, {allowed} allowed: {tensor:?}");
+    }
+}
+
+fn values(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(dtype.size()).map(|bytes| float(dtype, bytes)).collect()
+}
+
+/// The least power of two from 2^-125 on that no magnitude exceeds.
+fn power_above(values: impl IntoIterator<Item = f32>) -> f64 {
+    let largest = values.into_iter().fold(0f64, |largest, value| largest.max(f64::from(value.abs())));
+    (-125..=128).map(|m| f64::exp2(f64::from(m))).find(|power| *power >= largest).unwrap()
+}
+
+/// Values as a packet has them whose words have two: multiples of a 32,766th of the power of two above them.
+/// None is a negative zero.
+pub fn as_halves(values: &[f32]) -> Vec<f64> {
+    let power = power_above(values.iter().copied());
+    let kept = |value: &f32| (f64::from(*value) / power * 32_766.0).round_ties_even() / 32_766.0 * power + 0.0;
+    values.iter().map(kept).collect()
 }
 
 /// The values of one worker in a span; zeros where it contributes none.
@@ -227,8 +283,11 @@ fn integers(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], span: &Range<usiz
     let whole = codec(job, job.params.world);
     // With a fixed scale, values of dynamic jobs may be as large as sums.
     let is_fixed = matches!(job.params.scaling, Scale::Fixed(_));
-    let writer = if is_fixed && job.is_dynamic() { codec(job, 1) } else { whole };
     let per_word = whole.values_per_word(dtype, arithmetic);
+    let writer = match is_fixed && job.is_dynamic() && per_word == 1 {
+        true => Codec::new(1, WireFormat::Int32, job.params.scaling).scalar(),
+        false => whole,
+    };
     let exact = job.exact(tensor);
     let words = exact.map_or(span.len().div_ceil(per_word), |exact| span.len() * exact.words_per_value());
     // A range without values has the lowest exponent.
@@ -276,20 +335,25 @@ fn integers(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], span: &Range<usiz
     Integers { sum: Some(bytes), is_safe }
 }
 
-/// The sum of floats: in rank order, in 64 bits, rounded once to 32.
-fn floats(tensor: &Tensor, given: &[Vec<u8>]) -> Vec<u8> {
-    let (dtype, size) = (tensor.dtype, tensor.dtype.size());
+/// The sum of floats: in rank order, in 64 bits, rounded once to 32; and where two share a word, to 16 as the
+/// workers' own are.
+fn floats(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>]) -> Vec<u8> {
+    let dtype = tensor.dtype;
     let divisor = if tensor.arithmetic() == Arithmetic::Mean { given.len() as f64 } else { 1.0 };
-    let value = |at: usize| {
-        let own = given.iter().map(|bytes| f64::from(float(dtype, &bytes[at * size..][..size])));
-        let sum = own.fold(None, |sum: Option<f64>, value| Some(sum.map_or(value, |sum| sum + value)));
-        let sum = f64::from(sum.unwrap_or_default() as f32);
-        let mean = (sum / divisor) as f32;
-        match dtype {
-            DType::Float32 => mean.to_ne_bytes().to_vec(),
-            DType::Float16 => f16::from_f32(mean).to_ne_bytes().to_vec(),
-            _ => bf16::from_f32(mean).to_ne_bytes().to_vec(),
-        }
+    let is_packed = is_packed(job, tensor);
+    let own = |bytes: &Vec<u8>| match is_packed {
+        true => as_halves(&values(dtype, bytes)),
+        false => values(dtype, bytes).into_iter().map(f64::from).collect(),
     };
-    (0..given[0].len() / size).flat_map(value).collect()
+    let own: Vec<Vec<f64>> = given.iter().map(own).collect();
+    let sum = |at: usize| own.iter().map(|values| values[at]).reduce(|sum, value| sum + value).unwrap() as f32;
+    let sums: Vec<f32> = (0..own[0].len()).map(sum).collect();
+    let sums =
+        if is_packed { as_halves(&sums) } else { sums.into_iter().map(f64::from).collect() };
+    let bytes = |sum: &f64| match ((sum / divisor) as f32, dtype) {
+        (mean, DType::Float32) => mean.to_ne_bytes().to_vec(),
+        (mean, DType::Float16) => f16::from_f32(mean).to_ne_bytes().to_vec(),
+        (mean, _) => bf16::from_f32(mean).to_ne_bytes().to_vec(),
+    };
+    sums.iter().flat_map(bytes).collect()
 }

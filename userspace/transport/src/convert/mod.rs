@@ -6,7 +6,7 @@
 //!
 //! | arithmetic | dtype | a word is |
 //! | --- | --- | --- |
-//! | sum, mean | floats | `round(value * f)`, half to even; two of 16 bits with [`WireFormat::Int16`] |
+//! | sum, mean | floats | `round(value * f)`, half to even; or two of 16 bits |
 //! | sum, mean | int32 | the value |
 //! | max, min | all | an integer in the values' order (`Real::key`), complemented for min |
 //! | bits | all | the tensor's own bytes; two values a word where they have 16 bits |
@@ -165,7 +165,8 @@ impl Codec {
     }
 
     /// The same codec for a network that clamps its sums and flags them. Each worker's value may use the
-    /// whole range of an integer, except by block floating point, where no sum is clamped.
+    /// whole range of an integer, except by block floating point, where no sum is clamped, and in 16 bits,
+    /// whose sums the network does not see in their words.
     #[must_use]
     pub fn clamped_sums(self) -> Codec {
         Codec { sharing: 1, ..self }
@@ -199,14 +200,12 @@ impl Codec {
         self.instructions
     }
 
-    /// Values in a word: 2 for sums of floats in [`WireFormat::Int16`] and for the bits of 16-bit types,
-    /// otherwise 1. Of two, the first is the word's upper half. The last word of an odd number of values ends
+    /// Values in a word: 2 for sums of floats in 16 bits ([`WireFormat::is_16_bits`]) and for the bits of
+    /// 16-bit types, otherwise 1. Of two, the first is the word's upper half. The last word of an odd number of values ends
     /// with a zero.
     pub fn values_per_word(&self, dtype: DType, arithmetic: Arithmetic) -> usize {
         let halves = match arithmetic {
-            Arithmetic::Sum | Arithmetic::Mean => {
-                Float::of(dtype).is_some() && self.wire == WireFormat::Int16
-            }
+            Arithmetic::Sum | Arithmetic::Mean => self.wire.is_16_bits(dtype, self.world),
             Arithmetic::Max | Arithmetic::Min => false,
             Arithmetic::Bits => dtype.size() == 2,
         };
@@ -256,7 +255,11 @@ impl Codec {
     /// The largest magnitude that one worker's value may have on the wire: `floor((2^31 - 1) / n)`, or of
     /// 2^15 - 1 in 16 bits; not divided with [`Codec::clamped_sums`]. For sums and means only.
     pub fn limit(&self, dtype: DType, arithmetic: Arithmetic) -> i32 {
-        self.full_range(dtype, arithmetic) / i32::from(self.sharing)
+        self.full_range(dtype, arithmetic) / i32::from(self.sharing(dtype, arithmetic))
+    }
+
+    fn sharing(&self, dtype: DType, arithmetic: Arithmetic) -> u16 {
+        if self.values_per_word(dtype, arithmetic) > 1 { self.world } else { self.sharing }
     }
 
     /// Writes the values of `tensor` to `wire`, both of whole elements; the shorter counts. `exponent` is the
@@ -329,7 +332,7 @@ impl Codec {
     fn scale(&self, dtype: DType, arithmetic: Arithmetic, exponent: i8) -> Factor {
         let full_range = self.full_range(dtype, arithmetic);
         match self.scaling {
-            Scale::Fixed(scale) => Factor::fixed(scale, self.sharing, full_range),
+            Scale::Fixed(scale) => Factor::fixed(scale, self.sharing(dtype, arithmetic), full_range),
             Scale::Block => Factor::block(exponent, self.world, full_range),
         }
     }
@@ -350,7 +353,7 @@ impl Codec {
             (Arithmetic::Sum | Arithmetic::Mean, Some(float)) => Conversion::Scaled {
                 float,
                 scale: scale(self.scale(dtype, arithmetic, exponent)),
-                packed: self.wire == WireFormat::Int16,
+                packed: self.wire.is_16_bits(dtype, self.world),
             },
             (Arithmetic::Sum | Arithmetic::Mean, None) => Conversion::Integers(integers()),
             (Arithmetic::Max | Arithmetic::Min, Some(float)) => {

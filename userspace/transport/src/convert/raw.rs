@@ -1,12 +1,65 @@
 //! Raw floats, of 32 bits in network order, which the parameter host adds where integers do not fit (ATP
 //! section 3.8). Floats of 16 bits are widened, which is exact, and sums are rounded to 16 bits again.
+//!
+//! Where a chunk has two values a word, they do not fit: they go as integers of 16 bits at the packet's own
+//! exponent ([`sumac_values::block`]).
 
 use sumac_job::DType;
+use sumac_values::block::{Halves, own_exponent};
 
 use super::{
     conversion::{Encoded, WORD},
     real::{Float, Real, with_float},
 };
+
+/// Bytes of one of two values in a word.
+const HALF: usize = WORD / 2;
+
+/// Writes whole values to `wire`, the words of a chunk, two a word, from value `at` on; all others become
+/// zero, and so do values that are not finite, unless it `keeps` them. Returns the packet's exponent, too.
+pub(crate) fn encode_halves(
+    dtype: DType,
+    keeps: bool,
+    at: usize,
+    tensor: &[u8],
+    wire: &mut [u8],
+) -> (Encoded, i8) {
+    fn encode<R: Real>(keeps: bool, at: usize, tensor: &[u8], wire: &mut [u8]) -> (Encoded, i8) {
+        let values = || tensor.chunks_exact(R::SIZE).map(|value| R::read(value).to_f32());
+        let exponent = own_exponent(values());
+        let scale = Halves::at(exponent);
+        let kept = values().map(|value| if keeps || value.is_finite() { value } else { 0.0 });
+        let integers = std::iter::repeat_n(0, at).chain(kept.map(|value| scale.integer(value)));
+        for (half, integer) in wire.as_chunks_mut::<HALF>().0.iter_mut().zip(integers.chain(std::iter::repeat(0))) {
+            *half = integer.to_be_bytes();
+        }
+        let not_finite = if keeps { None } else { values().position(|value| !value.is_finite()) };
+        (Encoded { saturated: None, not_finite }, exponent)
+    }
+    let float = Float::of(dtype).unwrap_or(Float::F32);
+    with_float!(float, R => encode::<R>(keeps, at, tensor, wire))
+}
+
+/// As [`decode`], of two values a word with this exponent; `at` counts values.
+pub(crate) fn decode_halves(
+    dtype: DType,
+    exponent: i8,
+    (up, down): (f64, f64),
+    at: usize,
+    wire: &[u8],
+    tensor: &mut [u8],
+) {
+    fn decode<R: Real>(scale: Halves, (up, down): (f64, f64), halves: &[[u8; HALF]], tensor: &mut [u8]) {
+        for (value, half) in tensor.chunks_exact_mut(R::SIZE).zip(halves) {
+            let sum = scale.value(i16::from_be_bytes(*half));
+            R::of_f32((sum * up / down) as f32).write(value);
+        }
+    }
+    let halves = wire.as_chunks().0.get(at..).unwrap_or_default();
+    if let Some(float) = Float::of(dtype) {
+        with_float!(float, R => decode::<R>(Halves::at(exponent), (up, down), halves, tensor));
+    }
+}
 
 /// Writes whole values to `wire`, the words of a chunk, from word `at` on; all other words become zero, and
 /// so do values that are not finite, unless it `keeps` them. Integers have no floats: nothing is written.
@@ -32,21 +85,19 @@ fn encode_as<R: Real>(keeps: bool, tensor: &[u8], wire: &mut [u8]) -> Encoded {
     Encoded { saturated: None, not_finite }
 }
 
-/// Reads whole values from `wire`, the words of a chunk, from word `at` on, each divided by `divisor` and
-/// multiplied by the quotient of `part`: all workers, and those in the sum.
-pub(crate) fn decode(
-    dtype: DType,
-    divisor: u16,
-    part: (u16, u16),
-    at: usize,
-    wire: &[u8],
-    tensor: &mut [u8],
-) {
-    let words = wire.get(at * WORD..).unwrap_or_default();
-    let (world, contributors) = (f64::from(part.0), f64::from(part.1));
+/// The factor and the divisor of a sum: it is divided by `divisor`, and multiplied by the quotient of `part`,
+/// which is all workers, and those in the sum.
+pub(crate) fn quotient(divisor: u16, (world, contributors): (u16, u16)) -> (f64, f64) {
     // One division where nobody is missing, as for the mean of all.
-    let (up, down) =
-        if part.0 == part.1 { (1.0, f64::from(divisor)) } else { (world, f64::from(divisor) * contributors) };
+    match world == contributors {
+        true => (1.0, f64::from(divisor)),
+        false => (f64::from(world), f64::from(divisor) * f64::from(contributors)),
+    }
+}
+
+/// Reads whole values from `wire`, the words of a chunk, from word `at` on, times this [`quotient`].
+pub(crate) fn decode(dtype: DType, (up, down): (f64, f64), at: usize, wire: &[u8], tensor: &mut [u8]) {
+    let words = wire.get(at * WORD..).unwrap_or_default();
     if let Some(float) = Float::of(dtype) {
         with_float!(float, R => decode_as::<R>(up, down, words, tensor));
     }
@@ -77,12 +128,12 @@ mod tests {
         assert_eq!(encode(DType::Float32, false, 1, &tensor, &mut wire), Encoded::default());
         assert_eq!((&wire[..WORD], &wire[5 * WORD..]), (&[0; WORD][..], &[0; WORD][..]));
         let mut back = [0; 16];
-        decode(DType::Float32, 1, (3, 3), 1, &wire, &mut back);
+        decode(DType::Float32, quotient(1, (3, 3)), 1, &wire, &mut back);
         assert_eq!(back[..], tensor[..]);
-        decode(DType::Float32, 2, (2, 2), 1, &wire, &mut back);
+        decode(DType::Float32, quotient(2, (2, 2)), 1, &wire, &mut back);
         assert_eq!(back[..4], 0.75e30f32.to_ne_bytes());
         for (divisor, expected) in [(1, 4.0f32), (4, 1.0)] {
-            decode(DType::Float32, divisor, (4, 3), 1, &wire, &mut back);
+            decode(DType::Float32, quotient(divisor, (4, 3)), 1, &wire, &mut back);
             assert_eq!(back[12..], expected.to_ne_bytes(), "of three workers, scaled to four");
         }
     }
@@ -94,10 +145,10 @@ mod tests {
         encode(DType::Bfloat16, false, 0, &tensor, &mut wire);
         assert_eq!(wire[..WORD], 1.0f32.to_be_bytes());
         let mut back = [0; 4];
-        decode(DType::Bfloat16, 1, (2, 2), 0, &wire, &mut back);
+        decode(DType::Bfloat16, quotient(1, (2, 2)), 0, &wire, &mut back);
         assert_eq!(back[..], tensor[..]);
         let sum = 70000f32.to_be_bytes();
-        decode(DType::Float16, 1, (2, 2), 0, &sum, &mut back);
+        decode(DType::Float16, quotient(1, (2, 2)), 0, &sum, &mut back);
         assert_eq!(f16::from_ne_bytes([back[0], back[1]]), f16::INFINITY);
     }
 

@@ -5,7 +5,8 @@
 //! 2^31 - 1 (Theorem 2). Rounding is off by at most a half and clamping by less than one, so the sum is off
 //! by less than `n` in units of `1 / f` (Theorem 1). With 16 bits, 2^15 - 1 stands for 2^31 - 1.
 
-use sumac_wire::header::exponent::{BIAS, LEAST};
+pub(super) use sumac_values::block::{exponent_of, power_of_two};
+use sumac_values::block::power;
 
 /// One chunk's factor, and the range of its integers.
 #[derive(Clone, Copy, Debug)]
@@ -96,43 +97,5 @@ pub(super) struct Dequantizer {
 impl Dequantizer {
     pub(super) fn value(self, sum: i32) -> f32 {
         (f64::from(sum) * self.inverse) as f32
-    }
-}
-
-/// Bits of a single-precision float's fraction.
-const FRACTION_BITS: u32 = 23;
-
-/// The exponent byte for this magnitude, in bits of a single-precision float: `max(m, -125) - 2` for the
-/// smallest m with `magnitude <= 2^m`. A magnitude is a finite float without its sign; as integers, bits are
-/// in the floats' order.
-pub(super) fn exponent_of(bits: u32) -> i8 {
-    // Carries into the exponent unless the fraction is zero, which is rounding up to a power of two.
-    // Subnormals get an m that is too large, but still below the least.
-    let m = ((bits + ((1 << FRACTION_BITS) - 1)) >> FRACTION_BITS) as i32 - 127;
-    (m + BIAS).max(i32::from(LEAST)) as i8
-}
-
-/// The m of an exponent byte. Bytes that no chunk has count as the nearest that one has.
-fn power(exponent: i8) -> i32 {
-    i32::from(exponent.clamp(LEAST, LARGEST)) - BIAS
-}
-
-/// The exponent byte of `f32::MAX`.
-const LARGEST: i8 = 126;
-
-/// 2^m for an m whose power is a normal double.
-pub(super) fn power_of_two(m: i32) -> f64 {
-    f64::from_bits(((f64::MAX_EXP - 1 + m) as u64) << (f64::MANTISSA_DIGITS - 1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn powers_of_two() {
-        for m in -128..=128 {
-            assert_eq!(power_of_two(m), 2f64.powi(m), "2^{m}");
-        }
     }
 }

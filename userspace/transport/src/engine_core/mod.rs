@@ -370,7 +370,7 @@ impl Core {
             }
             _ => &self.codec,
         };
-        let read = codec.decode(operation, span, form, elements, carries);
+        let read = codec.decode(operation, span, form, (header.exponent, elements), carries);
         self.stats.elements_received += read.values as u64;
         read.fault.into_iter().for_each(|fault| pending.own_fault(fault));
         let is_refused = header.has(flag::OVERFLOW) || header.has(flag::NOT_FINITE) && !carries;

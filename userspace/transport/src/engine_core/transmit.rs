@@ -80,6 +80,7 @@ impl Core {
         let elements = &mut out[HEADER_LEN..payload_len(header.elements)];
         let written = self.codec.encode(&mut pending.operation, span, form, elements);
         header.flags |= written.flags;
+        header.exponent = written.exponent.unwrap_or(header.exponent);
         self.stats.elements_sent += written.values as u64;
         written.fault.into_iter().for_each(|fault| pending.own_fault(fault));
         Some(())
