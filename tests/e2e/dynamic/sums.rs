@@ -1,7 +1,7 @@
 //! Sums of dynamic jobs are those of static ones, whatever is lost, however few slots there are, and beside
 //! each other.
 
-use sumac_client::{JobOptions, Mode, Reduction};
+use sumac_client::{JobOptions, Mode, Reduction, WireFormat, bf16};
 use sumac_lab::deployment::{Backend, DynamicOptions, SumacOptions};
 use sumac_lab::units::Probability;
 use sumac_lab::{Faults, LabSpec};
@@ -61,6 +61,23 @@ fn both_modes_have_the_same_bits_over_xdp() {
 #[test]
 fn both_modes_have_the_same_bits_over_udp() {
     both_modes_have_the_same_bits(Backend::Udp);
+}
+
+/// Two values in each word, by slots and, where a chunk's exponent is not known, by the parameter host.
+#[test]
+fn values_of_16_bits_are_summed_under_loss() {
+    with_sumac(LabSpec { faults: FAULTS, ..lab(3) }, &sumac(DynamicOptions::default()), |sumac| {
+        let halves = |options| sumac.in_its_mode(options).wire(WireFormat::Int16);
+        let crew = Crew::join_with(sumac, "halves", halves);
+        exact::assert_sums("float32", 1, &crew.allreduce(1, COUNT));
+        let words = u64::from(crew.trainers[0].job.opened().elements);
+        let (chunks, resent) = (crew.counter("chunks_sent"), crew.counter("resent"));
+        assert!(chunks < 3 * (COUNT as u64 / words) * 2 / 3, "{chunks} chunks of {words} words");
+        assert!(resent > 0, "frames were lost and no chunk was sent again");
+        exact::assert_sums("bfloat16", 2, &crew.reduce::<bf16>(2, COUNT, Reduction::Mean));
+        assert!(stats::at_parameter_host(sumac, 0, "full_sums") > 0, "the aggregator summed nothing");
+        crew.leave();
+    });
 }
 
 #[test]

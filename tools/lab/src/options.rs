@@ -121,6 +121,9 @@ impl SumacArguments {
     /// Sumac as these options ask for, in this lab.
     fn sumac(&self, backend: Backend, lab: &LabOptions) -> SumacOptions {
         let SumacArguments { sumac, dynamic, .. } = self;
+        if self.wire == WireFormat::Auto {
+            refuse("--wire auto depends on the type: choose int32 or int16");
+        }
         if lab.mode != Mode::Direct && self.direct != DirectOptions::default() {
             refuse("--collective, --owners and --servers are for direct jobs: add --mode direct");
         }
@@ -162,9 +165,6 @@ impl SumacArguments {
     }
 
     fn refuse_in_dynamic_mode(&self) {
-        if self.wire == WireFormat::Int16 {
-            refuse("--wire int16 is for static jobs: leave out --mode dynamic");
-        }
         if !self.sumac.stealing {
             refuse("--no-reassignment is for static jobs: the slots of dynamic ones are nobody's own");
         }

@@ -204,7 +204,7 @@ fn wrong_usage_is_told() {
         "run --slots 48",
         "run --mode dynamic --slots 0",
         "run --mode dynamic --window 100",
-        "run --mode dynamic --wire int16",
+        "run --mode dynamic --wire auto",
         "run --mode dynamic --parameter-hosts 5",
         "run --mode dynamic --parameter-hosts 2",
         "run --mode dynamic --workers 2 --queues 3 --parameter-hosts 3 --co-located",

@@ -158,6 +158,8 @@ typedef enum sumac_wire {
     SUMAC_WIRE_INT32 = 1,
     /// 16-bit integers: half the bytes, less precision.
     SUMAC_WIRE_INT16 = 2,
+    /// 16 bits for float16 and bfloat16 where few workers sum them, else 32.
+    SUMAC_WIRE_AUTO = 3,
 } sumac_wire;
 
 /// The policy for NaN and infinity.

@@ -27,8 +27,11 @@ const TOPOLOGIES: &[(sumac_topology, Topology)] = &[
     (sumac_topology::SUMAC_TOPOLOGY_OWNERS, Topology::Owners),
     (sumac_topology::SUMAC_TOPOLOGY_RING, Topology::Ring),
 ];
-const WIRES: &[(sumac_wire, WireFormat)] =
-    &[(sumac_wire::SUMAC_WIRE_INT32, WireFormat::Int32), (sumac_wire::SUMAC_WIRE_INT16, WireFormat::Int16)];
+const WIRES: &[(sumac_wire, WireFormat)] = &[
+    (sumac_wire::SUMAC_WIRE_INT32, WireFormat::Int32),
+    (sumac_wire::SUMAC_WIRE_INT16, WireFormat::Int16),
+    (sumac_wire::SUMAC_WIRE_AUTO, WireFormat::Auto),
+];
 const POLICIES: &[(sumac_not_finite, NonFinitePolicy)] = &[
     (sumac_not_finite::SUMAC_NOT_FINITE_ERROR, NonFinitePolicy::Error),
     (sumac_not_finite::SUMAC_NOT_FINITE_CARRY, NonFinitePolicy::Carry),

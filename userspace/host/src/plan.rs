@@ -25,7 +25,8 @@ pub struct JobDefaults {
 /// The field that is invalid, or has no meaning in the job's mode.
 pub fn complete(asked: &JobSpec, defaults: &JobDefaults) -> Result<JobSpec, Failure> {
     let is_dynamic = asked.mode == Some(Mode::Dynamic);
-    let usual = if is_dynamic { Scale::Fixed(DYNAMIC_SCALE) } else { Scale::Block };
+    let is_int32 = asked.wire.unwrap_or_default() == WireFormat::Int32;
+    let usual = if is_dynamic && is_int32 { Scale::Fixed(DYNAMIC_SCALE) } else { Scale::Block };
     let scale = asked.scale.or(defaults.scale.map(Scale::Fixed)).unwrap_or(usual);
     check(asked, scale).map_err(bad)?;
     Ok(JobSpec {
@@ -104,8 +105,6 @@ fn check_mode(spec: &JobSpec) -> Result<(), String> {
         spec.slots.is_none(),
         "slots is only for jobs in mode \"static\"; a dynamic job has dynamic_slots and window".into()
     );
-    let is_int16 = spec.wire == Some(WireFormat::Int16);
-    ensure!(!is_int16, "wire \"int16\" is only for jobs in mode \"static\"".into());
     let elements = spec.elements.unwrap_or(1);
     ensure!(
         fits_slot(elements),
@@ -180,7 +179,6 @@ mod tests {
             ("servers is only", JobSpec { servers: Some(1), ..fixed }),
             ("servers is only", JobSpec { servers: Some(1), ..open() }),
             ("slots", JobSpec { slots: Some(64), ..open() }),
-            ("int16", JobSpec { wire: Some(WireFormat::Int16), ..open() }),
             ("833 elements", JobSpec { elements: Some(833), ..open() }),
             ("window 100", JobSpec { window: Some(100), ..open() }),
             ("window 4", JobSpec { window: Some(4), ..open() }),

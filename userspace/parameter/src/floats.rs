@@ -115,6 +115,26 @@ mod tests {
     }
 
     #[test]
+    fn halves_are_added_as_what_they_stand_for() {
+        let mut stock = FloatStock::new(3, 4, 1);
+        let mut floats = stock.take().unwrap();
+        // Exponent bytes are m - 2: the first worker's values are multiples of 1 / 32,766.
+        let pair = |high: i16, low: i16| [high.to_be_bytes(), low.to_be_bytes()].concat();
+        let rows = [(-2, pair(32_766, 16_383)), (0, pair(-32_766, 0)), (-1, pair(i16::MAX, i16::MIN))];
+        for rank in [2, 0, 1u16] {
+            let (exponent, payload) = &rows[usize::from(rank)];
+            stock.put(&mut floats, rank, *exponent, payload);
+        }
+        let mut words = [0; 1];
+        assert_eq!(stock.sum_halves(&floats, 0, &mut words), exponent::LEAST);
+        assert_eq!(words, [i32::from_be_bytes([0x7f, 0xff, 0x80, 0])], "infinity and NaN");
+        // 1 - 4 and 1/2, of which the largest is at most 2^2.
+        assert_eq!(stock.sum_halves(&floats, 0b100, &mut words), 0);
+        let [high, low] = [(words[0] >> 16) as i16, words[0] as i16];
+        assert_eq!([high, low], [(-3.0f64 / 4.0 * 32_766.0).round_ties_even() as i16, (0.5f64 / 4.0 * 32_766.0).round_ties_even() as i16]);
+    }
+
+    #[test]
     fn sums_are_in_rank_order_and_rounded_once() {
         let mut stock = FloatStock::new(3, 4, 1);
         let mut floats = stock.take().unwrap();

@@ -172,7 +172,7 @@ class Sums(WithLab):
     def test_options_of_the_other_mode_are_refused(self) -> None:
         with sumac.Client(self.lab.socket(0)) as client:
             for options in ({"window": 64}, {"mode": "dynamic", "slots": 64},
-                            {"mode": "dynamic", "wire": "int16"}):
+                            {"mode": "dynamic", "elements": 833}):
                 with self.assertRaises(sumac.SumacError) as caught:
                     client.open("odd", 0, 1, **options)
                 self.assertEqual(caught.exception.code, "bad_field")

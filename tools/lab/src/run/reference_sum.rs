@@ -236,9 +236,20 @@ impl ReferenceSum {
             Reduction::Sum | Reduction::Mean => {
                 let largest = workers.iter().flatten().map(|value| value.exact().abs()).fold(0.0, f64::max);
                 let factor = self.factor(workers.len() as f64, largest);
-                let saturation = (0..length).map(|i| factor.saturation(column(i))).max();
+                let is_packed = self.values_per_word(T::DTYPE) > 1;
+                let saturation = (0..length).map(|i| match is_packed {
+                    // Words of two are not clamped, and a value has its part of the range.
+                    true => factor.clamps(column(i)),
+                    false => factor.saturation(column(i)),
+                });
+                // Chunks whose exponent is not known are sums of floats.
+                let least = if self.scale.is_none() { Saturation::Maybe } else { Saturation::Never };
+                let saturation = saturation.chain([least]).max();
                 // In double precision in the order of the ranks, rounded once.
-                let floats = || each(&|i| self.exact(column(i)));
+                let floats = || match is_packed {
+                    true => self.sum_of_halves(workers),
+                    false => each(&|i| self.exact(column(i))),
+                };
                 let integers = || each(&|i| factor.sum(column(i)));
                 match saturation.filter(|_| self.dynamic) {
                     Some(Saturation::Surely) => only(floats()),
@@ -247,6 +258,17 @@ impl ReferenceSum {
                 }
             }
         }
+    }
+
+    /// The sum of floats as 16-bit integers of each packet's own exponent, as is the result.
+    fn sum_of_halves<T: Value>(self, workers: &[Vec<T>]) -> Vec<T> {
+        let own = |values: &Vec<T>| halves(&values.iter().map(|value| value.exact()).collect::<Vec<_>>());
+        let workers: Vec<Vec<f64>> = workers.iter().map(own).collect();
+        let length = workers.first().map_or(0, Vec::len);
+        let sum = |index: usize| f64::from(workers.iter().map(|values| values[index]).sum::<f64>() as f32);
+        let divisor = if self.reduction == Reduction::Mean { workers.len() as f64 } else { 1.0 };
+        let sums = halves(&(0..length).map(sum).collect::<Vec<_>>());
+        sums.into_iter().map(|sum| T::nearest(sum / divisor)).collect()
     }
 
     /// Whether a value may be the result of a direct job: that of all workers' values, up to the rounding of
@@ -287,8 +309,8 @@ impl ReferenceSum {
 
     fn factor(self, workers: f64, largest: f64) -> Factor {
         let full = match self.wire {
-            WireFormat::Int32 => f64::from(i32::MAX),
             WireFormat::Int16 => f64::from(i16::MAX),
+            WireFormat::Int32 | WireFormat::Auto => f64::from(i32::MAX),
         };
         let (up, down) = match self.scale {
             Some(scale) => (f64::from(scale), 1.0 / f64::from(scale)),
@@ -298,9 +320,10 @@ impl ReferenceSum {
             }
         };
         let divisor = if self.reduction == Reduction::Mean { workers } else { 1.0 };
-        // A static job leaves each worker its part of the range; in a dynamic one sums that saturate are
-        // noticed.
-        let limit = if self.dynamic { full } else { (full / workers).floor() };
+        // A static job leaves each worker its part of the range; in a dynamic one sums of 32 bits that saturate
+        // are noticed.
+        let is_noticed = self.dynamic && self.wire != WireFormat::Int16;
+        let limit = if is_noticed { full } else { (full / workers).floor() };
         Factor { up, down: down / divisor, limit }
     }
 }
@@ -309,6 +332,14 @@ impl Factor {
     fn sum(self, values: impl Iterator<Item = f64>) -> f64 {
         let integer = |value: f64| (value * self.up).clamp(-self.limit, self.limit).round_ties_even() as i64;
         values.map(integer).sum::<i64>() as f64 * self.down
+    }
+
+    /// Whether one of the values is beyond the range by an integer.
+    fn clamps(self, mut values: impl Iterator<Item = f64>) -> Saturation {
+        match values.any(|value| (value * self.up).abs() >= self.limit + 1.0) {
+            true => Saturation::Surely,
+            false => Saturation::Never,
+        }
     }
 
     /// Whether one of the values, their sum, or the sum of some of them is beyond the range of the integers.
@@ -326,6 +357,13 @@ impl Factor {
             Saturation::Never
         }
     }
+}
+
+/// Values as multiples of a 32,766th of the power of two above them. None is a negative zero.
+fn halves(values: &[f64]) -> Vec<f64> {
+    let power = power_above(values.iter().fold(0.0, |largest, value| value.abs().max(largest)));
+    let kept = |value: &f64| (value / power * 32_766.0).round_ties_even() / 32_766.0 * power + 0.0;
+    values.iter().map(kept).collect()
 }
 
 /// The smallest power of two that is not below a number, and that a packet can carry.

@@ -1,12 +1,12 @@
 //! Values that overflow, are not finite or are missing, and operations that differ between workers.
 
 use sumac_transport::{
-    Arithmetic, DType, JobError, JobParams, JobState, NonFinitePolicy, OpError, Operation, Scale,
+    Arithmetic, DType, JobError, JobParams, JobState, NonFinitePolicy, OpError, Operation, Scale, WireFormat,
 };
 
-use sumac_sim::events::MILLI;
+use sumac_sim::{events::MILLI, link::Faults};
 
-use crate::{PERFECT, bytes, job, network::Network};
+use crate::{LOSSY, PERFECT, bytes, job, network::Network};
 
 /// Runs one operation with these inputs; returns the results of all workers.
 fn run(params: &JobParams, dtype: DType, inputs: &[Vec<u8>]) -> (Network, Vec<Result<(), OpError>>) {
@@ -86,6 +86,77 @@ fn a_lone_tensor_is_summed_in_slots() {
     // slot.
     assert_eq!(2 * host.full_sums + host.contributions, 2 * 188);
     assert!(host.full_sums > 180 && host.contributions >= 2, "{host:?}");
+}
+
+/// What three workers' sums of float32 take, and their largest error as a multiple of the bound of 16 bits.
+fn run_wire(wire: WireFormat, count: usize, faults: Faults) -> (Network, f64) {
+    let params = JobParams { scaling: Scale::Block, elements: 16, wire, ..job(3, 64) };
+    let values = |rank: usize| -> Vec<f32> { (0..count).map(|at| crate::value(rank, at)).collect() };
+    let mut net = Network::new(&params, 7, faults);
+    for rank in 0..3 {
+        let buffer = Box::new(bytes(&values(rank)));
+        net.submit(rank, Operation::allreduce(5, DType::Float32, Arithmetic::Sum, count, buffer));
+    }
+    net.run(1, 60);
+    let sums = output(&net, 0, count * 4);
+    for rank in 0..3 {
+        assert_eq!(net.completions(rank)[0].result, Ok(()));
+        assert_eq!(output(&net, rank, count * 4), sums, "rank {rank}: the bits of rank 0");
+    }
+    // All values are below 2^3.
+    let bound = 9.0 * 8.0 / 32_767.0;
+    let error = |(at, sum): (usize, &[u8; 4])| {
+        let exact: f64 = (0..3).map(|rank| f64::from(crate::value(rank, at))).sum();
+        (f64::from(f32::from_ne_bytes(*sum)) - exact).abs() / bound
+    };
+    let largest = sums.as_chunks().0.iter().enumerate().map(error).fold(0.0, f64::max);
+    (net, largest)
+}
+
+#[test]
+fn two_values_a_word_take_half_the_chunks() {
+    let (words, _) = run_wire(WireFormat::Int32, 16 * 300, PERFECT);
+    let (halves, error) = run_wire(WireFormat::Int16, 16 * 300, PERFECT);
+    let chunks = |net: &Network| {
+        let stats = net.engine(0).stats();
+        (stats.chunks_sent - stats.exponent_chunks, stats.raw_chunks)
+    };
+    assert_eq!((chunks(&words), chunks(&halves)), ((300, 0), (150, 0)));
+    assert!(error > 0.01 && error <= 1.0, "{error} of the bound");
+    assert_eq!(halves.host_stats().raw, 0, "slots add both values of a word");
+    // Nobody knows an exponent of a short tensor in time: the parameter host adds the values.
+    let (short, error) = run_wire(WireFormat::Int16, 16 * 14, PERFECT);
+    assert_eq!((chunks(&short), short.host_stats().raw), ((7, 7), 7));
+    assert!(error > 0.001 && error <= 1.0, "{error} of the bound");
+}
+
+#[test]
+fn two_values_a_word_survive_loss() {
+    let (net, error) = run_wire(WireFormat::Int16, 16 * 2000, LOSSY);
+    assert!(net.engine(0).stats().resent > 0 && error <= 1.0, "{error} of the bound: {}", net.summary());
+}
+
+#[test]
+fn values_of_two_a_word_that_overflow_or_are_no_numbers_come_again() {
+    // Of the range of 16 bits each worker has a third: 10,922. Element 20 exceeds it.
+    let values = |rank: usize| {
+        let mut values = vec![0.5f32; 160];
+        values[20] = if rank == 1 { 20_000.0 } else { 3.0 };
+        values[70] = if rank == 2 { f32::NEG_INFINITY } else { 1.0 };
+        values
+    };
+    let inputs: Vec<Vec<u8>> = (0..3).map(|rank| bytes(&values(rank))).collect();
+    let (scaling, not_finite) = (Scale::Fixed(1.0), NonFinitePolicy::Raw);
+    let params = JobParams { scaling, not_finite, wire: WireFormat::Int16, ..job(3, 64) };
+    let (net, results) = run(&params, DType::Float32, &inputs);
+    assert_eq!(results, vec![Ok(()); 3]);
+    assert_eq!(net.host_stats().asked_raw, 2, "the chunks of 16 to 31 and of 64 to 79");
+    for rank in 0..3 {
+        let sums = output(&net, rank, 640);
+        let sums: Vec<f32> = sums.as_chunks().0.iter().map(|sum| f32::from_ne_bytes(*sum)).collect();
+        assert!((sums[20] - 20_006.0).abs() <= 2.0 && sums[70] == f32::NEG_INFINITY, "{sums:?}");
+        assert!((sums[71] - 1.5).abs() < 1e-3, "beside an infinity, {}", sums[71]);
+    }
 }
 
 #[test]

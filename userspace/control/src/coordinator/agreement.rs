@@ -15,7 +15,8 @@ pub const DEFAULT_WINDOW: u32 = 256;
 /// Packets of a direct job in flight to one worker, unless workers ask for another number: what all workers
 /// send at once to one must fit its receive queue.
 const DIRECT_WINDOW: u32 = 64;
-/// The factor for floats in a dynamic job unless workers give one (ATP section 3.8).
+/// The factor for floats in a dynamic job unless workers give one (ATP section 3.8). It leaves 16 bits no
+/// range: sums that may have so few are scaled by block.
 pub const DYNAMIC_SCALE: f32 = 1e8;
 
 fn text(value: Option<impl ToString>) -> Option<String> {
@@ -23,9 +24,9 @@ fn text(value: Option<impl ToString>) -> Option<String> {
 }
 
 fn scale(spec: &JobSpec) -> Scale {
-    let default = match spec.mode {
-        Some(Mode::Dynamic) => Scale::Fixed(DYNAMIC_SCALE),
-        Some(Mode::Static | Mode::Direct) | None => Scale::Block,
+    let default = match (spec.mode, spec.wire.unwrap_or_default()) {
+        (Some(Mode::Dynamic), WireFormat::Int32) => Scale::Fixed(DYNAMIC_SCALE),
+        _ => Scale::Block,
     };
     spec.scale.unwrap_or(default)
 }
@@ -154,7 +155,7 @@ impl JoinRequest {
         }
         if wire == Some(WireFormat::Int16) {
             return invalid(
-                "int16 on the wire in a direct job: its values travel as they are; leave `wire` out",
+                "int16 on the wire in a direct job: its values have their type's bits; leave `wire` out",
             );
         }
         Ok(())
@@ -162,11 +163,6 @@ impl JoinRequest {
 
     fn check_dynamic(&self) -> Result<(), Refusal> {
         let spec = &self.spec;
-        if spec.wire == Some(WireFormat::Int16) {
-            return invalid(
-                "int16 on the wire in a dynamic job: it adds int32 only; open it with wire int32",
-            );
-        }
         if let Some(wanted) = spec.elements.filter(|wanted| usize::from(*wanted) > PAGE_ELEMENTS) {
             return invalid(format!(
                 "chunks of {wanted} elements in a dynamic job: it takes at most {PAGE_ELEMENTS}"

@@ -248,7 +248,7 @@ class ProcessGroupSumac(Base):  # type: ignore[misc]
 
         ``priority`` is from 0 to 7, ``loss_bound`` and ``importance`` are those of :meth:`sumac.Job.allreduce_async`. With a
         ``loss_bound``, ``feedback`` receives this rank's elements that were left out and zeros elsewhere, and ``work.loss``
-        has what is missing. ``wire`` is ``"int32"`` or ``"int16"``; the first sum in another format than the group's opens a job
+        has what is missing. ``wire`` is ``"int32"``, ``"int16"`` or ``"auto"``; the first sum in another format than the group's opens a job
         for it, without waiting. No copy is made of a tensor and an ``out`` in memory of :func:`sumac.torch.empty`.
         """
         tensor = tensor.detach()

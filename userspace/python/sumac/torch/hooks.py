@@ -25,7 +25,7 @@ from ..job import layer_priority
 from . import backend, zeros
 from .backend import ProcessGroupSumac
 
-WIRES = ("int32", "int16", "bfloat16")
+WIRES = ("int32", "int16", "auto", "bfloat16")
 
 Bound = Union[float, Callable[[dist.GradBucket], float]]
 
@@ -41,8 +41,8 @@ class State:
       bucket that returns it
     - ``error_feedback``: whether what was left out, or rounded off for bfloat16, is added to the next step's
       gradients; default: with a loss bound or bfloat16
-    - ``wire``: ``"int32"`` and ``"int16"``, formats of floats in packets; ``"bfloat16"``, to which gradients
-      are rounded before; default: the group's format
+    - ``wire``: ``"int32"``, ``"int16"`` and ``"auto"``, formats of floats in packets; ``"bfloat16"``, to which
+      gradients are rounded before, and summed in the group's format; default: the group's format
     - ``reduction``: ``"mean"``, DDP's own, or ``"sum"``
     """
 

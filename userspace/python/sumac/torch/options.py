@@ -46,7 +46,7 @@ class Options:
     scale: float | str | None = None
     """``"block"`` or a factor for floats. Environment: SUMAC_SCALE."""
     wire: str | None = None
-    """The wire format of sums of floats: ``"int32"`` (default) or ``"int16"``. Environment: SUMAC_WIRE."""
+    """The wire format of sums of floats: ``"int32"`` (default), ``"int16"`` or ``"auto"``. Environment: SUMAC_WIRE."""
     not_finite: str | None = None
     """``"raw"`` (default): packets with NaN, infinity, or values far below their largest are summed as
     floats; ``"carry"``: NaN and infinity make their packet NaN on all ranks; ``"error"``. Environment:

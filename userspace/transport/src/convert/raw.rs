@@ -153,6 +153,25 @@ mod tests {
     }
 
     #[test]
+    fn two_values_a_word_have_their_own_exponent() {
+        let values = [100.0f32, -0.25, f32::INFINITY, 64.0, f32::NAN];
+        let tensor: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        let mut wire = [0xff; 4 * WORD];
+        let (met, exponent) = encode_halves(DType::Float32, true, 1, &tensor, &mut wire);
+        assert_eq!((met, exponent), (Encoded::default(), 5), "at most 2^7");
+        assert_eq!((&wire[..HALF], &wire[6 * HALF..]), (&[0; HALF][..], &[0; 2 * HALF][..]));
+        let mut back = [0; 20];
+        decode_halves(DType::Float32, exponent, (1.0, 2.0), 1, &wire, &mut back);
+        let back = back.as_chunks().0.iter().map(|value| f32::from_ne_bytes(*value)).collect::<Vec<_>>();
+        let step = 128.0 / 32_766.0;
+        assert!((back[0] - 50.0).abs() <= step / 4.0 && (back[1] + 0.125).abs() <= step / 4.0, "{back:?}");
+        assert!(back[2] == f32::INFINITY && (back[3] - 32.0).abs() < step && back[4].is_nan(), "{back:?}");
+        let (met, _) = encode_halves(DType::Float32, false, 0, &tensor, &mut wire);
+        assert_eq!(met, Encoded { saturated: None, not_finite: Some(2) });
+        assert_eq!((&wire[2 * HALF..3 * HALF], &wire[4 * HALF..5 * HALF]), (&[0; HALF][..], &[0; HALF][..]));
+    }
+
+    #[test]
     fn values_that_are_not_finite_are_reported() {
         let values = [1.0, f32::NAN, f32::INFINITY];
         let tensor: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();

@@ -163,7 +163,6 @@ fn what_no_dynamic_job_can_have() {
         request
     };
     let table = [
-        (with(|s| s.wire = Some(WireFormat::Int16)), "int16 on the wire in a dynamic job"),
         (wide(833), "too large: the aggregator takes at most 832"),
         (with(|s| s.window = Some(100)), "a window of 100 chunks: give a power of two"),
         (with(|s| s.window = Some(8192)), "a window of 8192 chunks: give a power of two from 8 to 4096"),

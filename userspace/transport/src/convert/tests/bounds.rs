@@ -139,7 +139,7 @@ fn assert_bounds(dtype: DType, wire: WireFormat, workers: &[Vec<f32>]) {
     let (sums, integers) = add_up(codec.values_per_word(dtype, Arithmetic::Sum), &wires);
 
     let n = workers.len() as f64;
-    let full = if wire == WireFormat::Int16 { 32767.0 } else { 2_147_483_647.0 };
+    let full = if codec.values_per_word(dtype, Arithmetic::Sum) == 2 { 32767.0 } else { 2_147_483_647.0 };
     let f = full / (n * 2f64.powi(power_above(dtype, &tensors)));
     for (integer, exact) in integers.iter().zip(&exact) {
         let error = (*integer as f64 / f - exact).abs();
@@ -201,6 +201,26 @@ proptest! {
         let wires: Vec<Vec<u8>> = workers.iter().map(contribution).collect();
         add_up(codec.values_per_word(dtype, Arithmetic::Sum), &wires);
     }
+}
+
+/// With `auto` the bound is half a unit in the last place of the largest value, and with a worker more it would
+/// not be. The least unit is that of a value just above `2^(m - 1)`.
+#[test]
+fn auto_has_16_bits_where_the_types_precision_is_kept() {
+    for (dtype, bits, most) in [(DType::Bfloat16, 8, 7), (DType::Float16, 11, 2)] {
+        let half_a_unit = 2f64.powi(-1 - bits);
+        let bound = |n: u16| f64::from(n).powi(2) / 32767.0;
+        assert!(bound(most) <= half_a_unit && bound(most + 1) > half_a_unit, "{dtype:?}");
+        for world in 1..=40 {
+            let codec = Codec::new(world, WireFormat::Auto, Scale::Block);
+            let of = |arithmetic| codec.values_per_word(dtype, arithmetic);
+            let expected = if world <= most { 2 } else { 1 };
+            assert_eq!((of(Arithmetic::Sum), of(Arithmetic::Mean)), (expected, expected), "{dtype:?}, {world}");
+            assert_eq!(of(Arithmetic::Max), 1);
+        }
+    }
+    let others = Codec::new(2, WireFormat::Auto, Scale::Block);
+    assert_eq!([DType::Float32, DType::Int32].map(|dtype| others.values_per_word(dtype, Arithmetic::Sum)), [1, 1]);
 }
 
 /// Below two levels of aggregators there are up to 1,024 workers; the most that they add up to is when all

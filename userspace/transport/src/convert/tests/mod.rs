@@ -15,7 +15,7 @@ const FLOATS: [DType; 3] = [DType::Float32, DType::Float16, DType::Bfloat16];
 const DTYPES: [DType; 4] = [DType::Float32, DType::Float16, DType::Bfloat16, DType::Int32];
 const ARITHMETICS: [Arithmetic; 5] =
     [Arithmetic::Sum, Arithmetic::Mean, Arithmetic::Max, Arithmetic::Min, Arithmetic::Bits];
-const WIRES: [WireFormat; 2] = [WireFormat::Int32, WireFormat::Int16];
+const WIRES: [WireFormat; 3] = WireFormat::ALL;
 
 /// The bytes of a tensor with these values, rounded to the dtype where it is narrower.
 fn tensor_of(dtype: DType, values: &[f32]) -> Vec<u8> {
