@@ -116,8 +116,8 @@ pub enum WireFormat {
     /// 16 bits where that bound is at most half a unit in the last place of `h` in the tensor's own type:
     /// sums of bfloat16 among up to 7 workers, and of float16 among 2. All others have 32.
     ///
-    /// Values far below `h` lose more than in [`WireFormat::Int32`], which keeps the type's precision down to
-    /// `h / 2^20` and less.
+    /// Smaller values lose more than in [`WireFormat::Int32`], which keeps their type's precision down to
+    /// `h / 2^16`.
     Auto,
 }
 

@@ -131,7 +131,13 @@ mod tests {
         // 1 - 4 and 1/2, of which the largest is at most 2^2.
         assert_eq!(stock.sum_halves(&floats, 0b100, &mut words), 0);
         let [high, low] = [(words[0] >> 16) as i16, words[0] as i16];
-        assert_eq!([high, low], [(-3.0f64 / 4.0 * 32_766.0).round_ties_even() as i16, (0.5f64 / 4.0 * 32_766.0).round_ties_even() as i16]);
+        assert_eq!(
+            [high, low],
+            [
+                (-3.0f64 / 4.0 * 32_766.0).round_ties_even() as i16,
+                (0.5f64 / 4.0 * 32_766.0).round_ties_even() as i16
+            ]
+        );
     }
 
     #[test]

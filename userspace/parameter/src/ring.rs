@@ -237,8 +237,8 @@ impl Ring {
         chunk.floats.take()
     }
 
-    /// Ends the sum of a chunk, for the packet with `header`; `left_out`: the ranks of the workers that are not
-    /// in it.
+    /// Ends the sum of a chunk, for the packet with `header`; `left_out`: the ranks of the workers that are
+    /// not in it.
     fn complete(&mut self, place: usize, header: &Header, left_out: u32) {
         if let Some(chunk) = self.chunks.get_mut(place) {
             chunk.exponent = None;

@@ -110,12 +110,14 @@ mod tests {
             let near = |value: f32| (f64::from(value.fract()) * 2f64.powi(scale)) as f32;
             for values in [values.clone(), values.into_iter().map(near).collect()] {
                 let halves = Halves::at(own_exponent(values.iter().copied()));
-                let most = values.iter().filter(|value| value.is_finite()).fold(0f64, |h, v| h.max(f64::from(v.abs())));
+                let finite = || values.iter().copied().filter(|value| value.is_finite());
+                let most = finite().fold(0f64, |most, value| most.max(f64::from(value.abs())));
                 let m = (-125..=128).find(|m| 2f64.powi(*m) >= most).unwrap();
                 let half_a_step = 2f64.powi(m) / 65_532.0;
-                for value in values.into_iter().filter(|value| value.is_finite()) {
+                for value in finite() {
                     let kept = halves.value(halves.integer(value));
-                    prop_assert!((kept - f64::from(value)).abs() <= half_a_step * (1.0 + 1e-12), "{value}: {kept}");
+                    let error = (kept - f64::from(value)).abs();
+                    prop_assert!(error <= half_a_step * (1.0 + 1e-12), "{value}: {kept}");
                     prop_assert_eq!(halves.integer(kept as f32), halves.integer(value));
                 }
             }

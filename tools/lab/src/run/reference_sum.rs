@@ -237,14 +237,10 @@ impl ReferenceSum {
                 let largest = workers.iter().flatten().map(|value| value.exact().abs()).fold(0.0, f64::max);
                 let factor = self.factor(workers.len() as f64, largest);
                 let is_packed = self.values_per_word(T::DTYPE) > 1;
-                let saturation = (0..length).map(|i| match is_packed {
-                    // Words of two are not clamped, and a value has its part of the range.
-                    true => factor.clamps(column(i)),
-                    false => factor.saturation(column(i)),
-                });
                 // Chunks whose exponent is not known are sums of floats.
                 let least = if self.scale.is_none() { Saturation::Maybe } else { Saturation::Never };
-                let saturation = saturation.chain([least]).max();
+                let saturation =
+                    (0..length).map(|i| factor.saturation(is_packed, column(i))).chain([least]).max();
                 // In double precision in the order of the ranks, rounded once.
                 let floats = || match is_packed {
                     true => self.sum_of_halves(workers),
@@ -320,8 +316,7 @@ impl ReferenceSum {
             }
         };
         let divisor = if self.reduction == Reduction::Mean { workers } else { 1.0 };
-        // A static job leaves each worker its part of the range; in a dynamic one sums of 32 bits that saturate
-        // are noticed.
+        // Each worker has its part of the range, unless sums that saturate are noticed.
         let is_noticed = self.dynamic && self.wire != WireFormat::Int16;
         let limit = if is_noticed { full } else { (full / workers).floor() };
         Factor { up, down: down / divisor, limit }
@@ -334,16 +329,13 @@ impl Factor {
         values.map(integer).sum::<i64>() as f64 * self.down
     }
 
-    /// Whether one of the values is beyond the range by an integer.
-    fn clamps(self, mut values: impl Iterator<Item = f64>) -> Saturation {
-        match values.any(|value| (value * self.up).abs() >= self.limit + 1.0) {
-            true => Saturation::Surely,
-            false => Saturation::Never,
-        }
-    }
-
     /// Whether one of the values, their sum, or the sum of some of them is beyond the range of the integers.
-    fn saturation(self, values: impl Iterator<Item = f64>) -> Saturation {
+    /// Sums of two values a word are within it, if each value is.
+    fn saturation(self, is_packed: bool, mut values: impl Iterator<Item = f64>) -> Saturation {
+        if is_packed {
+            let is_beyond = values.any(|value| (value * self.up).abs() >= self.limit + 1.0);
+            return if is_beyond { Saturation::Surely } else { Saturation::Never };
+        }
         let (mut above, mut below, mut largest) = (0.0, 0.0, 0f64);
         for integer in values.map(|value| (value * self.up).round_ties_even()) {
             *(if integer > 0.0 { &mut above } else { &mut below }) += integer;
@@ -359,7 +351,7 @@ impl Factor {
     }
 }
 
-/// Values as multiples of a 32,766th of the power of two above them. None is a negative zero.
+/// Values as multiples of a 32,766th of the power of two above them, without negative zeros.
 fn halves(values: &[f64]) -> Vec<f64> {
     let power = power_above(values.iter().fold(0.0, |largest, value| value.abs().max(largest)));
     let kept = |value: &f64| (value / power * 32_766.0).round_ties_even() / 32_766.0 * power + 0.0;

@@ -88,7 +88,7 @@ fn a_lone_tensor_is_summed_in_slots() {
     assert!(host.full_sums > 180 && host.contributions >= 2, "{host:?}");
 }
 
-/// What three workers' sums of float32 take, and their largest error as a multiple of the bound of 16 bits.
+/// Sums float32 of three workers; returns the largest error, too, as a multiple of the bound of 16 bits.
 fn run_wire(wire: WireFormat, count: usize, faults: Faults) -> (Network, f64) {
     let params = JobParams { scaling: Scale::Block, elements: 16, wire, ..job(3, 64) };
     let values = |rank: usize| -> Vec<f32> { (0..count).map(|at| crate::value(rank, at)).collect() };

@@ -208,7 +208,8 @@ fn is_packed(job: &JobPlan, tensor: &Tensor) -> bool {
     codec(job, job.params.world).values_per_word(tensor.dtype, tensor.arithmetic()) > 1
 }
 
-/// What a sum by block floating point may be off by (Theorem 1): `n^2 2^m / (2^31 - 1)`, or over 2^15 - 1.
+/// The bound of the error of a sum by block floating point (Theorem 1): `n^2 2^m / (2^31 - 1)`, or over
+/// 2^15 - 1.
 fn block_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>]) -> f64 {
     let full = if is_packed(job, tensor) { f64::from(i16::MAX) } else { f64::from(i32::MAX) };
     let values = given.iter().flat_map(|bytes| values(tensor.dtype, bytes));
@@ -226,7 +227,8 @@ fn check_block_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], bytes: &
     };
     let bound = block_bound(job, tensor, given) / divisor;
     for (at, got) in values(tensor.dtype, bytes).into_iter().enumerate().filter(|(_, got)| got.is_finite()) {
-        let exact = given.iter().map(|bytes| f64::from(values(tensor.dtype, bytes)[at])).sum::<f64>() / divisor;
+        let exact =
+            given.iter().map(|bytes| f64::from(values(tensor.dtype, bytes)[at])).sum::<f64>() / divisor;
         let got = f64::from(got);
         let rounded = got.abs().max(exact.abs()) * (f64::exp2(-f64::from(bits)) + f64::exp2(-23.0));
         let allowed = bound + rounded + f64::exp2(f64::from(least));
@@ -248,7 +250,8 @@ fn power_above(values: impl IntoIterator<Item = f32>) -> f64 {
 /// None is a negative zero.
 pub fn as_halves(values: &[f32]) -> Vec<f64> {
     let power = power_above(values.iter().copied());
-    let kept = |value: &f32| (f64::from(*value) / power * 32_766.0).round_ties_even() / 32_766.0 * power + 0.0;
+    let kept =
+        |value: &f32| (f64::from(*value) / power * 32_766.0).round_ties_even() / 32_766.0 * power + 0.0;
     values.iter().map(kept).collect()
 }
 
@@ -346,10 +349,10 @@ fn floats(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>]) -> Vec<u8> {
         false => values(dtype, bytes).into_iter().map(f64::from).collect(),
     };
     let own: Vec<Vec<f64>> = given.iter().map(own).collect();
-    let sum = |at: usize| own.iter().map(|values| values[at]).reduce(|sum, value| sum + value).unwrap() as f32;
+    let sum =
+        |at: usize| own.iter().map(|values| values[at]).reduce(|sum, value| sum + value).unwrap() as f32;
     let sums: Vec<f32> = (0..own[0].len()).map(sum).collect();
-    let sums =
-        if is_packed { as_halves(&sums) } else { sums.into_iter().map(f64::from).collect() };
+    let sums = if is_packed { as_halves(&sums) } else { sums.into_iter().map(f64::from).collect() };
     let bytes = |sum: &f64| match ((sum / divisor) as f32, dtype) {
         (mean, DType::Float32) => mean.to_ne_bytes().to_vec(),
         (mean, DType::Float16) => f16::from_f32(mean).to_ne_bytes().to_vec(),

@@ -381,8 +381,8 @@ class GroupJobs:
         aggregated = [mode for mode in modes if mode != "direct"]
         if not aggregated:
             raise NotImplementedError(
-                f"sumac: sums in wire format {wire}: the group's job is direct, and values of direct jobs have their "
-                "type's bits"
+                f"sumac: sums in wire format {wire}: the group's job is direct, and values of direct jobs have "
+                "their type's bits"
             )
         return self._job(f".{wire}", aggregated, wire)
 

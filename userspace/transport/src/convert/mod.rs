@@ -201,8 +201,8 @@ impl Codec {
     }
 
     /// Values in a word: 2 for sums of floats in 16 bits ([`WireFormat::is_16_bits`]) and for the bits of
-    /// 16-bit types, otherwise 1. Of two, the first is the word's upper half. The last word of an odd number of values ends
-    /// with a zero.
+    /// 16-bit types, otherwise 1. Of two, the first is the word's upper half. The last word of an odd number
+    /// of values ends with a zero.
     pub fn values_per_word(&self, dtype: DType, arithmetic: Arithmetic) -> usize {
         let halves = match arithmetic {
             Arithmetic::Sum | Arithmetic::Mean => self.wire.is_16_bits(dtype, self.world),

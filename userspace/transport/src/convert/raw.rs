@@ -30,7 +30,9 @@ pub(crate) fn encode_halves(
         let scale = Halves::at(exponent);
         let kept = values().map(|value| if keeps || value.is_finite() { value } else { 0.0 });
         let integers = std::iter::repeat_n(0, at).chain(kept.map(|value| scale.integer(value)));
-        for (half, integer) in wire.as_chunks_mut::<HALF>().0.iter_mut().zip(integers.chain(std::iter::repeat(0))) {
+        for (half, integer) in
+            wire.as_chunks_mut::<HALF>().0.iter_mut().zip(integers.chain(std::iter::repeat(0)))
+        {
             *half = integer.to_be_bytes();
         }
         let not_finite = if keeps { None } else { values().position(|value| !value.is_finite()) };

@@ -5,8 +5,8 @@
 //! 2^31 - 1 (Theorem 2). Rounding is off by at most a half and clamping by less than one, so the sum is off
 //! by less than `n` in units of `1 / f` (Theorem 1). With 16 bits, 2^15 - 1 stands for 2^31 - 1.
 
-pub(super) use sumac_values::block::{exponent_of, power_of_two};
 use sumac_values::block::power;
+pub(super) use sumac_values::block::{exponent_of, power_of_two};
 
 /// One chunk's factor, and the range of its integers.
 #[derive(Clone, Copy, Debug)]

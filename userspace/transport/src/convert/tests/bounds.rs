@@ -203,8 +203,8 @@ proptest! {
     }
 }
 
-/// With `auto` the bound is half a unit in the last place of the largest value, and with a worker more it would
-/// not be. The least unit is that of a value just above `2^(m - 1)`.
+/// With `auto` the bound is half a unit in the last place of the largest value, and with a worker more it
+/// would not be. The least unit is that of a value just above `2^(m - 1)`.
 #[test]
 fn auto_has_16_bits_where_the_types_precision_is_kept() {
     for (dtype, bits, most) in [(DType::Bfloat16, 8, 7), (DType::Float16, 11, 2)] {
@@ -215,12 +215,19 @@ fn auto_has_16_bits_where_the_types_precision_is_kept() {
             let codec = Codec::new(world, WireFormat::Auto, Scale::Block);
             let of = |arithmetic| codec.values_per_word(dtype, arithmetic);
             let expected = if world <= most { 2 } else { 1 };
-            assert_eq!((of(Arithmetic::Sum), of(Arithmetic::Mean)), (expected, expected), "{dtype:?}, {world}");
+            assert_eq!(
+                (of(Arithmetic::Sum), of(Arithmetic::Mean)),
+                (expected, expected),
+                "{dtype:?}, {world}"
+            );
             assert_eq!(of(Arithmetic::Max), 1);
         }
     }
     let others = Codec::new(2, WireFormat::Auto, Scale::Block);
-    assert_eq!([DType::Float32, DType::Int32].map(|dtype| others.values_per_word(dtype, Arithmetic::Sum)), [1, 1]);
+    assert_eq!(
+        [DType::Float32, DType::Int32].map(|dtype| others.values_per_word(dtype, Arithmetic::Sum)),
+        [1, 1]
+    );
 }
 
 /// Below two levels of aggregators there are up to 1,024 workers; the most that they add up to is when all
