@@ -148,6 +148,21 @@ mod tests {
     }
 
     #[test]
+    fn sums_of_16_bits_are_scaled_by_block_unless_a_scale_is_given() {
+        let defaults = JobDefaults { scale: None, elements: None, slots: None, join_timeout_s: 1.0 };
+        let scale = |spec: JobSpec| complete(&spec, &defaults).unwrap().scale;
+        let with = |wire| JobSpec { wire: Some(wire), ..open() };
+        let usual = Some(Scale::Fixed(DYNAMIC_SCALE));
+        assert_eq!([scale(open()), scale(with(WireFormat::Int32))], [usual; 2]);
+        assert_eq!(
+            [WireFormat::Int16, WireFormat::Auto].map(|wire| scale(with(wire))),
+            [Some(Scale::Block); 2]
+        );
+        let given = JobSpec { scale: Some(Scale::Fixed(2.0)), ..with(WireFormat::Int16) };
+        assert_eq!(scale(given), Some(Scale::Fixed(2.0)));
+    }
+
+    #[test]
     fn servers_leave_a_rank_that_contributes() {
         let direct = JobSpec { mode: Some(Mode::Direct), servers: Some(1), ..JobSpec::new("job", 0, 4) };
         assert_eq!(check_mode(&direct), Ok(()));

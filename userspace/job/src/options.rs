@@ -113,10 +113,9 @@ pub enum WireFormat {
     /// errors mostly cancel: typical is `sqrt(n / 12) / f`, which is 0.02 % of h for 8 workers.
     /// [`WireFormat::Int32`] has the same bound over `2^31 - 1`: 65,538 times smaller.
     Int16,
-    /// 16 bits where that bound is at most half a unit in the last place of `h` in the tensor's own type:
-    /// sums of bfloat16 among up to 7 workers, and of float16 among 2. All others have 32.
+    /// As int16 for bfloat16 of up to 7 workers and float16 of 2, else as int32.
     ///
-    /// Smaller values lose more than in [`WireFormat::Int32`], which keeps their type's precision down to
+    /// There the bound is at most half a unit in the last place of `h` in the tensor's own type. Smaller values lose more than in [`WireFormat::Int32`], which keeps their type's precision down to
     /// `h / 2^16`.
     Auto,
 }

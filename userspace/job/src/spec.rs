@@ -68,7 +68,7 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion_control: Option<bool>,
     /// The factor for floats, applied before they are rounded, or `block` for block floating point; without
-    /// it the daemon's default: unless configured `block`, and 1e8 in a dynamic job.
+    /// it the daemon's default: unless configured `block`, and 1e8 in a dynamic job with `int32`.
     #[cfg_attr(feature = "clap", arg(long, value_name = "FACTOR|block"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<Scale>,

@@ -142,6 +142,10 @@ fn a_job_gets_shared_slots_and_the_hosts_with_the_fewest_jobs() {
     let terms = world.terms(fourth[0]);
     assert_eq!((terms.parameter_hosts.len(), terms.slots), (1, 100), "as many as shards");
     assert_eq!(world.coordinator.pool.free(u32::MAX), 256, "no slots of their own");
+    let halves = world.all([dynamic("g", 0, 1, |spec| spec.wire = Some(WireFormat::Int16))]);
+    let terms = world.terms(halves[0]);
+    assert_eq!((terms.wire, terms.scale), (WireFormat::Int16, Scale::Block), "1e8 would leave no range");
+    world.leave(halves[0], Outcome::Done);
     let beside = world.start("e", 1);
     let terms = world.terms(beside[0]);
     assert!(!terms.is_dynamic() && !terms.congestion_control, "static ones run beside them");
