@@ -115,8 +115,8 @@ pub enum WireFormat {
     Int16,
     /// As int16 for bfloat16 of up to 7 workers and float16 of 2, else as int32.
     ///
-    /// There the bound is at most half a unit in the last place of `h` in the tensor's own type. Smaller values lose more than in [`WireFormat::Int32`], which keeps their type's precision down to
-    /// `h / 2^16`.
+    /// There the bound is at most half a unit in the last place of `h` in the tensor's own type. Smaller
+    /// values lose more than in [`WireFormat::Int32`], which keeps their type's precision down to `h / 2^16`.
     Auto,
 }
 

@@ -279,6 +279,20 @@ mod tests {
     }
 
     #[test]
+    fn a_bfloat16_sum_of_four_has_half_the_chunks() {
+        let params = |wire, world| JobParams { wire, ..JobParams::new(1, world, 1, 352) };
+        for dynamic in [None, Some(DynamicParams::new(64))] {
+            let chunks = |wire, world| {
+                let params = JobParams { dynamic: dynamic.clone(), ..params(wire, world) };
+                params.chunks(DType::Bfloat16, Arithmetic::Sum, 1 << 20)
+            };
+            let of_four = WireFormat::ALL.map(|wire| chunks(wire, 4));
+            assert_eq!(of_four, [2979, 1490, 1490], "int32, int16, auto");
+            assert_eq!(WireFormat::ALL.map(|wire| chunks(wire, 8)), [2979, 1490, 2979]);
+        }
+    }
+
+    #[test]
     fn times_are_checked() {
         assert_eq!(Tuning::default().check(), Ok(()));
         let zero = Tuning { min_rto_confirmed: Duration::ZERO, ..Tuning::default() };
