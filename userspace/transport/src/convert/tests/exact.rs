@@ -24,7 +24,10 @@ fn nearest_sum(values: impl Iterator<Item = f64>) -> f64 {
     }
     let mut sum = partials.pop().unwrap_or(0.0);
     let mut error = 0.0;
-    while let (0.0, Some(partial)) = (error, partials.pop()) {
+    // The partial sum after the one that leaves an error stays.
+    while error == 0.0
+        && let Some(partial) = partials.pop()
+    {
         let before = sum;
         sum += partial;
         error = partial - (sum - before);
@@ -77,6 +80,14 @@ proptest! {
     #[test]
     fn the_sum_is_that_of_floats(workers in workers(), dtype in prop::sample::select(FLOATS.to_vec())) {
         assert_exact(dtype, &workers);
+    }
+}
+
+#[test]
+fn the_reference_rounds_up_a_tie_that_something_follows() {
+    let half = f64::EPSILON / 2.0;
+    for (values, expected) in [([1.0, half, 1e-30], 1.0 + f64::EPSILON), ([1.0, half, -1e-30], 1.0)] {
+        assert_eq!(nearest_sum(values.into_iter()), expected);
     }
 }
 
