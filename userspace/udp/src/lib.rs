@@ -93,19 +93,30 @@ impl DatagramSocket {
         if let Err(error) = setsockopt(&socket, sockopt::UdpGroSegment, &true) {
             tracing::warn!(error = error.desc(), "the kernel has no UDP_GRO: datagrams arrive one by one");
         }
-        // Before Linux 4.18 a message's UDP_SEGMENT is ignored, and the run would leave as one datagram.
-        let segmented = setsockopt(&socket, sockopt::UdpGsoSegment, &0);
-        if let Err(error) = segmented {
-            tracing::warn!(error = error.desc(), "the kernel has no UDP_SEGMENT: datagrams leave one by one");
-        }
         let received = enlarge(&socket, "net.core.rmem_max", sockopt::RcvBufForce, sockopt::RcvBuf);
         enlarge(&socket, "net.core.wmem_max", sockopt::SndBufForce, sockopt::SndBuf);
         // The kernel grants twice what is asked for, and needs the half for what is around packets.
         let unread_bytes = received / 2;
         Ok(DatagramSocket {
+            has_segmentation: has_segmentation(&socket),
             socket,
-            has_segmentation: segmented.is_ok(),
             unread_bytes,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Takes over a socket that only sends. Nobody reads what arrives there, and the kernel keeps as little
+    /// of it as it can.
+    ///
+    /// # Errors
+    /// When the kernel refuses the size of a buffer.
+    pub fn sending(socket: UdpSocket) -> nix::Result<DatagramSocket> {
+        setsockopt(&socket, sockopt::RcvBuf, &0)?;
+        ask(&socket, sockopt::SndBufForce, sockopt::SndBuf)?;
+        Ok(DatagramSocket {
+            has_segmentation: has_segmentation(&socket),
+            socket,
+            unread_bytes: 0,
             counts: Counts::default(),
         })
     }
@@ -232,18 +243,36 @@ pub const fn buffer_len(messages: usize) -> usize {
     messages * MESSAGE
 }
 
-/// Asks for a large buffer; the privileged form goes above the system's maximum. Returns its size.
+/// Whether the kernel takes runs. Before Linux 4.18 a message's UDP_SEGMENT is ignored, and the run would
+/// leave as one datagram.
+fn has_segmentation(socket: &UdpSocket) -> bool {
+    let segmented = setsockopt(socket, sockopt::UdpGsoSegment, &0);
+    if let Err(error) = segmented {
+        tracing::warn!(error = error.desc(), "the kernel has no UDP_SEGMENT: datagrams leave one by one");
+    }
+    segmented.is_ok()
+}
+
+/// Asks for a large buffer; the privileged form goes above the system's maximum.
+fn ask(
+    socket: &UdpSocket,
+    force: impl SetSockOpt<Val = usize>,
+    buffer: impl SetSockOpt<Val = usize>,
+) -> nix::Result<()> {
+    setsockopt(socket, force, &SOCKET_BUFFER).or_else(|_| setsockopt(socket, buffer, &SOCKET_BUFFER))
+}
+
+/// Asks for a large buffer, with a warning when it is small. Returns its size.
 fn enlarge<F, B>(socket: &UdpSocket, limit: &'static str, force: F, buffer: B) -> usize
 where
     F: SetSockOpt<Val = usize>,
     B: SetSockOpt<Val = usize> + GetSockOpt<Val = usize> + Copy,
 {
-    let asked =
-        setsockopt(socket, force, &SOCKET_BUFFER).or_else(|_| setsockopt(socket, buffer, &SOCKET_BUFFER));
-    let bytes = asked.and_then(|()| getsockopt(socket, buffer)).unwrap_or_else(|error| {
-        tracing::warn!(error = error.desc(), "cannot enlarge the socket's buffers");
-        0
-    });
+    let bytes =
+        ask(socket, force, buffer).and_then(|()| getsockopt(socket, buffer)).unwrap_or_else(|error| {
+            tracing::warn!(error = error.desc(), "cannot enlarge the socket's buffers");
+            0
+        });
     if bytes < SOCKET_BUFFER {
         tracing::warn!(
             bytes,

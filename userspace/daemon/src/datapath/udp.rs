@@ -78,10 +78,11 @@ impl UdpFrameIo {
     pub(crate) fn from_sockets(shards: Vec<Vec<OwnedFd>>) -> io::Result<Vec<UdpFrameIo>> {
         let count = u16::try_from(shards.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let shard = |sockets: Vec<OwnedFd>| {
-            let sockets = sockets.into_iter().map(|socket| Ok(DatagramSocket::new(UdpSocket::from(socket))?));
-            let mut sockets = sockets.collect::<io::Result<Vec<_>>>()?.into_iter();
-            let first = sockets.next().ok_or(io::ErrorKind::InvalidInput)?;
-            Ok(UdpFrameIo { paths: sockets.collect(), shards: count, ..UdpFrameIo::over(first)? })
+            let mut sockets = sockets.into_iter().map(UdpSocket::from);
+            let first = DatagramSocket::new(sockets.next().ok_or(io::ErrorKind::InvalidInput)?)?;
+            let paths =
+                sockets.map(|socket| Ok(DatagramSocket::sending(socket)?)).collect::<io::Result<_>>()?;
+            Ok(UdpFrameIo { paths, shards: count, ..UdpFrameIo::over(first)? })
         };
         shards.into_iter().map(shard).collect()
     }
@@ -118,7 +119,7 @@ impl UdpFrameIo {
     }
 
     fn with_paths(mut self, paths: u16) -> io::Result<UdpFrameIo> {
-        self.paths = (1..paths).map(|_| open(*self.local.ip(), 0)).collect::<io::Result<_>>()?;
+        self.paths = (1..paths).map(|_| sending(*self.local.ip())).collect::<io::Result<_>>()?;
         Ok(self)
     }
 
@@ -152,6 +153,13 @@ impl UdpFrameIo {
             self.counters.last_refusal = Some(message);
         }
     }
+}
+
+/// Returns a socket for the packets of a path, at any port.
+fn sending(ip: Ipv4Addr) -> io::Result<DatagramSocket> {
+    let socket = UdpSocket::bind((ip, 0))?;
+    socket.set_nonblocking(true)?;
+    Ok(DatagramSocket::sending(socket)?)
 }
 
 /// Opens a non-blocking socket.
