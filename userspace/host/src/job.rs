@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use sumac_api::{Failure, Open, OpenReply, Scale};
+use sumac_api::{Failure, Open, OpenReply};
 use sumac_control::events::{Fault, Post};
 use sumac_job::{DType, JobTerms, OperationDescriptor, OperationId, OperationOrder, ResumePoint};
 use sumac_transport::Arithmetic;
@@ -113,7 +113,7 @@ impl RunningJob {
 
     /// Returns the elements of an operation's tensor in a full packet.
     pub(crate) fn per_chunk(&self, dtype: DType, arithmetic: Arithmetic) -> u64 {
-        let codec = Codec::new(self.terms.world, self.terms.wire, Scale::Block);
+        let codec = Codec::new(self.terms.world, self.terms.wire, self.terms.scale);
         let per_word = codec.values_per_word(dtype, arithmetic);
         u64::from(self.terms.elements) * per_word as u64
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use sumac_api::{Code, DynamicReply, Failure, OpenReply, Outbound, Scale};
 use sumac_control::events::Post;
 use sumac_control::{Grant, Outcome};
-use sumac_job::{JobTerms, ResumePoint};
+use sumac_job::{JobTerms, ResumePoint, WireFormat};
 use sumac_transport::JobError;
 
 use crate::connection::ConnectionJobState;
@@ -240,10 +240,15 @@ pub(crate) fn open_reply(
     let is_dynamic = terms.is_dynamic();
     // A dynamic job detects overflow of sums, and mostly needs no headroom; a job of one host needs none.
     let has_headroom = !job.is_local() && (!is_dynamic || terms.headroom);
-    let max_int = i32::MAX / if has_headroom { i32::from(terms.ranks()) } else { 1 };
+    let part = |of: i32| of / if has_headroom { i32::from(terms.ranks()) } else { 1 };
+    let max_int = part(i32::MAX);
+    let of_floats = match terms.wire {
+        WireFormat::Int16 => part(i16::MAX.into()),
+        WireFormat::Int32 | WireFormat::Auto => max_int,
+    };
     let max_float = match terms.scale {
         // In a dynamic job values that do not fit travel as floats.
-        Scale::Fixed(scale) if !is_dynamic => Some(f64::from(max_int) / f64::from(scale)),
+        Scale::Fixed(scale) if !is_dynamic => Some(f64::from(of_floats) / f64::from(scale)),
         Scale::Fixed(_) | Scale::Block => None,
     };
     OpenReply {

@@ -113,7 +113,7 @@ pub enum WireFormat {
     /// errors mostly cancel: typical is `sqrt(n / 12) / f`, which is 0.02 % of h for 8 workers.
     /// [`WireFormat::Int32`] has the same bound over `2^31 - 1`: 65,538 times smaller.
     Int16,
-    /// As int16 for bfloat16 of up to 7 workers and float16 of 2, else as int32.
+    /// As int16 for bfloat16 of up to 7 workers and float16 of 2, scaled by block; else as int32.
     ///
     /// There the bound is at most half a unit in the last place of `h` in the tensor's own type. Smaller
     /// values lose more than in [`WireFormat::Int32`], which keeps their type's precision down to `h / 2^16`.
@@ -122,8 +122,10 @@ pub enum WireFormat {
 
 impl WireFormat {
     /// Whether each value of a sum has 16 bits, among so many workers.
-    pub fn is_16_bits(self, dtype: DType, workers: u16) -> bool {
+    pub fn is_16_bits(self, dtype: DType, scale: Scale, workers: u16) -> bool {
         match (self, dtype) {
+            // A fixed scale has no bound in units of the type, and 16 bits would leave it little range.
+            (WireFormat::Auto, _) if scale != Scale::Block => false,
             (_, DType::Int32) | (WireFormat::Int32, _) | (WireFormat::Auto, DType::Float32) => false,
             (WireFormat::Int16, _) => true,
             // `n^2 2^m / (2^15 - 1)` is at most half of the distance of values just above `2^(m - 1)`, which

@@ -205,7 +205,7 @@ impl Codec {
     /// of values ends with a zero.
     pub fn values_per_word(&self, dtype: DType, arithmetic: Arithmetic) -> usize {
         let halves = match arithmetic {
-            Arithmetic::Sum | Arithmetic::Mean => self.wire.is_16_bits(dtype, self.world),
+            Arithmetic::Sum | Arithmetic::Mean => self.wire.is_16_bits(dtype, self.scaling, self.world),
             Arithmetic::Max | Arithmetic::Min => false,
             Arithmetic::Bits => dtype.size() == 2,
         };
@@ -353,7 +353,7 @@ impl Codec {
             (Arithmetic::Sum | Arithmetic::Mean, Some(float)) => Conversion::Scaled {
                 float,
                 scale: scale(self.scale(dtype, arithmetic, exponent)),
-                packed: self.wire.is_16_bits(dtype, self.world),
+                packed: self.wire.is_16_bits(dtype, self.scaling, self.world),
             },
             (Arithmetic::Sum | Arithmetic::Mean, None) => Conversion::Integers(integers()),
             (Arithmetic::Max | Arithmetic::Min, Some(float)) => {

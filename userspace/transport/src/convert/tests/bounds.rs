@@ -221,6 +221,8 @@ fn auto_has_16_bits_where_the_types_precision_is_kept() {
                 "{dtype:?}, {world}"
             );
             assert_eq!(of(Arithmetic::Max), 1);
+            let fixed = Codec::new(world, WireFormat::Auto, Scale::Fixed(1000.0));
+            assert_eq!(fixed.values_per_word(dtype, Arithmetic::Sum), 1, "no bound in units of the type");
         }
     }
     let others = Codec::new(2, WireFormat::Auto, Scale::Block);
