@@ -23,7 +23,7 @@
 #define SUMAC_ABI_MAJOR 0
 
 /// The minor number of the ABI. It grows with additions; programs compiled for a later one are refused.
-#define SUMAC_ABI_MINOR 4
+#define SUMAC_ABI_MINOR 5
 
 /// The ABI that a program is compiled for; its argument to `sumac_connect`.
 #define SUMAC_ABI_VERSION ((SUMAC_ABI_MAJOR << 16) | SUMAC_ABI_MINOR)

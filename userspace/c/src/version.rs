@@ -9,7 +9,7 @@ use crate::types::sumac_status;
 pub const SUMAC_ABI_MAJOR: u32 = 0;
 
 /// The minor number of the ABI. It grows with additions; programs compiled for a later one are refused.
-pub const SUMAC_ABI_MINOR: u32 = 4;
+pub const SUMAC_ABI_MINOR: u32 = 5;
 
 /// The ABI that a program is compiled for; its argument to `sumac_connect`.
 pub const SUMAC_ABI_VERSION: u32 = (SUMAC_ABI_MAJOR << 16) | SUMAC_ABI_MINOR;
