@@ -81,7 +81,7 @@ fields! {
     /// In a result: how many workers' values the sum holds. With the first chunk of an operation
     /// with a loss bound, and in a flush: the chunks of it that each worker may be left out of.
     CONTRIBUTORS: 28, contributors: u16, be16;
-    /// Block floating point: the exponent that this chunk is scaled by
+    /// Block floating point: the exponent that this chunk is scaled by, or the packet alone
     /// ([`exponent`](crate::header::exponent)).
     EXPONENT: 30, exponent: i8, u8;
     /// Block floating point: the sender's exponent of the slot's next chunk; in a result the largest.
@@ -115,7 +115,7 @@ pub mod flag {
     /// In a result: the sum holds fewer than all workers, those in `bitmap 0`. In a contribution, which is
     /// then a *flush*: complete the slot with what it has (bounded loss).
     pub const PARTIAL: u16 = 1 << 3;
-    /// The elements are raw floats, not to be added as integers (dynamic mode).
+    /// Raw floats, or 16-bit integers at the packet's own exponent: not to be added (dynamic mode).
     pub const RAW_FLOAT: u16 = 1 << 4;
     /// The network marked congestion on the way; slots merge it into their result.
     pub const ECN_ECHO: u16 = 1 << 5;
