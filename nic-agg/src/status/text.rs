@@ -129,7 +129,7 @@ pub fn write_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
     match job.level {
         LevelStatus::Only => {}
         LevelStatus::Root => writeln!(out, "  root: its workers are racks")?,
-        LevelStatus::Rack { rack, parent } => writeln!(out, "  rack {rack} of the root {parent}")?,
+        LevelStatus::Rack { rack, parent } => writeln!(out, "  rack {rack} of the aggregator {parent}")?,
         LevelStatus::Middle { rack, parent } => {
             writeln!(out, "  rack {rack} of the aggregator {parent}: its workers are racks")?;
         }
@@ -237,7 +237,7 @@ mod tests {
         status::job::{Observed, job_status, worker_status},
     };
     use sumac_agg_layout::{Drops, Lateness};
-    use sumac_wire::tables::{JobEntry, WorkerCounters};
+    use sumac_wire::tables::{JobEntry, WorkerCounters, job_flag};
 
     use super::*;
 
@@ -249,11 +249,25 @@ mod tests {
     }
 
     fn shown(workers: Vec<WorkerStatus>) -> String {
-        let observed =
-            Observed { parents: Vec::new(), seen: JobSeen::default(), drops: Drops::default(), workers };
+        shown_of(&JobEntry::default(), Vec::new(), workers)
+    }
+
+    fn shown_of(entry: &JobEntry, parents: Vec<SocketAddrV4>, workers: Vec<WorkerStatus>) -> String {
+        let observed = Observed { parents, seen: JobSeen::default(), drops: Drops::default(), workers };
         let mut text = Vec::new();
-        write_job(&mut text, &job_status(7, &JobEntry::default(), observed)).unwrap();
+        write_job(&mut text, &job_status(7, entry, observed)).unwrap();
         String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_rack_names_the_aggregator_above_it() {
+        let parent = SocketAddrV4::new(Ipv4Addr::new(10, 1, 0, 1), 48700);
+        let middle = job_flag::CHILD | job_flag::ROOT;
+        for (flags, end) in [(job_flag::CHILD, ""), (middle, ": its workers are racks")] {
+            let entry = JobEntry { rack: 2, racks: 3, flags, ..JobEntry::default() };
+            let text = shown_of(&entry, vec![parent], vec![worker(0, 0)]);
+            assert!(text.contains(&format!("  rack 2 of the aggregator 10.1.0.1{end}\n")), "{text}");
+        }
     }
 
     #[test]
