@@ -39,6 +39,8 @@ pub enum JobError {
     Parents(usize),
     #[error("a dynamic job has two levels of aggregators: no rack has racks below it")]
     Middle,
+    #[error("a P4 switch is the only aggregator, the root or a rack of workers, never between two")]
+    SwitchInMiddle,
     #[error("rack {rack} of {racks}: a root has 1 to {MAX_WORKERS} racks, counted from 0")]
     Rack { rack: u16, racks: u16 },
     #[error(

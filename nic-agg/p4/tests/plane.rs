@@ -3,6 +3,8 @@
 
 #[path = "plane/played.rs"]
 mod played;
+#[path = "plane/refusals.rs"]
+mod refusals;
 #[allow(dead_code, reason = "each test file uses a part")]
 mod support;
 #[path = "plane/two_control_planes.rs"]
@@ -17,9 +19,7 @@ use sumac_agg_p4::{
     target::{Change, Entry, Group, Match, Replica, Target, Update},
     wiring::Wiring,
 };
-use sumac_control::plane::{
-    DataPlane as _, JobInstall, KnownJob, LastEpoch, Level, PlaneError, WorkerInstall,
-};
+use sumac_control::plane::{DataPlane as _, JobInstall, KnownJob, LastEpoch, Level, WorkerInstall};
 use sumac_job::{JobTerms, Mode, result_token};
 use sumac_wire::Reason;
 
@@ -414,25 +414,6 @@ fn slots_are_reduced_until_a_worker_has_sent() {
     assert!(plane.resize(2, 1, "").is_err());
     memory.count("worker_events", (32 + 1) * 4, 1);
     assert!(plane.resize(1, 1, "").unwrap_err().to_string().contains("keeps its slots"));
-}
-
-#[test]
-fn what_the_switch_cannot_do_is_refused() {
-    let (_, plane) = plane();
-    let stranger = WorkerInstall { ip: Ipv4Addr::new(10, 77, 9, 9), ..worker(1) };
-    let error = plane.install(&JobInstall { workers: vec![worker(1), stranger], ..job(1, 1) }).unwrap_err();
-    assert!(
-        matches!(&error, PlaneError::NoWay { rank: 1, what, .. } if what.contains("in switch.toml")),
-        "{error}"
-    );
-    let refuse = |job: JobInstall| plane.install(&job).unwrap_err().to_string();
-    for (job, elements, words) in [(job(1, 1), 257, "takes 1 to 256"), (dynamic(1, 1), 65, "takes 1 to 64")] {
-        let terms = JobTerms { elements, ..job.terms.clone() };
-        assert!(refuse(JobInstall { terms, ..job }).contains(words), "{elements}");
-    }
-    assert!(refuse(JobInstall { first_slot: 2042, ..job(1, 1) }).contains("not all in the pool of 2048"));
-    plane.install(&job(1, 1)).unwrap();
-    assert!(refuse(JobInstall { first_slot: 40, ..job(2, 1) }).contains("belong to job 1"));
 }
 
 #[test]
