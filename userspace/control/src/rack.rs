@@ -12,7 +12,7 @@ use std::{
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
-    time::{interval, sleep},
+    time::{Instant, interval, sleep, timeout},
 };
 
 use crate::{
@@ -29,7 +29,14 @@ use crate::{
     },
 };
 
+/// Time from an attempt to enter to the next, unless that lasted longer: so a tree whose top is gone does not
+/// fill its logs.
 const RETRY: Duration = Duration::from_millis(500);
+/// Least time from the end of an attempt to the next.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Time that a rack below waits for this one to enter, less than it waits for an answer. All racks of a
+/// branch lose their connections with the topmost one's: each enters as soon as the one above it has.
+const HOLD: Duration = Duration::from_secs(1);
 /// Connections for workers that the root has not answered yet: far fewer than it admits of an address.
 const MAX_OPENING: usize = 32;
 
@@ -78,7 +85,7 @@ struct RackAgent<P> {
     plane: Arc<P>,
     parent: Endpoint,
     enter: Enter,
-    /// Whether the rack has entered below the root. Workers' connections end with it.
+    /// Whether the rack has entered. Workers' connections end with it.
     has_entered: watch::Sender<bool>,
 }
 
@@ -106,19 +113,19 @@ impl<P: DataPlane> RackAgent<P> {
     async fn run(&self) {
         let mut logged = String::new();
         loop {
-            let address = self.parent.address;
+            let (address, began) = (self.parent.address, Instant::now());
             let mut has_entered = false;
             let error = match self.enter().await {
                 Ok(connection) => self.serve(connection, &mut has_entered).await.to_string(),
                 Err(error) => error.to_string(),
             };
             if has_entered {
-                tracing::warn!(root = %address, error, "lost the root; entering again");
+                tracing::warn!(parent = %address, error, "lost the aggregator above; entering again");
             } else if error != logged {
-                tracing::warn!(root = %address, error, "cannot enter below the root; trying again");
+                tracing::warn!(parent = %address, error, "cannot enter below the aggregator above");
                 logged = error;
             }
-            sleep(RETRY).await;
+            sleep(RETRY.saturating_sub(began.elapsed()).max(PAUSE)).await;
         }
     }
 
@@ -145,7 +152,8 @@ impl<P: DataPlane> RackAgent<P> {
         let error = loop {
             let message = connection.receive().await;
             if message.is_ok() && !std::mem::replace(has_entered, true) {
-                tracing::info!(root = %self.parent.address, name = self.enter.name, "below the root");
+                let (parent, name) = (self.parent.address, &self.enter.name);
+                tracing::info!(%parent, name, "entered below the aggregator above");
                 self.has_entered.send_replace(true);
             }
             match message {
@@ -182,7 +190,7 @@ async fn execute_all<P: DataPlane>(
 ) {
     while let Some(command) = commands.recv().await {
         let result = blocking(&plane, |plane| command.execute(plane)).await;
-        // The root may be lost meanwhile.
+        // The connection may be lost meanwhile.
         let _ = outbound.send(ClientMessage::Completed(result)).await;
     }
 }
@@ -199,11 +207,15 @@ struct Relay {
 impl SessionHandler for Relay {
     async fn serve(&self, peer: &Peer, inbound: &mut Inbound, outbound: Queue) {
         let mut has_entered = self.has_entered.clone();
+        let first = first_messages(inbound).await;
+        if matches!(first, Ok(ClientMessage::Enter(_))) {
+            let _ = timeout(HOLD, has_entered.wait_for(|has_entered| *has_entered)).await;
+        }
         let is_below = *has_entered.borrow_and_update();
-        let last = match first_messages(inbound).await {
+        let last = match first {
             Err(denial) => ServerMessage::Denied(denial),
             Ok(_) if !is_below => {
-                let why = "the rack's aggregator has no connection to its root";
+                let why = "the rack's aggregator has no connection to the one above it";
                 ServerMessage::Unavailable(why.into())
             }
             Ok(first) => tokio::select! {
@@ -212,7 +224,7 @@ impl SessionHandler for Relay {
                     Err(ConnectError::Denied(denial)) => ServerMessage::Denied(denial),
                     Err(error) => ServerMessage::Unavailable(error.to_string()),
                 },
-                // The root is lost: all workers reconnect by themselves.
+                // The aggregator above is lost: all below reconnect by themselves.
                 _ = has_entered.changed() => return,
             },
         };

@@ -13,18 +13,26 @@ mod plane;
 mod server;
 
 use std::{
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     time::Duration,
 };
 
 use plane::{Call, FakePlane};
 use server::{HANGS, Server, StateDir, failure, fault, join_at, problem_of, refusal, until, with};
 use sumac_control::{
-    FailureKind, JoinError, JoinRequest, MemberState, Outcome, join,
+    Endpoint, FailureKind, JoinError, JoinRequest, Member, MemberState, Outcome, join,
     plane::{JobInstall, Level},
 };
 use sumac_job::PathMeasure;
-use tokio::time::timeout;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    time::timeout,
+};
+
+/// The most racks from a worker up to the root.
+const DEEPEST: usize = 8;
 
 /// Rank `rank` of the job `train`, which the size of the pool is left to.
 fn request(rank: u16, world: u16) -> JoinRequest {
@@ -156,6 +164,72 @@ async fn a_tree_of_three_levels_has_its_job_on_all_planes() {
     }
 }
 
+/// A way to a control plane whose connections can be cut.
+struct Cable {
+    address: SocketAddr,
+    cut: watch::Sender<()>,
+}
+
+impl Cable {
+    async fn to(far: SocketAddr) -> Cable {
+        let listener = TcpListener::bind(server::ANY).await.unwrap();
+        let (address, cut) = (listener.local_addr().unwrap(), watch::Sender::new(()));
+        let cuts = cut.subscribe();
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let mut cuts = cuts.clone();
+                cuts.mark_unchanged();
+                tokio::spawn(async move {
+                    let Ok(mut far) = TcpStream::connect(far).await else { return };
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut near, &mut far) => {}
+                        _ = cuts.changed() => {}
+                    }
+                });
+            }
+        });
+        Cable { address, cut }
+    }
+}
+
+/// As many racks as there may be one below the other; the first one's connection is cut, and the root is
+/// started again. Each time all enter in time, the lowest last.
+#[tokio::test]
+async fn the_deepest_branch_comes_back_in_time() {
+    let root = Server::start(FakePlane::new(1024)).await;
+    let cable = Cable::to(root.address).await;
+    let mut above = Endpoint { address: cable.address, ..root.racks_endpoint() };
+    let mut racks = Vec::new();
+    for number in 1..=DEEPEST {
+        let rack = Server::rack_at(server::ANY, above, &format!("r{number}"), StateDir::new()).await;
+        above = rack.racks_endpoint();
+        racks.push(rack);
+    }
+    let lowest = racks.last().unwrap().endpoint();
+    let mut members = join_at(&[lowest.clone(), lowest], |rank| request(rank, 2)).await;
+    let goes_on = async |root: &Server, members: &[Member]| {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        for member in members {
+            assert_eq!(*member.watch().borrow(), MemberState::Running { departed: vec![] });
+        }
+        for plane in racks.iter().map(|rack| &rack.plane).chain([&root.plane]) {
+            assert_eq!(plane.calls().len(), 1, "it has the job as it was");
+        }
+        assert_eq!(root.overview().racks.len(), DEEPEST, "all have entered");
+    };
+    cable.cut.send(()).unwrap();
+    goes_on(&root, &members).await;
+    let (address, plane) = (root.address, root.plane.clone());
+    let root = Server::start_at(address, plane, root.kill().await, Duration::ZERO).await;
+    goes_on(&root, &members).await;
+    drop(members.pop());
+    assert_eq!(failure(&members[0]).await.culprit(), Some(1), "its workers are watched as before");
+    for rack in racks.into_iter().rev() {
+        rack.stop().await;
+    }
+    root.stop().await;
+}
+
 #[tokio::test]
 async fn a_rack_that_dies_fails_its_jobs_by_name_and_comes_back() {
     let root = Server::start(FakePlane::new(1024)).await;
@@ -270,7 +344,7 @@ async fn a_rack_without_the_secret_gets_nowhere() {
     let hasty = with(request(0, 1), |spec| spec.timeout_s = Some(1.5));
     match join(&a.endpoint(), hasty).await {
         Err(JoinError::Unreachable { why, .. }) => {
-            assert!(why.contains("no connection to its root"), "{why}");
+            assert!(why.contains("no connection to the one above it"), "{why}");
         }
         other => panic!("{other:?}"),
     }
