@@ -1,6 +1,8 @@
 //! The workers below each aggregator, and the bits that distinguish them (SwitchML section 7, ATP section
 //! 3.4).
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use sumac_wire::MAX_WORKERS;
 
@@ -12,7 +14,7 @@ pub struct Layout {
     children: Vec<Child>,
     /// The racks that are not below the root itself, and the ones that they are below. Static jobs only.
     #[serde(default)]
-    uplinks: Vec<(RackId, RackId)>,
+    uplinks: BTreeMap<RackId, RackId>,
     is_tall: bool,
     /// Whether any aggregator is there.
     is_served: bool,
@@ -48,29 +50,29 @@ impl Layout {
     pub fn new(racks: &[Option<RackId>], is_served: bool) -> Layout {
         let ranks: Vec<usize> = (0..racks.len()).collect();
         if racks.iter().any(Option::is_some) {
-            let (children, uplinks) = (by_rack(racks), Vec::new());
+            let (children, uplinks) = (by_rack(racks), BTreeMap::new());
             return Layout { children, uplinks, is_tall: true, is_served };
         }
         let most = if is_served { usize::MAX } else { MAX_WORKERS };
         let groups = ranks.chunks(most).map(|ranks| Child { rack: None, ranks: ranks.to_vec() });
         let children: Vec<Child> = groups.collect();
-        Layout { is_tall: children.len() > 1, children, uplinks: Vec::new(), is_served }
+        Layout { is_tall: children.len() > 1, children, uplinks: BTreeMap::new(), is_served }
     }
 
     /// The same where some racks are below others: each of those, with the one above it.
     #[must_use]
-    pub fn with_uplinks(self, uplinks: Vec<(RackId, RackId)>) -> Layout {
+    pub fn with_uplinks(self, uplinks: BTreeMap<RackId, RackId>) -> Layout {
         Layout { uplinks, ..self }
     }
 
     /// The rack that this one is below; none: the root.
     pub fn above(&self, rack: RackId) -> Option<RackId> {
-        self.uplinks.iter().find(|(below, _)| *below == rack).map(|(_, above)| *above)
+        self.uplinks.get(&rack).copied()
     }
 
     /// Whether this rack's senders are racks.
     pub fn is_middle(&self, rack: RackId) -> bool {
-        self.uplinks.iter().any(|(_, above)| *above == rack)
+        self.uplinks.values().any(|above| *above == rack)
     }
 
     /// The senders to an aggregator, in the order of their bits.
@@ -115,7 +117,7 @@ impl Layout {
     /// The racks with workers, and those with racks.
     pub fn all_racks(&self) -> Vec<RackId> {
         let mut racks: Vec<RackId> = self.racks().map(|(_, rack, _)| rack).collect();
-        for (_, above) in &self.uplinks {
+        for above in self.uplinks.values() {
             if !racks.contains(above) {
                 racks.push(*above);
             }
@@ -210,7 +212,7 @@ mod tests {
     #[test]
     fn racks_below_racks() {
         let [a, b, c, m] = [1, 2, 3, 4].map(RackId);
-        let layout = Layout::new(&[a, b, a, c].map(Some), true).with_uplinks(vec![(a, m), (b, m)]);
+        let layout = Layout::new(&[a, b, a, c].map(Some), true).with_uplinks([(a, m), (b, m)].into());
         let racks = |racks: &[RackId]| racks.iter().copied().map(Sender::Rack).collect::<Vec<_>>();
         assert_eq!(layout.senders(None), racks(&[m, c]));
         assert_eq!(layout.senders(Some(m)), racks(&[a, b]));

@@ -2,7 +2,7 @@
 //! registration, and the consequences of their loss.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     net::Ipv4Addr,
 };
 
@@ -40,13 +40,9 @@ impl Coordinator {
     }
 
     /// The racks on the ways up from these that are not below the root itself, each with the one above it.
-    pub(super) fn uplinks(&self, racks: impl IntoIterator<Item = RackId>) -> Vec<(RackId, RackId)> {
-        let mut uplinks = Vec::new();
-        for rack in racks.into_iter().flat_map(|rack| self.way_up(rack)) {
-            let uplink = self.racks.get(&rack).and_then(|entry| Some((rack, entry.above?)));
-            uplinks.extend(uplink.filter(|uplink| !uplinks.contains(uplink)));
-        }
-        uplinks
+    pub(super) fn uplinks(&self, racks: impl IntoIterator<Item = RackId>) -> BTreeMap<RackId, RackId> {
+        let all = racks.into_iter().flat_map(|rack| self.way_up(rack));
+        all.filter_map(|rack| Some((rack, self.racks.get(&rack)?.above?))).collect()
     }
 
     /// Refuses a worker of a dynamic job whose rack is not below the root itself.
