@@ -207,8 +207,8 @@ async fn the_deepest_branch_comes_back_in_time() {
     }
     let lowest = racks.last().unwrap().endpoint();
     let mut members = join_at(&[lowest.clone(), lowest], |rank| request(rank, 2)).await;
-    let goes_on = async |root: &Server, members: &[Member]| {
-        tokio::time::sleep(Duration::from_secs(5)).await;
+    let goes_on = async |root: &Server, members: &[Member], for_s| {
+        tokio::time::sleep(Duration::from_secs(for_s)).await;
         for member in members {
             assert_eq!(*member.watch().borrow(), MemberState::Running { departed: vec![] });
         }
@@ -218,10 +218,10 @@ async fn the_deepest_branch_comes_back_in_time() {
         assert_eq!(root.overview().racks.len(), DEEPEST, "all have entered");
     };
     cable.cut.send(()).unwrap();
-    goes_on(&root, &members).await;
+    goes_on(&root, &members, 3).await;
     let (address, plane) = (root.address, root.plane.clone());
     let root = Server::start_at(address, plane, root.kill().await, Duration::ZERO).await;
-    goes_on(&root, &members).await;
+    goes_on(&root, &members, 5).await;
     drop(members.pop());
     assert_eq!(failure(&members[0]).await.culprit(), Some(1), "its workers are watched as before");
     for rack in racks.into_iter().rev() {
