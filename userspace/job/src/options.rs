@@ -122,12 +122,14 @@ pub enum WireFormat {
 
 impl WireFormat {
     /// Whether each value of a sum has 16 bits, among so many workers.
+    // It is asked for several times for each packet.
+    #[inline]
     pub fn is_16_bits(self, dtype: DType, scale: Scale, workers: u16) -> bool {
         match (self, dtype) {
-            // A fixed scale has no bound in units of the type, and 16 bits would leave it little range.
-            (WireFormat::Auto, _) if scale != Scale::Block => false,
             (_, DType::Int32) | (WireFormat::Int32, _) | (WireFormat::Auto, DType::Float32) => false,
             (WireFormat::Int16, _) => true,
+            // A fixed scale has no bound in units of the type, and 16 bits would leave it little range.
+            (WireFormat::Auto, _) if !matches!(scale, Scale::Block) => false,
             // `n^2 2^m / (2^15 - 1)` is at most half of the distance of values just above `2^(m - 1)`, which
             // is `2^(m - 8)` for the 8 bits of bfloat16, and `2^(m - 11)` for the 11 of float16.
             (WireFormat::Auto, DType::Bfloat16) => workers <= 7,

@@ -352,10 +352,8 @@ impl ChunkCodec {
             Form::Floats => None,
             Form::Scaled(exponent) => Some(self.words(operation, exponent)),
         };
-        let Operation { dtype, .. } = *operation;
-        let divisor = if operation.arithmetic == Arithmetic::Mean { self.world } else { 1 };
-        let quotient = raw::quotient(divisor, self.codec.part());
-        let is_packed = self.is_packed(operation);
+        let Operation { dtype, arithmetic, .. } = *operation;
+        let divisor = if arithmetic == Arithmetic::Mean { self.world } else { 1 };
         let size = dtype.size();
         let output = operation.buffer.output(taken.start * size, taken.len() * size);
         let values = output.len() / size;
@@ -366,8 +364,14 @@ impl ChunkCodec {
             let at = taken.start - span.first;
             match codec {
                 Some(words) => words.decode(at, wire, output),
-                None if is_packed => raw::decode_halves(dtype, own_exponent, quotient, at, wire, output),
-                None => raw::decode(dtype, quotient, at, wire, output),
+                None => {
+                    let quotient = raw::quotient(divisor, self.codec.part());
+                    if self.codec.values_per_word(dtype, arithmetic) > 1 {
+                        raw::decode_halves(dtype, own_exponent, quotient, at, wire, output);
+                    } else {
+                        raw::decode(dtype, quotient, at, wire, output);
+                    }
+                }
             }
         }
         operation.buffer.written(taken.start * size, values * size);
