@@ -7,36 +7,19 @@ use std::net::Ipv4Addr;
 
 use sumac_agg_job::NewJob;
 use sumac_wire::{
-    DEFAULT_BASE_PORT, Header, Kind, Reason,
+    Header, Kind, Reason,
     header::flag,
-    tables::{JobEntry, WorkerEntry, job_flag},
+    tables::{JobEntry, job_flag},
 };
 use support::{
     Bench, REDIRECT, Shown,
     frames::{answer, frame_of, header, sum},
-    job_of, needs_privileges, result_token, with_entry,
+    job_of, needs_privileges, result_token,
+    tree::{ROOT, ROOT_MAC, hop, uplink},
+    with_entry,
 };
 
 const ELEMENTS: u16 = 37;
-const ROOT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
-const ROOT_MAC: [u8; 6] = [2, 9, 9, 0, 0, 1];
-
-fn uplink(rack: usize) -> (Ipv4Addr, [u8; 6]) {
-    (Ipv4Addr::new(10, 99, 0, 10 + rack as u8), [2, 9, 9, 0, 1, rack as u8])
-}
-
-/// Returns the way from an aggregator to another.
-fn hop(to: (Ipv4Addr, [u8; 6]), from: (Ipv4Addr, [u8; 6]), ifindex: u32) -> WorkerEntry {
-    WorkerEntry {
-        ip: to.0.to_bits(),
-        port: DEFAULT_BASE_PORT,
-        mac: to.1,
-        ifindex,
-        aggregator_ip: from.0.to_bits(),
-        aggregator_mac: from.1,
-        ..WorkerEntry::default()
-    }
-}
 
 /// Three levels: racks of 2 and of 3 workers below one middle, a rack of 1 below another.
 ///

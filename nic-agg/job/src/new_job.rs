@@ -80,6 +80,12 @@ impl NewJob {
         self.entry.flags & job_flag::DYNAMIC != 0
     }
 
+    /// Whether it has a parent, and racks for workers.
+    pub fn is_middle(&self) -> bool {
+        let both = job_flag::CHILD | job_flag::ROOT;
+        self.entry.flags & both == both
+    }
+
     pub fn active_entry(&self) -> JobEntry {
         let world = self.workers.len() as u16;
         let is_only = self.entry.flags & (job_flag::ROOT | job_flag::CHILD) == 0;
@@ -139,7 +145,7 @@ impl NewJob {
             }
         }
         let is_rack = self.entry.flags & job_flag::CHILD != 0;
-        if self.is_dynamic() && is_rack && self.entry.flags & job_flag::ROOT != 0 {
+        if self.is_dynamic() && self.is_middle() {
             return Err(JobError::Middle);
         }
         match self.parents.len() {

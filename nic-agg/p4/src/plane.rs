@@ -332,8 +332,7 @@ impl<T: Target> AggregatorPlane for SwitchPlane<T> {
 impl<T: Target> SwitchPlane<T> {
     /// Checks a job against the program's sizes, and against the other jobs.
     fn check(&self, contents: &Contents, new: &NewJob) -> Result<(), JobError> {
-        let middle = job_flag::ROOT | job_flag::CHILD;
-        if new.entry.flags & middle == middle {
+        if new.is_middle() {
             return Err(JobError::SwitchInMiddle);
         }
         let jobs = contents.jobs();

@@ -6,6 +6,7 @@ pub mod frames;
 #[path = "../../../userspace/hostprog/tests/support/net.rs"]
 pub mod net;
 pub mod serve;
+pub mod tree;
 
 use std::{net::Ipv4Addr, sync::Mutex};
 

@@ -1,8 +1,8 @@
 //! The sum of a chunk that does not fit integers (ATP section 3.8): of the workers' floats, in rank order, so
 //! that it does not depend on who comes first.
 //!
-//! Where two values share a word, a worker's floats are integers of 16 bits at its packet's exponent, and so
-//! is their sum ([`sumac_values::block`]).
+//! With two values a word, a worker's floats are integers of 16 bits at its packet's exponent, and so is
+//! their sum ([`sumac_values::block`]).
 
 use sumac_values::block::{Halves, own_exponent};
 use sumac_wire::header::{ELEMENT_LEN, exponent};

@@ -124,7 +124,7 @@ fn two_values_a_word_take_half_the_chunks() {
     assert_eq!((chunks(&words), chunks(&halves)), ((300, 0), (150, 0)));
     assert!(error > 0.01 && error <= 1.0, "{error} of the bound");
     assert_eq!(halves.host_stats().raw, 0, "slots add both values of a word");
-    // Nobody knows an exponent of a short tensor in time: the parameter host adds the values.
+    // The exponent of a short tensor is not known in time: the parameter host adds the values.
     let (short, error) = run_wire(WireFormat::Int16, 16 * 14, PERFECT);
     assert_eq!((chunks(&short), short.host_stats().raw), ((7, 7), 7));
     assert!(error > 0.001 && error <= 1.0, "{error} of the bound");

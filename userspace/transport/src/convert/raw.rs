@@ -1,8 +1,8 @@
 //! Raw floats, of 32 bits in network order, which the parameter host adds where integers do not fit (ATP
 //! section 3.8). Floats of 16 bits are widened, which is exact, and sums are rounded to 16 bits again.
 //!
-//! Where a chunk has two values a word, they do not fit: they go as integers of 16 bits at the packet's own
-//! exponent ([`sumac_values::block`]).
+//! The floats of a chunk with two values a word do not fit its packet. They go as integers of 16 bits at the
+//! packet's own exponent ([`sumac_values::block`]).
 
 use sumac_job::DType;
 use sumac_values::block::{Halves, own_exponent};
