@@ -19,7 +19,7 @@ use sumac_loader::{
     map::{PerCpuTable, Table, open_pinned},
 };
 use sumac_wire::{
-    MAX_HOSTS, MAX_JOBS,
+    MAX_HOSTS, MAX_JOBS, MAX_SHARDS,
     reason::COUNTERS,
     tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, job_flag, parent_index},
 };
@@ -82,6 +82,8 @@ pub struct Tables {
     counters: PerCpuTable<u64, 8>,
     job_counters: PerCpuTable<[u64; COUNTERS], { size_of::<[u64; COUNTERS]>() }>,
     worker_counters: PerCpuTable<WorkerCounters, { size_of::<WorkerCounters>() }>,
+    /// By `worker_index`.
+    pub avoided: Table<[u16; MAX_SHARDS], { 2 * MAX_SHARDS }>,
     /// By job number.
     pub drops: Table<Drops, { size_of::<Drops>() }>,
     injected: PerCpuTable<Injected, { size_of::<Injected>() }>,
@@ -140,6 +142,7 @@ impl Tables {
             counters: table!(name::COUNTERS, PerCpuTable),
             job_counters: table!(name::JOB_COUNTERS, PerCpuTable),
             worker_counters: table!(name::WORKER_COUNTERS, PerCpuTable),
+            avoided: table!(name::AVOIDED, Table),
             drops: table!(name::DROPS, Table),
             injected: table!(name::INJECTED, PerCpuTable),
             times: table!(name::TIMES, PerCpuTable),

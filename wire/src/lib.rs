@@ -30,6 +30,7 @@ pub mod dynamic;
 pub mod frame;
 pub mod header;
 pub mod reason;
+pub mod result_paths;
 pub mod slot;
 pub mod stream;
 pub mod tables;
@@ -53,6 +54,8 @@ pub const BLOCK_ELEMENTS: usize = 64;
 pub const MAX_WORKERS: usize = 32;
 /// Most lanes of a job: classes times shards.
 pub const MAX_LANES: usize = 32;
+/// Most shards of a job: each has a lane of each class.
+pub const MAX_SHARDS: usize = MAX_LANES / CLASSES as usize;
 /// Classes of priority, each with lanes of its own: 0 for priorities 0 to 3, 1 for 4 to 7.
 pub const CLASSES: u16 = 2;
 /// Most jobs at once on one aggregator; job numbers run from 1 to `MAX_JOBS - 1`. A switch may have fewer.
@@ -63,6 +66,8 @@ pub const MAX_HOSTS: usize = 4;
 pub const MAX_PATHS: u16 = 256;
 /// Default number of paths: ECMP spreads as many ports almost as evenly as one for each packet.
 pub const DEFAULT_PATHS: u16 = 64;
+/// The UDP source port of path 0, where a path has a fixed one: the first of RFC 6335's dynamic range.
+pub const FIRST_SOURCE_PORT: u16 = 49152;
 /// Default UDP destination port of shard 0.
 pub const DEFAULT_BASE_PORT: u16 = 48700;
 /// Default TCP port of the control plane.

@@ -116,8 +116,11 @@ pub struct WorkerEntry {
     pub mac: [u8; 6],
     /// The MAC address of the aggregator's interface.
     pub aggregator_mac: [u8; 6],
+    /// The paths of results for it ([`crate::result_paths`]), up to [`crate::result_paths::RESULT_PATHS`]. 0
+    /// and 1: the aggregator's own port alone.
+    pub paths: u16,
     /// Zero.
-    pub reserved: [u8; 6],
+    pub reserved: [u8; 4],
 }
 
 /// Finds the worker of a job behind a port of the aggregator.

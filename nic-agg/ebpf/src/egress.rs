@@ -21,6 +21,7 @@ use crate::{
     maps::{EGRESS, STATE, WORKERS},
     outcome::Outcome,
     packet::{Headers, Packet},
+    paths::{self, Avoided},
 };
 
 /// The destination MAC of a frame that the broadcast is to copy: no receiver's.
@@ -51,13 +52,16 @@ fn copy(ctx: &XdpContext) -> Result<u16, Reason> {
     let key = EgressKey { job: u32::from(job), ifindex };
     // SAFETY: the value is read once; a torn rank cannot be, it is one word.
     let rank = unsafe { EGRESS.get(key) }.ok_or(Reason::NotForPort)?;
-    let worker = WORKERS.get(worker_index(job, *rank as u16)).ok_or(Reason::Internal)?;
+    let index = worker_index(job, *rank as u16);
+    let worker = WORKERS.get(index).ok_or(Reason::Internal)?;
     let state = STATE.get(0).ok_or(Reason::Internal)?;
     if drops::on_leaving(state, job) {
         return Err(Reason::Injected);
     }
     let shard = u16::from_be(headers.get(Headers::UDP)).wrapping_sub(state.base_port);
     headers.set_macs(worker.mac, worker.aggregator_mac);
-    answer::readdress(headers, Addresses::to(worker, state.base_port, shard));
+    let to = Addresses::to(worker, state.base_port, shard);
+    let avoided = Avoided::of(worker, index, shard);
+    answer::readdress(headers, paths::of_result(to, worker, avoided, headers.seq()));
     Ok(job)
 }

@@ -45,6 +45,7 @@ mod maps;
 mod outcome;
 mod own;
 mod packet;
+mod paths;
 mod payload;
 mod pipeline;
 mod plan;

@@ -9,7 +9,7 @@ use sumac_agg_layout::{
     PARENT_ENTRIES, Slot, State, Tail, Times, WORKER_ENTRIES,
 };
 use sumac_wire::{
-    MAX_JOBS, Reason,
+    MAX_JOBS, MAX_SHARDS, Reason,
     reason::COUNTERS as REASONS,
     tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry},
 };
@@ -67,6 +67,8 @@ pub static OWN: HashMap<u32, u64, MAX_PORTS> = HashMap::new();
 pub static ADDRESSES: HashMap<u32, u32, WORKER_ENTRIES> = HashMap::new();
 #[btf_map]
 pub static WORKER_COUNTERS: PerCpuArray<WorkerCounters, WORKER_ENTRIES> = PerCpuArray::new();
+#[btf_map]
+pub static AVOIDED: Array<[u16; MAX_SHARDS], WORKER_ENTRIES> = Array::new();
 #[btf_map]
 pub static LIMITERS: PerCpuArray<Limiter, EVENTS> = PerCpuArray::new();
 

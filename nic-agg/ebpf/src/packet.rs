@@ -136,6 +136,11 @@ impl Headers {
     }
 
     #[inline(always)]
+    pub fn seq(self) -> u32 {
+        u32::from_be(self.get(Self::SUMAC + offset::SEQ))
+    }
+
+    #[inline(always)]
     pub fn slot(self) -> u32 {
         u32::from_be(self.get(Self::SUMAC + offset::SLOT))
     }

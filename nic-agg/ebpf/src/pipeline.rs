@@ -152,7 +152,7 @@ fn report<const JUMBO: bool>(
     let job = JOBS.get(u32::from(payload.headers.job())).ok_or(Reason::Internal)?;
     send::check_copies::<JUMBO>(work, job)?;
     answer::make_report(payload.headers, job);
-    Ok(Outcome::new(Reason::Probed, send::back(payload.headers, work, ingress)?))
+    Ok(Outcome::new(Reason::Probed, send::report(payload.headers, work, ingress)?))
 }
 
 #[inline(always)]

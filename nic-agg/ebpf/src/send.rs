@@ -4,7 +4,7 @@ use aya_ebpf::{bindings::BPF_F_BROADCAST, helpers::generated::bpf_redirect};
 use sumac_wire::{
     Header, Reason, admit,
     slot::answer as wire,
-    tables::{JobEntry, job_flag},
+    tables::{JobEntry, WorkerEntry, job_flag},
 };
 
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
     maps::{JOBS, PARENTS, PORTS, STATE, WORKERS},
     outcome::Outcome,
     packet::Headers,
+    paths::{self, Avoided},
     plan,
     work::{Work, stage_ends},
 };
@@ -67,10 +68,27 @@ fn write(headers: Headers, work: &Work, job: &JobEntry) -> Result<(), Reason> {
 }
 
 #[inline(always)]
-pub fn back(headers: Headers, work: &Work, ingress: u32) -> Result<u32, Reason> {
+fn avoided(worker: &WorkerEntry, work: &Work) -> Avoided {
+    Avoided::of(worker, work.worker_index, work.shard)
+}
+
+#[inline(always)]
+fn back(headers: Headers, work: &Work, ingress: u32) -> Result<u32, Reason> {
     let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;
     headers.swap_macs();
-    answer::address(headers, Addresses::to(worker, work.base_port, work.shard), work);
+    let to = Addresses::to(worker, work.base_port, work.shard);
+    answer::address(headers, paths::of_reply(to, worker, avoided(worker, work), headers.seq()), work);
+    Ok(out_of(ingress))
+}
+
+/// Answers a probe by the path that it asks for.
+#[inline(always)]
+pub fn report(headers: Headers, work: &Work, ingress: u32) -> Result<u32, Reason> {
+    let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;
+    let probe = Header::fields(&headers.sumac(), 0).ok_or(Reason::Internal)?;
+    headers.swap_macs();
+    let to = Addresses::to(worker, work.base_port, work.shard);
+    answer::address(headers, paths::of_report(to, worker, avoided(worker, work), &probe), work);
     Ok(out_of(ingress))
 }
 
@@ -79,7 +97,8 @@ pub fn back(headers: Headers, work: &Work, ingress: u32) -> Result<u32, Reason> 
 pub fn down(headers: Headers, work: &Work) -> Result<u32, Reason> {
     let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;
     headers.set_macs(worker.mac, worker.aggregator_mac);
-    answer::address(headers, Addresses::to(worker, work.base_port, work.shard), work);
+    let to = Addresses::to(worker, work.base_port, work.shard);
+    answer::address(headers, paths::of_reply(to, worker, avoided(worker, work), headers.seq()), work);
     Ok(out_of(worker.ifindex))
 }
 

@@ -6,13 +6,14 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 mod dynamic;
 mod static_mode;
 
-use sumac_agg_job::{JobError, NewJob, check_range, endpoint};
+use sumac_agg_job::{JobError, NewJob, check_range, endpoint, seen::WorkerSeen};
 use sumac_agg_layout::State;
 use sumac_wire::{
-    Header, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, PAGE_ELEMENTS, Reason, admit,
+    Header, Kind, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, PAGE_ELEMENTS, Reason, admit,
     budget::Budget,
     header::{HEADER_LEN, flag},
     reason::COUNTERS,
+    result_paths,
     slot::SlotMeta,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
@@ -47,7 +48,17 @@ impl Answer {
 struct Job {
     entry: JobEntry,
     workers: Vec<SocketAddrV4>,
+    /// The paths of each worker's results.
+    paths: Vec<WorkerPaths>,
     parents: Vec<SocketAddrV4>,
+}
+
+/// The paths of the results for one worker.
+#[derive(Clone, Copy, Debug, Default)]
+struct WorkerPaths {
+    /// As in its entry; up to 1: the shard's own port alone.
+    count: u16,
+    avoided: u16,
 }
 
 /// The slots, the jobs, and the counters of one shard. Shards have nothing in common: each has a port, a
@@ -157,6 +168,7 @@ impl HostAggregator {
         let job = Job {
             entry: new.active_entry(),
             workers: new.workers.iter().map(here).collect(),
+            paths: new.workers.iter().map(|worker| WorkerPaths { count: worker.paths, avoided: 0 }).collect(),
             parents: new.parents.iter().map(here).collect(),
         };
         self.watch.forget(new.job);
@@ -191,6 +203,42 @@ impl HostAggregator {
 
     pub fn workers(&self, number: u16) -> &[SocketAddrV4] {
         self.jobs.get(usize::from(number)).map_or(&[], |job| &job.workers)
+    }
+
+    /// Returns the path of a job's result of chunk `seq` to one worker; 0 is the shard's own port.
+    pub fn path_of_result(&self, job: u16, rank: usize, seq: u32) -> u16 {
+        let WorkerPaths { count, avoided } = self.paths(job, rank);
+        result_paths::of_result(avoided, count, seq)
+    }
+
+    /// Returns the path of an answer for one worker, or a parent, alone. `key`: another one each time.
+    pub fn path_of_answer(&self, answer: &Header, to: SocketAddrV4, key: u32) -> u16 {
+        let Some(rank) = self.workers(answer.job).iter().position(|worker| *worker == to) else { return 0 };
+        let WorkerPaths { count, avoided } = self.paths(answer.job, rank);
+        if answer.kind == Kind::Report as u8 {
+            return result_paths::of_report(answer, count);
+        }
+        result_paths::of_reply(avoided, count, key)
+    }
+
+    fn paths(&self, job: u16, rank: usize) -> WorkerPaths {
+        let job = self.jobs.get(usize::from(job));
+        job.and_then(|job| job.paths.get(rank)).copied().unwrap_or_default()
+    }
+
+    /// Keeps the paths that a worker's probe names.
+    fn avoid(&mut self, probe: &Header, rank: u16) {
+        let job = self.jobs.get_mut(usize::from(probe.job));
+        if let Some(paths) = job.and_then(|job| job.paths.get_mut(usize::from(rank)))
+            && let Some(avoided) = result_paths::avoided(probe)
+        {
+            paths.avoided = avoided;
+        }
+    }
+
+    pub(crate) fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
+        let suspended_paths = self.paths(job, rank.into()).avoided.count_ones() as u16;
+        WorkerSeen { suspended_paths, ..self.watch.worker(job, rank) }
     }
 
     pub fn counter(&self, reason: Reason) -> u64 {

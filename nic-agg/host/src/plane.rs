@@ -165,7 +165,7 @@ impl HostDataPlane {
     }
 
     pub fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
-        self.each(|core| core.watch.worker(job, rank)).fold(WorkerSeen::default(), |sum, one| sum.and(&one))
+        self.each(|core| core.worker_seen(job, rank)).fold(WorkerSeen::default(), |sum, one| sum.and(&one))
     }
 
     pub fn drops(&self, job: u16) -> Drops {

@@ -82,7 +82,14 @@ fn install(
 ) -> Result<Installed, PlaneError> {
     let worker = |socket: &Socket| {
         let address = socket.address();
-        WorkerInstall { ip: *address.ip(), port: address.port(), mac: [0; 6], local_ip: Ipv4Addr::LOCALHOST }
+        WorkerInstall {
+            ip: *address.ip(),
+            port: address.port(),
+            mac: [0; 6],
+            local_ip: Ipv4Addr::LOCALHOST,
+            // A dynamic job's results leave by the own port alone.
+            paths: 16,
+        }
     };
     let terms = JobTerms {
         mode: Mode::Dynamic,

@@ -11,15 +11,20 @@
 mod common;
 
 use std::{
+    collections::HashSet,
     net::{Ipv4Addr, UdpSocket},
     time::Duration,
 };
 
-use common::{EPOCH, JOB, SLOTS, TOKEN, contribution, elements, read, reference};
+use common::{EPOCH, JOB, SLOTS, TOKEN, contribution, elements, header, read, reference};
 use sumac_agg_host::HostDataPlane;
 use sumac_control::plane::{DataPlane, JobInstall, Level, PlaneKind, WorkerInstall};
 use sumac_job::JobTerms;
-use sumac_wire::{Kind, Reason, header::flag};
+use sumac_wire::{
+    Header, Kind, Reason,
+    header::{NO_SLOT, flag},
+    result_paths,
+};
 
 /// Ends a test that hangs; nothing here takes as long.
 const HANGS: Duration = Duration::from_secs(20);
@@ -38,7 +43,13 @@ impl Worker {
 
     fn install(&self) -> WorkerInstall {
         let std::net::SocketAddr::V4(local) = self.socket.local_addr().unwrap() else { panic!("no IPv4") };
-        WorkerInstall { ip: *local.ip(), port: local.port(), mac: [0; 6], local_ip: Ipv4Addr::LOCALHOST }
+        WorkerInstall {
+            ip: *local.ip(),
+            port: local.port(),
+            mac: [0; 6],
+            local_ip: Ipv4Addr::LOCALHOST,
+            paths: 1,
+        }
     }
 
     fn send(&self, plane: &HostDataPlane, packet: &[u8]) {
@@ -46,9 +57,14 @@ impl Worker {
     }
 
     fn receive(&self) -> Vec<u8> {
+        self.receive_from().1
+    }
+
+    /// The packet, and the port that it comes from.
+    fn receive_from(&self) -> (u16, Vec<u8>) {
         let mut buffer = [0; 4096];
-        let len = self.socket.recv(&mut buffer).unwrap();
-        buffer[..len].to_vec()
+        let (len, from) = self.socket.recv_from(&mut buffer).unwrap();
+        (from.port(), buffer[..len].to_vec())
     }
 }
 
@@ -97,6 +113,45 @@ fn all_workers_get_all_sums() {
     let workers = [0, 1, 2].map(|rank| plane.worker_seen(JOB, rank).counters);
     assert_eq!(workers.iter().map(|worker| worker.last).sum::<u64>(), 200);
     assert_eq!((workers[1].added, workers[1].replies), (200, 1));
+}
+
+#[test]
+fn results_leave_by_a_port_for_each_path_but_those_to_avoid() {
+    let plane = HostDataPlane::start(64, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let workers: Vec<Worker> = (0..2).map(Worker::new).collect();
+    let installs = workers.iter().zip([16, 1]);
+    let installs = installs.map(|(worker, paths)| WorkerInstall { paths, ..worker.install() }).collect();
+    plane.install(&job(EPOCH, 1, installs)).unwrap();
+    let sum = |seq| {
+        workers.iter().for_each(|worker| worker.send(&plane, &contribution(2, worker.rank, seq)));
+        [0, 1].map(|rank: usize| {
+            let (port, result) = workers[rank].receive_from();
+            assert_eq!((read(&result).seq, elements(&result)), (seq, reference(2, seq, 64)));
+            port
+        })
+    };
+    let first: Vec<_> = (0..160).map(sum).collect();
+    let of_paths: HashSet<_> = first.iter().map(|[port, _]| *port).collect();
+    assert_eq!(of_paths.len(), 16, "{first:?}");
+    // A chunk's number names its path, eight in a row the same.
+    assert!((0..32).all(|seq| first[seq][0] == first[seq + 128][0]), "{first:?}");
+    assert!((0..160).all(|seq| first[seq][0] == first[seq & !7][0]), "{first:?}");
+    assert!(first.iter().all(|[_, port]| *port == plane.local().port()), "a worker of one path: {first:?}");
+
+    // A probe is answered by the path that it names, and the worker's results avoid those that it names.
+    let probe = |path| {
+        let header = Header { kind: Kind::Probe as u8, seq: result_paths::SURVEY, ..header(2, 0, 0, 0) };
+        let header = Header { slot: NO_SLOT, ..header };
+        workers[0].send(&plane, &result_paths::probe(header, path, 1 << 3).to_bytes());
+        let (port, report) = workers[0].receive_from();
+        assert_eq!(read(&report).kind, Kind::Report as u8);
+        port
+    };
+    let dead = first[3 * 8][0];
+    assert_eq!((probe(3), probe(4)), (dead, first[4 * 8][0]));
+    assert_eq!([0, 1].map(|rank| plane.worker_seen(JOB, rank).suspended_paths), [1, 0]);
+    let after: Vec<_> = (160..160 + 256).map(sum).collect();
+    assert!(after.iter().all(|[port, _]| *port != dead), "{after:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use sumac_control::plane::{JobInstall, Level};
 use sumac_job::result_token;
 use sumac_wire::{
     MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
+    result_paths::RESULT_PATHS,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
@@ -46,6 +47,11 @@ impl NewJob {
         parents: Vec<WorkerEntry>,
     ) -> Result<NewJob, JobError> {
         let (terms, is_dynamic) = (&job.terms, job.terms.is_dynamic());
+        // A dynamic job's worker sends again what others lost, too: that tells nothing about its results.
+        let paths = if is_dynamic { 1 } else { RESULT_PATHS as u16 };
+        let paths = job.workers.iter().map(|worker| worker.paths.min(paths));
+        let workers = workers.into_iter().zip(paths);
+        let workers = workers.map(|(entry, paths)| WorkerEntry { paths, ..entry }).collect();
         let (level, contributors, rack, racks) = match job.level {
             Level::Only => (0, 0, 0, 0),
             Level::Root { contributors } => (job_flag::ROOT, contributors, 0, 0),

@@ -40,6 +40,8 @@ pub struct WorkerSeen {
     pub counters: WorkerCounters,
     /// Their delay, of one chunk in [`SAMPLED`](sumac_agg_layout::SAMPLED).
     pub late: Lateness,
+    /// Paths that its results avoid.
+    pub suspended_paths: u16,
 }
 
 impl WorkerSeen {
@@ -58,6 +60,7 @@ impl WorkerSeen {
                 sum: self.late.sum.saturating_add(other.late.sum),
                 max: self.late.max.max(other.late.max),
             },
+            suspended_paths: self.suspended_paths.max(other.suspended_paths),
         }
     }
 }

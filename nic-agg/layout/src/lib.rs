@@ -52,6 +52,8 @@ pub mod name {
         COUNTERS,
         JOB_COUNTERS,
         WORKER_COUNTERS,
+        /// The paths that the results for each worker avoid, by shard, a bit each.
+        AVOIDED,
         DROPS,
         INJECTED,
         /// [`super::Began`] of both versions of each slot.

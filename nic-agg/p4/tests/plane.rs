@@ -44,7 +44,7 @@ fn wiring() -> Wiring {
 
 fn worker(number: u8) -> WorkerInstall {
     let ip = Ipv4Addr::new(10, 77, number, 2);
-    WorkerInstall { ip, port: 48700, mac: [0; 6], local_ip: ip }
+    WorkerInstall { ip, port: 48700, mac: [0; 6], local_ip: ip, paths: 1 }
 }
 
 fn address(number: u8) -> SocketAddrV4 {

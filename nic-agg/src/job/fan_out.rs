@@ -54,5 +54,7 @@ pub fn group(new: &NewJob, interfaces: &BTreeMap<u32, Vec<usize>>) -> Result<Opt
 pub fn group_entry(group: Ipv4Addr, member: &WorkerEntry) -> WorkerEntry {
     let [_, b, c, d] = group.octets();
     // RFC 1112, 6.4.
-    WorkerEntry { ip: group.to_bits(), mac: [0x01, 0x00, 0x5e, b & 0x7f, c, d], ..*member }
+    let mac = [0x01, 0x00, 0x5e, b & 0x7f, c, d];
+    // A path of one member may be dead to another.
+    WorkerEntry { ip: group.to_bits(), mac, paths: 0, ..*member }
 }

@@ -191,11 +191,12 @@ fn slots(job: &JobStatus) -> String {
 /// A column of the table of workers, which is left out where it is zero for all.
 type Column = (&'static str, fn(&WorkerStatus) -> u64, fn(u64) -> String);
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 7] = [
     ("added", |worker| worker.added, |count| count.to_string()),
     ("last", |worker| worker.last, |count| count.to_string()),
     ("duplicates", |worker| worker.duplicates, |count| count.to_string()),
     ("replies", |worker| worker.replies, |count| count.to_string()),
+    ("dead paths", |worker| worker.suspended_paths, |count| count.to_string()),
     ("late", |worker| worker.late.map_or(0, |late| late.late_mean_ns), time),
     ("latest", |worker| worker.late.map_or(0, |late| late.late_max_ns), time),
 ];
@@ -245,7 +246,7 @@ mod tests {
         let address = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, rank as u8), 48700);
         let counters = WorkerCounters { added: 100, last, ..WorkerCounters::default() };
         let late = Lateness { chunks: 2, sum: 3000, max: 2000 };
-        worker_status(rank, address, None, WorkerSeen { counters, late })
+        worker_status(rank, address, None, WorkerSeen { counters, late, suspended_paths: 0 })
     }
 
     fn shown(workers: Vec<WorkerStatus>) -> String {

@@ -28,7 +28,9 @@ impl Tables {
     pub fn worker_seen(&self, job: u16, rank: u16) -> Result<WorkerSeen> {
         let index = worker_index(job, rank);
         let all = self.worker_counters.get(index)?.into_iter().zip(self.lateness.get(index)?);
-        let seen = all.map(|(counters, late)| WorkerSeen { counters, late });
+        let most = self.avoided.get(index)?.into_iter().map(u16::count_ones).max();
+        let suspended_paths = most.unwrap_or_default() as u16;
+        let seen = all.map(|(counters, late)| WorkerSeen { counters, late, suspended_paths });
         Ok(seen.fold(WorkerSeen::default(), |sum, one| sum.and(&one)))
     }
 
@@ -39,6 +41,7 @@ impl Tables {
         for rank in 0..MAX_WORKERS as u16 {
             self.worker_counters.clear(worker_index(job, rank))?;
             self.lateness.clear(worker_index(job, rank))?;
+            self.avoided.set(worker_index(job, rank), &Default::default())?;
         }
         Ok(())
     }

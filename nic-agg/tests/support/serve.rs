@@ -36,6 +36,7 @@ pub fn request(spec: JobSpec, data_port: u16) -> JoinRequest {
         max_elements: 352,
         max_shards: 4,
         checksum: true,
+        paths: 1,
         has_udp: false,
         user: 0,
     };

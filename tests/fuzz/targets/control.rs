@@ -92,6 +92,7 @@ fn install(is_dynamic: bool) -> String {
         port: 48700,
         mac: [2, 0, 0, 0, 0, last],
         local_ip: Ipv4Addr::new(10, 0, 0, 1),
+        paths: 1,
     };
     let install = JobInstall {
         terms,

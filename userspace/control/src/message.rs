@@ -47,6 +47,8 @@ pub struct WorkerHost {
     pub max_elements: u16,
     pub max_shards: u16,
     pub checksum: bool,
+    /// Source ports that its packets leave by, and that its results may come from.
+    pub paths: u16,
     /// Whether UDP sockets take the job's packets, or can in place of AF_XDP, at the same port.
     pub has_udp: bool,
     /// The user whose trainer has opened the job, as its daemon knows it.

@@ -107,6 +107,8 @@ pub struct WorkerInstall {
     pub mac: [u8; 6],
     /// The aggregator's address on the worker's control connection.
     pub local_ip: Ipv4Addr,
+    /// Source ports that its results may come from ([`sumac_wire::result_paths`]).
+    pub paths: u16,
 }
 
 /// A job that is to be installed on one data plane.

@@ -142,8 +142,10 @@ impl Engine {
     /// The time at which [`Engine::on_timeout`] is to be called, or a packet can be sent that has to wait
     /// until then.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let check = if self.core.checks_path() { self.core.path_check.deadline() } else { None };
-        self.mode.poll_timeout(&self.core).into_iter().chain(self.core.paced_until).chain(check).min()
+        let core = &self.core;
+        let checks = [core.path_check.deadline(), core.result_paths.deadline()].into_iter().flatten();
+        let checks = checks.filter(|_| core.checks_path());
+        self.mode.poll_timeout(core).into_iter().chain(core.paced_until).chain(checks).min()
     }
 
     /// Lets the timers expire that are due at `now`.
@@ -196,6 +198,12 @@ impl Engine {
         if given < needed {
             self.fail(JobError::FrameTooSmall { needed, given });
             return None;
+        }
+        if self.core.checks_path()
+            && let Some((number, path, avoided)) = self.core.result_paths.poll(now)
+        {
+            let to = self.mode.checked_path().to;
+            return Some(self.core.send_survey_probe(number, path, avoided, to, out));
         }
         if self.core.checks_path()
             && let Some((elements, number)) = self.core.path_check.poll(now, self.core.params.elements)

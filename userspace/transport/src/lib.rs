@@ -26,7 +26,7 @@
 //! | `budget`, `congestion` | the sending budget, and the congestion window |
 //! | `rtt`, `timer`, `loss`, `probe_timeout` | the round trip, retransmission timers and loss detection |
 //! | `importance` | the chunks that routers should drop last |
-//! | `paths` | the choice among paths of a fabric |
+//! | `paths`, `result_paths` | the choice among paths of a fabric, and those of results |
 //! | `handover` | the state of an engine that another process continues |
 //! | `handshake`, `path_check` | the probes before the first chunk, and of a running job without results |
 //! | [`stats`], [`histogram`], [`error`] | counters, durations, errors |
@@ -63,6 +63,7 @@ mod pending;
 mod probe_timeout;
 mod queues;
 mod received;
+mod result_paths;
 mod rtt;
 mod static_mode;
 pub mod stats;

@@ -38,6 +38,9 @@ pub(crate) trait ModeProtocol: Send {
                     self.on_unknown_job(core);
                     return Ok(());
                 }
+                if core.result_paths.on_report(report) {
+                    return Ok(());
+                }
                 if let Some(path) = core.path_check.on_survey_report(report) {
                     core.paths.on_answer(path, false, &mut core.stats.paths);
                     return Ok(());

@@ -94,6 +94,7 @@ impl HostAggregator {
         let Some(contribution) = request else {
             // As it came: a mark on a probe is not reported.
             let probe = Header::fields(&*packet, 0).ok_or(Reason::Internal)?;
+            self.avoid(&probe, rank);
             let report = Header { kind: Kind::Report as u8, token: entry.result_token, ..probe };
             packet[..HEADER_LEN].copy_from_slice(&report.to_bytes());
             return Ok(Answer::One(Reason::Probed, back));

@@ -1,7 +1,9 @@
 //! A shard's thread: packets from its socket to its core and back, by the batch.
 
 use std::{
-    net::SocketAddrV4,
+    io,
+    net::{IpAddr, SocketAddrV4, UdpSocket},
+    ops::Add,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +14,7 @@ use std::{
 
 use nix::{errno::Errno, sys::socket::MsgFlags};
 use sumac_udp::{Arrival, Counts, Datagram, DatagramSocket, buffer_len};
-use sumac_wire::{MAX_WORKERS, tos};
+use sumac_wire::{Header, MAX_WORKERS, bytes::Bytes as _, header::offset, result_paths::RESULT_PATHS, tos};
 
 use super::last_round::LastRound;
 use crate::{
@@ -26,7 +28,11 @@ pub const IDLE: Duration = Duration::from_millis(200);
 const MESSAGES: usize = 8;
 
 pub struct Pump {
-    socket: DatagramSocket,
+    /// The shard's own, which receives, and those of further paths, which only send. These are made when a
+    /// result is to leave by them.
+    sockets: Vec<DatagramSocket>,
+    /// Fewer than there are paths when the kernel has refused one.
+    most_sockets: usize,
     core: Arc<Mutex<HostAggregator>>,
     stop: Arc<AtomicBool>,
     last_round: LastRound,
@@ -39,6 +45,7 @@ pub struct Pump {
 struct Outgoing {
     packet: usize,
     to: SocketAddrV4,
+    path: u16,
     tos: u8,
     /// The job, of one copy of a result for all.
     copy_of: Option<u16>,
@@ -54,7 +61,15 @@ impl Pump {
         last_round: LastRound,
         counts: Arc<Mutex<Counts>>,
     ) -> Pump {
-        Pump { socket, core, stop, last_round, counts, start: Instant::now() }
+        Pump {
+            sockets: vec![socket],
+            most_sockets: RESULT_PATHS,
+            core,
+            stop,
+            last_round,
+            counts,
+            start: Instant::now(),
+        }
     }
 
     pub fn run(mut self) {
@@ -65,7 +80,7 @@ impl Pump {
             self.last_round.note();
             arrivals.clear();
             // At least one packet, or `IDLE`.
-            match self.socket.receive(&mut buffer, &mut arrivals, MsgFlags::MSG_WAITFORONE) {
+            match self.sockets[0].receive(&mut buffer, &mut arrivals, MsgFlags::MSG_WAITFORONE) {
                 Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
                 // An earlier datagram was refused by its receiver; that concerns nobody else.
                 Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => {}
@@ -84,7 +99,8 @@ impl Pump {
             let sent = outgoing.iter().filter(|outgoing| outgoing.is_sent);
             sent.filter_map(|outgoing| outgoing.copy_of).for_each(|job| core.count_sent(job));
             drop(core);
-            *lock(&self.counts) = self.socket.counts();
+            *lock(&self.counts) =
+                self.sockets.iter().map(DatagramSocket::counts).fold(Counts::default(), Add::add);
         }
     }
 
@@ -102,13 +118,18 @@ impl Pump {
             match answer {
                 Answer::None(_) => {}
                 Answer::One(_, to) => {
-                    outgoing.push(Outgoing { packet, to, tos, copy_of: None, is_sent: false });
+                    let answer = Header::fields(bytes, 0);
+                    let key = self.start.elapsed().as_micros() as u32;
+                    let path = answer.map_or(0, |answer| core.path_of_answer(&answer, to, key));
+                    outgoing.push(Outgoing { packet, to, path, tos, copy_of: None, is_sent: false });
                 }
                 Answer::All(_, job) => {
+                    let seq = bytes.be32(offset::SEQ).unwrap_or_default();
                     for rank in 0..core.workers(job).len() {
                         let to = core.workers(job).get(rank).copied().filter(|_| core.keeps_copy(job));
-                        let copy = |to| Outgoing { packet, to, tos, copy_of: Some(job), is_sent: false };
-                        outgoing.extend(to.map(copy));
+                        let Some(to) = to else { continue };
+                        let path = core.path_of_result(job, rank, seq);
+                        outgoing.push(Outgoing { packet, to, path, tos, copy_of: Some(job), is_sent: false });
                     }
                 }
             }
@@ -119,15 +140,17 @@ impl Pump {
     /// worker asks again.
     fn send(&mut self, buffer: &[u8], arrivals: &[Arrival], outgoing: &mut [Outgoing]) {
         // The results for each worker follow one another, and leave as runs.
-        outgoing.sort_by_key(|outgoing| outgoing.to);
+        outgoing.sort_by_key(|outgoing| (outgoing.to, outgoing.path));
         let mut first = 0;
         while first < outgoing.len() {
-            let datagrams = outgoing[first..].iter().map(|Outgoing { packet, to, tos, .. }| Datagram {
+            let path = outgoing[first].path;
+            let by_path = outgoing[first..].iter().take_while(|outgoing| outgoing.path == path);
+            let datagrams = by_path.map(|Outgoing { packet, to, tos, .. }| Datagram {
                 to: *to,
                 dscp_ecn: *tos,
                 payload: &buffer[arrivals[*packet].payload.clone()],
             });
-            first += match self.socket.send(datagrams, MsgFlags::empty()) {
+            first += match self.socket_of(path.into()).send(datagrams, MsgFlags::empty()) {
                 Ok(sent) => {
                     outgoing.iter_mut().skip(first).take(sent).for_each(|outgoing| outgoing.is_sent = true);
                     sent
@@ -141,4 +164,24 @@ impl Pump {
             };
         }
     }
+
+    /// The socket of a path, made if need be. Where that fails it is the shard's own.
+    fn socket_of(&mut self, path: usize) -> &mut DatagramSocket {
+        while self.sockets.len() <= path.min(self.most_sockets - 1) {
+            match self.sockets[0].get().local_addr().and_then(|local| bind_another(local.ip())) {
+                Ok(socket) => self.sockets.push(socket),
+                Err(error) => {
+                    self.most_sockets = self.sockets.len();
+                    tracing::warn!(%error, sockets = self.most_sockets, "results leave by fewer paths");
+                }
+            }
+        }
+        let path = if path < self.most_sockets { path } else { 0 };
+        &mut self.sockets[path]
+    }
+}
+
+/// Returns a socket at another port of this address.
+fn bind_another(ip: IpAddr) -> io::Result<DatagramSocket> {
+    Ok(DatagramSocket::sending(UdpSocket::bind((ip, 0))?)?)
 }

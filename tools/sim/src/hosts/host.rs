@@ -236,11 +236,17 @@ impl SimHost {
             max_elements: 352,
             max_shards: 2,
             checksum: false,
+            paths: 1,
             has_udp: false,
             user: 0,
         };
-        let worker =
-            WorkerInstall { ip: self.ip, port: AGGREGATOR.port(), mac: [0; 6], local_ip: *AGGREGATOR.ip() };
+        let worker = WorkerInstall {
+            ip: self.ip,
+            port: AGGREGATOR.port(),
+            mac: [0; 6],
+            local_ip: *AGGREGATOR.ip(),
+            paths: 1,
+        };
         let asked = JoinRequest::new(found.spec.clone(), host);
         match coordinator.join(
             std::time::Duration::from_nanos(now),

@@ -34,7 +34,7 @@ use crate::{
 /// The most connections, where the limit of open files permits them.
 const MAX_CONNECTIONS: usize = 1024;
 /// The files that are left for what this process opens itself: the journal, sockets, maps.
-const RESERVED_FILES: u64 = 32;
+const RESERVED_FILES: u64 = 128;
 /// Connections of one address beyond those of its workers: of racks and parameter hosts, and of workers
 /// that are refused by name.
 const BESIDE_WORKERS: usize = 8;

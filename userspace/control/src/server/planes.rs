@@ -280,7 +280,7 @@ fn part(order: &JobOrder, at: Option<RackId>) -> Result<JobInstall, String> {
         // The plane finds the MAC address of the rack by itself.
         Sender::Rack(rack) => order.racks.get(&rack).map(|address| {
             let (ip, port) = (*address.ip(), address.port());
-            WorkerInstall { ip, port, mac: [0; 6], local_ip: ip }
+            WorkerInstall { ip, port, mac: [0; 6], local_ip: ip, paths: 1 }
         }),
     };
     let level = match at {

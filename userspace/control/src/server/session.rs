@@ -276,7 +276,8 @@ impl Shared {
         let host = &asked.host;
         let ip = data_address(Some(host.data_ip), caller.peer, &self.data_networks)
             .map_err(|foreign| Refusal::foreign_address(asked.spec.rank, &foreign))?;
-        let worker = WorkerInstall { ip, port: host.data_port, mac: host.mac, local_ip: caller.local };
+        let (port, mac, paths) = (host.data_port, host.mac, host.paths);
+        let worker = WorkerInstall { ip, port, mac, local_ip: caller.local, paths };
         let holders = self.holders(caller.peer, &asked);
         let request = Join { asked, worker, rack: caller.rack, holders };
         self.repair_journal().map_err(|why| Refusal::journal(&why))?;

@@ -232,6 +232,7 @@ pub fn request(rank: u16, world: u16) -> JoinRequest {
         max_elements: 352,
         max_shards: 1,
         checksum: true,
+        paths: 1,
         has_udp: false,
         user: 0,
     };

@@ -107,7 +107,8 @@ pub struct Config {
     #[serde(default)]
     pub cpus: Vec<usize>,
     /// Paths of packets, 1 to 256: UDP source ports, by which ECMP chooses routes. Over UDP each is a socket,
-    /// and a batch is sent by one system call for each. Absent: 64, and over UDP 1.
+    /// and a batch is sent by one system call for each. Absent: 64, and over UDP 1. An aggregator's results
+    /// come from as many ports, at most 16.
     pub paths: Option<u16>,
     /// Explicit paths of packets, by next hop and VLAN (XDP): path number *p* takes entry *p* modulo how many
     /// there are. Empty: the kernel's route alone.

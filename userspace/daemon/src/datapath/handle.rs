@@ -46,6 +46,8 @@ pub struct Datapath {
     capacity: AtomicUsize,
     /// The most shards of a job.
     pub(crate) shards: u16,
+    /// Source ports that packets leave by, over any of the ways that a job may have.
+    pub(crate) paths: u16,
 }
 
 impl Datapath {
@@ -61,7 +63,9 @@ impl Datapath {
     ) -> io::Result<Datapath> {
         let capacity = ios.iter().map(|io| io.capacity()).min();
         let shards = ios.iter().map(|io| io.shards()).min();
-        let (Some(capacity), Some(shards)) = (capacity, shards) else {
+        // Results come by as many, also where a job is moved to the sockets beside AF_XDP.
+        let paths = ios.iter().map(|io| io.paths()).chain(udp.iter().map(FrameIo::paths)).min();
+        let (Some(capacity), Some(shards), Some(paths)) = (capacity, shards, paths) else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a data path without a queue or socket"));
         };
         // Over UDP each socket has a port of its own; the first is shard 0's.
@@ -78,6 +82,7 @@ impl Datapath {
             died: watch::Sender::new(None),
             capacity: capacity.into(),
             shards,
+            paths,
         };
         let mut udp = udp.into_iter();
         for (number, (io, commands)) in ios.into_iter().zip(commands).enumerate() {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 use sumac_hostprog::{Attached, HostMode, MapError};
 use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports, VLAN_LEN};
-use sumac_wire::{DEFAULT_PATHS, MAX_PATHS};
+use sumac_wire::{DEFAULT_PATHS, FIRST_SOURCE_PORT, MAX_PATHS};
 use sumac_xsk::{BindMode, LINK_HEADER, OpenError, QueueConfig, XskQueue};
 
 use super::frame_io::{
@@ -21,8 +21,6 @@ const BUDGET: usize = 64;
 const LOOPBACK_CAPACITY: usize = 1024;
 /// The wait when no frame is free: no event reports that one was freed.
 const RETRY: Duration = Duration::from_millis(1);
-/// The UDP source port of path 0: the first of RFC 6335's dynamic range.
-const FIRST_SOURCE_PORT: u16 = 49152;
 
 #[derive(Clone, Debug)]
 pub struct XdpConfig {

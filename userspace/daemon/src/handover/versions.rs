@@ -6,7 +6,7 @@ use crate::config::Config;
 
 /// The version of the state that daemons hand over: that of the types in it. It grows with every change of
 /// one of them.
-const FORMAT: u32 = 13;
+const FORMAT: u32 = 14;
 
 /// The versions of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

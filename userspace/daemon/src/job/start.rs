@@ -85,6 +85,7 @@ impl JobTask {
             max_elements,
             max_shards: backend.datapath().shards,
             checksum: self.plan.checksum,
+            paths: backend.datapath().paths,
             has_udp: backend.has_udp(),
             user: self.plan.user,
         };

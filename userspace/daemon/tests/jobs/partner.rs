@@ -22,6 +22,7 @@ fn partner(rank: u16, world: u16, slots: Option<u32>) -> JoinRequest {
         max_elements: 352,
         max_shards: 1,
         checksum: true,
+        paths: 1,
         has_udp: false,
         user: 0,
     };

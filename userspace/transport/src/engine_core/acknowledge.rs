@@ -156,6 +156,9 @@ impl Core {
             self.in_flight.mark_overtaken(index, at);
             self.stats.suspects_fast += 1;
         }
+        if lost.is_some() {
+            self.suspect_result_paths();
+        }
         lost
     }
 }

@@ -25,6 +25,7 @@ use crate::{
     path_check::PathCheck,
     paths::Paths,
     probe_timeout::ProbeTimeout,
+    result_paths::ResultPaths,
     rtt::RttEstimator,
     stats::{EngineStats, RttStats},
     stream::Stream,
@@ -75,6 +76,7 @@ pub(crate) struct Core {
     pub paths: Paths,
     pub probe_timeout: ProbeTimeout,
     pub path_check: PathCheck,
+    pub result_paths: ResultPaths,
     pub budget: Budget,
     /// Whether the latest result was one without some workers.
     latest_is_partial: bool,
@@ -104,9 +106,12 @@ impl Core {
         let CoreParams { in_flight, budget, probe_timeout, is_cautious } = mode;
         let paths =
             Paths::new(tuning.paths, params.token ^ u64::from(params.rank) << 16 ^ u64::from(params.lane));
+        // In other modes results come from the own port alone.
+        let is_static = params.dynamic.is_none() && params.direct.is_none();
         Core {
             stats: EngineStats { paths: paths.stats(), ..EngineStats::default() },
             paths,
+            result_paths: ResultPaths::new(if is_static { tuning.paths } else { 1 }),
             // Workers of a direct job answer each other, and have one token.
             answer_token: if params.direct.is_some() { params.token } else { result_token(params.token) },
             tuning: tuning.clone(),
@@ -231,13 +236,20 @@ impl Core {
         if let Some(answered) = self.path_check.surveyed(self.now) {
             self.paths.on_survey(self.now, &answered, &mut self.stats.paths);
         }
+        self.result_paths.on_timeout(self.now, self.rtt.timeout_confirmed(0));
         self.path_check.on_timeout(self.now, &self.tuning, &self.params)
+    }
+
+    /// Considers that the paths of results may be at fault for a suspected loss.
+    pub fn suspect_result_paths(&mut self) {
+        self.result_paths.on_suspected_loss(self.now, self.rtt.timeout_confirmed(0));
     }
 
     /// Considers a chunk lost because its timer expired.
     pub fn expire_chunk(&mut self, index: usize) {
         self.in_flight.mark_lost(index, true);
         self.stats.suspects_timer += 1;
+        self.suspect_result_paths();
     }
 
     /// Whether the budget lets a new chunk go after so many others. A time that it names becomes the engine's

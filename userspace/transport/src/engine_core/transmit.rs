@@ -4,7 +4,7 @@ use sumac_wire::{
     Header, Kind,
     admit::payload_len,
     header::{Format, HEADER_LEN, flag},
-    tos,
+    result_paths, tos,
 };
 
 use super::Core;
@@ -175,9 +175,26 @@ impl Core {
         out: &mut [u8],
     ) -> Transmit {
         let header = Header { received, ..handshake::probe(&self.params, self.now, elements, number) };
+        let header = result_paths::probe(header, self.result_paths.usable(), 0);
         out[HEADER_LEN..payload_len(elements)].fill(0);
         self.stats.probes_sent += 1;
         let path = self.paths.of_probe(number, &mut self.stats.paths);
+        self.transmit(&header, to, path, tos::CONTROL, out)
+    }
+
+    /// Writes a probe that is answered by this path, with the paths that results are to avoid.
+    pub fn send_survey_probe(
+        &mut self,
+        number: u32,
+        answer_path: u16,
+        avoided: u16,
+        to: PeerId,
+        out: &mut [u8],
+    ) -> Transmit {
+        let header = handshake::probe(&self.params, self.now, 0, number);
+        let header = result_paths::probe(header, answer_path, avoided);
+        self.stats.probes_sent += 1;
+        let path = self.paths.choose_without_probes(&mut self.stats.paths);
         self.transmit(&header, to, path, tos::CONTROL, out)
     }
 }

@@ -82,6 +82,7 @@ fn request(job: &str, rank: u16, world: u16) -> Join {
         max_elements: 352,
         max_shards: 2,
         checksum: true,
+        paths: 1,
         has_udp: false,
         user: 0,
     };
@@ -90,6 +91,7 @@ fn request(job: &str, rank: u16, world: u16) -> Join {
         port: 48700,
         mac: [2; 6],
         local_ip: Ipv4Addr::new(10, 77, rank as u8, 1),
+        paths: 1,
     };
     Join { asked: JoinRequest::new(spec, host), worker, rack: None, holders: Vec::new() }
 }
