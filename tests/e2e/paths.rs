@@ -224,18 +224,18 @@ fn a_dead_spine_is_routed_around_by_a_direct_job_over_udp() {
     over_spines(NearLeaf::Router, &options);
 }
 
-/// Two spines of 100 Mbit/s each: a sum over all paths, and over one per worker. Printed, since the machine
-/// decides.
+/// Two spines of 20 Mbit/s each and three workers, so that one path for each is never an even share: a sum
+/// over all paths, and over one per worker. Printed, since the machine decides.
 #[test]
 fn the_gain_of_many_paths() {
     let time = |paths| {
         let options = SumacOptions { paths: Some(paths), ..SumacOptions::default() };
         let mut took = Duration::ZERO;
-        with_sumac(fabric(), &options, |sumac: &mut Deployment<'_>| {
+        with_sumac(LabSpec { spines: 2, ..LabSpec::new(3) }, &options, |sumac: &mut Deployment<'_>| {
             let lab = sumac.lab();
             for spine in lab.spines() {
                 let shape =
-                    |leaf| format!("qdisc add dev {leaf} root tbf rate 100mbit burst 32k latency 20ms");
+                    |leaf| format!("qdisc add dev {leaf} root tbf rate 20mbit burst 32k latency 50ms");
                 spine.tc(&["leaf0", "leaf1"].map(shape)).unwrap();
             }
             let crew = Crew::join(sumac, "gain");
