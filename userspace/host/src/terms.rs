@@ -6,9 +6,10 @@ use sumac_job::{JobTerms, Mode};
 use sumac_transport::{DirectParams, DynamicParams, JobParams};
 
 /// Returns the parameters of a lane. The first one measures the path for all.
-/// `line_rate`: that of this host's link, in bits per second; only direct jobs use it.
+/// `line_rate`: that of this host's link, in bits per second; only direct jobs use it. `paths`: those that
+/// the host has named when it joined.
 #[must_use]
-pub fn lane_params(grant: &Grant, lane: u16, line_rate: u64) -> JobParams {
+pub fn lane_params(grant: &Grant, lane: u16, line_rate: u64, paths: u16) -> JobParams {
     let Grant { terms, placement } = grant;
     JobParams {
         job: terms.job,
@@ -29,10 +30,16 @@ pub fn lane_params(grant: &Grant, lane: u16, line_rate: u64) -> JobParams {
         measure: !terms.is_measured && lane == 0,
         congestion_control: terms.mode == Mode::Static && terms.congestion_control,
         takes_empty: !terms.whole,
+        result_paths: if sends_by_paths(grant) { paths } else { 1 },
         longest_outage: terms.longest_outage(),
         dynamic: terms.is_dynamic().then(|| dynamic(grant)),
         direct: terms.is_direct().then(|| direct(terms, line_rate)),
     }
+}
+
+/// Whether results come from as many source ports as the worker has paths.
+fn sends_by_paths(Grant { terms, placement }: &Grant) -> bool {
+    terms.mode == Mode::Static && matches!(placement.aggregator, PlaneKind::Ebpf | PlaneKind::Host)
 }
 
 /// The shards divide the window and the link.

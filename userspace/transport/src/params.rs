@@ -53,6 +53,9 @@ pub struct JobParams {
     /// Whether the aggregator of a static job takes contributions without values
     /// ([`flag::EMPTY`](sumac_wire::header::flag::EMPTY)).
     pub takes_empty: bool,
+    /// Source ports that the results of a static job come from ([`sumac_wire::result_paths`]); 1: the
+    /// aggregator's own alone.
+    pub result_paths: u16,
     /// The time without an answer to the probes of the running job after which it fails. A link that a NIC
     /// negotiates anew, and a data plane that is attached again, are back by then.
     pub longest_outage: Duration,
@@ -85,6 +88,7 @@ impl JobParams {
             measure: false,
             congestion_control: false,
             takes_empty: true,
+            result_paths: 1,
             longest_outage: Duration::from_secs(LONGEST_OUTAGE_S.into()),
             dynamic: None,
             direct: None,

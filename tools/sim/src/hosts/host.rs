@@ -284,7 +284,7 @@ impl SimHost {
             }
             (Some(Status::Running { grant, departed }), None) => {
                 let peers = PeerTable::of(Some(AGGREGATOR), []);
-                let engine = |lane| Engine::new(lane_params(&grant, lane, 0), &peers);
+                let engine = |lane| Engine::new(lane_params(&grant, lane, 0, 1), &peers);
                 let lanes = (0..grant.terms.lanes()).map(engine);
                 let lane = |engine| Lane { engine, keys: BTreeMap::new(), ended: CompletionQueue::default() };
                 let lanes: Result<Vec<_>, _> = lanes.map(|engine| engine.map(lane)).collect();

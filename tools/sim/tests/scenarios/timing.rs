@@ -139,7 +139,7 @@ fn sums_of_256_kb(seed: u64, loss: f64, spacing: Nanos) -> Scenario {
 }
 
 /// The last chunks of a sum have no later result that shows a loss. Their tail is probed for, and what a
-/// later result shows to be lost near the end is sent at once. The bounds are of the 99th percentile of 500
+/// later result shows to be lost near the end is sent at once. The bounds are of the second longest of 200
 /// sums at 1 % loss. Of 1,500 sums the 99th percentile is 1.2 times the time without loss at 400 Mbit/s, and
 /// 1.5 times at 10 Gbit/s; with a retransmission timeout in the tail it was 3.3 and 3.5 times. For each lost
 /// frame little more than one contribution is sent again.
@@ -152,7 +152,7 @@ fn a_loss_near_the_end_costs_little_time() {
             (1..6).map(|number| ends[1 + number] - START - number as u64 * 500 * MILLI).collect()
         };
         let without = times(0.0, 0)[4];
-        let mut all: Vec<Nanos> = (0..100).flat_map(|seed| times(0.01, seed)).collect();
+        let mut all: Vec<Nanos> = (0..40).flat_map(|seed| times(0.01, seed)).collect();
         all.sort_unstable();
         let mut totals = Totals::default();
         (0..10).for_each(|seed| totals.add(&run(&sums_of_256_kb(seed, 0.01, spacing))));
@@ -160,9 +160,9 @@ fn a_loss_near_the_end_costs_little_time() {
         println!(
             "without loss {without} ns; median {} ns, 99th percentile {} ns; {lost} lost, {asked} asked, \
             {again} sent again",
-            all[250], all[495]
+            all[100], all[198]
         );
-        assert!(all[495] * 100 <= without * most, "{spacing} ns a frame");
+        assert!(all[198] * 100 <= without * most, "{spacing} ns a frame");
         assert!(again * 10 <= lost * 13 && asked <= 9 * lost, "{spacing} ns a frame");
     }
 }

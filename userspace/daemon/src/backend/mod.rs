@@ -281,9 +281,10 @@ impl Backend {
         let aggregator = self.aggregator(grant)?;
         let hosts = terms.parameter_hosts.iter().copied();
         let line_rate = if terms.is_direct() { self.line_rate() } else { 0 };
+        let paths = self.datapath().paths;
         let plan = WorkerJob {
             id,
-            lanes: (0..terms.lanes()).map(|lane| lane_params(grant, lane, line_rate)).collect(),
+            lanes: (0..terms.lanes()).map(|lane| lane_params(grant, lane, line_rate, paths)).collect(),
             hosts: self.paths(terms.job, "parameter host", hosts, terms.checksum, aggregator.as_ref())?,
             workers: self.paths(terms.job, "worker", terms.workers.iter().copied(), terms.checksum, None)?,
             peer: aggregator,

@@ -106,12 +106,10 @@ impl Core {
         let CoreParams { in_flight, budget, probe_timeout, is_cautious } = mode;
         let paths =
             Paths::new(tuning.paths, params.token ^ u64::from(params.rank) << 16 ^ u64::from(params.lane));
-        // In other modes results come from the own port alone.
-        let is_static = params.dynamic.is_none() && params.direct.is_none();
         Core {
             stats: EngineStats { paths: paths.stats(), ..EngineStats::default() },
             paths,
-            result_paths: ResultPaths::new(if is_static { tuning.paths } else { 1 }),
+            result_paths: ResultPaths::new(params.result_paths),
             // Workers of a direct job answer each other, and have one token.
             answer_token: if params.direct.is_some() { params.token } else { result_token(params.token) },
             tuning: tuning.clone(),
