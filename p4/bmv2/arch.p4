@@ -3,6 +3,7 @@
 #define ARCH_P4
 
 typedef bit<16> index_t;
+typedef bit<3> queue_t;
 
 // Registers of the behavioural model hold bit<N> only: signed words are cast, and a pair is one word of 64 bits, `lo` first.
 #define REGISTER(TYPE, NAME, SIZE) register<TYPE>(SIZE) NAME;

@@ -11,6 +11,7 @@
 #include "../common/pair.p4"
 #include "../common/values.p4"
 #include "../common/egress.p4"
+#include "../common/queues.p4"
 
 // Not a port: packets that are to recirculate are queued for it, and never leave.
 const bit<9> RECIRCULATION_PORT = 510;
@@ -57,6 +58,7 @@ control Verify(inout headers_t hdr, inout metadata_t meta) {
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     Aggregator() aggregator;
     Values() values;
+    Queues() queues;
 #if BLOCKS > 1
     NewBlock() new_block;
     BlockDone() block_done;
@@ -90,10 +92,15 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 #if BLOCKS > 1
         block_done.apply(hdr);
 #endif
+        // The model has no colours.
+        if (hdr.ipv4.isValid()) {
+            queues.apply(hdr.ipv4.dscp, standard_metadata.priority);
+        }
         if (meta.has_port == 1) {
             standard_metadata.egress_spec = meta.port;
         } else if (hdr.bridge.pass != PASS_NONE && hdr.bridge.pass != PASS_END) {
             standard_metadata.egress_spec = RECIRCULATION_PORT;
+            standard_metadata.priority = 0;
         } else if (meta.group != 0) {
             standard_metadata.mcast_grp = meta.group;
         } else {

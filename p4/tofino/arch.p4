@@ -3,6 +3,7 @@
 #define ARCH_P4
 
 typedef bit<16> index_t;
+typedef QueueId_t queue_t;
 
 // A register of unsigned words (TYPE: bit<8>, bit<16>, bit<32>).
 #define REGISTER(TYPE, NAME, SIZE) Register<TYPE, index_t>(SIZE) NAME;

@@ -10,6 +10,8 @@
 #include "../common/answer.p4"
 #include "../common/place.p4"
 #include "../common/egress.p4"
+#include "../common/queues.p4"
+#include "colours.p4"
 #if BLOCKS > 1
 #include "../common/last_block.p4"
 #endif
@@ -74,9 +76,15 @@ control FrontIngress(
     Hosts() hosts;
     Envelope() envelope;
     Content() content;
+    Queues() queues;
+    Queues() queues_of_others;
+    Selective() selective;
+    Colours() colours;
+    Colours() colours_of_others;
 #if BLOCKS > 1
     LastBlock() last_block;
 #endif
+    bit<1> is_selective = 0;
     bit<16> counted = 0;
     bit<16> reason_index;
     // By job and reason: what did not get to a slot.
@@ -133,6 +141,8 @@ control FrontIngress(
     action to_slots() {
         meta.is_to_slots = 1;
         for_tm.ucast_egress_port = SLOTS_PORT;
+        for_tm.qid = 0;
+        for_tm.packet_color = GREEN;
         hdr.context.setValid();
 #if BLOCKS > 1
         hdr.context.place = meta.place;
@@ -256,6 +266,7 @@ control FrontIngress(
 
     apply {
         meta.ingress_port = intrinsic.ingress_port;
+        selective.apply(is_selective);
         if (meta.is_ours == 1) {
             if (meta.is_first_pass == 1) {
                 measure();
@@ -273,6 +284,8 @@ control FrontIngress(
             } else {
                 recall();
             }
+            queues.apply(hdr.frame.dscp, for_tm.qid);
+            colours.apply(is_selective, hdr.frame.dscp, hdr.frame.ecn, for_tm.packet_color);
             lookup.apply(hdr, meta);
             if (meta.is_known == 1) {
                 counted = hdr.sumac.job;
@@ -301,6 +314,10 @@ control FrontIngress(
             meta.reason = REASON_FOREIGN;
             own.apply(hdr, meta);
             foreign();
+            if (hdr.ipv4.isValid()) {
+                queues_of_others.apply(hdr.ipv4.dscp, for_tm.qid);
+                colours_of_others.apply(is_selective, hdr.ipv4.dscp, hdr.ipv4.ecn, for_tm.packet_color);
+            }
         }
         number_reason();
         if (meta.is_for_others == 1) {

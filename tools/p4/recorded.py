@@ -30,10 +30,11 @@ def tables(schema: pathlib.Path) -> list[Json]:
 
 
 def is_written(table: Json) -> bool:
-    """Returns whether a control plane writes or reads a table."""
+    """Returns whether a control plane writes or reads a table. A switch for all packets is the operator's."""
     if table["table_type"] == "Counter":
         return True
-    return table["table_type"] == "MatchAction_Direct" and all(
+    is_constant = "ConstTable" in table["attributes"] or not table["key"]
+    return table["table_type"] == "MatchAction_Direct" and not is_constant and all(
         NAMED.fullmatch(field["name"]) for field in table["key"]
     )
 

@@ -21,6 +21,8 @@ pub const CE: u8 = 0b11;
 pub const CONTROL: u8 = 6 << CLASS_SHIFT;
 /// The classes of data, from class selector 0 on.
 pub const DATA_CLASSES: u8 = 6;
+/// Queues of a switch, in strict priority: one for each class of data, from 0 on, and the last for control.
+pub const QUEUES: u8 = DATA_CLASSES + 1;
 /// Class selectors (RFC 2474).
 pub const SELECTORS: usize = 8;
 /// The highest priority of an operation; those from the last data class on share it.
@@ -62,6 +64,47 @@ pub const fn data_class(priority: u8) -> u8 {
 /// `buffer` bytes: front layers have higher classes and lower thresholds (MLT appendix B).
 pub const fn dropping_threshold(class: u8, buffer: u32) -> u32 {
     buffer / (2 * DATA_CLASSES as u32) * (DATA_CLASSES - data_class(class)) as u32
+}
+
+/// The queue of a switch for a packet with this byte. Two classes may share one of assured forwarding: it
+/// goes with the higher one. All that is not Sumac's is in queue 0.
+pub const fn queue_of(tos: u8) -> u8 {
+    if tos & !ECN_MASK == CONTROL {
+        return DATA_CLASSES;
+    }
+    let mut class = DATA_CLASSES;
+    while class > 1 {
+        class -= 1;
+        if is_of_class(tos, class) {
+            return class;
+        }
+    }
+    0
+}
+
+/// Whether it is data of this class.
+const fn is_of_class(tos: u8, class: u8) -> bool {
+    let tag = tos & !ECN_MASK;
+    tag == class_selector(class)
+        || tag == assured_forwarding(class, true)
+        || tag == assured_forwarding(class, false)
+}
+
+/// Whether a switch drops a packet with this byte for a full buffer only. Others it drops from the threshold
+/// of their class on ([`dropping_threshold`]): AFx3, and what is not ECN-capable but AFx1 and control.
+//= mlt#5.2 tags in DSCP and ECN
+pub const fn is_important(tos: u8) -> bool {
+    let mut class = 0;
+    while class < DATA_CLASSES {
+        if tos & !ECN_MASK == assured_forwarding(class, false) {
+            return false;
+        }
+        if tos & !ECN_MASK == assured_forwarding(class, true) {
+            return true;
+        }
+        class += 1;
+    }
+    tos & ECN_MASK != 0 || tos & !ECN_MASK == CONTROL
 }
 
 /// The number of the class selector of this byte, below [`SELECTORS`]; that of an AF class is its number.
@@ -109,6 +152,26 @@ mod tests {
         assert_eq!(important, [10, 10, 18, 26, 26, 34]);
         let other: Vec<u8> = (0..6).map(|p| dscp(assured_forwarding(p, false))).collect();
         assert_eq!(other, [14, 14, 22, 30, 30, 38]);
+    }
+
+    //= mlt#5.2 tags in DSCP and ECN
+    #[test]
+    fn a_switch_tells_classes_and_importance_apart() {
+        let queues: Vec<u8> = (0..=MAX_PRIORITY).map(|p| queue_of(class_selector(p) | ECT_0)).collect();
+        assert_eq!(queues, [0, 1, 2, 3, 4, 5, 5, 5]);
+        let assured: Vec<u8> = (0..6).map(|p| queue_of(assured_forwarding(p, p % 2 == 0))).collect();
+        assert_eq!(assured, [1, 1, 2, 4, 4, 5]);
+        // CS7 and EF are not Sumac's.
+        assert_eq!((queue_of(CONTROL), queue_of(7 << 5), queue_of(46 << 2)), (6, 0, 0));
+        for priority in 0..=MAX_PRIORITY {
+            let selector = class_selector(priority);
+            assert_eq!([selector | ECT_0, selector | CE, selector].map(is_important), [true, true, false]);
+            for ecn in [0, ECT_0, CE] {
+                let assured = [true, false].map(|is| is_important(assured_forwarding(priority, is) | ecn));
+                assert_eq!(assured, [true, false]);
+            }
+        }
+        assert!(is_important(CONTROL) && !is_important(46 << 2));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use sumac_agg_p4::{
     p4runtime::{self, P4Runtime, Server},
     target::{Target as _, Update},
 };
+use sumac_wire::tos::QUEUES;
 use thrift::Thrift;
 
 const MODEL: &str = "simple_switch_grpc";
@@ -136,7 +137,7 @@ impl Model {
         for number in numbers {
             command.args(["-i", &format!("{number}@{}", Ports::interface(*number))]);
         }
-        command.args(["--", "--grpc-server-addr", &address()]);
+        command.args(["--", "--grpc-server-addr", &address(), "--priority-queues", &QUEUES.to_string()]);
         let mut process =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let deadline = Instant::now() + LIMIT;

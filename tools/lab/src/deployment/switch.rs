@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
-use sumac_wire::DEFAULT_BASE_PORT;
+use sumac_wire::{DEFAULT_BASE_PORT, tos::QUEUES};
 
 use super::aggregators::listens;
 use super::{Aggregator, Deployment, START_LIMIT, write};
@@ -89,7 +89,7 @@ impl Deployment<'_> {
         for (number, name) in numbered(&self.ports_of(host)) {
             model.args(["-i", &format!("{number}@{name}")]);
         }
-        model.args(["--", "--grpc-server-addr", &address()]);
+        model.args(["--", "--grpc-server-addr", &address(), "--priority-queues", &QUEUES.to_string()]);
         let switch =
             self.switches[place].insert(self.lab.start(host, &format!("switch{place}"), &mut model)?);
         switch.wait_until("P4Runtime", START_LIMIT, || {
