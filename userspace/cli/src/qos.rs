@@ -1,13 +1,16 @@
 //! `sumac qos`: configurations of switches for the classes and the importance of Sumac's packets (MLT section
 //! 5.2, appendix B).
 
+mod queue;
+mod tofino;
+
 use std::{fmt::Write as _, process::ExitCode};
 
 use clap::{Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
-use sumac_wire::tos::{
-    CONTROL, DATA_CLASSES, MAX_PRIORITY, assured_forwarding, class_selector, data_class, dropping_threshold,
-};
+use sumac_wire::tos::DATA_CLASSES;
+
+use self::queue::{Queue, queues};
 
 #[derive(Debug, clap::Args)]
 #[command(about = "Configurations of switches for Sumac's classes of packets")]
@@ -25,15 +28,16 @@ enum Qos {
 /// ECN-capable.
 ///
 /// Queues of higher classes have lower thresholds: the front layers are needed first, and tolerate more loss.
-/// Of each class important packets are ECN-capable, and are marked where others are dropped.
+/// Of each class important packets are ECN-capable, and are marked where others are dropped. A Tofino
+/// marks none: it drops by the colour of a packet in Sumac's program.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  sumac qos show --format tc --interface swp1 | sh")]
 struct Show {
     /// The kind of switch.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, visible_alias = "switch", value_enum, default_value_t)]
     format: Format,
-    /// The interface.
-    #[arg(long, default_value = "eth1")]
+    /// The interface; of a Tofino the ports' numbers (dev_port), separated by commas.
+    #[arg(long, default_value = "eth1", default_value_if("format", "tofino", "0"))]
     interface: String,
     /// The bytes that one interface may queue, in KB of 1024 bytes.
     #[arg(long, default_value_t = 400, value_name = "KB",
@@ -47,6 +51,8 @@ enum Format {
     Sonic,
     /// Cumulus Linux: qos_features.conf and qos_infra.conf
     Cumulus,
+    /// A Tofino that runs Sumac's P4 program: a script for bf_switchd's Python (bfshell -b)
+    Tofino,
     /// Linux: a script of tc commands (prio, red and u32)
     #[default]
     Tc,
@@ -54,38 +60,6 @@ enum Format {
 
 /// Bytes of a full packet, for RED's average.
 const PACKET: u32 = 1_500;
-
-/// A queue of a switch, in the order of priority.
-struct Queue {
-    name: String,
-    /// Higher ones are served first.
-    number: u8,
-    dscp: Vec<u8>,
-    /// The bytes from which packets that are not ECN-capable are dropped; `None`: only a full buffer drops.
-    threshold: Option<u32>,
-}
-
-/// The queues from the highest on: control, then the classes of data. The last takes all other traffic too.
-fn queues(buffer_kb: u32) -> Vec<Queue> {
-    let control =
-        Queue { name: "control".into(), number: DATA_CLASSES, dscp: vec![CONTROL >> 2], threshold: None };
-    let classes = (0..DATA_CLASSES).rev().map(|class| {
-        let mut dscp: Vec<u8> = (0..=MAX_PRIORITY)
-            .filter(|priority| data_class(*priority) == class)
-            .map(|priority| class_selector(priority) >> 2)
-            .collect();
-        // Two classes may share one of assured forwarding: it goes with the higher one.
-        let assured = [true, false].map(|is_important| assured_forwarding(class, is_important) >> 2);
-        let is_highest = class + 1 == DATA_CLASSES
-            || assured_forwarding(class + 1, true) != assured_forwarding(class, true);
-        dscp.extend(assured.iter().filter(|_| is_highest));
-        dscp.sort_unstable();
-        dscp.dedup();
-        let threshold = dropping_threshold(class, buffer_kb * 1024);
-        Queue { name: format!("class {class}"), number: class, dscp, threshold: Some(threshold) }
-    });
-    [control].into_iter().chain(classes).collect()
-}
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Qos::Show(show) = &args.command;
@@ -98,6 +72,7 @@ fn text(show: &Show) -> anyhow::Result<String> {
     Ok(match show.format {
         Format::Sonic => sonic(&queues, &show.interface)?,
         Format::Cumulus => cumulus(&queues)?,
+        Format::Tofino => tofino::script(&queues, &show.interface, show.buffer * 1024)?,
         Format::Tc => tc(&queues, &show.interface, show.buffer * 1024)?,
     })
 }
@@ -220,6 +195,7 @@ fn cumulus(queues: &[Queue]) -> Result<String, std::fmt::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sumac_wire::tos::{MAX_PRIORITY, assured_forwarding, class_selector};
 
     fn show(format: Format) -> String {
         let show = Show { format, interface: "swp1".into(), buffer: 384 };
