@@ -6,6 +6,7 @@
 //! chip by an operation.
 #![forbid(unsafe_code)]
 
+mod definitions;
 mod proto;
 mod tables;
 
@@ -48,7 +49,7 @@ use crate::proto::{
 /// lists them.
 pub const PROGRAM: &[u8] = include_bytes!("program.json");
 
-/// The tables of a device that belong to no program: those of multicast.
+/// The tables of a device that belong to no program: those of multicast and, in part, of queues.
 const DEVICE: &[u8] = include_bytes!("device.json");
 
 /// The memory of a played switch. It outlives its server, as that of a chip does when a connection breaks.
@@ -248,11 +249,12 @@ impl Drop for PlayedServer {
 impl BfRuntime for PlayedSwitch {
     async fn write(&self, request: Request<WriteRequest>) -> Result<Response<WriteResponse>, Status> {
         let request = request.into_inner();
+        let pipe = request.target.as_ref().map_or(0, |target| target.pipe_id);
         let mut state = self.state();
         let tables = state.bound(request.client_id)?;
         let results = request.updates.iter().map(|update| {
             match update.entity.as_ref().and_then(|it| it.entity.as_ref()) {
-                Some(entity::Entity::TableEntry(entry)) => tables.change(update.r#type(), entry),
+                Some(entity::Entity::TableEntry(entry)) => tables.change(pipe, update.r#type(), entry),
                 Some(entity::Entity::TableOperation(operation)) => {
                     tables.operate(operation.table_id, &operation.table_operations_type)
                 }

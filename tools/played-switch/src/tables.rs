@@ -1,72 +1,24 @@
 //! The tables of a played switch, which take what their bf-rt.json allows and nothing else.
-//!
-//! They are read from the file apart from the client's reading of it, so that a mistake of the one shows at
-//! the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
 use tonic::Code;
 
+use crate::definitions::{Action, Definition, Field, File, data_fields};
 use crate::proto::bfrt_proto::{
-    DataField, Error, KeyField, TableData, TableEntry, TableKey, data_field::Value, key_field::MatchType,
-    table_entry, update::Type,
+    DataField, Error, KeyField, TableData, TableEntry, TableKey,
+    data_field::{IntArray, Value},
+    key_field::MatchType,
+    table_entry,
+    update::Type,
 };
 
-#[derive(Clone, Default, Deserialize)]
-struct File {
-    tables: Vec<Definition>,
-}
-
-#[derive(Clone, Deserialize)]
-struct Definition {
-    name: String,
-    id: u32,
-    table_type: String,
-    #[serde(default)]
-    size: usize,
-    #[serde(default)]
-    key: Vec<Field>,
-    #[serde(default)]
-    action_specs: Vec<Action>,
-    #[serde(default)]
-    data: Vec<Data>,
-}
-
-#[derive(Clone, Deserialize)]
-struct Action {
-    id: u32,
-    name: String,
-    #[serde(default)]
-    action_scope: String,
-    #[serde(default)]
-    data: Vec<Field>,
-}
-
-#[derive(Clone, Deserialize)]
-struct Data {
-    singleton: Option<Field>,
-}
-
-#[derive(Clone, Deserialize)]
-struct Field {
-    id: u32,
-    name: String,
-    #[serde(default)]
-    match_type: String,
-    #[serde(default)]
-    repeated: bool,
-    #[serde(default, rename = "type")]
-    kind: Kind,
-}
-
-#[derive(Clone, Default, Deserialize)]
-struct Kind {
-    #[serde(rename = "type")]
-    name: String,
-    #[serde(default)]
-    width: usize,
-}
+/// The table of a chip's ports.
+const PORTS: &str = "TmPortCfg";
+/// A field of the keys of queues, beside those of the table: fields have numbers from 1 on.
+const PIPE: u32 = 0;
+/// The number that stands for all pipes.
+const ALL_PIPES: u32 = 0xffff;
 
 /// The fields of a key by number: value and mask.
 type Stored = BTreeMap<u32, (Vec<u8>, Vec<u8>)>;
@@ -101,9 +53,12 @@ impl Tables {
         Ok(())
     }
 
-    pub fn change(&mut self, change: Type, entry: &TableEntry) -> Answer<()> {
+    pub fn change(&mut self, pipe: u32, change: Type, entry: &TableEntry) -> Answer<()> {
         let table = self.definition(entry.table_id)?.clone();
-        let key = stored(&table, entry)?;
+        let mut key = stored(&table, entry)?;
+        if table.is_of_queues() {
+            return self.set_queue(&table, pipe, change, (&mut key, entry));
+        }
         if table.table_type == "Counter" {
             return self.set_counter(&table, change, &key, entry);
         }
@@ -172,6 +127,9 @@ impl Tables {
             return Ok(entries.chain(default).collect());
         }
         let key = stored(table, entry)?;
+        if table.table_type == PORTS {
+            return port(table, &key).map(|data| vec![message(table, &key, &data)]);
+        }
         let data = entries.and_then(|entries| entries.get(&key));
         data.map(|data| vec![message(table, &key, data)])
             .ok_or_else(|| error(Code::NotFound, table, "Object not found"))
@@ -226,6 +184,35 @@ impl Tables {
         }
     }
 
+    /// Changes a queue of a pipe, which is there without having been inserted. Fields that are left out stay.
+    fn set_queue(
+        &mut self,
+        table: &Definition,
+        pipe: u32,
+        change: Type,
+        (key, entry): (&mut Stored, &TableEntry),
+    ) -> Answer<()> {
+        if change != Type::Modify || pipe == ALL_PIPES {
+            return Err(error(Code::InvalidArgument, table, "a queue of one pipe can be modified only"));
+        }
+        let data = entry.data.clone().unwrap_or_default();
+        let action = table.action_specs.iter().find(|action| action.id == data.action_id);
+        if action.is_none() && !(table.action_specs.is_empty() && data.action_id == 0) {
+            return Err(error(Code::InvalidArgument, table, "no such action"));
+        }
+        let fields: Vec<&Field> =
+            data_fields(table).chain(action.into_iter().flat_map(Action::fields)).collect();
+        check_fields(table, &fields, &data)?;
+        key.insert(PIPE, (pipe.to_be_bytes().to_vec(), Vec::new()));
+        let queue = self.entries.entry(table.id).or_default().entry(key.clone()).or_default();
+        queue.action_id = data.action_id;
+        for field in data.fields {
+            queue.fields.retain(|before| before.field_id != field.field_id);
+            queue.fields.push(field);
+        }
+        Ok(())
+    }
+
     /// A group lists nodes that are there.
     fn check_references(&self, table: &Definition, data: Option<&TableData>) -> Answer<()> {
         if table.name != "$pre.mgid" {
@@ -257,22 +244,6 @@ impl Tables {
         let listed =
             |row: &Row| row.data.get("$MULTICAST_NODE_ID").is_some_and(|list| list.contains(&nodes[0]));
         table.name == "$pre.node" && self.rows("$pre.mgid").iter().any(listed)
-    }
-}
-
-impl Field {
-    fn bits(&self) -> usize {
-        match self.kind.name.as_str() {
-            "uint32" => 32,
-            "uint64" => 64,
-            _ => self.kind.width,
-        }
-    }
-
-    /// Whether bytes are a value of its width.
-    fn fits(&self, bytes: &[u8]) -> bool {
-        let spare = bytes.len() * 8 - self.bits().min(bytes.len() * 8);
-        bytes.len() == self.bits().div_ceil(8) && (spare == 0 || bytes[0] >> (8 - spare) == 0)
     }
 }
 
@@ -316,13 +287,24 @@ fn check_data(table: &Definition, data: Option<&TableData>) -> Answer<()> {
     } else {
         let action = table.action_specs.iter().find(|action| action.id == data.action_id);
         let action = action.filter(|action| action.action_scope != "DefaultOnly");
-        action.ok_or_else(|| wrong(format!("no action {}", data.action_id)))?.data.iter().collect()
+        action.ok_or_else(|| wrong(format!("no action {}", data.action_id)))?.fields().collect()
     };
+    check_fields(table, &fields, data)?;
+    if data.fields.len() != fields.len() {
+        return Err(wrong(format!("{} fields in place of {}", data.fields.len(), fields.len())));
+    }
+    Ok(())
+}
+
+/// Checks that data has no other fields than these, each once.
+fn check_fields(table: &Definition, fields: &[&Field], data: &TableData) -> Answer<()> {
+    let wrong = |what: String| error(Code::InvalidArgument, table, &what);
     for DataField { field_id, value } in &data.fields {
         let field = fields.iter().find(|field| field.id == *field_id);
         let field = field.ok_or_else(|| wrong(format!("no field {field_id} of the action")))?;
         let is_right = match (value, field.kind.name.as_str(), field.repeated) {
             (Some(Value::Stream(bytes)), "bytes" | "uint32" | "uint64", false) => field.fits(bytes),
+            (Some(Value::StrVal(_)), "string", false) => true,
             (Some(Value::IntArrVal(_)), "uint32", true) | (Some(Value::BoolArrVal(_)), "bool", true) => true,
             _ => false,
         };
@@ -331,14 +313,26 @@ fn check_data(table: &Definition, data: Option<&TableData>) -> Answer<()> {
         }
     }
     let given: BTreeSet<u32> = data.fields.iter().map(|field| field.field_id).collect();
-    if given.len() != data.fields.len() || given.len() != fields.len() {
-        return Err(wrong(format!("{} fields in place of {}", data.fields.len(), fields.len())));
+    if given.len() != data.fields.len() {
+        return Err(wrong("a field is there twice".into()));
     }
     Ok(())
 }
 
-fn data_fields(table: &Definition) -> impl Iterator<Item = &Field> {
-    table.data.iter().filter_map(|data| data.singleton.as_ref())
+/// A port of the chip: its group has 4 ports, with 8 queues each.
+fn port(table: &Definition, key: &Stored) -> Answer<TableData> {
+    let number = key.values().next().map_or(0, |(number, _)| self::number(number)) as u32;
+    if number as usize % 128 >= 72 {
+        return Err(error(Code::NotFound, table, "Object not found"));
+    }
+    let group = Value::Stream(vec![(number % 128 / 4) as u8]);
+    let queues = Value::IntArrVal(IntArray { val: (number % 4 * 8..).take(8).collect() });
+    let values = [("pg_id", group), ("egress_qid_queues", queues)];
+    let fields = values.into_iter().map(|(name, value)| DataField {
+        field_id: data_id(table, name).unwrap_or_default(),
+        value: Some(value),
+    });
+    Ok(TableData { action_id: 0, fields: fields.collect() })
 }
 
 fn data_id(table: &Definition, name: &str) -> Option<u32> {
@@ -386,7 +380,8 @@ fn message(table: &Definition, key: &Stored, data: &TableData) -> TableEntry {
 fn row(table: &Definition, key: &Stored, data: &TableData) -> Row {
     let action = table.action_specs.iter().find(|action| action.id == data.action_id);
     let fields: Vec<&Field> = match action {
-        Some(action) => action.data.iter().collect(),
+        Some(action) if !table.is_of_queues() => action.fields().collect(),
+        Some(action) => data_fields(table).chain(action.fields()).collect(),
         None => data_fields(table).collect(),
     };
     let name = |fields: &[&Field], id: u32| {
@@ -398,7 +393,8 @@ fn row(table: &Definition, key: &Stored, data: &TableData) -> Row {
             .iter()
             .map(|(id, (value, mask))| {
                 let mask = (!mask.is_empty()).then(|| number(mask));
-                (name(&keys, *id), (number(value), mask))
+                let name = if *id == PIPE { "pipe".into() } else { name(&keys, *id) };
+                (name, (number(value), mask))
             })
             .collect(),
         action: action
@@ -411,6 +407,8 @@ fn row(table: &Definition, key: &Stored, data: &TableData) -> Row {
 fn numbers(field: &DataField) -> Vec<u64> {
     match &field.value {
         Some(Value::Stream(bytes)) => vec![number(bytes)],
+        // The priorities of queues are numbers or names.
+        Some(Value::StrVal(text)) => text.parse().into_iter().collect(),
         Some(Value::IntArrVal(list)) => list.val.iter().map(|value| u64::from(*value)).collect(),
         Some(Value::BoolArrVal(list)) => list.val.iter().map(|value| u64::from(*value)).collect(),
         _ => Vec::new(),

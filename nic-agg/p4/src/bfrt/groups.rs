@@ -140,7 +140,7 @@ fn group_entry(schema: &Schema, group: u32, nodes: Option<&[u32]>) -> Result<Tab
     Ok(TableEntry { data: Some(TableData { action_id: 0, fields }), ..entry })
 }
 
-fn exact(field: &str, value: u32) -> Key {
+pub fn exact(field: &str, value: u32) -> Key {
     Key(BTreeMap::from([(field.to_owned(), Match::Exact(value.into()))]))
 }
 
@@ -162,7 +162,7 @@ fn key(table: &Table, entry: &TableEntry, name: &str) -> Result<u32, SwitchError
     }
 }
 
-fn list(table: &Table, entry: &TableEntry, name: &str) -> Result<Vec<u32>, SwitchError> {
+pub fn list(table: &Table, entry: &TableEntry, name: &str) -> Result<Vec<u32>, SwitchError> {
     let field = table.data_field(name)?;
     match data(entry, field.id) {
         Some(Value::IntArrVal(list)) => Ok(list.val.clone()),
@@ -170,7 +170,7 @@ fn list(table: &Table, entry: &TableEntry, name: &str) -> Result<Vec<u32>, Switc
     }
 }
 
-fn data(entry: &TableEntry, field: u32) -> Option<&Value> {
+pub fn data(entry: &TableEntry, field: u32) -> Option<&Value> {
     let fields = &entry.data.as_ref()?.fields;
     fields.iter().find(|part| part.field_id == field)?.value.as_ref()
 }

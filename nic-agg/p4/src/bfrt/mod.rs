@@ -8,11 +8,12 @@
 //! | [`entry`] | entries of tables |
 //! | [`groups`] | multicast groups |
 //! | [`counters`] | counters |
+//! | [`queues`] | the queues of the ports in loopback |
 //! | [`mark`] | the number of the switch's memory |
 //! | [`status`] | the errors of calls |
 //!
 //! Ports, their speeds and the recirculation are the operator's business, and the program mirrors nothing: no
-//! table of ports or mirror sessions is written.
+//! table of ports or mirror sessions is written, and of the traffic manager only these queues.
 
 mod counters;
 mod entry;
@@ -20,6 +21,7 @@ mod groups;
 mod mark;
 mod options;
 mod pipeline;
+mod queues;
 mod schema;
 mod session;
 mod status;
@@ -87,11 +89,12 @@ impl BfRuntime {
         if !session.as_ref().is_some_and(Session::is_open) {
             // Before the next: a program has one client.
             *session = None;
-            let opened = Session::open(&self.options).await?;
+            let mut opened = Session::open(&self.options).await?;
             if *self.compiled.get_or_init(|| opened.compiled.clone()) != opened.compiled {
                 let what = "its program has other sizes than before: start this control plane again";
                 return Err(self.away(what.into()));
             }
+            queues::set(&mut opened).await;
             *session = Some(opened);
             self.sessions.fetch_add(1, Ordering::Relaxed);
         }

@@ -129,6 +129,12 @@ impl Pipeline {
     }
 }
 
+/// Returns the first pipe of the program's other pipeline, through which what comes from the slots goes.
+pub(super) fn front_pipe(config: &ForwardingPipelineConfig) -> Option<u32> {
+    let front = config.profiles.iter().filter(|profile| profile.profile_name != SLOTS);
+    front.flat_map(|profile| profile.pipe_scope.iter().copied()).min()
+}
+
 /// Returns the sizes of a program, and the pipes of its slots.
 pub(super) fn compiled(config: &ForwardingPipelineConfig, schema: &Schema) -> Result<Compiled, SwitchError> {
     let slots = config.profiles.iter().filter(|profile| profile.profile_name == SLOTS);

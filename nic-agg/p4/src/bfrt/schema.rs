@@ -1,5 +1,7 @@
 //! The tables that BFRuntime knows by number: names, numbers and types, as bf-rt.json lists them.
 
+use std::ops::Deref;
+
 use serde::Deserialize;
 
 use crate::{sizes::Compiled, target::SwitchError};
@@ -33,7 +35,24 @@ pub struct Action {
     pub name: String,
     pub id: u32,
     #[serde(default)]
-    pub data: Vec<Field>,
+    pub data: Vec<ActionField>,
+}
+
+/// A field of an action. Tables of a device wrap it.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum ActionField {
+    Plain(Field),
+    Wrapped { singleton: Field },
+}
+
+impl Deref for ActionField {
+    type Target = Field;
+
+    fn deref(&self) -> &Field {
+        let (ActionField::Plain(field) | ActionField::Wrapped { singleton: field }) = self;
+        field
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,7 +109,7 @@ impl Table {
         actions.find(|action| is_named(&action.name, name)).ok_or_else(|| unknown("action", &self.part(name)))
     }
 
-    /// Returns a field of the entries of a table without actions.
+    /// Returns a field that all entries have, as those of a table without actions.
     pub fn data_field(&self, name: &str) -> Result<&Field, SwitchError> {
         let mut fields = self.data();
         fields.find(|field| field.name == name).ok_or_else(|| unknown("field", &self.part(name)))

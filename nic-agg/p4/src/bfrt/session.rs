@@ -84,6 +84,8 @@ pub struct Session {
     pub schema: Arc<Schema>,
     /// The sizes that the program was compiled with.
     pub compiled: Compiled,
+    /// The pipe through which what comes from the slots goes.
+    pub front_pipe: Option<u32>,
     /// Whether the server has ended the subscription.
     ended: Arc<AtomicBool>,
     /// Open for as long as the client is subscribed.
@@ -114,6 +116,7 @@ impl Session {
         let program = session.program_of(&config, options.program.as_deref())?;
         let schema = session.schema_of(&config, program)?;
         session.compiled = pipeline::compiled(program, &schema)?;
+        session.front_pipe = pipeline::front_pipe(program);
         session.schema = Arc::new(schema);
         session.bind(&program.p4_name).await?;
         tracing::info!(switch = session.address, program = program.p4_name, "bound to the program");
@@ -146,6 +149,7 @@ impl Session {
             address,
             schema: Arc::default(),
             compiled: Compiled::default(),
+            front_pipe: None,
             ended: Arc::default(),
             _subscription: subscription.clone(),
         };
@@ -287,6 +291,11 @@ impl Session {
     /// Applies updates in their order, and reports the first that the switch refuses; those behind it may be
     /// applied.
     pub async fn write(&mut self, updates: Vec<Update>) -> Result<(), WriteError> {
+        self.write_to(PIPES, updates).await
+    }
+
+    /// Applies updates of tables that each pipe has for itself.
+    pub async fn write_to(&mut self, pipe: u32, updates: Vec<Update>) -> Result<(), WriteError> {
         let mut done = 0;
         let mut updates = updates.into_iter();
         loop {
@@ -296,7 +305,7 @@ impl Session {
             }
             let length = batch.len();
             let request = WriteRequest {
-                target: Some(self.target()),
+                target: Some(self.target(pipe)),
                 client_id: self.id,
                 updates: batch,
                 ..WriteRequest::default()
@@ -320,7 +329,7 @@ impl Session {
         let entities =
             entries.into_iter().map(|entry| Entity { entity: Some(entity::Entity::TableEntry(entry)) });
         let request = ReadRequest {
-            target: Some(self.target()),
+            target: Some(self.target(PIPES)),
             client_id: self.id,
             entities: entities.collect(),
             p4_name: String::new(),
@@ -364,8 +373,8 @@ impl Session {
         SwitchError::Away { address: self.address.clone(), what }
     }
 
-    fn target(&self) -> TargetDevice {
-        TargetDevice { device_id: self.device, pipe_id: PIPES, direction: DIRECTIONS, prsr_id: PARSERS }
+    fn target(&self, pipe_id: u32) -> TargetDevice {
+        TargetDevice { device_id: self.device, pipe_id, direction: DIRECTIONS, prsr_id: PARSERS }
     }
 }
 

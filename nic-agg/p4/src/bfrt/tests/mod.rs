@@ -108,6 +108,31 @@ fn entries_are_on_the_switch_as_they_were_written() {
 }
 
 #[test]
+fn queues_of_the_ports_in_loopback_have_priority_and_a_buffer() {
+    let played = switch();
+    let server = serve(&played);
+    let client = BfRuntime::connect(options(&server)).unwrap();
+    // Port 6 of the pipes of `front` and `slots`: the third of its group.
+    let key =
+        |pipe: u64, queue: u64| [("pg_id", 1, None), ("pg_queue", 16 + queue, None), ("pipe", pipe, None)];
+    let priority = |pipe, queue, priority: &[u64]| {
+        row(&key(pipe, queue), "", &[("min_priority", priority), ("max_priority", priority)])
+    };
+    let mut found = played.rows("tf2.tm.queue.sched_cfg");
+    found.sort_by_key(|row| (row.key["pipe"], row.key["pg_queue"]));
+    assert_eq!(
+        found,
+        [priority(0, 0, &[0]), priority(0, 1, &[7]), priority(1, 0, &[0]), priority(1, 1, &[7])]
+    );
+    // A packet of 4 blocks has 7 cells.
+    let slots = u64::from(client.compiled().unwrap().static_slots);
+    let buffer = |pipe| row(&key(pipe, 1), "shared_pool", &[("guaranteed_cells", &[slots * 7])]);
+    let mut found = played.rows("tf2.tm.queue.buffer");
+    found.sort_by_key(|row| row.key["pipe"]);
+    assert_eq!((slots, found), (2048, vec![buffer(0), buffer(1)]));
+}
+
+#[test]
 fn a_job_of_many_entries_goes_in_batches() {
     let played = switch();
     let server = serve(&played);
