@@ -10,10 +10,14 @@
 //!
 //! The model moves some thousand packets a second, so tensors are small.
 
+use std::time::Duration;
+
+use sumac_lab::capture::CaptureOptions;
 use sumac_lab::deployment::{Backend, Deployment, DynamicOptions, Pipeline, SumacOptions};
+use sumac_lab::run::{Operation, Report, RunOptions, run};
 use sumac_lab::units::Probability;
 use sumac_lab::{Faults, LabSpec};
-use sumac_tests::site::with_sumac;
+use sumac_tests::site::{in_turn, with_sumac};
 use sumac_tests::{Crew, exact, stats};
 
 /// Elements in a chunk of a static job on the lab's P4 program, and of a dynamic one.
@@ -29,6 +33,9 @@ const IN_FLIGHT: u32 = 8;
 
 /// One in fifty.
 const LOSS: Probability = Probability(20_000);
+
+/// The part of its values that a worker may be left out with.
+const BOUND: f32 = 0.1;
 
 /// Whether the model and the compiled program are there; prints a line where they are not.
 fn is_there(test: &str) -> bool {
@@ -138,6 +145,56 @@ fn dynamic_sums_are_those_of_the_xdp_programs() {
         let options = SumacOptions { dynamic: Some(dynamic), ..SumacOptions::default() };
         assert_same_bits("dynamic", &LabSpec { parameter_hosts: 1, ..LabSpec::new(3) }, &options);
     }
+}
+
+/// A model for each rack, one for the root, and the parameter host behind that.
+#[test]
+fn dynamic_sums_of_two_racks() {
+    if is_there("dynamic_sums_of_two_racks") {
+        let faults = Faults { loss: LOSS, duplicate: LOSS, reorder: LOSS };
+        let spec = LabSpec { racks: 2, parameter_hosts: 1, faults, ..LabSpec::new(4) };
+        let dynamic = DynamicOptions { window: Some(IN_FLIGHT), ..DynamicOptions::default() };
+        let options =
+            SumacOptions { on_model: true, drop: LOSS, dynamic: Some(dynamic), ..SumacOptions::default() };
+        sums("dynamic, two racks", spec, options);
+    }
+}
+
+/// The parameter host decides about a bound, so the program needs nothing for it. The run compares every
+/// element with the sum over the contributors that the workers report.
+#[test]
+fn dynamic_sums_within_a_loss_bound() {
+    if is_there("dynamic_sums_within_a_loss_bound") {
+        in_turn(|| {
+            let report = bounded();
+            assert!(report.verified, "{report}");
+            let loss = report.loss.clone().unwrap();
+            println!("{loss:?}, {} s", report.tat_s.median);
+            assert!(loss.budget > 0.0 && loss.budget <= f64::from(BOUND), "{loss:?}");
+            assert!(loss.by_worker.iter().all(|spent| *spent <= loss.budget), "{loss:?}");
+            assert!(loss.by_worker.iter().any(|spent| *spent > 0.0), "nobody was left out: {loss:?}");
+        });
+    }
+}
+
+/// Sums with a bound in a dynamic job on the program, on cables that lose frames.
+fn bounded() -> Report {
+    let faults = Faults { loss: LOSS, ..Faults::default() };
+    let name = format!("p4bound{}", std::process::id());
+    let dynamic = DynamicOptions { window: Some(IN_FLIGHT), ..DynamicOptions::default() };
+    run(&RunOptions {
+        lab: LabSpec { parameter_hosts: 1, faults, name, ..LabSpec::new(4) },
+        sumac: SumacOptions { on_model: true, drop: LOSS, dynamic: Some(dynamic), ..SumacOptions::default() },
+        operation: Operation { loss_bound: BOUND, ..Operation::sum(100 * DYNAMIC_CHUNK) },
+        jobs: 1,
+        iterations: 3,
+        warmup: 1,
+        seed: 11,
+        limit: Duration::from_secs(120),
+        trace: false,
+        captures: CaptureOptions::default(),
+    })
+    .unwrap_or_else(|error| panic!("{error:#}"))
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! The conformance vectors on the P4 program, run by the behavioural model: frames through its ports, and
 //! after each the counter, all that left, and the registers of the slot. And what the vectors do not have:
-//! time, ARP and ICMP.
+//! time, ARP, ICMP and queues.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod model;
 mod run;
 
 use std::{
-    env,
+    env, thread,
     time::{Duration, Instant},
 };
 
@@ -19,7 +19,7 @@ use sumac_vectors::{
     random::{self, Profile, SWITCH_SEED},
     record::{Job, Step},
 };
-use sumac_wire::{Header, Reason, checksum};
+use sumac_wire::{Header, Reason, checksum, tos};
 
 /// Returns a number from the environment.
 fn number(variable: &str, or: u64) -> u64 {
@@ -163,6 +163,43 @@ fn own_addresses_answer_arp_and_ping() {
             let asked = echo(8, &OWN_MAC, &ASKING_MAC, ASKING, OWN);
             let answer = echo(0, &ASKING_MAC, &OWN_MAC, OWN, ASKING);
             assert_eq!(left(&asked), [(0, answer)], "{data:#x}");
+        }
+    });
+}
+
+/// Each queue of a port in turn takes nothing: what is lost are the packets whose tag is of that queue.
+#[test]
+fn packets_have_the_queue_of_their_tag() {
+    with_program("packets_have_the_queue_of_their_tag", |program| {
+        const TO: [u8; 6] = [2, 0, 0, 0, 0, 2];
+        const DEPTH: u32 = 64;
+        let mac = TO.iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte));
+        let way = Entry::new("hosts", "forward").exact("mac", mac).parameter("port", PORTS[1]);
+        let mut model = Model::start(PORTS);
+        Model::install(program, &[Update::Entry(Change::Insert, way)]);
+        for closed in 0..tos::QUEUES {
+            model.thrift.set_queue_depth(PORTS[1], closed, 0);
+            for dscp in 0..64 {
+                let ip = [0x45, dscp << 2, 0, 20, 0, 0, 0x40, 0, 64, 255, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+                model.ports.send(PORTS[0], &[&TO[..], &[2, 0, 0, 0, 0, 1, 0x08, 0], &ip].concat());
+                // The model reads a burst with losses.
+                thread::sleep(Duration::from_millis(2));
+            }
+            let stays = |dscp: &u8| tos::queue_of(dscp << 2) != closed;
+            let expected: Vec<_> = (0..64).filter(stays).map(|dscp| (PORTS[1], dscp)).collect();
+            let mut left = Vec::new();
+            let deadline = Instant::now() + Duration::from_secs(20);
+            loop {
+                let frames = model.ports.receive(Duration::from_millis(300));
+                left.extend(frames.iter().map(|(port, frame)| (*port, frame[15] >> 2)));
+                let is_all = left.len() >= expected.len() || Instant::now() > deadline;
+                if frames.is_empty() && is_all {
+                    break;
+                }
+            }
+            left.sort_unstable();
+            assert_eq!(left, expected, "queue {closed}");
+            model.thrift.set_queue_depth(PORTS[1], closed, DEPTH);
         }
     });
 }

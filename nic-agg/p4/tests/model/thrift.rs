@@ -73,6 +73,16 @@ impl Thrift {
         }
     }
 
+    /// Sets how many packets a queue of a port takes. With 0 it drops all.
+    pub fn set_queue_depth(&mut self, port: u32, queue: u8, packets: u32) {
+        let mut arguments = Vec::new();
+        for (id, word) in [(1, port), (2, queue.into()), (3, packets)] {
+            arguments.extend([kind::I32, 0, id]);
+            arguments.extend(word.to_be_bytes());
+        }
+        self.exchange("simple_switch:set_egress_priority_queue_depth", &arguments).unwrap();
+    }
+
     fn call(&mut self, method: &str, name: &str, words: &[u32]) -> Value {
         self.request(method, name, words, None)
     }
@@ -80,17 +90,9 @@ impl Thrift {
     /// Calls a method: with the context, of which the model has one, the name, and words of 32 and of 64
     /// bits.
     fn request(&mut self, method: &str, name: &str, words: &[u32], long: Option<[u32; 2]>) -> Value {
-        let method = format!("standard:{method}");
-        let mut bytes = (VERSION | CALL).to_be_bytes().to_vec();
-        let text = |bytes: &mut Vec<u8>, text: &str| {
-            bytes.extend((text.len() as u32).to_be_bytes());
-            bytes.extend(text.as_bytes());
-        };
-        text(&mut bytes, &method);
-        bytes.extend([0; 4]);
-        bytes.extend([kind::I32, 0, 1, 0, 0, 0, 0]);
+        let mut bytes = vec![kind::I32, 0, 1, 0, 0, 0, 0];
         bytes.extend([kind::STRING, 0, 2]);
-        text(&mut bytes, name);
+        bytes.extend(text(name));
         let mut id = 3;
         for word in words {
             bytes.extend([kind::I32, 0, id]);
@@ -101,9 +103,15 @@ impl Thrift {
             bytes.extend([kind::I64, 0, id]);
             bytes.extend(long.iter().flat_map(|word| word.to_be_bytes()));
         }
-        bytes.push(kind::STOP);
-        self.output.write_all(&bytes).unwrap();
-        self.reply().unwrap_or_else(|error| panic!("{method} of {name}: {error}"))
+        let replied = self.exchange(&format!("standard:{method}"), &bytes);
+        replied.unwrap_or_else(|error| panic!("{method} of {name}: {error}"))
+    }
+
+    fn exchange(&mut self, method: &str, arguments: &[u8]) -> Result<Value> {
+        let version = (VERSION | CALL).to_be_bytes();
+        let call = [&version[..], &text(method), &[0; 4], arguments, &[kind::STOP]].concat();
+        self.output.write_all(&call)?;
+        self.reply()
     }
 
     /// Returns field 0 of the answer: the others are exceptions.
@@ -158,4 +166,8 @@ impl Thrift {
         self.input.read_exact(&mut bytes)?;
         Ok(bytes)
     }
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat()
 }
