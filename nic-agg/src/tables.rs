@@ -19,7 +19,7 @@ use sumac_loader::{
     map::{PerCpuTable, Table, open_pinned},
 };
 use sumac_wire::{
-    MAX_HOSTS, MAX_JOBS, MAX_SHARDS,
+    MAX_HOSTS, MAX_JOBS, MAX_LANES,
     reason::COUNTERS,
     tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, job_flag, parent_index},
 };
@@ -83,7 +83,7 @@ pub struct Tables {
     job_counters: PerCpuTable<[u64; COUNTERS], { size_of::<[u64; COUNTERS]>() }>,
     worker_counters: PerCpuTable<WorkerCounters, { size_of::<WorkerCounters>() }>,
     /// By `worker_index`.
-    pub avoided: Table<[u16; MAX_SHARDS], { 2 * MAX_SHARDS }>,
+    pub avoided: Table<[u16; MAX_LANES], { 2 * MAX_LANES }>,
     /// By job number.
     pub drops: Table<Drops, { size_of::<Drops>() }>,
     injected: PerCpuTable<Injected, { size_of::<Injected>() }>,

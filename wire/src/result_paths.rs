@@ -10,17 +10,43 @@ use crate::Header;
 pub const RESULT_PATHS: usize = 16;
 /// Chunks that follow each other and name the same path: their results may leave as one run.
 const RUN: u32 = 8;
-/// The candidates for an answer.
-const CANDIDATES: u32 = 8;
-
-/// Marks the numbers of probes that name paths to avoid; the rest is the path of the answer.
+/// Marks the numbers of probes that name paths to avoid; the rest is the number of the survey and the path of
+/// the answer.
 pub const SURVEY: u32 = 1 << 29;
+/// Bits of a path.
+const PATH_BITS: u32 = 4;
 
-/// The paths that the results for a probe's sender are to avoid, a bit each; `None`: the probe is for another
-/// purpose.
+/// The number of a survey's probe that is answered by this path.
+#[must_use]
+pub const fn number(survey: u8, path: u16) -> u32 {
+    SURVEY | (survey as u32) << PATH_BITS | path as u32 & 15
+}
+
+/// Whether an answer is one to a probe of a survey.
+#[must_use]
+pub const fn is_of_survey(report: &Header) -> bool {
+    report.seq & SURVEY != 0
+}
+
+/// The path of an answer to a probe of this survey; `None`: it answers another one.
+#[must_use]
+pub const fn answered(report: &Header, survey: u8) -> Option<u16> {
+    let is_own = report.seq >> PATH_BITS == number(survey, 0) >> PATH_BITS;
+    if is_own { Some(report.seq as u16 & 15) } else { None }
+}
+
+/// Of the `count` paths to a probe's sender those that its results are to avoid, a bit each; `None`: the
+/// probe is for another purpose, or there is one path.
 #[inline(always)]
-pub const fn avoided(probe: &Header) -> Option<u16> {
-    if probe.seq & SURVEY != 0 { Some(probe.tensor as u16) } else { None }
+pub const fn avoided(probe: &Header, count: u16) -> Option<u16> {
+    if is_of_survey(probe) && count > 1 { Some(probe.tensor as u16 & all(count)) } else { None }
+}
+
+/// All paths, a bit each.
+#[inline(always)]
+#[must_use]
+pub const fn all(count: u16) -> u16 {
+    ((1u32 << (count & 31)) - 1) as u16
 }
 
 /// The path of a probe's answer.
@@ -46,15 +72,22 @@ pub const fn of_result(avoided: u16, count: u16, seq: u32) -> u16 {
 /// The path of an answer to one worker. `key`: another one at each attempt.
 #[inline(always)]
 pub const fn of_reply(avoided: u16, count: u16, key: u32) -> u16 {
-    let mut candidate = 1;
-    while candidate < CANDIDATES {
-        let path = within(mixed(key, candidate), count);
-        if !is_avoided(avoided, path) {
-            return path;
-        }
-        candidate += 1;
+    let usable = all(count) & !avoided;
+    if usable == 0 {
+        return within(key, count);
     }
-    within(key, count)
+    let mut before = mixed(key) % usable.count_ones();
+    let mut path = 0;
+    while path < RESULT_PATHS as u16 {
+        if !is_avoided(!usable, path) {
+            if before == 0 {
+                return path;
+            }
+            before -= 1;
+        }
+        path += 1;
+    }
+    0
 }
 
 #[inline(always)]
@@ -69,9 +102,8 @@ const fn within(number: u32, count: u16) -> u16 {
 
 /// A random number from a key (the finalizer of MurmurHash3).
 #[inline(always)]
-const fn mixed(key: u32, candidate: u32) -> u32 {
-    let mut bits = key.wrapping_add(candidate << 24);
-    bits = (bits ^ bits >> 16).wrapping_mul(0x85eb_ca6b);
+const fn mixed(key: u32) -> u32 {
+    let mut bits = (key ^ key >> 16).wrapping_mul(0x85eb_ca6b);
     bits = (bits ^ bits >> 13).wrapping_mul(0xc2b2_ae35);
     bits ^ bits >> 16
 }
@@ -95,18 +127,21 @@ mod tests {
         let one_less = shares(1 << 3, of_result);
         assert_eq!(one_less[3], 0);
         assert!(one_less.iter().filter(|share| **share > 0).all(|share| (820..900).contains(share)));
-        let half = shares(0x00ff, of_result);
-        assert!(
-            half[..8].iter().sum::<u32>() < 100 && half[8..].iter().all(|share| *share > 1400),
-            "{half:?}"
-        );
+        for avoided in [0x00ff, 0x0fff, 0x7fff, 0xfffe, 0xa5a5] {
+            let used = shares(avoided, of_result);
+            let even = 12_800 / u16::count_zeros(avoided);
+            for (path, share) in used.into_iter().enumerate() {
+                let is_avoided = avoided >> path & 1 != 0;
+                assert!(if is_avoided { share == 0 } else { share.abs_diff(even) < even / 8 }, "{used:?}");
+            }
+        }
         assert_eq!([0, 1, 7, 8].map(|seq| of_result(0, seq)), [0, 0, 0, 1], "eight in a row");
     }
 
     #[test]
     fn replies_take_another_path_each_time() {
         let half = shares(0xaaaa, |avoided, key| of_reply(avoided, COUNT, key));
-        assert!(half.iter().skip(1).step_by(2).sum::<u32>() < 100, "{half:?}");
+        assert!(half.iter().skip(1).step_by(2).all(|share| *share == 0), "{half:?}");
         assert!(half.iter().step_by(2).all(|share| *share > 1400), "{half:?}");
         assert_eq!(of_reply(0xffff, COUNT, 5), 5, "where none works, in turn");
     }
@@ -115,8 +150,11 @@ mod tests {
     fn a_few_paths_or_none() {
         assert!((0..1000).all(|seq| of_result(0, 3, seq) < 3 && of_reply(0b101, 3, seq) < 3));
         assert!([0, 1].iter().all(|count| of_result(1, *count, 77) == 0 && of_reply(0, *count, 77) == 0));
-        let asked = probe(Header { seq: SURVEY | 9, ..Header::default() }, 9, 0x8001);
-        assert_eq!((avoided(&asked), of_report(&asked, 16), of_report(&asked, 9)), (Some(0x8001), 9, 0));
-        assert_eq!(avoided(&Header { seq: 9, ..asked }), None);
+        let asked = probe(Header { seq: number(200, 9), ..Header::default() }, 9, 0x8001);
+        assert_eq!((avoided(&asked, 16), of_report(&asked, 16), of_report(&asked, 9)), (Some(0x8001), 9, 0));
+        assert_eq!([0, 1, 3].map(|count| avoided(&asked, count)), [None, None, Some(1)]);
+        assert_eq!([200, 199].map(|survey| answered(&asked, survey)), [Some(9), None]);
+        let other = Header { seq: 9, ..asked };
+        assert_eq!((avoided(&other, 16), is_of_survey(&other)), (None, false));
     }
 }

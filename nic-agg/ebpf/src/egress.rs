@@ -61,7 +61,7 @@ fn copy(ctx: &XdpContext) -> Result<u16, Reason> {
     let shard = u16::from_be(headers.get(Headers::UDP)).wrapping_sub(state.base_port);
     headers.set_macs(worker.mac, worker.aggregator_mac);
     let to = Addresses::to(worker, state.base_port, shard);
-    let avoided = Avoided::of(worker, index, shard);
+    let avoided = Avoided::of(worker, index, headers.lane());
     answer::readdress(headers, paths::of_result(to, worker, avoided, headers.seq()));
     Ok(job)
 }

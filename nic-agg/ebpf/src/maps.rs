@@ -9,7 +9,7 @@ use sumac_agg_layout::{
     PARENT_ENTRIES, Slot, State, Tail, Times, WORKER_ENTRIES,
 };
 use sumac_wire::{
-    MAX_JOBS, MAX_SHARDS, Reason,
+    MAX_JOBS, MAX_LANES, Reason,
     reason::COUNTERS as REASONS,
     tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry},
 };
@@ -68,7 +68,7 @@ pub static ADDRESSES: HashMap<u32, u32, WORKER_ENTRIES> = HashMap::new();
 #[btf_map]
 pub static WORKER_COUNTERS: PerCpuArray<WorkerCounters, WORKER_ENTRIES> = PerCpuArray::new();
 #[btf_map]
-pub static AVOIDED: Array<[u16; MAX_SHARDS], WORKER_ENTRIES> = Array::new();
+pub static AVOIDED: Array<[u16; MAX_LANES], WORKER_ENTRIES> = Array::new();
 #[btf_map]
 pub static LIMITERS: PerCpuArray<Limiter, EVENTS> = PerCpuArray::new();
 

@@ -141,6 +141,11 @@ impl Headers {
     }
 
     #[inline(always)]
+    pub fn lane(self) -> u16 {
+        u16::from_be(self.get(Self::SUMAC + offset::LANE))
+    }
+
+    #[inline(always)]
     pub fn slot(self) -> u32 {
         u32::from_be(self.get(Self::SUMAC + offset::SLOT))
     }

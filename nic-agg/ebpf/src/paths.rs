@@ -2,22 +2,22 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use sumac_wire::{
-    FIRST_SOURCE_PORT, Header, MAX_SHARDS,
+    FIRST_SOURCE_PORT, Header, MAX_LANES,
     result_paths::{self, RESULT_PATHS},
     tables::WorkerEntry,
 };
 
 use crate::{answer::Addresses, maps::AVOIDED};
 
-/// The paths that the results for a worker avoid in one shard. Other CPUs read and write the word, too.
+/// The paths that a lane's results for a worker avoid. Other CPUs read and write the word, too.
 #[derive(Clone, Copy)]
 pub struct Avoided(Option<*mut u16>);
 
 impl Avoided {
     #[inline(always)]
-    pub fn of(worker: &WorkerEntry, worker_index: u32, shard: u16) -> Avoided {
+    pub fn of(worker: &WorkerEntry, worker_index: u32, lane: u16) -> Avoided {
         let kept = if worker.paths > 1 { AVOIDED.get_ptr_mut(worker_index) } else { None };
-        Avoided(kept.map(|kept| kept.cast::<u16>().wrapping_add(usize::from(shard) & (MAX_SHARDS - 1))))
+        Avoided(kept.map(|kept| kept.cast::<u16>().wrapping_add(usize::from(lane) & (MAX_LANES - 1))))
     }
 
     #[inline(always)]
@@ -55,7 +55,7 @@ pub fn of_reply(to: Addresses, worker: &WorkerEntry, avoided: Avoided, seq: u32)
 /// Keeps the paths that a worker's probe names, and returns the addresses from the port of its answer's path.
 #[inline(always)]
 pub fn of_report(to: Addresses, worker: &WorkerEntry, kept: Avoided, probe: &Header) -> Addresses {
-    if let Some(avoided) = result_paths::avoided(probe) {
+    if let Some(avoided) = result_paths::avoided(probe, worker.paths) {
         kept.set(avoided);
     }
     by(to, result_paths::of_report(probe, worker.paths))

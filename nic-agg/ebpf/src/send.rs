@@ -68,16 +68,23 @@ fn write(headers: Headers, work: &Work, job: &JobEntry) -> Result<(), Reason> {
 }
 
 #[inline(always)]
-fn avoided(worker: &WorkerEntry, work: &Work) -> Avoided {
-    Avoided::of(worker, work.worker_index, work.shard)
+fn avoided(worker: &WorkerEntry, work: &Work, headers: Headers) -> Avoided {
+    Avoided::of(worker, work.worker_index, headers.lane())
+}
+
+/// Addresses an answer to one worker, by any of its paths.
+#[inline(always)]
+fn address_reply(headers: Headers, work: &Work, worker: &WorkerEntry) {
+    let to = Addresses::to(worker, work.base_port, work.shard);
+    let to = paths::of_reply(to, worker, avoided(worker, work, headers), headers.seq());
+    answer::address(headers, to, work);
 }
 
 #[inline(always)]
 fn back(headers: Headers, work: &Work, ingress: u32) -> Result<u32, Reason> {
     let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;
     headers.swap_macs();
-    let to = Addresses::to(worker, work.base_port, work.shard);
-    answer::address(headers, paths::of_reply(to, worker, avoided(worker, work), headers.seq()), work);
+    address_reply(headers, work, worker);
     Ok(out_of(ingress))
 }
 
@@ -88,7 +95,7 @@ pub fn report(headers: Headers, work: &Work, ingress: u32) -> Result<u32, Reason
     let probe = Header::fields(&headers.sumac(), 0).ok_or(Reason::Internal)?;
     headers.swap_macs();
     let to = Addresses::to(worker, work.base_port, work.shard);
-    answer::address(headers, paths::of_report(to, worker, avoided(worker, work), &probe), work);
+    answer::address(headers, paths::of_report(to, worker, avoided(worker, work, headers), &probe), work);
     Ok(out_of(ingress))
 }
 
@@ -97,8 +104,7 @@ pub fn report(headers: Headers, work: &Work, ingress: u32) -> Result<u32, Reason
 pub fn down(headers: Headers, work: &Work) -> Result<u32, Reason> {
     let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;
     headers.set_macs(worker.mac, worker.aggregator_mac);
-    let to = Addresses::to(worker, work.base_port, work.shard);
-    answer::address(headers, paths::of_reply(to, worker, avoided(worker, work), headers.seq()), work);
+    address_reply(headers, work, worker);
     Ok(out_of(worker.ifindex))
 }
 

@@ -58,7 +58,14 @@ struct Job {
 struct WorkerPaths {
     /// As in its entry; up to 1: the shard's own port alone.
     count: u16,
-    avoided: u16,
+    /// Of each lane.
+    avoided: [u16; MAX_LANES],
+}
+
+impl WorkerPaths {
+    fn avoided(&self, lane: u16) -> u16 {
+        self.avoided.get(usize::from(lane)).copied().unwrap_or_default()
+    }
 }
 
 /// The slots, the jobs, and the counters of one shard. Shards have nothing in common: each has a port, a
@@ -168,7 +175,11 @@ impl HostAggregator {
         let job = Job {
             entry: new.active_entry(),
             workers: new.workers.iter().map(here).collect(),
-            paths: new.workers.iter().map(|worker| WorkerPaths { count: worker.paths, avoided: 0 }).collect(),
+            paths: new
+                .workers
+                .iter()
+                .map(|worker| WorkerPaths { count: worker.paths, avoided: [0; MAX_LANES] })
+                .collect(),
             parents: new.parents.iter().map(here).collect(),
         };
         self.watch.forget(new.job);
@@ -205,20 +216,20 @@ impl HostAggregator {
         self.jobs.get(usize::from(number)).map_or(&[], |job| &job.workers)
     }
 
-    /// Returns the path of a job's result of chunk `seq` to one worker; 0 is the shard's own port.
-    pub fn path_of_result(&self, job: u16, rank: usize, seq: u32) -> u16 {
-        let WorkerPaths { count, avoided } = self.paths(job, rank);
-        result_paths::of_result(avoided, count, seq)
+    /// Returns the path of a result to one worker; 0 is the shard's own port.
+    pub fn path_of_result(&self, result: &Header, rank: usize) -> u16 {
+        let paths = self.paths(result.job, rank);
+        result_paths::of_result(paths.avoided(result.lane), paths.count, result.seq)
     }
 
     /// Returns the path of an answer for one worker, or a parent, alone. `key`: another one each time.
     pub fn path_of_answer(&self, answer: &Header, to: SocketAddrV4, key: u32) -> u16 {
         let Some(rank) = self.workers(answer.job).iter().position(|worker| *worker == to) else { return 0 };
-        let WorkerPaths { count, avoided } = self.paths(answer.job, rank);
+        let paths = self.paths(answer.job, rank);
         if answer.kind == Kind::Report as u8 {
-            return result_paths::of_report(answer, count);
+            return result_paths::of_report(answer, paths.count);
         }
-        result_paths::of_reply(avoided, count, key)
+        result_paths::of_reply(paths.avoided(answer.lane), paths.count, key)
     }
 
     fn paths(&self, job: u16, rank: usize) -> WorkerPaths {
@@ -230,14 +241,16 @@ impl HostAggregator {
     fn avoid(&mut self, probe: &Header, rank: u16) {
         let job = self.jobs.get_mut(usize::from(probe.job));
         if let Some(paths) = job.and_then(|job| job.paths.get_mut(usize::from(rank)))
-            && let Some(avoided) = result_paths::avoided(probe)
+            && let Some(avoided) = result_paths::avoided(probe, paths.count)
+            && let Some(of_lane) = paths.avoided.get_mut(usize::from(probe.lane))
         {
-            paths.avoided = avoided;
+            *of_lane = avoided;
         }
     }
 
     pub(crate) fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
-        let suspended_paths = self.paths(job, rank.into()).avoided.count_ones() as u16;
+        let avoided = self.paths(job, rank.into()).avoided.into_iter().map(u16::count_ones).max();
+        let suspended_paths = avoided.unwrap_or_default() as u16;
         WorkerSeen { suspended_paths, ..self.watch.worker(job, rank) }
     }
 

@@ -39,7 +39,8 @@ pub fn lane_params(grant: &Grant, lane: u16, line_rate: u64, paths: u16) -> JobP
 
 /// Whether results come from as many source ports as the worker has paths.
 fn sends_by_paths(Grant { terms, placement }: &Grant) -> bool {
-    terms.mode == Mode::Static && matches!(placement.aggregator, PlaneKind::Ebpf | PlaneKind::Host)
+    let has_paths = matches!(placement.aggregator, PlaneKind::Ebpf | PlaneKind::Host);
+    terms.mode == Mode::Static && has_paths && placement.result_group.is_none()
 }
 
 /// The shards divide the window and the link.

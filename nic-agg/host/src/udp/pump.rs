@@ -14,7 +14,7 @@ use std::{
 
 use nix::{errno::Errno, sys::socket::MsgFlags};
 use sumac_udp::{Arrival, Counts, Datagram, DatagramSocket, buffer_len};
-use sumac_wire::{Header, MAX_WORKERS, bytes::Bytes as _, header::offset, result_paths::RESULT_PATHS, tos};
+use sumac_wire::{Header, MAX_WORKERS, result_paths::RESULT_PATHS, tos};
 
 use super::last_round::LastRound;
 use crate::{
@@ -124,11 +124,11 @@ impl Pump {
                     outgoing.push(Outgoing { packet, to, path, tos, copy_of: None, is_sent: false });
                 }
                 Answer::All(_, job) => {
-                    let seq = bytes.be32(offset::SEQ).unwrap_or_default();
+                    let Some(result) = Header::fields(bytes, 0) else { continue };
                     for rank in 0..core.workers(job).len() {
                         let to = core.workers(job).get(rank).copied().filter(|_| core.keeps_copy(job));
                         let Some(to) = to else { continue };
-                        let path = core.path_of_result(job, rank, seq);
+                        let path = core.path_of_result(&result, rank);
                         outgoing.push(Outgoing { packet, to, path, tos, copy_of: Some(job), is_sent: false });
                     }
                 }

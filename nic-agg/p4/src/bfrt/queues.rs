@@ -45,8 +45,8 @@ pub async fn set(session: &mut Session) {
     for pipe in pipes {
         if let Err(error) = set_in(session, pipe).await {
             tracing::warn!(pipe, %error,
-                "queue 1 of the pipe's port in loopback has no priority: packets that nothing repeats may be \
-                lost; set it by hand (docs/p4.md, \"On a switch\")");
+                "the switch refuses a setting of the queues of the pipe's port in loopback: packets that \
+                nothing repeats may be lost; set them by hand (docs/p4.md, \"On a switch\")");
         }
     }
 }

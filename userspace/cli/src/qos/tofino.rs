@@ -55,9 +55,11 @@ for dev_port in ports:
         tm.queue.buffer.mod_with_buffer_only(guaranteed_cells=size // cell, tail_drop_enable=True, **at)
         tm.queue.color.mod(drop_enable=drops, drop_limit_yellow="50%", drop_limit_red="50%", **at)
 # The program gives packets no colours before.
-for program in ("sumac", "sumac_static", "sumac_dynamic"):
-    if hasattr(bfrt, program):
-        getattr(bfrt, program).front.FrontIngress.selective.selective.set_default_with_on()
+programs = [name for name in ("sumac", "sumac_static", "sumac_dynamic") if hasattr(bfrt, name)]
+if not programs:
+    raise SystemExit("the switch runs none of Sumac's programs: no packet has a colour")
+for program in programs:
+    getattr(bfrt, program).front.FrontIngress.selective.selective.set_default_with_on()
 bfrt.complete_operations()
 "#;
 

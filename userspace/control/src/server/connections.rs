@@ -13,6 +13,7 @@ use std::{
 };
 
 use rustls::ServerConfig;
+use sumac_wire::{MAX_SHARDS, result_paths::RESULT_PATHS};
 use tokio::{
     io::{copy, sink},
     net::{TcpListener, TcpStream},
@@ -33,8 +34,9 @@ use crate::{
 
 /// The most connections, where the limit of open files permits them.
 const MAX_CONNECTIONS: usize = 1024;
-/// The files that are left for what this process opens itself: the journal, sockets, maps.
-const RESERVED_FILES: u64 = 128;
+/// The files that are left for what this process opens itself: the journal, maps, and a socket for each shard
+/// and path.
+const RESERVED_FILES: u64 = 32 + (MAX_SHARDS * RESULT_PATHS) as u64;
 /// Connections of one address beyond those of its workers: of racks and parameter hosts, and of workers
 /// that are refused by name.
 const BESIDE_WORKERS: usize = 8;

@@ -175,7 +175,7 @@ impl Core {
         out: &mut [u8],
     ) -> Transmit {
         let header = Header { received, ..handshake::probe(&self.params, self.now, elements, number) };
-        let header = result_paths::probe(header, self.result_paths.usable(), 0);
+        let header = result_paths::probe(header, self.result_paths.of_probe(number), 0);
         out[HEADER_LEN..payload_len(elements)].fill(0);
         self.stats.probes_sent += 1;
         let path = self.paths.of_probe(number, &mut self.stats.paths);

@@ -1,7 +1,7 @@
 //! The path of a running job that is lost, or on which nothing comes because a worker is late.
 
 use sumac_transport::{DynamicParams, Engine, JobError, JobParams, JobState, Time, Tuning};
-use sumac_wire::{Kind, Reason, header::flag};
+use sumac_wire::{Kind, Reason, header::flag, result_paths};
 
 use crate::support::{Lone, Sent, block, job, peers};
 
@@ -80,6 +80,42 @@ fn a_job_waits_while_one_of_its_paths_works() {
             let answer = |sent: &Sent| (is_probe(sent) && sent.path == path).then(|| sent.answer());
             assert_eq!(stall(&mut lone, answer), None, "{name}, path {path}");
         }
+    }
+}
+
+/// One of the paths of results loses them: the aggregator gets its number, and the sum ends. So it does when
+/// the path works again.
+#[test]
+fn the_path_that_loses_results_is_named_to_the_aggregator() {
+    const COUNT: u16 = 16;
+    for dead in [0, 3, 7] {
+        let mut lone = Lone::ready(JobParams { result_paths: COUNT, ..job(2, 64, 8) }, 50_000);
+        lone.submit_floats(&[2.0; 8 * 64]);
+        let (mut avoided, mut is_dead, mut has_ended) = (0, true, false);
+        let start = lone.now;
+        while avoided != 0 || is_dead {
+            for sent in lone.send_all() {
+                let path = match is_probe(&sent) {
+                    true => result_paths::of_report(&sent.header, COUNT),
+                    false => result_paths::of_result(avoided, COUNT, sent.header.seq),
+                };
+                avoided =
+                    result_paths::avoided(&sent.header, COUNT).filter(|_| is_probe(&sent)).unwrap_or(avoided);
+                if path != dead || !is_dead {
+                    lone.take(&sent.answer());
+                }
+            }
+            has_ended |= lone.engine.poll_completion().is_some_and(|ended| ended.result.is_ok());
+            // The checks go on only while chunks are in flight.
+            if has_ended && is_dead {
+                assert_eq!(avoided, 1 << dead);
+                is_dead = false;
+                lone.submit_floats(&[2.0; 8 * 64]);
+            }
+            assert!(lone.now.since(start) < 10 * SECOND, "path {dead}: {avoided:#x}");
+            lone.expire();
+        }
+        assert!(has_ended);
     }
 }
 
