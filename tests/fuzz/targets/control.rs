@@ -17,7 +17,7 @@ use crate::fuzz;
 
 const MESSAGES: &[&str] = &[
     r#"{"Alive":{"received":3}}"#,
-    r#"{"Join":{"secret":"c2VjcmV0","spec":{"job":"a","rank":0,"world":2},"host":{"data_ip":"10.0.0.1","data_port":48700,"mac":[2,0,0,0,0,1],"max_elements":352,"max_shards":1,"checksum":true,"has_udp":false,"user":1000}}}"#,
+    r#"{"Join":{"secret":"c2VjcmV0","spec":{"job":"a","rank":0,"world":2},"host":{"data_ip":"10.0.0.1","data_port":48700,"mac":[2,0,0,0,0,1],"max_elements":352,"max_shards":1,"checksum":true,"paths":16,"has_udp":false,"user":1000}}}"#,
     r#"{"Posts":{"first":0,"posts":[]}}"#,
     r#"{"Enter":{"secret":"c2VjcmV0","name":"r0","is_parameter_host":false}}"#,
     r#"{"Joined":{"session":7}}"#,

@@ -36,9 +36,10 @@ impl StatsSource {
     pub(crate) fn page(&self, job: Option<JobId>, after: Option<u64>) -> Result<StatsReply, Failure> {
         let threads = self.backend.stats()?;
         let mut page = Page::after(after);
+        let (backend, fallback) = self.backend.name_and_fallback();
         let mut reply = StatsReply {
-            backend: self.backend.name().to_owned(),
-            fallback: self.backend.fallback(),
+            backend: backend.to_owned(),
+            fallback,
             backend_reason: self.backend_reason(&threads).into(),
             sandbox: self.sandbox.clone(),
             clients: u32::try_from(self.core.totals().connections).unwrap_or(u32::MAX),

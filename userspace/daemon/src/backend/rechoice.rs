@@ -12,7 +12,7 @@ use super::{Backend, BackendError, start_datapath, stop};
 impl Backend {
     /// Returns the reason of a fallback; empty without one.
     pub(crate) fn fallback(&self) -> String {
-        self.fallback_state().as_ref().map_or_else(String::new, |fallback| fallback.reason.clone())
+        self.name_and_fallback().1
     }
 
     /// Returns whether the backend is UDP for something that may still come.
@@ -23,6 +23,12 @@ impl Backend {
     /// Waits until AF_XDP is chosen after the start; for ever where it was chosen then.
     pub(crate) async fn chosen_later(&self) {
         self.later.wait().await;
+    }
+
+    /// The backend's name, and the reason where it is not the requested one, both of the same moment.
+    pub(crate) fn name_and_fallback(&self) -> (&'static str, String) {
+        let fallback = self.fallback_state();
+        (self.name(), fallback.as_ref().map_or_else(String::new, |fallback| fallback.reason.clone()))
     }
 
     /// Keeps the backend for a job. Waits for a choice that is being made.
@@ -66,10 +72,13 @@ impl Backend {
         }
         admitted.follow_log();
         let datapath = start_datapath(ios, udp, &self.config, &self.sink)?;
+        // With it, so that none is given for AF_XDP.
+        let mut fallback = self.fallback_state();
         // Both are set here only, once.
         let _ = (self.admitted.set(Mutex::new(admitted)), self.later.set(datapath));
         *self.local.lock().unwrap_or_else(PoisonError::into_inner) = local;
-        *self.fallback_state() = None;
+        *fallback = None;
+        drop(fallback);
         stop(&self.first, "udp");
         tracing::info!("backend auto: AF_XDP from here on; what was missing has come");
         Ok(())
