@@ -31,12 +31,14 @@ fn port(path: u16) -> u16 {
     if path == 0 { DEFAULT_BASE_PORT } else { FIRST_SOURCE_PORT + path }
 }
 
-/// Runs chunk 0 up to its result.
-fn complete(bench: &Bench, job: &NewJob) {
+/// The programs with this job, after the result of chunk 0.
+fn completed(job: &NewJob) -> Bench {
+    let bench = Bench::new(std::slice::from_ref(job));
     for rank in 0..2 {
         assert_eq!(bench.show(&contribution(job, rank, 0, 20)).reason, Reason::Added);
     }
     assert_eq!(bench.show(&contribution(job, 2, 0, 20)).reason, Reason::Completed);
+    bench
 }
 
 /// The source ports of answers to a worker that asks for the result again.
@@ -69,8 +71,7 @@ fn port_of_report(bench: &Bench, job: &NewJob, rank: usize, number: u32, path: u
 fn replies_leave_by_the_ports_of_all_paths() {
     needs_privileges!("replies_leave_by_the_ports_of_all_paths");
     let job = job();
-    let bench = Bench::new(std::slice::from_ref(&job));
-    complete(&bench, &job);
+    let bench = completed(&job);
     assert_eq!(ports_of_replies(&bench, &job, 0), (0..RESULT_PATHS as u16).map(port).collect());
     assert_eq!(ports_of_replies(&bench, &job, 1), HashSet::from([DEFAULT_BASE_PORT]));
     assert_eq!(ports_of_replies(&bench, &job, 2), (0..3).map(port).collect());
@@ -80,8 +81,7 @@ fn replies_leave_by_the_ports_of_all_paths() {
 fn a_probe_is_answered_by_its_path_and_names_those_to_avoid() {
     needs_privileges!("a_probe_is_answered_by_its_path_and_names_those_to_avoid");
     let job = job();
-    let bench = Bench::new(std::slice::from_ref(&job));
-    complete(&bench, &job);
+    let bench = completed(&job);
     let suspended = |rank| bench.tables.lock().unwrap().worker_seen(job.job, rank).unwrap().suspended_paths;
     for path in 0..RESULT_PATHS as u16 {
         assert_eq!(port_of_report(&bench, &job, 0, u32::from(path), path, 0xffff), port(path));

@@ -94,6 +94,12 @@ fn sums(what: &str, spec: LabSpec, options: SumacOptions) -> Vec<Vec<Vec<f32>>> 
     rounds
 }
 
+/// The same by the P4 program, whose lab loses frames and which drops some itself.
+fn lossy_sums(what: &str, spec: LabSpec, options: SumacOptions) -> Vec<Vec<Vec<f32>>> {
+    let faults = Faults { loss: LOSS, duplicate: LOSS, reorder: LOSS };
+    sums(what, LabSpec { faults, ..spec }, SumacOptions { on_model: true, drop: LOSS, ..options })
+}
+
 /// Returns the number of ICMP messages of the aggregator's kernel that a destination, such as a UDP port, is
 /// unreachable.
 fn unreachables(sumac: &Deployment<'_>) -> u64 {
@@ -108,13 +114,10 @@ fn unreachables(sumac: &Deployment<'_>) -> u64 {
     lines[1][place].parse().unwrap()
 }
 
-/// Asserts that the P4 program, whose lab loses frames and which drops some itself, yields the bits of the
-/// XDP programs.
+/// Asserts that the P4 program, with loss, yields the bits of the XDP programs.
 fn assert_same_bits(what: &str, spec: &LabSpec, options: &SumacOptions) {
     let kernel = sums(&format!("{what}, XDP programs"), spec.clone(), options.clone());
-    let faults = Faults { loss: LOSS, duplicate: LOSS, reorder: LOSS };
-    let lossy = SumacOptions { on_model: true, drop: LOSS, ..options.clone() };
-    let model = sums(&format!("{what}, P4 program with loss"), LabSpec { faults, ..spec.clone() }, lossy);
+    let model = lossy_sums(&format!("{what}, P4 program with loss"), spec.clone(), options.clone());
     assert_eq!(kernel, model, "{what}: the sums of the XDP programs and those of the P4 program differ");
 }
 
@@ -130,11 +133,8 @@ fn static_sums_are_those_of_the_xdp_programs() {
 #[test]
 fn static_sums_of_two_racks() {
     if is_there("static_sums_of_two_racks") {
-        let faults = Faults { loss: LOSS, duplicate: LOSS, reorder: LOSS };
-        let spec = LabSpec { racks: 2, faults, ..LabSpec::new(4) };
-        let options =
-            SumacOptions { on_model: true, drop: LOSS, slots: Some(IN_FLIGHT), ..SumacOptions::default() };
-        sums("two racks", spec, options);
+        let options = SumacOptions { slots: Some(IN_FLIGHT), ..SumacOptions::default() };
+        lossy_sums("two racks", LabSpec { racks: 2, ..LabSpec::new(4) }, options);
     }
 }
 
@@ -151,12 +151,10 @@ fn dynamic_sums_are_those_of_the_xdp_programs() {
 #[test]
 fn dynamic_sums_of_two_racks() {
     if is_there("dynamic_sums_of_two_racks") {
-        let faults = Faults { loss: LOSS, duplicate: LOSS, reorder: LOSS };
-        let spec = LabSpec { racks: 2, parameter_hosts: 1, faults, ..LabSpec::new(4) };
+        let spec = LabSpec { racks: 2, parameter_hosts: 1, ..LabSpec::new(4) };
         let dynamic = DynamicOptions { window: Some(IN_FLIGHT), ..DynamicOptions::default() };
-        let options =
-            SumacOptions { on_model: true, drop: LOSS, dynamic: Some(dynamic), ..SumacOptions::default() };
-        sums("dynamic, two racks", spec, options);
+        let options = SumacOptions { dynamic: Some(dynamic), ..SumacOptions::default() };
+        lossy_sums("dynamic, two racks", spec, options);
     }
 }
 

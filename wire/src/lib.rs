@@ -54,8 +54,6 @@ pub const BLOCK_ELEMENTS: usize = 64;
 pub const MAX_WORKERS: usize = 32;
 /// Most lanes of a job: classes times shards.
 pub const MAX_LANES: usize = 32;
-/// Most shards of a job: each has a lane of each class.
-pub const MAX_SHARDS: usize = MAX_LANES / CLASSES as usize;
 /// Classes of priority, each with lanes of its own: 0 for priorities 0 to 3, 1 for 4 to 7.
 pub const CLASSES: u16 = 2;
 /// Most jobs at once on one aggregator; job numbers run from 1 to `MAX_JOBS - 1`. A switch may have fewer.

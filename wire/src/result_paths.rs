@@ -79,7 +79,7 @@ pub const fn of_reply(avoided: u16, count: u16, key: u32) -> u16 {
     let mut before = mixed(key) % usable.count_ones();
     let mut path = 0;
     while path < RESULT_PATHS as u16 {
-        if !is_avoided(!usable, path) {
+        if usable >> path & 1 != 0 {
             if before == 0 {
                 return path;
             }

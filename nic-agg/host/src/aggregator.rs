@@ -54,7 +54,7 @@ struct Job {
 }
 
 /// The paths of the results for one worker.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 struct WorkerPaths {
     /// As in its entry; up to 1: the shard's own port alone.
     count: u16,
@@ -218,23 +218,22 @@ impl HostAggregator {
 
     /// Returns the path of a result to one worker; 0 is the shard's own port.
     pub fn path_of_result(&self, result: &Header, rank: usize) -> u16 {
-        let paths = self.paths(result.job, rank);
+        let Some(paths) = self.paths(result.job, rank) else { return 0 };
         result_paths::of_result(paths.avoided(result.lane), paths.count, result.seq)
     }
 
     /// Returns the path of an answer for one worker, or a parent, alone. `key`: another one each time.
     pub fn path_of_answer(&self, answer: &Header, to: SocketAddrV4, key: u32) -> u16 {
         let Some(rank) = self.workers(answer.job).iter().position(|worker| *worker == to) else { return 0 };
-        let paths = self.paths(answer.job, rank);
+        let Some(paths) = self.paths(answer.job, rank) else { return 0 };
         if answer.kind == Kind::Report as u8 {
             return result_paths::of_report(answer, paths.count);
         }
         result_paths::of_reply(paths.avoided(answer.lane), paths.count, key)
     }
 
-    fn paths(&self, job: u16, rank: usize) -> WorkerPaths {
-        let job = self.jobs.get(usize::from(job));
-        job.and_then(|job| job.paths.get(rank)).copied().unwrap_or_default()
+    fn paths(&self, job: u16, rank: usize) -> Option<&WorkerPaths> {
+        self.jobs.get(usize::from(job))?.paths.get(rank)
     }
 
     /// Keeps the paths that a worker's probe names.
@@ -249,8 +248,8 @@ impl HostAggregator {
     }
 
     pub(crate) fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
-        let avoided = self.paths(job, rank.into()).avoided.into_iter().map(u16::count_ones).max();
-        let suspended_paths = avoided.unwrap_or_default() as u16;
+        let lanes = self.paths(job, rank.into()).into_iter().flat_map(|paths| paths.avoided);
+        let suspended_paths = lanes.map(u16::count_ones).max().unwrap_or_default() as u16;
         WorkerSeen { suspended_paths, ..self.watch.worker(job, rank) }
     }
 

@@ -13,7 +13,8 @@ use std::{
 };
 
 use rustls::ServerConfig;
-use sumac_wire::{MAX_SHARDS, result_paths::RESULT_PATHS};
+use sumac_job::limits::MAX_SHARDS;
+use sumac_wire::result_paths::RESULT_PATHS;
 use tokio::{
     io::{copy, sink},
     net::{TcpListener, TcpStream},
@@ -36,7 +37,7 @@ use crate::{
 const MAX_CONNECTIONS: usize = 1024;
 /// The files that are left for what this process opens itself: the journal, maps, and a socket for each shard
 /// and path.
-const RESERVED_FILES: u64 = 32 + (MAX_SHARDS * RESULT_PATHS) as u64;
+const RESERVED_FILES: u64 = 32 + MAX_SHARDS as u64 * RESULT_PATHS as u64;
 /// Connections of one address beyond those of its workers: of racks and parameter hosts, and of workers
 /// that are refused by name.
 const BESIDE_WORKERS: usize = 8;
