@@ -158,7 +158,11 @@ fn without_faults_everything_arrives_in_order() {
         };
         let arrived = numbers(&lab, 10_000);
         let overtaken: Vec<_> = arrived.windows(2).filter(|pair| pair[1] != pair[0] + 1).collect();
-        assert!(arrived.len() == 10_000 && overtaken.is_empty(), "{topology:?}: {}, {overtaken:?}", arrived.len());
+        assert!(
+            arrived.len() == 10_000 && overtaken.is_empty(),
+            "{topology:?}: {}, {overtaken:?}",
+            arrived.len()
+        );
     }
 }
 
