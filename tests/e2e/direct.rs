@@ -1,7 +1,7 @@
 //! Direct jobs: tensors go from worker to worker, without an aggregator, exactly or within a loss bound.
 
 use std::time::Duration;
-use sumac_client::{MissingValues, Pending, RecvOptions, Reduction, SendOptions};
+use sumac_client::{MissingValues, Pending, RecvOptions, Reduction, SendOptions, WireFormat};
 use sumac_lab::capture::CaptureOptions;
 use sumac_lab::deployment::{Backend, DirectCollective, DirectOptions, SumacOptions};
 
@@ -45,6 +45,26 @@ fn reductions_are_exact_by_owners_over_xdp() {
 #[test]
 fn reductions_are_exact_around_the_ring_over_udp() {
     reductions_are_exact(Backend::Udp, DirectCollective::Ring);
+}
+
+/// Float32 in 16 bits, by owners and around the ring, under loss: the same on all workers, within the bound.
+#[test]
+fn values_of_16_bits_are_summed_under_loss() {
+    for (backend, collective) in
+        [(Backend::Xdp, DirectCollective::Ps), (Backend::Udp, DirectCollective::Ring)]
+    {
+        let spec = LabSpec { faults: FAULTS, ..LabSpec::new(3) };
+        with_sumac(spec, &sumac(backend, collective), |sumac| {
+            let halves = |options| sumac.in_its_mode(options).wire(WireFormat::Int16);
+            let crew = Crew::join_with(sumac, "halves", halves);
+            exact::assert_sums("float32", 1, &crew.allreduce(1, COUNT));
+            let words = u64::from(crew.trainers[0].job.opened().elements);
+            let (chunks, resent) = (crew.counter("chunks_sent"), crew.counter("resent"));
+            assert!(chunks < 4 * (COUNT as u64 / words) * 2 / 3, "{chunks} chunks of {words} words");
+            assert!(resent > 0, "frames were lost and no chunk was sent again");
+            crew.leave();
+        });
+    }
 }
 
 /// A run of the lab, in which one in twenty frames is lost; its results are right.

@@ -155,11 +155,10 @@ impl SumacArguments {
 
     fn refuse_without_slots(&self) {
         self.refuse_in_static_mode();
-        let is_int16 = self.wire == WireFormat::Int16;
-        if self.sumac.slots.is_some() || is_int16 || !self.sumac.drop.is_zero() || !self.sumac.stealing {
+        if self.sumac.slots.is_some() || !self.sumac.drop.is_zero() || !self.sumac.stealing {
             refuse(
-                "--slots, --wire int16, --no-reassignment and --aggregator-drop are about aggregators, and a \
-                direct job has none",
+                "--slots, --no-reassignment and --aggregator-drop are about aggregators, and a direct job has \
+                none",
             );
         }
     }

@@ -66,7 +66,8 @@ impl Halves {
             NAN => f64::NAN,
             INFINITE => f64::INFINITY,
             -32_767 => f64::NEG_INFINITY,
-            _ => f64::from(integer) * self.power / FULL,
+            // A float of more than 2^128 is infinite.
+            _ => (f64::from(integer) * self.power / FULL).clamp(f32::MIN.into(), f32::MAX.into()),
         }
     }
 }
@@ -99,6 +100,8 @@ mod tests {
         assert_eq!(own_exponent([f32::NAN, 3.0, f32::NEG_INFINITY].into_iter()), 0, "3 is at most 2^2");
         assert_eq!(own_exponent([f32::NAN].into_iter()), LEAST);
         assert_eq!(own_exponent([f32::MIN].into_iter()), LARGEST);
+        let largest = Halves::at(LARGEST);
+        assert_eq!(largest.value(largest.integer(f32::MAX)), f64::from(f32::MAX), "it stays finite");
     }
 
     proptest! {

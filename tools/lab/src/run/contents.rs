@@ -232,7 +232,7 @@ impl Comparison {
                 let own = values.get(rank).copied().unwrap_or(f64::NAN);
                 let is_right = got.is_some_and(|got| {
                     let is_shared = !is_alike || shared.is_some_and(|shared| shared.same(got));
-                    is_shared && reference.is_near(got.exact(), &values, own, T::HALF_STEP)
+                    is_shared && reference.is_near(got.exact(), &values, own, reference.half_step::<T>())
                 });
                 if !is_right {
                     self.wrong += 1;
@@ -259,7 +259,7 @@ impl Comparison {
         let values: Vec<f64> = inputs.iter().map(|value| value.exact()).collect();
         let reference = if is_missing { reference } else { ReferenceSum { direct: Some(0.0), ..reference } };
         let got = got.map_or(f64::NAN, |got| got.exact());
-        if !reference.is_near(got, &values, values[rank], T::HALF_STEP) {
+        if !reference.is_near(got, &values, values[rank], reference.half_step::<T>()) {
             self.wrong += 1;
             self.first_wrong.get_or_insert(index);
         }

@@ -22,6 +22,7 @@ use sumac_sim::{
 };
 use sumac_transport::{
     Arithmetic, Completion, DType, DirectParams, Exchange, Importance, JobParams, Operation, Pattern, Tuning,
+    WireFormat,
 };
 
 const ELEMENTS: u16 = 32;
@@ -37,6 +38,10 @@ struct Lab {
 
 impl Lab {
     fn new(workers: usize, port: LinkSpec, paths: u16, seed: u64) -> Lab {
+        Lab::with_wire(WireFormat::default(), workers, port, paths, seed)
+    }
+
+    fn with_wire(wire: WireFormat, workers: usize, port: LinkSpec, paths: u16, seed: u64) -> Lab {
         let mut world = World::new(Framing { stretch: 1 }, seed);
         let host = LinkSpec { queue: u64::MAX, classes: None, ..port };
         let spec = FabricSpec {
@@ -52,7 +57,7 @@ impl Lab {
         let half = spec.hosts_per_rack;
         let nodes: Vec<_> = (0..workers).map(|rank| fabric.hosts[rank % 2 * half + rank / 2]).collect();
         let direct = Some(DirectParams { line_rate: port.rate, ..DirectParams::new(128) });
-        let params = JobParams { token: 7, direct, ..JobParams::new(1, workers as u16, 1, ELEMENTS) };
+        let params = JobParams { token: 7, direct, wire, ..JobParams::new(1, workers as u16, 1, ELEMENTS) };
         let tuning = Tuning { paths, ..Tuning::default() };
         let job = Job { tuning, ring: 16 << 10, ..Job::below(None, params, &nodes) };
         let completions: Vec<Rc<RefCell<Vec<Completion>>>> = nodes.iter().map(|_| Rc::default()).collect();
@@ -176,6 +181,58 @@ fn sums_of_both_patterns_are_exact_under_loss() {
         lost += lab.world.network.totals().lost;
     }
     assert!(lost > 1_000, "{lost} frames lost");
+}
+
+/// Float32 in 16 bits: all workers have the same sums, within the bound, of half the bytes.
+#[test]
+fn sums_in_16_bits_are_the_same_everywhere() {
+    let mut lost = 0;
+    for seed in 0..60 {
+        println!("seed {seed}");
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let workers = rng.random_range(2..=6);
+        let faults = Faults {
+            loss: [0.0, 0.01, 0.05][rng.random_range(0..3)],
+            duplication: 0.01,
+            reordering: 0.1,
+            held_back: 30 * MICRO,
+        };
+        let mut lab = Lab::with_wire(WireFormat::Int16, workers, port(GBIT, faults), 64, seed);
+        let (count, ring) = (rng.random_range(1..6_000), rng.random_bool(0.5));
+        let (owners, is_mean) = (if ring { workers } else { rng.random_range(1..=workers) }, seed % 3 == 0);
+        let arithmetic = if is_mean { Arithmetic::Mean } else { Arithmetic::Sum };
+        for rank in 0..workers {
+            lab.submit(rank, Operation { arithmetic, ..allreduce(rank, workers, count, owners, ring) });
+        }
+        if seed % 2 == 0 {
+            lab.hand_over(20 * MICRO + seed);
+        }
+        lab.run(1);
+        let first = lab.completions[0].borrow()[0].buffer.input(0, count * 4).to_vec();
+        for (rank, ended) in lab.completions.iter().enumerate() {
+            let ended = ended.borrow();
+            assert_eq!((ended.len(), &ended[0].result), (1, &Ok(())), "rank {rank}");
+            assert_eq!(ended[0].buffer.input(0, count * 4), first, "rank {rank}");
+        }
+        // The largest value is below 2^3.
+        let power = workers.next_power_of_two();
+        let bound = ((workers + 1) * power * 8) as f32 / 65_532.0;
+        let divisor = if is_mean { workers as f32 } else { 1.0 };
+        for (at, sum) in first.as_chunks().0.iter().enumerate() {
+            let (sum, exact) =
+                (f32::from_ne_bytes(*sum), (0..workers).map(|rank| value(rank, at)).sum::<f32>());
+            assert!((sum - exact / divisor).abs() <= bound / divisor, "{at}: {sum} for {exact} / {divisor}");
+        }
+        lost += lab.world.network.totals().lost;
+    }
+    assert!(lost > 300, "{lost} frames lost");
+    let data = [WireFormat::Int32, WireFormat::Int16].map(|wire| {
+        let mut lab = Lab::with_wire(wire, 4, port(GBIT, Faults::default()), 1, 1);
+        (0..4).for_each(|rank| lab.submit(rank, allreduce(rank, 4, 64_000, 4, false)));
+        lab.run(1);
+        lab.world.workers.iter().map(|worker| worker.stats().chunks_sent).sum::<u64>()
+    });
+    assert_eq!(data[0], 2 * data[1], "{data:?} packets of data");
 }
 
 /// Servers contribute nothing, and all workers get the sums of the workers' values.

@@ -140,7 +140,7 @@ impl JoinRequest {
     }
 
     fn check_direct(&self) -> Result<(), Refusal> {
-        let JobSpec { owners, window, wire, .. } = self.spec;
+        let JobSpec { owners, window, .. } = self.spec;
         let workers = self.spec.workers();
         if let Some(problem) = self.spec.problem_of_servers() {
             return invalid(problem);
@@ -152,11 +152,6 @@ impl JoinRequest {
         }
         if let Some(window) = window.filter(|window| !(MIN_WINDOW..=MAX_WINDOW).contains(window)) {
             return invalid(format!("a window of {window} packets: give {MIN_WINDOW} to {MAX_WINDOW}"));
-        }
-        if wire == Some(WireFormat::Int16) {
-            return invalid(
-                "int16 on the wire in a direct job: its values have their type's bits; leave `wire` out",
-            );
         }
         Ok(())
     }

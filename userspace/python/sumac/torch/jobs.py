@@ -297,7 +297,7 @@ class GroupJobs:
         those that need none."""
         if self.settings.mode is not None:
             return [self.settings.mode]
-        return ["static", "dynamic"] if self.wire == "int16" else ["static", "dynamic", "direct"]
+        return ["static", "dynamic", "direct"]
 
     def _job(
         self, kind: str, modes: Sequence[str], wire: str | None = None, members: Sequence[int] | None = None
@@ -378,13 +378,7 @@ class GroupJobs:
             return self.main
         main = self._jobs.get("")
         modes = self._modes() if main is None or main.job is None else [main.mode]
-        aggregated = [mode for mode in modes if mode != "direct"]
-        if not aggregated:
-            raise NotImplementedError(
-                f"sumac: sums in wire format {wire}: the group's job is direct, and values of direct jobs have "
-                "their type's bits"
-            )
-        return self._job(f".{wire}", aggregated, wire)
+        return self._job(f".{wire}", modes, wire)
 
     def check(self) -> None:
         """Raises the error of a group that was abandoned."""

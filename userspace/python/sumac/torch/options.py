@@ -83,16 +83,12 @@ class Options:
         """Returns the arguments of :meth:`sumac.Client.open` for a job of the group. The default group has
         the slots it needs."""
         arguments: dict[str, Any] = {
-            "mode": mode, "elements": self.elements, "not_finite": self.not_finite or "raw",
+            "mode": mode, "elements": self.elements, "not_finite": self.not_finite or "raw", "wire": wire,
         }
         if mode != "static":
             arguments["window"] = self.window
         if mode != "direct":
-            arguments.update(
-                scale=self.scale,
-                wire=wire,
-                congestion_control=self.congestion_control,
-            )
+            arguments.update(scale=self.scale, congestion_control=self.congestion_control)
         if mode == "static":
             arguments["slots"] = self.slots or (None if is_default else SLOTS_OF_OTHERS)
         elif mode == "dynamic":

@@ -37,10 +37,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use sumac_job::{DType, NonFinitePolicy};
-use sumac_wire::{
-    Header, Kind, Reason,
-    header::{exponent, flag},
-};
+use sumac_wire::{Header, Kind, Reason, header::flag};
 
 pub(crate) use self::values::first_not_finite;
 pub use self::{
@@ -53,12 +50,12 @@ use self::{
     running::Running,
     schedule::{Action, Step, TRANSFER, steps},
     transfer::{Part, Receiver, Sender, TransferId},
-    values::Reducer,
+    values::{Form, Reducer},
 };
 use crate::{
     budget::FixedWindow,
     chunk::Span,
-    convert::{Arithmetic, Codec},
+    convert::Arithmetic,
     engine_core::{Budget, Core, CoreParams, Phase},
     error::{JobError, OpError, ParamError},
     in_flight::InFlight,
@@ -70,7 +67,6 @@ use crate::{
     probe_timeout::ProbeTimeout,
     time::{Time, nanos},
     transmit::Transmit,
-    words::Words,
 };
 
 /// The direct mode of one lane. Peers have their ranks as ids.
@@ -199,7 +195,7 @@ impl DirectMode {
         let Step { action, peer, range, number: step, .. } = step;
         let id = TransferId { exchange: running.number, step };
         let operation = &mut pending.operation;
-        let per_word = core.codec.codec.values_per_word(operation.dtype, Arithmetic::Bits);
+        let per_word = Form::of(core.codec.codec, operation).per_word();
         let chunk = core.codec.words * per_word;
         let part = Part { operation: number, step: index, range, chunk, per_word };
         let (priority, bound, now) = (operation.priority, operation.loss_bound, core.now);
@@ -370,11 +366,6 @@ fn clear(operation: &mut Operation, block: &Range<usize>) {
 /// Whether this worker receives these values.
 fn takes(operation: &Operation, span: Span) -> bool {
     operation.takes.start <= span.first && span.first + span.values <= operation.takes.end
-}
-
-/// The conversion of a chunk: values travel as they are.
-fn words(codec: Codec, dtype: DType) -> Words {
-    Words { codec, dtype, arithmetic: Arithmetic::Bits, exponent: exponent::NONE, exact: None }
 }
 
 impl ModeProtocol for DirectMode {

@@ -12,8 +12,7 @@ use super::{
     takes,
     transfer::{Receiver, TransferId},
     transmit,
-    values::Reducer,
-    words,
+    values::{Form, Reducer},
 };
 use crate::{
     engine_core::Core,
@@ -218,19 +217,19 @@ impl DirectMode {
         let action = running.step(step).map_or(Action::Finish, |step| step.action);
         running.is_faulty |= header.has(flag::NOT_FINITE);
         let pending = core.stream.get_mut(operation).ok_or(Reason::Internal)?;
+        let form = Form::of(core.codec.codec, &pending.operation);
         let dtype = pending.operation.dtype;
-        let words = words(core.codec.codec, dtype);
         let bytes = span.values * dtype.size();
         let output = pending.operation.buffer.output(span.first * dtype.size(), bytes);
         let held = output.len() / dtype.size();
         let mut overflown = None;
         if action == Action::Add {
             self.scratch.resize(bytes, 0);
-            words.decode(0, packet.elements, &mut self.scratch);
+            form.decode(header.exponent, packet.elements, &mut self.scratch);
             let reducer = Reducer { dtype, arithmetic: pending.operation.arithmetic };
             overflown = reducer.add(output, &self.scratch);
         } else {
-            words.decode(0, packet.elements, output);
+            form.decode(header.exponent, packet.elements, output);
         }
         // A barrier has a value that nobody takes.
         if held < span.values && takes(&pending.operation, span) {
@@ -284,9 +283,6 @@ impl DirectMode {
 /// Checks that a chunk is where its transfer has it.
 fn place(core: &Core, receive: &Receiver, packet: &Packet<'_>) -> Result<(), Reason> {
     let header = &packet.header;
-    if header.format != Format::Raw as u8 {
-        return Err(Reason::BadFormat);
-    }
     if header.seq >= receive.part.chunks() {
         return Err(Reason::WrongPlace);
     }
@@ -294,8 +290,11 @@ fn place(core: &Core, receive: &Receiver, packet: &Packet<'_>) -> Result<(), Rea
     if usize::from(header.elements) != span.words {
         return Err(Reason::WrongElements);
     }
-    let base = core.stream.get(receive.part.operation).ok_or(Reason::Internal)?.operation.base;
-    if header.offset != base.wrapping_add(span.first as u32) {
+    let operation = &core.stream.get(receive.part.operation).ok_or(Reason::Internal)?.operation;
+    if header.format != Form::of(core.codec.codec, operation).format() as u8 {
+        return Err(Reason::BadFormat);
+    }
+    if header.offset != operation.base.wrapping_add(span.first as u32) {
         return Err(Reason::WrongPlace);
     }
     Ok(())

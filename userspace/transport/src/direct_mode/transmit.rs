@@ -3,11 +3,13 @@
 use sumac_wire::{
     Header, Kind,
     admit::payload_len,
-    header::{Format, HEADER_LEN, NO_SLOT, exponent, flag},
+    header::{Format, HEADER_LEN, NO_SLOT, flag},
     tos,
 };
 
-use super::{DirectMode, agreement::WORDS, flow::Control, own_fault, takes, transfer::TransferId, words};
+use super::{
+    DirectMode, agreement::WORDS, flow::Control, own_fault, takes, transfer::TransferId, values::Form,
+};
 use crate::{
     budget::MaySend,
     convert::Arithmetic,
@@ -143,21 +145,20 @@ impl DirectMode {
         let asks = if flow.is_full() { flag::QUERY } else { 0 };
         let refuses = core.params.not_finite == sumac_job::NonFinitePolicy::Error;
         let mut header = Header {
-            format: Format::Raw as u8,
             seq: chunk,
             elements: span.words as u16,
             next_seq: number,
             flags: if is_resend { flag::RESEND | asks } else { asks },
-            exponent: exponent::NONE,
             ..header(core, Kind::Contribution, id)
         };
         let pending = core.stream.get_mut(part.operation)?;
         let operation = &mut pending.operation;
-        let words = words(core.codec.codec, operation.dtype);
+        let form = Form::of(core.codec.codec, operation);
         header.offset = operation.base.wrapping_add(span.first as u32);
         let (at, len) = (span.first * operation.dtype.size(), span.values * operation.dtype.size());
         // Values that this worker also receives are sent from the output, which holds the partial sum.
-        let values = if takes(operation, span) {
+        let is_output = takes(operation, span);
+        let values = if is_output {
             &*operation.buffer.output(at, len)
         } else {
             operation.buffer.prepare(at, len);
@@ -166,7 +167,12 @@ impl DirectMode {
         let is_important = pending.importance.is_important(operation.dtype, || values);
         flow.reacts_to_marks = is_important.is_none();
         let tag = Tag { priority, is_important, by_precedence: false, reacts: !is_resend };
-        words.encode(0, values, &mut out[HEADER_LEN..payload_len(header.elements)]);
+        let wire = &mut out[HEADER_LEN..payload_len(header.elements)];
+        (header.format, header.exponent) = (form.format() as u8, form.encode(values, wire));
+        if is_output && form.format() == Format::Int16 {
+            // Of a sum all workers are to have the same, and this one has it with all its bits.
+            form.decode(header.exponent, wire, operation.buffer.output(at, len));
+        }
         let is_reduced = operation.arithmetic != Arithmetic::Bits;
         let fault = (refuses && is_reduced).then(|| own_fault(operation, span.first, span.values)).flatten();
         let running = self.running.get_mut(&part.operation)?;

@@ -1,10 +1,71 @@
-//! Values between the tensor and packets of a direct job: bits in network order, which the receiver adds to
-//! its own.
+//! Values between the tensor and packets of a direct job: bits in network order, or floats in 16 bits, which
+//! the receiver adds to its own.
 
 use half::{bf16, f16};
-use sumac_job::DType;
+use sumac_job::{DType, WireFormat};
+use sumac_wire::header::{Format, exponent};
 
-use crate::convert::Arithmetic;
+use crate::{
+    convert::{Arithmetic, Codec, raw},
+    operation::Operation,
+    words::Words,
+};
+
+/// The form of an operation's values in packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
+    /// As they are.
+    Bits(Words),
+    /// Integers of 16 bits at the packet's own exponent ([`sumac_values::block`]): float32 of a sum or a mean
+    /// in a job with `wire` int16.
+    Halves(DType),
+}
+
+impl Form {
+    pub fn of(codec: Codec, operation: &Operation) -> Form {
+        let Operation { dtype, arithmetic, .. } = *operation;
+        let is_sum = matches!(arithmetic, Arithmetic::Sum | Arithmetic::Mean);
+        if is_sum && dtype == DType::Float32 && codec.wire() == WireFormat::Int16 {
+            return Form::Halves(dtype);
+        }
+        let arithmetic = Arithmetic::Bits;
+        Form::Bits(Words { codec, dtype, arithmetic, exponent: exponent::NONE, exact: None })
+    }
+
+    pub fn format(self) -> Format {
+        match self {
+            Form::Bits(_) => Format::Raw,
+            Form::Halves(_) => Format::Int16,
+        }
+    }
+
+    /// Values in a word.
+    pub fn per_word(self) -> usize {
+        match self {
+            Form::Bits(words) => words.codec.values_per_word(words.dtype, words.arithmetic),
+            Form::Halves(_) => 2,
+        }
+    }
+
+    /// Writes the words of a chunk, and returns the packet's exponent.
+    pub fn encode(self, values: &[u8], wire: &mut [u8]) -> i8 {
+        match self {
+            Form::Bits(words) => {
+                words.encode(0, values, wire);
+                exponent::NONE
+            }
+            Form::Halves(dtype) => raw::encode_halves(dtype, true, 0, values, wire).1,
+        }
+    }
+
+    /// Reads the words of a chunk.
+    pub fn decode(self, exponent: i8, wire: &[u8], values: &mut [u8]) {
+        match self {
+            Form::Bits(words) => words.decode(0, wire, values),
+            Form::Halves(dtype) => raw::decode_halves(dtype, exponent, (1.0, 1.0), 0, wire, values),
+        }
+    }
+}
 
 /// The reduction of received values into those that are here, and its last step.
 #[derive(Clone, Copy, Debug)]
