@@ -29,6 +29,14 @@ pub(super) struct Slot {
     pub echoed_mark: bool,
 }
 
+impl Slot {
+    /// A slot whose chunk has no packet yet.
+    fn new(after: u64, previous: u32, version: u8, exponent: i8) -> Slot {
+        let [in_round, is_wanted, is_empty, echoed_mark] = [false; 4];
+        Slot { after, previous, version, exponent, in_round, is_wanted, is_empty, echoed_mark }
+    }
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Slots {
     pool: SlotPool,
@@ -43,16 +51,8 @@ impl Slots {
     pub fn new(pool: SlotPool, first: u64) -> Slots {
         let slot = |slot| {
             let (seq, version) = pool.first_of(slot, first);
-            Slot {
-                after: seq + pool.slots(),
-                previous: (seq as u32).wrapping_sub(pool.slots() as u32),
-                version,
-                exponent: exponent::UNKNOWN,
-                in_round: false,
-                is_wanted: false,
-                is_empty: false,
-                echoed_mark: false,
-            }
+            let previous = (seq as u32).wrapping_sub(pool.slots() as u32);
+            Slot::new(seq + pool.slots(), previous, version, exponent::UNKNOWN)
         };
         let table: Box<[Slot]> = (0..pool.slots() as usize).map(slot).collect();
         let mut slots = Slots { pool, table, idle: BinaryHeap::new(), first };
@@ -101,16 +101,7 @@ impl Slots {
     pub fn advance(&mut self, slot: usize, seq: u64, after: u64, exponent: i8) -> u64 {
         let state = &mut self.table[slot];
         let next = state.after;
-        *state = Slot {
-            after,
-            previous: seq as u32,
-            version: state.version ^ 1,
-            exponent,
-            in_round: false,
-            is_wanted: false,
-            is_empty: false,
-            echoed_mark: false,
-        };
+        *state = Slot::new(after, seq as u32, state.version ^ 1, exponent);
         next
     }
 }
