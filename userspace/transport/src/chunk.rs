@@ -352,6 +352,7 @@ impl ChunkCodec {
             Form::Floats => None,
             Form::Scaled(exponent) => Some(self.words(operation, exponent)),
         };
+        let is_packed = self.is_packed(operation);
         let Operation { dtype, arithmetic, .. } = *operation;
         let divisor = if arithmetic == Arithmetic::Mean { self.world } else { 1 };
         let size = dtype.size();
@@ -366,7 +367,7 @@ impl ChunkCodec {
                 Some(words) => words.decode(at, wire, output),
                 None => {
                     let quotient = raw::quotient(divisor, self.codec.part());
-                    if self.codec.values_per_word(dtype, arithmetic) > 1 {
+                    if is_packed {
                         raw::decode_halves(dtype, own_exponent, quotient, at, wire, output);
                     } else {
                         raw::decode(dtype, quotient, at, wire, output);
