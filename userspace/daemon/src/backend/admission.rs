@@ -63,9 +63,9 @@ impl Entries {
 /// The memberships of the multicast groups of jobs' results, by job. The frames arrive through AF_XDP; the
 /// NIC's filter and the switches require the membership.
 #[derive(Debug, Default)]
-pub(super) struct Groups(HashMap<JobId, UdpSocket>);
+pub(super) struct GroupMemberships(HashMap<JobId, UdpSocket>);
 
-impl Groups {
+impl GroupMemberships {
     /// Joins a job's group on the interface with the address `ip`.
     pub(super) fn join(&mut self, job: JobId, group: Ipv4Addr, ip: Ipv4Addr) -> std::io::Result<()> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -81,7 +81,7 @@ impl Groups {
 
 pub(super) struct AdmittedJobs {
     pub(super) program: Attached,
-    pub(super) groups: Groups,
+    pub(super) groups: GroupMemberships,
     /// By number and token: the control planes of this host assign the same numbers.
     jobs: HashMap<(u16, u64), Entries>,
     log: Option<ProgramLog>,
@@ -92,7 +92,13 @@ pub(super) struct AdmittedJobs {
 impl AdmittedJobs {
     /// `program`: one whose table of jobs is empty.
     pub(super) fn new(program: Attached, log: Option<ProgramLog>) -> AdmittedJobs {
-        AdmittedJobs { program, groups: Groups::default(), jobs: HashMap::new(), log, messages: None }
+        AdmittedJobs {
+            program,
+            groups: GroupMemberships::default(),
+            jobs: HashMap::new(),
+            log,
+            messages: None,
+        }
     }
 
     /// Starts the thread that logs the program's messages.
@@ -176,7 +182,7 @@ mod tests {
     fn a_job_is_in_its_group_until_it_leaves() {
         // Unique to this process: the groups of a namespace are shared.
         let group = Ipv4Addr::from(0xef4d_0000 | std::process::id() & 0xffff);
-        let mut groups = Groups::default();
+        let mut groups = GroupMemberships::default();
         groups.join(1, group, Ipv4Addr::LOCALHOST).unwrap();
         assert!(has_joined(group));
         groups.leave(1);
