@@ -184,6 +184,14 @@ fn contributions_without_values() {
     );
 }
 
+#[test]
+fn partial_sums_and_contributions_without_values() {
+    // The last chunk's version has held another one.
+    const EMPTIES: System = System { empties: true, chunks: 4, ..FLUSHES };
+    hold("2 workers, 1 slot, flushes, without values", EMPTIES);
+    search("3 workers, 1 slot, flushes, without values", System { workers: 3, chunks: 3, ..EMPTIES });
+}
+
 /// The model finds what `received` prevents: with partial sums, a complete chunk does not show that all have
 /// the result of the one before.
 #[test]

@@ -126,17 +126,21 @@ impl System {
         ((worker + chunk) % 2) as i8
     }
 
-    /// Returns the sum that a result is to hold: that of its contributors, of whom there are at least half.
+    /// Returns the sum that a result is to hold: that of its contributors, of whom there are at least half. A
+    /// result without elements, or of fewer contributors, is to hold what no sum is.
     fn sum_of(&self, result: &Packet) -> u64 {
-        let Header { seq, bitmap_0, contributors, .. } = result.header;
+        let Header { seq, elements, bitmap_0, contributors, .. } = result.header;
+        if elements == 0 {
+            return u64::MAX;
+        }
         if !result.header.has(flag::PARTIAL) {
             return self.correct(seq);
         }
         let is_in = |worker: &u32| bitmap_0 >> worker & 1 == 1;
         let is_named = bitmap_0.count_ones() == u32::from(contributors);
         let is_quorum = 2 * u32::from(contributors) >= self.workers;
-        let sum = (0..self.workers).filter(is_in).map(|worker| System::term(worker, seq)).sum();
-        if is_named && is_quorum { sum } else { 0 }
+        let sum = (0..self.workers).filter(is_in).map(|worker| self.values(worker, seq)).sum();
+        if is_named && is_quorum { sum } else { u64::MAX }
     }
 
     fn largest_exponent(&self, chunk: u32) -> i8 {
@@ -219,24 +223,26 @@ impl System {
         if self.questions && !place.wanted {
             return vec![question];
         }
+        let first = System::operation(place.seq);
+        let limited = |limit, flags, next_seq, Packet { header, sum }: Packet| {
+            let flags = header.flags | flags;
+            Packet { header: Header { flags, contributors: limit, next_seq, ..header }, sum }
+        };
+        let flush = |packet: &Packet| limited(self.limit, flag::PARTIAL, first, *packet);
         if self.is_empty(worker, place.seq) && !place.wanted {
             let empty = Header { flags: version | flag::EMPTY, elements: 0, ..header };
-            return vec![question, packet(empty)];
+            // A flush has its zeros.
+            let flush = (self.limit != 0).then(|| flush(&packet(header)));
+            return [question, packet(empty)].into_iter().chain(flush).collect();
         }
         let asks = self.questions.then_some(question);
         let contributions = match self.rounds {
             false => vec![packet(header)],
             true => vec![with(System::exponent(worker, place.next)), with(exponent::UNKNOWN)],
         };
-        let first = System::operation(place.seq);
-        let limited = |limit, flags, next_seq, Packet { header, sum }: Packet| {
-            let flags = header.flags | flags;
-            Packet { header: Header { flags, contributors: limit, next_seq, ..header }, sum }
-        };
         let is_first = self.limit != 0 && place.seq == first;
         let stated = |packet| if is_first { limited(self.limit, 0, first + 2, packet) } else { packet };
         let contributions: Vec<_> = contributions.into_iter().map(stated).collect();
-        let flush = |packet: &Packet| limited(self.limit, flag::PARTIAL, first, *packet);
         let flushes: Vec<_> = contributions.iter().filter(|_| self.limit != 0).map(flush).collect();
         let hostile = |packet: &Packet| {
             [(flag::PARTIAL, place.seq), (flag::PARTIAL, first), (0, self.chunks)]
