@@ -6,7 +6,7 @@ mod support;
 use sumac_agg::tables::Tables;
 use sumac_agg_job::NewJob;
 use sumac_agg_layout::{Drops, State, state_flag};
-use sumac_wire::{Kind, Reason, checksum, tables::JobEntry};
+use sumac_wire::{Header, Kind, Reason, checksum, header::flag, tables::JobEntry};
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT,
     frames::{contribution, frame_of, header},
@@ -209,6 +209,23 @@ fn times_are_taken_of_one_chunk_in_sixteen() {
     assert_eq!((late[0].sum, late[0].max), (0, 0), "the first is never late");
     assert!(late[1].max > 0 && late[1].sum >= late[1].max, "{late:?}");
     assert_eq!(times.sum, late[1].sum, "the second is always last");
+}
+
+/// The first values are stored as in an empty slot, but begin no other time.
+#[test]
+fn a_contribution_without_values_begins_a_chunk() {
+    needs_privileges!("a_contribution_without_values_begins_a_chunk");
+    let (job, bench) = bench();
+    let header = header(&job, 0, 0, 0);
+    let empty = Header { flags: header.flags | flag::EMPTY, ..header };
+    assert_eq!(bench.show(&frame_of(&job, 0, &empty)).reason, Reason::Added);
+    assert_eq!(bench.show(&contribution(&job, 1, 0, ELEMENTS)).reason, Reason::Completed);
+    let tables = bench.tables.lock().unwrap();
+    let times = tables.job_seen(job.job).unwrap().times;
+    let late = [0, 1].map(|rank| tables.worker_seen(job.job, rank).unwrap().late);
+    assert_eq!(late.map(|late| late.chunks), [1, 1]);
+    assert_eq!((late[0].sum, late[1].sum), (0, times.sum), "the first is never late");
+    assert!(times.sum > 0, "the time is that from the first contribution on");
 }
 
 #[test]
