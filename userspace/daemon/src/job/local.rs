@@ -13,6 +13,8 @@ use crate::core::Core;
 use crate::job_events::{Freeze, HandedOver, TaskEvent};
 use crate::sync::monotonic_ns;
 
+/// The longest wait for other ranks: the clock has no time as far ahead as a client may ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval of looks at sums that are about to end.
 const SUM_INTERVAL: Duration = Duration::from_millis(1);
@@ -58,7 +60,8 @@ impl JobTask {
         let (core, id) = (&self.context.core, self.id);
         let waited = core.call(|host, _, _| host.waited(monotonic_ns(), id));
         let limit = Duration::try_from_secs_f64(self.plan.spec.timeout_s.unwrap_or_default());
-        let deadline = Instant::now() + limit.unwrap_or(Duration::MAX / 4).saturating_sub(waited);
+        let limit = limit.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
+        let deadline = Instant::now() + limit.saturating_sub(waited);
         let joins = self.plan.endpoint.is_some();
         loop {
             let (failure, is_gathered, is_running) =

@@ -203,6 +203,20 @@ fn a_rank_that_is_late_is_named_while_the_others_wait() {
     assert!(waiting["message"].as_str().unwrap().contains("allreduce sum float32[10]"), "{waiting}");
 }
 
+/// A time that is further ahead than the clock counts is no reason to wait for no rank.
+#[test]
+fn ranks_wait_for_others_however_long_they_are_to() {
+    let lab = Lab::of_one_host(2);
+    let [mut early, mut late] = [0, 1].map(|_| Raw::greeted(&lab.hosts[0].1));
+    let open = |rank| {
+        json!({"cmd": "open", "job": "patient", "rank": rank, "world": 2, "local_world": 2,
+            "timeout_s": 1e19})
+    };
+    let asked = early.send(open(0), &[]);
+    assert_eq!(code(&late.ask(open(1))), "none");
+    assert_eq!(code(&early.reply_to(asked).0), "none");
+}
+
 #[test]
 fn a_job_goes_on_in_another_daemon() {
     let mut lab = Lab::of_one_host(WORLD);
