@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod beside;
+#[path = "../../tests/src/copied.rs"]
+mod copied;
 mod faults;
 mod support;
 

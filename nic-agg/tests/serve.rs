@@ -1,6 +1,8 @@
 //! `sumac-agg serve` as a process, with the host aggregator: needs no privilege.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
+#[path = "../../tests/src/copied.rs"]
+mod copied;
 #[path = "support/serve.rs"]
 mod serve;
 #[path = "support/worker.rs"]
@@ -17,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use copied::copy_programs;
 use nix::sys::signal::Signal;
 use serve::{Serving, endpoint, request, wait::eventually};
 use sumac_control::{
@@ -320,9 +323,7 @@ fn strangers_are_not_answered() {
     let server = Server::start();
     // From where a stranger may run it.
     let program = std::env::temp_dir().join(format!("sumac-agg-stranger-{}", std::process::id()));
-    // By another process: a child that a thread of this one forks meanwhile would keep it open for writing.
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_sumac-agg")).arg(&program).status();
-    assert!(copied.unwrap().success());
+    copy_programs([env!("CARGO_BIN_EXE_sumac-agg")], &program);
     let port = server.data_port.to_string();
     let asked = [vec!["status"], vec!["drop", "--up", "1%", "--down", "0"]].map(|line| {
         Command::new(&program).args(line).args(["--host", &port]).uid(NOBODY).gid(NOBODY).output()

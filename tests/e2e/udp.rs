@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Backend, Deployment, SumacOptions};
 use sumac_lab::programs::Programs;
+use sumac_tests::copied::copy_programs;
 use sumac_tests::site::{in_turn, with_crew};
 use sumac_tests::{Crew, exact};
 
@@ -97,11 +98,8 @@ fn over_loopback_without_root() {
         fs::create_dir(&folder).unwrap();
         fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
         let programs = Programs::find().unwrap();
-        // By another process: a child that a thread of this one forks meanwhile would keep them open for
-        // writing, and what is open for writing is not run.
         let programs = [programs.sumac(), programs.sumac_agg(), programs.sumac_lab()];
-        let paths = programs.iter().map(Command::get_program);
-        assert!(Command::new("cp").args(paths).arg(&folder).status().unwrap().success());
+        copy_programs(programs.iter().map(Command::get_program), &folder);
         let mut run = Command::new("setpriv");
         run.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"]);
         run.arg(folder.join("sumac-lab")).args([

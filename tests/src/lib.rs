@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test says why it failed by panicking")]
 
+pub mod copied;
 pub mod crew;
 pub mod exact;
 pub mod forge;

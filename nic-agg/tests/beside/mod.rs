@@ -15,7 +15,7 @@ use nix::{sys::signal::Signal, unistd::Pid};
 use sumac_agg::{pool::Pools, program};
 use sumac_loader::{Interface, Variant};
 
-use super::{BIN, Shell, support::net::needs_privileges};
+use super::{BIN, Shell, copied::copy_programs, support::net::needs_privileges};
 
 impl Shell {
     fn pin_directory(&self) -> PathBuf {
@@ -164,8 +164,7 @@ fn users_without_privileges_are_told_what_is_missing() {
     shell.done("attach p0 --slots 32");
     // A copy that the other user may execute.
     let copy = std::env::temp_dir().join(format!("{}-bin", shell.middle.name));
-    // By another process: a child that a thread of this one forks meanwhile would keep it open for writing.
-    assert!(Command::new("cp").arg(BIN).arg(&copy).status().unwrap().success());
+    copy_programs([BIN], &copy);
     let net = format!("--net=/run/netns/{}", shell.middle.name);
     let lines = [
         ("status", "Permission denied"),

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by failing")]
 
+#[path = "../../../tests/src/copied.rs"]
+mod copied;
 #[path = "../../../tests/src/wait.rs"]
 mod wait;
 
@@ -11,6 +13,7 @@ use std::{
     process::{Command, Output},
 };
 
+use copied::copy_programs;
 use serde_json::Value;
 use wait::eventually;
 
@@ -76,8 +79,7 @@ fn a_daemon_that_answers_lives_whatever_it_answers() {
     // A daemon that refuses this user lives.
     let refusing = Daemon::start("allow_uids = []\nsocket_mode = '0666'");
     let copy = refusing.socket.with_file_name("sumac");
-    // By another process: a child that a thread of this one forks meanwhile would keep it open for writing.
-    assert_eq!(run(Command::new("cp").arg(SUMAC).arg(&copy)).0, 0);
+    copy_programs([SUMAC], &copy);
     let directory = refusing.socket.parent().unwrap();
     std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     if rustix::process::geteuid().is_root() {

@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by failing")]
 
+#[path = "../../../tests/src/copied.rs"]
+mod copied;
 #[path = "../../../nic-agg/tests/faults/trace.rs"]
 mod trace;
 
@@ -18,6 +20,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use copied::copy_programs;
 use serde_json::Value;
 use sumac_wire::tables::{HostJobEntry, job_flag};
 use trace::Traced;
@@ -323,11 +326,10 @@ fn an_unprivileged_user_gets_the_missing_capabilities() {
     if !privileged() {
         return;
     }
-    // A copy that every user may run, wherever the build directory is. Another process writes it: a file that
-    // this process wrote stays busy (ETXTBSY) while another test's child still has it open.
+    // A copy that every user may run, wherever the build directory is.
     let directory = tempfile::tempdir_in("/tmp").unwrap();
     let copy = directory.path().join("sumac");
-    assert!(Command::new("cp").arg(SUMAC).arg(&copy).status().unwrap().success());
+    copy_programs([SUMAC], &copy);
     std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let (code, _, error) = run(Command::new(&copy).args(["attach", "lo"]).uid(NOBODY).gid(NOBODY));
     assert!(code == 1 && error.contains("CAP_BPF") && error.contains("root"), "{error}");
