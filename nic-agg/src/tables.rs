@@ -82,8 +82,8 @@ pub struct Tables {
     counters: PerCpuTable<u64, 8>,
     job_counters: PerCpuTable<[u64; COUNTERS], { size_of::<[u64; COUNTERS]>() }>,
     worker_counters: PerCpuTable<WorkerCounters, { size_of::<WorkerCounters>() }>,
-    /// By `worker_index`.
-    pub avoided: Table<[u16; MAX_LANES], { 2 * MAX_LANES }>,
+    /// By `worker_index`: of each lane the record of its last survey ([`sumac_wire::result_paths`]).
+    pub surveys: Table<[u32; MAX_LANES], { 4 * MAX_LANES }>,
     /// By job number.
     pub drops: Table<Drops, { size_of::<Drops>() }>,
     injected: PerCpuTable<Injected, { size_of::<Injected>() }>,
@@ -142,7 +142,7 @@ impl Tables {
             counters: table!(name::COUNTERS, PerCpuTable),
             job_counters: table!(name::JOB_COUNTERS, PerCpuTable),
             worker_counters: table!(name::WORKER_COUNTERS, PerCpuTable),
-            avoided: table!(name::AVOIDED, Table),
+            surveys: table!(name::SURVEYS, Table),
             drops: table!(name::DROPS, Table),
             injected: table!(name::INJECTED, PerCpuTable),
             times: table!(name::TIMES, PerCpuTable),

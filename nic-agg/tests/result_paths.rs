@@ -9,7 +9,7 @@ use sumac_agg_job::NewJob;
 use sumac_wire::{
     DEFAULT_BASE_PORT, FIRST_SOURCE_PORT, Kind, Reason,
     header::{Header, NO_SLOT, flag},
-    result_paths::{RESULT_PATHS, SURVEY, probe},
+    result_paths::{RESULT_PATHS, SURVEY, number, probe},
 };
 use support::{
     Bench,
@@ -97,4 +97,22 @@ fn a_probe_is_answered_by_its_path_and_names_those_to_avoid() {
     assert_eq!(ports_of_replies(&bench, &job, 2), (1..3).map(port).collect());
     assert_eq!(port_of_report(&bench, &job, 0, SURVEY, 0, 0), DEFAULT_BASE_PORT);
     assert_eq!(suspended(0), 0);
+}
+
+#[test]
+fn a_late_probe_of_an_older_survey_changes_nothing() {
+    needs_privileges!("a_late_probe_of_an_older_survey_changes_nothing");
+    let job = job();
+    let bench = completed(&job);
+    let probe = |survey, avoided| port_of_report(&bench, &job, 0, number(survey, 6), 6, avoided);
+    for (survey, avoided, kept) in [(255, 1, 1), (0, 0xff00, 0xff00), (255, 1, 0xff00), (1, 0, 0)] {
+        assert_eq!(probe(survey, avoided), port(6), "answered in any case");
+        let expected = (0..RESULT_PATHS as u16).filter(|path| kept >> path & 1 == 0).map(port).collect();
+        assert_eq!(ports_of_replies(&bench, &job, 0), expected, "survey {survey}");
+    }
+    // A job that is installed again counts anew.
+    assert_eq!(probe(7, 0x00ff), port(6));
+    bench.tables.lock().unwrap().clear_counters(job.job).unwrap();
+    assert_eq!(probe(1, 0xff00), port(6));
+    assert_eq!(ports_of_replies(&bench, &job, 0), (0..8).map(port).collect());
 }

@@ -15,6 +15,12 @@ const RUN: u32 = 8;
 pub const SURVEY: u32 = 1 << 29;
 /// Bits of a path.
 const PATH_BITS: u32 = 4;
+/// A probe is old if a survey that is at most so many later has been seen. So many take a second or more,
+/// which no packet is late by. A worker that counts anew, or whose probes were lost for long, waits for no
+/// more surveys than these.
+const OLD: u8 = 16;
+/// Marks an aggregator's record of a survey. Bits 16 to 23 are its number, bits 0 to 15 the paths to avoid.
+const IS_SURVEYED: u32 = 1 << 24;
 
 /// The number of a survey's probe that is answered by this path.
 #[must_use]
@@ -40,6 +46,27 @@ pub const fn answered(report: &Header, survey: u8) -> Option<u16> {
 #[inline(always)]
 pub const fn avoided(probe: &Header, count: u16) -> Option<u16> {
     if is_of_survey(probe) && count > 1 { Some(probe.tensor as u16 & all(count)) } else { None }
+}
+
+/// Returns the record of a worker's last survey after this probe, of `count` paths to its sender. Records
+/// begin as 0. A probe of an older survey changes nothing: what it names is out of date.
+#[inline(always)]
+#[must_use]
+pub const fn recorded(record: u32, probe: &Header, count: u16) -> u32 {
+    let survey = (probe.seq >> PATH_BITS) as u8;
+    let later_by = ((record >> 16) as u8).wrapping_sub(survey);
+    let is_old = record & IS_SURVEYED != 0 && later_by != 0 && later_by <= OLD;
+    match avoided(probe, count) {
+        Some(avoided) if !is_old => IS_SURVEYED | (survey as u32) << 16 | avoided as u32,
+        _ => record,
+    }
+}
+
+/// The paths that the last survey named, of its record.
+#[inline(always)]
+#[must_use]
+pub const fn of_record(record: u32) -> u16 {
+    record as u16
 }
 
 /// All paths, a bit each.
@@ -156,5 +183,30 @@ mod tests {
         assert_eq!([200, 199].map(|survey| answered(&asked, survey)), [Some(9), None]);
         let other = Header { seq: 9, ..asked };
         assert_eq!((avoided(&other, 16), is_of_survey(&other)), (None, false));
+    }
+
+    /// Also where the numbers wrap. Probes of a worker that counts anew count after a few surveys.
+    #[test]
+    fn a_probe_of_an_older_survey_changes_nothing() {
+        let after = |record, survey, paths| {
+            let header = Header { seq: number(survey, 3), ..Header::default() };
+            recorded(record, &probe(header, 3, paths), COUNT)
+        };
+        for survey in 0..=u8::MAX {
+            let record = after(0, survey, 0x0ff0);
+            assert_eq!(of_record(record), 0x0ff0, "the first that is seen, {survey}");
+            for before in 1..=OLD {
+                let earlier = survey.wrapping_sub(before);
+                assert_eq!(after(record, earlier, 1), record, "{survey}, {earlier} late");
+                let missed = survey.wrapping_add(before);
+                assert_eq!(of_record(after(record, missed, 1)), 1, "{survey}, {missed}");
+            }
+            assert_eq!(of_record(after(record, survey, 2)), 2);
+            let heard = (1..=u8::MAX).position(|anew| of_record(after(record, anew, 4)) == 4);
+            assert!(heard.is_some_and(|surveys| surveys <= OLD.into()), "{survey}: {heard:?}");
+        }
+        let of_check = probe(Header { seq: 9, ..Header::default() }, 3, 1);
+        assert_eq!(recorded(after(0, 7, 2), &of_check, COUNT), after(0, 7, 2));
+        assert_eq!(recorded(0, &Header { seq: SURVEY, tensor: 1, ..Header::default() }, 1), 0, "one path");
     }
 }

@@ -67,8 +67,9 @@ pub static OWN: HashMap<u32, u64, MAX_PORTS> = HashMap::new();
 pub static ADDRESSES: HashMap<u32, u32, WORKER_ENTRIES> = HashMap::new();
 #[btf_map]
 pub static WORKER_COUNTERS: PerCpuArray<WorkerCounters, WORKER_ENTRIES> = PerCpuArray::new();
+/// By `worker_index`: the records of the lanes' last surveys (`sumac_wire::result_paths`).
 #[btf_map]
-pub static AVOIDED: Array<[u16; MAX_LANES], WORKER_ENTRIES> = Array::new();
+pub static SURVEYS: Array<[u32; MAX_LANES], WORKER_ENTRIES> = Array::new();
 #[btf_map]
 pub static LIMITERS: PerCpuArray<Limiter, EVENTS> = PerCpuArray::new();
 

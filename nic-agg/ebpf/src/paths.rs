@@ -1,5 +1,7 @@
 //! The source ports of what goes to a worker ([`sumac_wire::result_paths`]).
 
+use core::intrinsics::{AtomicOrdering::SeqCst, atomic_cxchg};
+
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use sumac_wire::{
     FIRST_SOURCE_PORT, Header, MAX_LANES,
@@ -7,30 +9,41 @@ use sumac_wire::{
     tables::WorkerEntry,
 };
 
-use crate::{answer::Addresses, maps::AVOIDED};
+use crate::{answer::Addresses, maps::SURVEYS};
 
-/// The paths that a lane's results for a worker avoid. Other CPUs read and write the word, too.
+/// The record of a worker's last survey in a lane, with the paths that its results avoid. Other CPUs read and
+/// write the word, too.
 #[derive(Clone, Copy)]
-pub struct Avoided(Option<*mut u16>);
+pub struct Avoided(Option<*mut u32>);
 
 impl Avoided {
     #[inline(always)]
     pub fn of(worker: &WorkerEntry, worker_index: u32, lane: u16) -> Avoided {
-        let kept = if worker.paths > 1 { AVOIDED.get_ptr_mut(worker_index) } else { None };
-        Avoided(kept.map(|kept| kept.cast::<u16>().wrapping_add(usize::from(lane) & (MAX_LANES - 1))))
+        let kept = if worker.paths > 1 { SURVEYS.get_ptr_mut(worker_index) } else { None };
+        Avoided(kept.map(|kept| kept.cast::<u32>().wrapping_add(usize::from(lane) & (MAX_LANES - 1))))
     }
 
     #[inline(always)]
-    fn get(self) -> u16 {
+    fn record(self) -> u32 {
         // SAFETY: within the value, one aligned word.
         self.0.map_or(0, |kept| unsafe { kept.read_volatile() })
     }
 
     #[inline(always)]
-    fn set(self, avoided: u16) {
-        if let Some(kept) = self.0 {
-            // SAFETY: as in `get`.
-            unsafe { kept.write_volatile(avoided) }
+    fn get(self) -> u16 {
+        result_paths::of_record(self.record())
+    }
+
+    /// Keeps the paths that a probe names.
+    #[inline(always)]
+    fn set(self, probe: &Header, count: u16) {
+        let Some(kept) = self.0 else { return };
+        let before = self.record();
+        let after = result_paths::recorded(before, probe, count);
+        if after != before {
+            // Where another CPU was first, its probe may be of a later survey; a survey has more probes.
+            // SAFETY: as in `record`.
+            let _ = unsafe { atomic_cxchg::<u32, { SeqCst }, { SeqCst }>(kept, before, after) };
         }
     }
 }
@@ -55,9 +68,7 @@ pub fn of_reply(to: Addresses, worker: &WorkerEntry, avoided: Avoided, seq: u32)
 /// Keeps the paths that a worker's probe names, and returns the addresses from the port of its answer's path.
 #[inline(always)]
 pub fn of_report(to: Addresses, worker: &WorkerEntry, kept: Avoided, probe: &Header) -> Addresses {
-    if let Some(avoided) = result_paths::avoided(probe, worker.paths) {
-        kept.set(avoided);
-    }
+    kept.set(probe, worker.paths);
     by(to, result_paths::of_report(probe, worker.paths))
 }
 

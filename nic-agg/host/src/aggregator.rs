@@ -58,13 +58,13 @@ struct Job {
 struct WorkerPaths {
     /// As in its entry; up to 1: the shard's own port alone.
     count: u16,
-    /// Of each lane.
-    avoided: [u16; MAX_LANES],
+    /// The record of each lane's last survey.
+    surveys: [u32; MAX_LANES],
 }
 
 impl WorkerPaths {
     fn avoided(&self, lane: u16) -> u16 {
-        self.avoided.get(usize::from(lane)).copied().unwrap_or_default()
+        self.surveys.get(usize::from(lane)).map_or(0, |record| result_paths::of_record(*record))
     }
 }
 
@@ -178,7 +178,7 @@ impl HostAggregator {
             paths: new
                 .workers
                 .iter()
-                .map(|worker| WorkerPaths { count: worker.paths, avoided: [0; MAX_LANES] })
+                .map(|worker| WorkerPaths { count: worker.paths, surveys: [0; MAX_LANES] })
                 .collect(),
             parents: new.parents.iter().map(here).collect(),
         };
@@ -240,16 +240,16 @@ impl HostAggregator {
     fn avoid(&mut self, probe: &Header, rank: u16) {
         let job = self.jobs.get_mut(usize::from(probe.job));
         if let Some(paths) = job.and_then(|job| job.paths.get_mut(usize::from(rank)))
-            && let Some(avoided) = result_paths::avoided(probe, paths.count)
-            && let Some(of_lane) = paths.avoided.get_mut(usize::from(probe.lane))
+            && let Some(record) = paths.surveys.get_mut(usize::from(probe.lane))
         {
-            *of_lane = avoided;
+            *record = result_paths::recorded(*record, probe, paths.count);
         }
     }
 
     pub(crate) fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
-        let lanes = self.paths(job, rank.into()).into_iter().flat_map(|paths| paths.avoided);
-        let suspended_paths = lanes.map(u16::count_ones).max().unwrap_or_default() as u16;
+        let lanes = self.paths(job, rank.into()).into_iter().flat_map(|paths| paths.surveys);
+        let avoided = lanes.map(|record| result_paths::of_record(record).count_ones());
+        let suspended_paths = avoided.max().unwrap_or_default() as u16;
         WorkerSeen { suspended_paths, ..self.watch.worker(job, rank) }
     }
 

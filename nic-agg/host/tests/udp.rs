@@ -139,16 +139,19 @@ fn results_leave_by_a_port_for_each_path_but_those_to_avoid() {
     assert!(first.iter().all(|[_, port]| *port == plane.local().port()), "a worker of one path: {first:?}");
 
     // A probe is answered by the path that it names, and the worker's results avoid those that it names.
-    let probe = |path| {
-        let header = Header { kind: Kind::Probe as u8, seq: result_paths::SURVEY, ..header(2, 0, 0, 0) };
+    let probe = |survey, path, avoided| {
+        let number = result_paths::number(survey, path);
+        let header = Header { kind: Kind::Probe as u8, seq: number, ..header(2, 0, 0, 0) };
         let header = Header { slot: NO_SLOT, ..header };
-        workers[0].send(&plane, &result_paths::probe(header, path, 1 << 3).to_bytes());
+        workers[0].send(&plane, &result_paths::probe(header, path, avoided).to_bytes());
         let (port, report) = workers[0].receive_from();
         assert_eq!(read(&report).kind, Kind::Report as u8);
         port
     };
     let dead = first[3 * 8][0];
-    assert_eq!((probe(3), probe(4)), (dead, first[4 * 8][0]));
+    assert_eq!((probe(2, 3, 1 << 3), probe(2, 4, 1 << 3)), (dead, first[4 * 8][0]));
+    // One of the survey before, which knew of no dead path, is answered and changes nothing.
+    assert_eq!(probe(1, 5, 0), first[5 * 8][0]);
     assert_eq!([0, 1].map(|rank| plane.worker_seen(JOB, rank).suspended_paths), [1, 0]);
     let after: Vec<_> = (160..160 + 256).map(sum).collect();
     assert!(after.iter().all(|[port, _]| *port != dead), "{after:?}");

@@ -52,8 +52,8 @@ pub mod name {
         COUNTERS,
         JOB_COUNTERS,
         WORKER_COUNTERS,
-        /// The paths that the results for each worker avoid, by shard, a bit each.
-        AVOIDED,
+        /// The records of surveys ([`sumac_wire::result_paths::recorded`]) by worker and lane.
+        SURVEYS,
         DROPS,
         INJECTED,
         /// [`super::Began`] of both versions of each slot.

@@ -1,7 +1,7 @@
 //! Counters of frames, jobs and workers, summed over all CPUs.
 
 use sumac_agg_job::seen::{JobSeen, WorkerSeen};
-use sumac_wire::{MAX_WORKERS, Reason, tables::worker_index};
+use sumac_wire::{MAX_WORKERS, Reason, result_paths, tables::worker_index};
 
 use super::{Result, Tables};
 
@@ -28,7 +28,8 @@ impl Tables {
     pub fn worker_seen(&self, job: u16, rank: u16) -> Result<WorkerSeen> {
         let index = worker_index(job, rank);
         let all = self.worker_counters.get(index)?.into_iter().zip(self.lateness.get(index)?);
-        let most = self.avoided.get(index)?.into_iter().map(u16::count_ones).max();
+        let surveys = self.surveys.get(index)?.into_iter();
+        let most = surveys.map(|record| result_paths::of_record(record).count_ones()).max();
         let suspended_paths = most.unwrap_or_default() as u16;
         let seen = all.map(|(counters, late)| WorkerSeen { counters, late, suspended_paths });
         Ok(seen.fold(WorkerSeen::default(), |sum, one| sum.and(&one)))
@@ -41,7 +42,7 @@ impl Tables {
         for rank in 0..MAX_WORKERS as u16 {
             self.worker_counters.clear(worker_index(job, rank))?;
             self.lateness.clear(worker_index(job, rank))?;
-            self.avoided.set(worker_index(job, rank), &Default::default())?;
+            self.surveys.set(worker_index(job, rank), &Default::default())?;
         }
         Ok(())
     }
