@@ -2,6 +2,7 @@
 
 mod last_round;
 mod pump;
+mod sockets;
 
 use std::{
     io,

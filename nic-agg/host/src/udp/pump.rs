@@ -1,8 +1,7 @@
 //! A shard's thread: packets from its socket to its core and back, by the batch.
 
 use std::{
-    io,
-    net::{IpAddr, SocketAddrV4, UdpSocket},
+    net::SocketAddrV4,
     ops::Add,
     sync::{
         Arc, Mutex,
@@ -14,9 +13,9 @@ use std::{
 
 use nix::{errno::Errno, sys::socket::MsgFlags};
 use sumac_udp::{Arrival, Counts, Datagram, DatagramSocket, buffer_len};
-use sumac_wire::{Header, MAX_WORKERS, result_paths::RESULT_PATHS, tos};
+use sumac_wire::{Header, MAX_WORKERS, tos};
 
-use super::last_round::LastRound;
+use super::{last_round::LastRound, sockets::Sockets};
 use crate::{
     aggregator::{Answer, HostAggregator},
     lock::lock,
@@ -28,11 +27,7 @@ pub const IDLE: Duration = Duration::from_millis(200);
 const MESSAGES: usize = 8;
 
 pub struct Pump {
-    /// The shard's own, which receives, and those of further paths, which only send. These are made when a
-    /// result is to leave by them.
-    sockets: Vec<DatagramSocket>,
-    /// Fewer than there are paths when the kernel has refused one.
-    most_sockets: usize,
+    sockets: Sockets,
     core: Arc<Mutex<HostAggregator>>,
     stop: Arc<AtomicBool>,
     last_round: LastRound,
@@ -61,15 +56,7 @@ impl Pump {
         last_round: LastRound,
         counts: Arc<Mutex<Counts>>,
     ) -> Pump {
-        Pump {
-            sockets: vec![socket],
-            most_sockets: RESULT_PATHS,
-            core,
-            stop,
-            last_round,
-            counts,
-            start: Instant::now(),
-        }
+        Pump { sockets: Sockets::new(socket), core, stop, last_round, counts, start: Instant::now() }
     }
 
     pub fn run(mut self) {
@@ -80,7 +67,7 @@ impl Pump {
             self.last_round.note();
             arrivals.clear();
             // At least one packet, or `IDLE`.
-            match self.sockets[0].receive(&mut buffer, &mut arrivals, MsgFlags::MSG_WAITFORONE) {
+            match self.sockets.own().receive(&mut buffer, &mut arrivals, MsgFlags::MSG_WAITFORONE) {
                 Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
                 // An earlier datagram was refused by its receiver; that concerns nobody else.
                 Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => {}
@@ -141,7 +128,7 @@ impl Pump {
     fn send(&mut self, buffer: &[u8], arrivals: &[Arrival], outgoing: &mut [Outgoing]) {
         // The results for each worker follow one another, and leave as runs.
         outgoing.sort_by_key(|outgoing| (outgoing.to, outgoing.path));
-        let mut first = 0;
+        let (now, mut first) = (Instant::now(), 0);
         while first < outgoing.len() {
             let path = outgoing[first].path;
             let by_path = outgoing[first..].iter().take_while(|outgoing| outgoing.path == path);
@@ -150,7 +137,7 @@ impl Pump {
                 dscp_ecn: *tos,
                 payload: &buffer[arrivals[*packet].payload.clone()],
             });
-            first += match self.socket_of(path.into()).send(datagrams, MsgFlags::empty()) {
+            first += match self.sockets.of(path.into(), now).send(datagrams, MsgFlags::empty()) {
                 Ok(sent) => {
                     outgoing.iter_mut().skip(first).take(sent).for_each(|outgoing| outgoing.is_sent = true);
                     sent
@@ -164,24 +151,4 @@ impl Pump {
             };
         }
     }
-
-    /// The socket of a path, made if need be. Where that fails it is the shard's own.
-    fn socket_of(&mut self, path: usize) -> &mut DatagramSocket {
-        while self.sockets.len() <= path.min(self.most_sockets - 1) {
-            match self.sockets[0].get().local_addr().and_then(|local| bind_another(local.ip())) {
-                Ok(socket) => self.sockets.push(socket),
-                Err(error) => {
-                    self.most_sockets = self.sockets.len();
-                    tracing::warn!(%error, sockets = self.most_sockets, "results leave by fewer paths");
-                }
-            }
-        }
-        let path = if path < self.most_sockets { path } else { 0 };
-        &mut self.sockets[path]
-    }
-}
-
-/// Returns a socket at another port of this address.
-fn bind_another(ip: IpAddr) -> io::Result<DatagramSocket> {
-    Ok(DatagramSocket::sending(UdpSocket::bind((ip, 0))?)?)
 }
