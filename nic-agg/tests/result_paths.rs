@@ -82,21 +82,21 @@ fn a_probe_is_answered_by_its_path_and_names_those_to_avoid() {
     needs_privileges!("a_probe_is_answered_by_its_path_and_names_those_to_avoid");
     let job = job();
     let bench = completed(&job);
-    let suspended = |rank| bench.tables.lock().unwrap().worker_seen(job.job, rank).unwrap().suspended_paths;
+    let avoided = |rank| bench.tables.lock().unwrap().worker_seen(job.job, rank).unwrap().avoided_paths;
     for path in 0..RESULT_PATHS as u16 {
         assert_eq!(port_of_report(&bench, &job, 0, u32::from(path), path, 0xffff), port(path));
     }
-    assert_eq!(suspended(0), 0, "no survey");
+    assert_eq!(avoided(0), 0, "no survey");
     assert_eq!(port_of_report(&bench, &job, 0, SURVEY | 5, 5, 0x00ff), port(5));
-    assert_eq!([0, 1, 2].map(suspended), [8, 0, 0]);
+    assert_eq!([0, 1, 2].map(avoided), [8, 0, 0]);
     assert_eq!(ports_of_replies(&bench, &job, 0), (8..16).map(port).collect());
     // Paths that a worker has not are the own port, and nothing is kept for a worker of one path.
     assert_eq!(port_of_report(&bench, &job, 2, SURVEY | 7, 7, 1), DEFAULT_BASE_PORT);
     assert_eq!(port_of_report(&bench, &job, 1, SURVEY | 7, 7, 1), DEFAULT_BASE_PORT);
-    assert_eq!([0, 1, 2].map(suspended), [8, 0, 1]);
+    assert_eq!([0, 1, 2].map(avoided), [8, 0, 1]);
     assert_eq!(ports_of_replies(&bench, &job, 2), (1..3).map(port).collect());
     assert_eq!(port_of_report(&bench, &job, 0, SURVEY, 0, 0), DEFAULT_BASE_PORT);
-    assert_eq!(suspended(0), 0);
+    assert_eq!(avoided(0), 0);
 }
 
 #[test]

@@ -249,8 +249,8 @@ impl HostAggregator {
     pub(crate) fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
         let lanes = self.paths(job, rank.into()).into_iter().flat_map(|paths| paths.surveys);
         let avoided = lanes.map(|record| result_paths::of_record(record).count_ones());
-        let suspended_paths = avoided.max().unwrap_or_default() as u16;
-        WorkerSeen { suspended_paths, ..self.watch.worker(job, rank) }
+        let avoided_paths = avoided.max().unwrap_or_default() as u16;
+        WorkerSeen { avoided_paths, ..self.watch.worker(job, rank) }
     }
 
     pub fn counter(&self, reason: Reason) -> u64 {

@@ -152,7 +152,7 @@ fn results_leave_by_a_port_for_each_path_but_those_to_avoid() {
     assert_eq!((probe(2, 3, 1 << 3), probe(2, 4, 1 << 3)), (dead, first[4 * 8][0]));
     // One of the survey before, which knew of no dead path, is answered and changes nothing.
     assert_eq!(probe(1, 5, 0), first[5 * 8][0]);
-    assert_eq!([0, 1].map(|rank| plane.worker_seen(JOB, rank).suspended_paths), [1, 0]);
+    assert_eq!([0, 1].map(|rank| plane.worker_seen(JOB, rank).avoided_paths), [1, 0]);
     let after: Vec<_> = (160..160 + 256).map(sum).collect();
     assert!(after.iter().all(|[port, _]| *port != dead), "{after:?}");
 }

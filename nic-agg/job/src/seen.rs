@@ -41,7 +41,7 @@ pub struct WorkerSeen {
     /// Their delay, of one chunk in [`SAMPLED`](sumac_agg_layout::SAMPLED).
     pub late: Lateness,
     /// Paths that its results avoid.
-    pub suspended_paths: u16,
+    pub avoided_paths: u16,
 }
 
 impl WorkerSeen {
@@ -60,7 +60,7 @@ impl WorkerSeen {
                 sum: self.late.sum.saturating_add(other.late.sum),
                 max: self.late.max.max(other.late.max),
             },
-            suspended_paths: self.suspended_paths.max(other.suspended_paths),
+            avoided_paths: self.avoided_paths.max(other.avoided_paths),
         }
     }
 }

@@ -196,7 +196,7 @@ const COLUMNS: [Column; 7] = [
     ("last", |worker| worker.last, |count| count.to_string()),
     ("duplicates", |worker| worker.duplicates, |count| count.to_string()),
     ("replies", |worker| worker.replies, |count| count.to_string()),
-    ("dead paths", |worker| worker.suspended_paths, |count| count.to_string()),
+    ("avoided", |worker| worker.avoided_paths, |count| count.to_string()),
     ("late", |worker| worker.late.map_or(0, |late| late.late_mean_ns), time),
     ("latest", |worker| worker.late.map_or(0, |late| late.late_max_ns), time),
 ];
@@ -246,7 +246,7 @@ mod tests {
         let address = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, rank as u8), 48700);
         let counters = WorkerCounters { added: 100, last, ..WorkerCounters::default() };
         let late = Lateness { chunks: 2, sum: 3000, max: 2000 };
-        worker_status(rank, address, None, WorkerSeen { counters, late, suspended_paths: 0 })
+        worker_status(rank, address, None, WorkerSeen { counters, late, avoided_paths: 0 })
     }
 
     fn shown(workers: Vec<WorkerStatus>) -> String {
@@ -269,6 +269,22 @@ mod tests {
             let text = shown_of(&entry, vec![parent], vec![worker(0, 0)]);
             assert!(text.contains(&format!("  rack 2 of the aggregator 10.1.0.1{end}\n")), "{text}");
         }
+    }
+
+    #[test]
+    fn paths_that_results_avoid_are_shown_where_there_are_some() {
+        let avoids = WorkerStatus { avoided_paths: 7, ..worker(1, 0) };
+        let row = |workers, rank: usize| {
+            let text: String = shown(workers);
+            let mut rows = text.lines().skip_while(|line| !line.starts_with("  rank address"));
+            let columns = |row: &str| row.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            let names = columns(rows.next().unwrap_or_default());
+            let at = names.iter().position(|name| name == "avoided");
+            at.and_then(|at| columns(rows.nth(rank)?).get(at).cloned())
+        };
+        assert_eq!(row(vec![worker(0, 0), avoids.clone()], 1).as_deref(), Some("7"));
+        assert_eq!(row(vec![worker(0, 0), avoids], 0).as_deref(), Some("-"));
+        assert_eq!(row(vec![worker(0, 0)], 0), None);
     }
 
     #[test]

@@ -30,8 +30,8 @@ impl Tables {
         let all = self.worker_counters.get(index)?.into_iter().zip(self.lateness.get(index)?);
         let surveys = self.surveys.get(index)?.into_iter();
         let most = surveys.map(|record| result_paths::of_record(record).count_ones()).max();
-        let suspended_paths = most.unwrap_or_default() as u16;
-        let seen = all.map(|(counters, late)| WorkerSeen { counters, late, suspended_paths });
+        let avoided_paths = most.unwrap_or_default() as u16;
+        let seen = all.map(|(counters, late)| WorkerSeen { counters, late, avoided_paths });
         Ok(seen.fold(WorkerSeen::default(), |sum, one| sum.and(&one)))
     }
 

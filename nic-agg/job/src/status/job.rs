@@ -160,7 +160,7 @@ sumac_job::statistics! {
     /// Results sent again.
     replies: Counter "sumac_aggregator_worker_replies",
     /// Paths (source ports) that its results avoid, since it got no answer by them.
-    suspended_paths: Gauge "sumac_aggregator_worker_suspended_paths",
+    avoided_paths: Gauge "sumac_aggregator_worker_avoided_paths",
 }
 
 /// Times in buckets that double.
@@ -281,7 +281,7 @@ pub fn worker_status(
     rank: u16,
     address: SocketAddrV4,
     link: Option<([u8; 6], u32)>,
-    WorkerSeen { counters, late, suspended_paths }: WorkerSeen,
+    WorkerSeen { counters, late, avoided_paths }: WorkerSeen,
 ) -> WorkerStatus {
     WorkerStatus {
         rank,
@@ -293,7 +293,7 @@ pub fn worker_status(
         last: counters.last,
         duplicates: counters.duplicates,
         replies: counters.replies,
-        suspended_paths: suspended_paths.into(),
+        avoided_paths: avoided_paths.into(),
         late: Some(LateStatus {
             late_mean_ns: late.sum / late.chunks.max(1),
             late_max_ns: late.max,
@@ -327,7 +327,7 @@ mod tests {
         let address = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, rank as u8), 48700);
         let counters = WorkerCounters { added: 100, last, ..WorkerCounters::default() };
         let late = Lateness { chunks: 2, sum: 10, max: 7 };
-        worker_status(rank, address, None, WorkerSeen { counters, late, suspended_paths: 0 })
+        worker_status(rank, address, None, WorkerSeen { counters, late, avoided_paths: 0 })
     }
 
     #[test]
