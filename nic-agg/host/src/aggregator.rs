@@ -29,8 +29,8 @@ use crate::{
 pub enum Answer {
     /// No answer: it was added, or refused.
     None(Reason),
-    /// A worker, a rack, or the parent.
-    One(Reason, SocketAddrV4),
+    /// A worker or a rack, with its rank; without one the parent.
+    One(Reason, SocketAddrV4, Option<u16>),
     /// All workers of this job: [`HostAggregator::workers`].
     All(Reason, u16),
 }
@@ -38,7 +38,7 @@ pub enum Answer {
 impl Answer {
     pub fn reason(self) -> Reason {
         match self {
-            Answer::None(reason) | Answer::One(reason, _) | Answer::All(reason, _) => reason,
+            Answer::None(reason) | Answer::One(reason, ..) | Answer::All(reason, _) => reason,
         }
     }
 }
@@ -222,10 +222,9 @@ impl HostAggregator {
         result_paths::of_result(paths.avoided(result.lane), paths.count, result.seq)
     }
 
-    /// Returns the path of an answer for one worker, or a parent, alone. `key`: another one each time.
-    pub fn path_of_answer(&self, answer: &Header, to: SocketAddrV4, key: u32) -> u16 {
-        let Some(rank) = self.workers(answer.job).iter().position(|worker| *worker == to) else { return 0 };
-        let Some(paths) = self.paths(answer.job, rank) else { return 0 };
+    /// Returns the path of an answer for one worker alone. `key`: another one each time.
+    pub fn path_of_answer(&self, answer: &Header, rank: u16, key: u32) -> u16 {
+        let Some(paths) = self.paths(answer.job, rank.into()) else { return 0 };
         if answer.kind == Kind::Report as u8 {
             return result_paths::of_report(answer, paths.count);
         }
@@ -362,7 +361,7 @@ impl HostAggregator {
             return Err(Reason::UnknownJob);
         }
         packet[..HEADER_LEN].copy_from_slice(&admit::unknown_job(header, &job.entry).to_bytes());
-        Ok(Answer::One(Reason::UnknownJob, worker))
+        Ok(Answer::One(Reason::UnknownJob, worker, Some(rank)))
     }
 
     /// Returns the rank and the address of a packet's sender, a worker below this aggregator.

@@ -41,7 +41,10 @@ fn a_flush_completes_with_what_is_there_and_the_late_one_gets_the_sum() {
     let sums: Vec<i32> = values(0, 2, ELEMENTS).iter().zip(&values(1, 2, ELEMENTS)).map(sum).collect();
     assert_eq!(elements(&partial), sums);
     let mut late = contribution(3, 2, 2);
-    assert_eq!(aggregator.on_packet(worker_ip(2), &mut late), Answer::One(Reason::Replied, worker(2)));
+    assert_eq!(
+        aggregator.on_packet(worker_ip(2), &mut late),
+        Answer::One(Reason::Replied, worker(2), Some(2))
+    );
     assert_eq!((elements(&late), read(&late).bitmap_0), (sums, 0b011));
     // The next chunk of the operation: the budget of worker 2 is spent.
     aggregator.on_packet(worker_ip(0), &mut contribution(3, 0, 6));
@@ -122,7 +125,7 @@ fn removed_jobs_and_new_incarnations() {
     assert!(aggregator.remove(JOB));
     assert!(!aggregator.remove(JOB));
     let answer = aggregator.on_packet(worker_ip(1), &mut contribution(2, 1, 0));
-    assert_eq!(answer, Answer::One(Reason::UnknownJob, worker(1)), "it is told");
+    assert_eq!(answer, Answer::One(Reason::UnknownJob, worker(1), Some(1)), "it is told");
     let next = JobEntry { epoch: EPOCH + 1, ..entry() };
     aggregator.install(&job(next, 2)).unwrap();
     for (rank, expected) in [(0, Answer::None(Reason::Added)), (1, Answer::All(Reason::Completed, JOB))] {
@@ -230,6 +233,30 @@ fn jobs_do_not_take_each_others_place() {
     aggregator.install(&job(JobEntry { epoch: EPOCH + 1, ..entry() }, 2)).unwrap();
 }
 
+/// By the rank an answer takes its worker's paths, also where workers have the same address.
+#[test]
+fn an_answer_to_one_worker_names_its_rank() {
+    let mut aggregator = HostAggregator::new(64, ELEMENTS).unwrap();
+    let mut job = job(entry(), 3);
+    let counts = [16, 1, 4];
+    job.workers.iter_mut().zip(counts).for_each(|(worker, paths)| worker.paths = paths);
+    (job.workers[2].ip, job.workers[2].port) = (job.workers[1].ip, job.workers[1].port);
+    aggregator.install(&job).unwrap();
+    for (rank, count) in (0..).zip(counts) {
+        let ip = if rank == 2 { worker_ip(1) } else { worker_ip(rank) };
+        let asked = Header { kind: Kind::Probe as u8, seq: 1, ..header(3, rank, 0, ELEMENTS) };
+        let Answer::One(reason, _, Some(whom)) =
+            aggregator.on_packet(ip, &mut packet(&asked, &values(rank, 0, ELEMENTS)))
+        else {
+            panic!("rank {rank} has no answer")
+        };
+        assert_eq!((reason, whom), (Reason::Probed, rank));
+        let result = Header { kind: Kind::Result as u8, ..asked };
+        let paths = (0..1000).map(|key| aggregator.path_of_answer(&result, whom, key));
+        assert_eq!(paths.max(), Some(count - 1), "rank {rank}");
+    }
+}
+
 #[test]
 fn a_worker_of_a_removed_job_is_told() {
     let mut aggregator = aggregator(3);
@@ -239,7 +266,7 @@ fn a_worker_of_a_removed_job_is_told() {
     let mut packet = sent.clone();
     assert_eq!(
         aggregator.on_packet(worker_ip(1), &mut packet),
-        Answer::One(Reason::UnknownJob, worker(1)),
+        Answer::One(Reason::UnknownJob, worker(1), Some(1)),
         "its own address"
     );
     let token = result_token();

@@ -82,7 +82,11 @@ fn refused(what: &str, source: Ipv4Addr, mut bad: Vec<u8>, reason: Reason) {
     assert_eq!(bad, before, "{what}: the packet is as it was");
     assert_eq!((aggregator.counter(reason), aggregator.held()), (1, 1), "{what}");
     let mut last = packet(&contribution(2, 1, 0), &values(1, 0, ELEMENTS));
-    assert_eq!(aggregator.on_packet(worker_ip(1), &mut last), Answer::One(Reason::Forwarded, HOST), "{what}");
+    assert_eq!(
+        aggregator.on_packet(worker_ip(1), &mut last),
+        Answer::One(Reason::Forwarded, HOST, None),
+        "{what}"
+    );
     assert_eq!(elements(&last), reference(2, 0, ELEMENTS), "{what}");
     assert_eq!(read(&last).flags, flag::LEVEL, "{what}: nor a mark of the bad one's");
 }
@@ -152,7 +156,7 @@ fn what_does_not_go_with_the_slot_is_not_added() {
         let before = elements(&packet);
         assert_eq!(
             aggregator.on_packet(worker_ip(1), &mut packet),
-            Answer::One(Reason::Collided, HOST),
+            Answer::One(Reason::Collided, HOST, None),
             "{what}"
         );
         assert_eq!((elements(&packet), aggregator.held()), (before, 1), "{what}");
@@ -170,9 +174,9 @@ fn a_parameter_host_beside_a_worker() {
     assert_eq!(send(&contribution(2, 0, 0)), Answer::None(Reason::WrongSource), "another worker's");
     assert_eq!(send(&result(&contribution(2, 1, 0))), Answer::All(Reason::Concluded, JOB));
     let probe = Header { kind: Kind::Probe as u8, ..contribution(2, 1, 0) };
-    assert_eq!(send(&probe), Answer::One(Reason::Passed, hosts[0]));
+    assert_eq!(send(&probe), Answer::One(Reason::Passed, hosts[0], None));
     let report = Header { kind: Kind::Report as u8, token: result_token(), ..probe };
-    assert_eq!(send(&report), Answer::One(Reason::Probed, worker(1)));
+    assert_eq!(send(&report), Answer::One(Reason::Probed, worker(1), Some(1)));
     assert_eq!(aggregator.held(), 0);
 }
 
@@ -191,7 +195,7 @@ fn jobs_of_both_kinds_side_by_side() {
     assert_eq!(send(0, &shared_header(0)).0, Answer::None(Reason::Added));
     assert_eq!(send(0, &fixed_header(0)).0, Answer::None(Reason::Added));
     let sum = reference(2, 0, ELEMENTS);
-    assert_eq!(send(1, &shared_header(1)), (Answer::One(Reason::Forwarded, HOST), sum.clone()));
+    assert_eq!(send(1, &shared_header(1)), (Answer::One(Reason::Forwarded, HOST, None), sum.clone()));
     assert_eq!(send(1, &fixed_header(1)), (Answer::All(Reason::Completed, JOB + 1), sum));
 }
 

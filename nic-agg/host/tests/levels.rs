@@ -87,7 +87,7 @@ impl Tree {
             };
             let to_whom = match aggregator.on_packet(*at(from).ip(), &mut packet) {
                 Answer::None(_) => Vec::new(),
-                Answer::One(_, whom) => vec![whom],
+                Answer::One(_, whom, _) => vec![whom],
                 Answer::All(_, job) => aggregator.workers(job).to_vec(),
             };
             self.sent.extend(to_whom.iter().map(|whom| (whom.ip().octets()[3], to, packet.clone())));

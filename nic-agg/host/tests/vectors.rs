@@ -56,8 +56,10 @@ fn run(setup: &Setup, steps: &[Step]) -> usize {
         let host = match (answer, to) {
             (Answer::None(_), None) => None,
             (Answer::All(..), Some(To::All)) => None,
-            (Answer::One(_, got), Some(To::Worker(rank))) => Some((got, &job().workers[usize::from(rank)])),
-            (Answer::One(_, got), Some(To::Parent(number))) => {
+            (Answer::One(_, got, _), Some(To::Worker(rank))) => {
+                Some((got, &job().workers[usize::from(rank)]))
+            }
+            (Answer::One(_, got, _), Some(To::Parent(number))) => {
                 Some((got, &job().parents[usize::from(number)]))
             }
             (answer, to) => panic!("{what}: {answer:?} and not {to:?}"),

@@ -138,8 +138,8 @@ impl Aggregator {
         };
         let destinations = match answer {
             Answer::None(_) => Vec::new(),
-            Answer::One(_, destination) if self.is_cut && !is_below(destination) => Vec::new(),
-            Answer::One(_, destination) => vec![destination],
+            Answer::One(_, destination, _) if self.is_cut && !is_below(destination) => Vec::new(),
+            Answer::One(_, destination, _) => vec![destination],
             Answer::All(_, job) => shard.workers(job).to_vec(),
         };
         Handled {

@@ -49,13 +49,13 @@ impl HostAggregator {
         let Some(contribution) = request else {
             // The answer shall show the whole way.
             write(packet, &passed(header));
-            return Ok(Answer::One(Reason::Passed, parent));
+            return Ok(Answer::One(Reason::Passed, parent, None));
         };
         let taken = self.shared.contribute(header, &contribution, packet);
         self.see(header, rank, &contribution, taken);
         Ok(match taken? {
             Taken::In(reason) => Answer::None(reason),
-            Taken::On(reason) => Answer::One(reason, parent),
+            Taken::On(reason) => Answer::One(reason, parent, None),
         })
     }
 
@@ -81,7 +81,7 @@ impl HostAggregator {
                 // It was marked on its way up.
                 write(packet, &Header { flags: header.flags & !flag::LEVEL, ..*header });
                 let worker = self.workers(header.job).get(usize::from(rank));
-                Ok(Answer::One(Reason::Probed, *worker.ok_or(Reason::Internal)?))
+                Ok(Answer::One(Reason::Probed, *worker.ok_or(Reason::Internal)?, Some(rank)))
             }
         }
     }

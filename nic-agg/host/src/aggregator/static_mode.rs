@@ -97,7 +97,7 @@ impl HostAggregator {
             self.avoid(&probe, rank);
             let report = Header { kind: Kind::Report as u8, token: entry.result_token, ..probe };
             packet[..HEADER_LEN].copy_from_slice(&report.to_bytes());
-            return Ok(Answer::One(Reason::Probed, back));
+            return Ok(Answer::One(Reason::Probed, back, Some(rank)));
         };
         let applied = self.contribute(entry, header, &contribution, packet);
         self.count_worker(index, applied);
@@ -111,10 +111,12 @@ impl HostAggregator {
         Ok(match applied? {
             Applied::Added => Answer::None(Reason::Added),
             Applied::Completed | Applied::Flushed => Answer::All(Reason::Completed, header.job),
-            Applied::Replied => Answer::One(Reason::Replied, back),
-            Applied::Refused => Answer::One(Reason::Mismatch, back),
-            Applied::Wanted => Answer::One(Reason::Wanted, back),
-            Applied::Up | Applied::UpAgain => Answer::One(Reason::Forwarded, parent.ok_or(Reason::Internal)?),
+            Applied::Replied => Answer::One(Reason::Replied, back, Some(rank)),
+            Applied::Refused => Answer::One(Reason::Mismatch, back, Some(rank)),
+            Applied::Wanted => Answer::One(Reason::Wanted, back, Some(rank)),
+            Applied::Up | Applied::UpAgain => {
+                Answer::One(Reason::Forwarded, parent.ok_or(Reason::Internal)?, None)
+            }
         })
     }
 
@@ -204,9 +206,9 @@ impl HostAggregator {
         };
         packet[..HEADER_LEN].copy_from_slice(&answer.to_bytes());
         if let (Action::Want, false) = (action, admit::wants_of_all(job)) {
-            let asked_by = workers::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
-            let asked_by = self.workers(header.job).get(usize::from(asked_by));
-            return Ok(Answer::One(reason, *asked_by.ok_or(Reason::Internal)?));
+            let rank = workers::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
+            let asked_by = self.workers(header.job).get(usize::from(rank));
+            return Ok(Answer::One(reason, *asked_by.ok_or(Reason::Internal)?, Some(rank)));
         }
         Ok(Answer::All(reason, header.job))
     }

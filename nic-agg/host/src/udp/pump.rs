@@ -104,10 +104,10 @@ impl Pump {
             let tos = tos::unmarked(*dscp_ecn);
             match answer {
                 Answer::None(_) => {}
-                Answer::One(_, to) => {
-                    let answer = Header::fields(bytes, 0);
+                Answer::One(_, to, rank) => {
                     let key = self.start.elapsed().as_micros() as u32;
-                    let path = answer.map_or(0, |answer| core.path_of_answer(&answer, to, key));
+                    let answer = rank.and_then(|rank| Some((Header::fields(bytes, 0)?, rank)));
+                    let path = answer.map_or(0, |(answer, rank)| core.path_of_answer(&answer, rank, key));
                     outgoing.push(Outgoing { packet, to, path, tos, copy_of: None, is_sent: false });
                 }
                 Answer::All(_, job) => {

@@ -368,7 +368,7 @@ impl Cluster {
         let source = Ipv4Addr::new(10, 0, 1, host as u8 + 1);
         let destinations = match found.on_packet(source, &mut payload) {
             Answer::None(_) => Vec::new(),
-            Answer::One(_, destination) => vec![destination],
+            Answer::One(_, destination, _) => vec![destination],
             Answer::All(_, job) => found.workers(job).to_vec(),
         };
         for destination in destinations {
