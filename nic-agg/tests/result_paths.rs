@@ -6,13 +6,14 @@ mod support;
 use std::collections::HashSet;
 
 use sumac_agg_job::NewJob;
+use sumac_loader::Variant;
 use sumac_wire::{
     DEFAULT_BASE_PORT, FIRST_SOURCE_PORT, Kind, Reason,
     header::{Header, NO_SLOT, flag},
-    result_paths::{RESULT_PATHS, SURVEY, number, probe},
+    result_paths::{RESULT_PATHS, SURVEY, number, of_result, probe},
 };
 use support::{
-    Bench,
+    Bench, REDIRECT,
     frames::{answer, contribution, frame_of, header},
     job_of, needs_privileges,
 };
@@ -115,4 +116,26 @@ fn a_late_probe_of_an_older_survey_changes_nothing() {
     bench.tables.lock().unwrap().clear_counters(job.job).unwrap();
     assert_eq!(probe(1, 0xff00), port(6));
     assert_eq!(ports_of_replies(&bench, &job, 0), (0..8).map(port).collect());
+}
+
+/// A result in several buffers cannot be copied on its way out: it leaves for its one worker at once.
+#[test]
+fn a_long_result_of_one_worker_takes_the_path_of_its_number() {
+    needs_privileges!("a_long_result_of_one_worker_takes_the_path_of_its_number");
+    let mut job = job_of(1, 1500);
+    job.workers[0].paths = RESULT_PATHS as u16;
+    let bench = Bench::of(Variant::Jumbo, std::slice::from_ref(&job));
+    let port_of = |seq| {
+        let shown = bench.show(&contribution(&job, 0, seq, 1500));
+        assert_eq!((shown.verdict, shown.reason), (REDIRECT, Reason::Completed), "chunk {seq}");
+        answer(&shown.out).frame.src_port
+    };
+    let named = |avoided, seq| port(of_result(avoided, RESULT_PATHS as u16, seq));
+    for seq in 0..160 {
+        assert_eq!(port_of(seq), named(0, seq), "chunk {seq}");
+    }
+    assert_eq!(port_of_report(&bench, &job, 0, number(1, 2), 2, 0x0ff0), port(2));
+    for seq in 160..320 {
+        assert_eq!(port_of(seq), named(0x0ff0, seq), "chunk {seq}");
+    }
 }

@@ -129,7 +129,11 @@ pub fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) 
     }
     check_copies::<JUMBO>(work, job)?;
     if JUMBO && work.is_split != 0 {
-        return down(headers, work);
+        // There is one worker, and so no copy to address on its way out.
+        headers.set_macs(worker.mac, worker.aggregator_mac);
+        let avoided = avoided(worker, work, headers);
+        answer::address(headers, paths::of_result(to, worker, avoided, headers.seq()), work);
+        return Ok(out_of(worker.ifindex));
     }
     // The egress program gives each copy the addresses of the worker behind its port.
     headers.set_macs(egress::COPY, worker.aggregator_mac);
