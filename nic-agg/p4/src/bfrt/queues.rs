@@ -117,3 +117,45 @@ fn modify(table: &Table, group: u64, queue: u32, data: TableData) -> Result<Upda
     let entry = TableEntry { data: Some(data), ..with_key(table, &key)? };
     Ok(of_entry(Type::Modify, entry))
 }
+
+#[cfg(test)]
+mod tests {
+    use sumac_wire::tos::QUEUES;
+
+    use super::*;
+
+    const PIPELINES_P4: &str = include_str!("../../../../p4/tofino/pipelines.p4");
+    const CARRIED_P4: &str = include_str!("../../../../p4/tofino/carried.p4");
+    const QUEUES_P4: &str = include_str!("../../../../p4/common/queues.p4");
+
+    /// The values of a macro of the program, one for each definition.
+    fn defined<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
+        let rest = source.lines().filter_map(|line| line.trim().strip_prefix("#define ")?.strip_prefix(name));
+        rest.filter_map(|value| Some(value.strip_prefix(' ')?.trim())).collect()
+    }
+
+    #[test]
+    fn ports_and_queues_are_those_of_the_program() {
+        // The condition of the first definition is Tofino 2.
+        let order = ["#if __TARGET_TOFINO__ == 2\n", "#define RECIRCULATION_PORT ", "#else\n"];
+        let [second, port, other] = order.map(|line| PIPELINES_P4.find(line));
+        assert!(second.is_some() && second < port && port < other, "{order:?}");
+        let [tofino_1, tofino_2] = CHIPS.map(|chip| chip.recirculation.to_string());
+        assert_eq!(defined(PIPELINES_P4, "RECIRCULATION_PORT"), [tofino_2, tofino_1]);
+        for pipe in ["FRONT", "SLOTS"] {
+            let port = format!("({pipe}_PIPE * {} + RECIRCULATION_PORT)", 1 << PORT_BITS);
+            assert_eq!(defined(PIPELINES_P4, &format!("{pipe}_PORT")), [port]);
+        }
+        assert_eq!(defined(CARRIED_P4, "UNREPEATED_QUEUE"), [UNREPEATED.to_string()]);
+    }
+
+    /// A port has as many as the table of classes names, from 0 on.
+    #[test]
+    fn the_program_has_as_many_queues_as_there_are_tags() {
+        let numbers = QUEUES_P4.split("set_queue(").filter_map(|rest| rest.split(')').next()?.parse().ok());
+        let mut numbers: Vec<u8> = numbers.collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers, (0..QUEUES).collect::<Vec<_>>());
+    }
+}
