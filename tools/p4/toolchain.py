@@ -17,7 +17,8 @@ MODEL_COMPILER = "p4c-bm2-ss"
 CHIP_COMPILER = "p4c-barefoot"
 ASSEMBLER = "bfas"
 # The chip's pipes that run a pipeline of a program. The configurations of the SDE list four, for chips with
-# fewer as well.
+# fewer as well. The first of `front` is FRONT_PIPE of p4/tofino/pipelines.p4: `sumac-agg serve` sets the queues
+# of its port in loopback.
 PIPES = {"pipe": [0, 1, 2, 3], "front": [0, 2, 3], "slots": [1]}
 
 

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import unittest
 
+from toolchain import PIPES
+
 ROOT = pathlib.Path(__file__).parents[3]
 COMMON = ROOT / "p4/common"
 
@@ -24,6 +26,12 @@ def layout(struct: str) -> dict[str, tuple[int, int]]:
 
 
 class Sources(unittest.TestCase):
+    def test_pipes(self) -> None:
+        program = (ROOT / "p4/tofino/pipelines.p4").read_text()
+        pipes = {name: int(number) for name, number in re.findall(r"#define (\w+)_PIPE (\d+)", program)}
+        self.assertEqual(pipes, {"FRONT": PIPES["front"][0], "SLOTS": PIPES["slots"][0]})
+        self.assertEqual(sorted(PIPES["front"] + PIPES["slots"]), PIPES["pipe"])
+
     def test_reasons(self) -> None:
         wire = (ROOT / "wire/src/reason.rs").read_text()
         expected = {

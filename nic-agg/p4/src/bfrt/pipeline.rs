@@ -96,6 +96,10 @@ impl Pipeline {
         self.config.clone()
     }
 
+    pub(super) fn front_pipe(&self) -> Option<u32> {
+        front_pipe(&self.config)
+    }
+
     /// Returns the sizes that its program was compiled with, and the pipes of its slots.
     ///
     /// # Errors
@@ -129,10 +133,12 @@ impl Pipeline {
     }
 }
 
-/// Returns the first pipe of the program's other pipeline, through which what comes from the slots goes.
+/// Returns the pipe through which what comes from the slots goes: FRONT_PIPE of p4/tofino/pipelines.p4, which
+/// the compiler's files do not show. So the configuration file has it first of the other pipeline's pipes
+/// (tools/p4/toolchain.py).
 pub(super) fn front_pipe(config: &ForwardingPipelineConfig) -> Option<u32> {
-    let front = config.profiles.iter().filter(|profile| profile.profile_name != SLOTS);
-    front.flat_map(|profile| profile.pipe_scope.iter().copied()).min()
+    let mut front = config.profiles.iter().filter(|profile| profile.profile_name != SLOTS);
+    front.find_map(|profile| profile.pipe_scope.first().copied())
 }
 
 /// Returns the sizes of a program, and the pipes of its slots.

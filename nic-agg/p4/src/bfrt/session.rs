@@ -116,7 +116,9 @@ impl Session {
         let program = session.program_of(&config, options.program.as_deref())?;
         let schema = session.schema_of(&config, program)?;
         session.compiled = pipeline::compiled(program, &schema)?;
-        session.front_pipe = pipeline::front_pipe(program);
+        // The file is sure to have the order of the pipes as it was written.
+        let given = options.pipeline.as_ref().and_then(Pipeline::front_pipe);
+        session.front_pipe = given.or_else(|| pipeline::front_pipe(program));
         session.schema = Arc::new(schema);
         session.bind(&program.p4_name).await?;
         tracing::info!(switch = session.address, program = program.p4_name, "bound to the program");

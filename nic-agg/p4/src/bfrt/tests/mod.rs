@@ -132,6 +132,37 @@ fn queues_of_the_ports_in_loopback_have_priority_and_a_buffer() {
     assert_eq!((slots, found), (2048, vec![buffer(0), buffer(1)]));
 }
 
+/// FRONT_PIPE may be another one than the lowest of `front`.
+#[test]
+fn the_front_pipe_is_the_first_of_the_configuration_file() {
+    let directory = temporary("pipes");
+    let pipe = |name: &str, pipes: &[u32]| {
+        format!(
+            r#"{{"p4_pipeline_name": "{name}", "context": "context.json", "config": "tofino.bin",
+                "pipe_scope": {pipes:?}}}"#
+        )
+    };
+    let configuration = format!(
+        r#"{{"p4_devices": [{{"p4_programs": [{{"program-name": "sumac", "bfrt-config": "bf-rt.json",
+            "p4_pipelines": [{}, {}]}}]}}]}}"#,
+        pipe("slots", &[1]),
+        pipe("front", &[3, 0, 2])
+    );
+    let files = [("bf-rt.json", PROGRAM), ("context.json", b"{}"), ("tofino.bin", b"binary")];
+    for (file, content) in files.into_iter().chain([("sumac.conf", configuration.as_bytes())]) {
+        fs::write(directory.join(file), content).unwrap();
+    }
+    let pipeline = Pipeline::open(&directory.join("sumac.conf")).unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    let played = PlayedSwitch::with_program("another", b"{\"tables\": []}").unwrap();
+    let server = serve(&played);
+    let client = BfRuntime::connect(Options { pipeline: Some(pipeline), ..options(&server) }).unwrap();
+    let mut pipes: Vec<_> = played.rows("tf2.tm.queue.buffer").iter().map(|row| row.key["pipe"].0).collect();
+    pipes.sort_unstable();
+    assert_eq!(pipes, [1, 3]);
+    drop(client);
+}
+
 #[test]
 fn a_job_of_many_entries_goes_in_batches() {
     let played = switch();
