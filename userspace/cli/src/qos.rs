@@ -10,7 +10,10 @@ use clap::{Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 use sumac_wire::tos::DATA_CLASSES;
 
-use self::queue::{Queue, queues};
+use self::{
+    queue::{Queue, queues},
+    tofino::Script,
+};
 
 #[derive(Debug, clap::Args)]
 #[command(about = "Configurations of switches for Sumac's classes of packets")]
@@ -63,18 +66,25 @@ const PACKET: u32 = 1_500;
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Qos::Show(show) = &args.command;
-    print!("{}", text(show)?);
+    let (text, warnings) = text(show)?;
+    print!("{text}");
+    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(show: &Show) -> anyhow::Result<String> {
+/// Returns the configuration, and warnings.
+fn text(show: &Show) -> anyhow::Result<(String, Vec<String>)> {
     let queues = queues(show.buffer);
-    Ok(match show.format {
+    let text = match show.format {
         Format::Sonic => sonic(&queues, &show.interface)?,
         Format::Cumulus => cumulus(&queues)?,
-        Format::Tofino => tofino::script(&queues, &show.interface, show.buffer * 1024)?,
+        Format::Tofino => {
+            let Script { text, warnings } = tofino::script(&queues, &show.interface, show.buffer * 1024)?;
+            return Ok((text, warnings));
+        }
         Format::Tc => tc(&queues, &show.interface, show.buffer * 1024)?,
-    })
+    };
+    Ok((text, Vec::new()))
 }
 
 /// The thresholds of RED: a packet apart, so that all are dropped beyond.
@@ -199,7 +209,7 @@ mod tests {
 
     fn show(format: Format) -> String {
         let show = Show { format, interface: "swp1".into(), buffer: 384 };
-        text(&show).unwrap_or_default()
+        text(&show).unwrap_or_default().0
     }
 
     #[test]

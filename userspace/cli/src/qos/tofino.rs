@@ -7,34 +7,69 @@ use sumac_wire::tos::DATA_CLASSES;
 
 use super::queue::Queue;
 
+/// A chip's memory for packets, of which all queues have a part.
+struct Chip {
+    name: &'static str,
+    cells: u32,
+    /// Bytes of a cell.
+    cell: u32,
+}
+
+/// BUFFER_CELLS and CELL_SIZE of open-p4studio's tm_tofino.h and tm_tof2.h.
+const CHIPS: [Chip; 2] = [
+    Chip { name: "Tofino 1", cells: 280 * 1024, cell: 80 },
+    Chip { name: "Tofino 2", cells: 384 * 1024, cell: 176 },
+];
+
+/// Returns a line for each chip that has less memory than so many queues' guaranteed bytes at each port.
+fn excess(sizes: &[u32], ports: usize) -> Vec<String> {
+    let guaranteed = |cell: u32| sizes.iter().map(|size| u64::from(size / cell)).sum::<u64>() * ports as u64;
+    let too_small = CHIPS.iter().filter(|chip| guaranteed(chip.cell) > chip.cells.into());
+    let line = |Chip { name, cells, cell }: &Chip| {
+        format!(
+            "{name} has {} bytes for all packets, and these ports' queues are guaranteed {}: name fewer \
+            ports, or a smaller --buffer",
+            u64::from(*cells) * u64::from(*cell),
+            guaranteed(*cell) * u64::from(*cell)
+        )
+    };
+    too_small.map(line).collect()
+}
+
+/// A script, and the reasons that a chip may refuse it.
+pub struct Script {
+    pub text: String,
+    pub warnings: Vec<String>,
+}
+
 /// Returns a script for the Python of `bf_switchd`, for these ports: numbers (dev_port) and commas.
 ///
 /// Red packets have a limit in eighths of their queue's. So the queues have different sizes, each twice its
 /// threshold, and share nothing: of a queue with a share in a pool it is not documented whether eighths are
 /// of that too.
-pub fn script(queues: &[Queue], ports: &str, buffer: u32) -> Result<String> {
+pub fn script(queues: &[Queue], ports: &str, buffer: u32) -> Result<Script> {
     let ports = ports
         .split(',')
         .map(|port| {
             port.trim().parse::<u16>().with_context(|| format!("--interface {ports}: not a dev_port"))
         })
         .collect::<Result<Vec<_>>>()?;
-    let sizes = queues.iter().map(|queue| (queue, size(queue, buffer)));
-    let total: u32 = sizes.clone().map(|(_, size)| size).sum();
+    let sizes: Vec<u32> = queues.iter().map(|queue| size(queue, buffer)).collect();
+    let total: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
+    let warnings = excess(&sizes, ports.len());
     let mut out = String::new();
-    writeln!(
-        out,
-        "# bfshell -b FILE, after each load of the program. Guaranteed bytes of each port: {total}"
-    )?;
+    writeln!(out, "# bfshell -b FILE, after each load of the program.")?;
+    writeln!(out, "# Guaranteed bytes of each port: {total}; of all: {}", total * ports.len() as u64)?;
+    warnings.iter().try_for_each(|warning| writeln!(out, "# {warning}"))?;
     writeln!(out, "ports = {ports:?}")?;
     writeln!(out, "# Queue, bytes, whether packets that are not important are dropped from the half on.")?;
     writeln!(out, "queues = [")?;
-    for (Queue { name, number, threshold, .. }, size) in sizes {
+    for (Queue { name, number, threshold, .. }, size) in queues.iter().zip(sizes) {
         let drops = if threshold.is_some() { "True" } else { "False" };
         writeln!(out, "    ({number}, {size}, {drops}),  # {name}")?;
     }
     out.push_str(CALLS);
-    Ok(out)
+    Ok(Script { text: out, warnings })
 }
 
 /// The bytes that a queue may hold.
@@ -108,9 +143,44 @@ mod tests {
     }
 
     #[test]
+    fn a_chip_with_less_memory_than_is_guaranteed_is_named() {
+        let of = |ports: u16| {
+            let ports = (0..ports).map(|port| port.to_string()).collect::<Vec<_>>().join(",");
+            let Ok(Script { text, warnings }) = script(&queues(384), &ports, 384 * 1024) else { panic!() };
+            assert!(warnings.iter().all(|warning| text.contains(&format!("\n# {warning}\n"))), "{text}");
+            warnings
+        };
+        // 22,937,600 bytes are enough for 15 ports, and 69,206,016 for 48.
+        assert!(of(15).is_empty());
+        let warnings = of(16);
+        assert!(
+            warnings.len() == 1 && warnings[0].starts_with("Tofino 1 has 22937600 bytes"),
+            "{warnings:?}"
+        );
+        assert_eq!(of(48).len(), 1);
+        let warnings = of(49);
+        assert!(
+            warnings.len() == 2 && warnings[1].starts_with("Tofino 2 has 69206016 bytes"),
+            "{warnings:?}"
+        );
+    }
+
+    /// The script finds out which chip it is, and has the bytes of its cell.
+    #[test]
+    fn the_script_has_the_cells_of_the_chips() {
+        let [one, two] = CHIPS.map(|chip| chip.cell);
+        assert!(
+            CALLS.contains(&format!(
+                "(bfrt.tf2.tm, {two}) if hasattr(bfrt, \"tf2\") else (bfrt.tf1.tm, {one})"
+            ))
+        );
+    }
+
+    #[test]
     fn a_queue_is_twice_its_threshold() {
-        let text = script(&queues(384), "8, 9", 384 * 1024).unwrap_or_default();
-        assert!(text.contains("ports = [8, 9]\n") && text.contains("each port: 1441792\n"), "{text}");
+        let Ok(Script { text, warnings }) = script(&queues(384), "8, 9", 384 * 1024) else { panic!("none") };
+        assert!(text.contains("ports = [8, 9]\n") && warnings.is_empty(), "{text}");
+        assert!(text.contains("# Guaranteed bytes of each port: 1441792; of all: 2883584\n"), "{text}");
         for row in
             ["(6, 65536, False),  # control", "(5, 65536, True),  # class 5", "(0, 393216, True),  # class 0"]
         {
