@@ -157,8 +157,7 @@ impl SumacArguments {
         self.refuse_in_static_mode();
         if self.sumac.slots.is_some() || !self.sumac.drop.is_zero() || !self.sumac.stealing {
             refuse(
-                "--slots, --no-reassignment and --aggregator-drop are about aggregators, and a direct job has \
-                none",
+                "--slots, --no-reassignment and --aggregator-drop are of aggregators: direct jobs have none",
             );
         }
     }

@@ -212,7 +212,7 @@ class Groups(Ranks):
     cases = "tests.torch_group_cases"
 
 
-add_cases(Groups, "pairs", "absent_peer", "many_groups", "destroyed")
+add_cases(Groups, "pairs", "absent_peer", "many_groups", "destroyed", "direct_in_16_bits")
 
 
 @unittest.skipIf(why_not(), why_not() or "")

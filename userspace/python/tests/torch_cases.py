@@ -407,13 +407,6 @@ def hooks(ranks: Ranks) -> None:
     work.wait()
     check(torch.allclose(out, expected, atol=0.02) and not torch.equal(out, expected))
     same(tensor, values(ranks.rank, (5000,), torch.float32))
-    for wire in ("int16", "int32"):
-        direct = dist.new_group(pg_options=sumac.torch.Options(mode="direct", wire=wire))
-        sumac.torch.backend(direct).submit_allreduce(tensor, wire="int16", out=out).wait()
-        check(torch.allclose(out, expected, atol=0.02) and not torch.equal(out, expected), wire)
-        dist.all_reduce(found := tensor.clone(), group=direct)
-        check(torch.equal(found, out) == (wire == "int16") and torch.allclose(found, expected, atol=0.02))
-        check(sumac.torch.stats(direct)["wire"] == wire)
     bounded, feedback = torch.full((50_000,), float(ranks.rank + 1)), torch.full((50_000,), -1.0)
     work = group.submit_allreduce(bounded, loss_bound=0.25, feedback=feedback, importance="magnitude")
     work.wait()

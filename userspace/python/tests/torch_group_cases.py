@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import sumac.torch
 
-from .torch_cases import check, raises, same
+from .torch_cases import check, everybody, raises, same, values
 from .torch_ranks import Ranks
 
 
@@ -72,3 +72,17 @@ def destroyed(ranks: Ranks) -> None:
         for work, tensor in zip(works, tensors):
             work.wait()
             same(tensor, torch.full((300_000,), float(ranks.world), dtype=dtype))
+
+
+def direct_in_16_bits(ranks: Ranks) -> None:
+    """Sums in 16 bits in direct groups: the group's format, and a sum's own."""
+    tensor = values(ranks.rank, (5000,), torch.float32)
+    expected = torch.stack(everybody(ranks, (5000,), torch.float32)).sum(0)
+    out = torch.empty(5000)
+    for wire in ("int16", "int32"):
+        group = dist.new_group(pg_options=sumac.torch.Options(mode="direct", wire=wire))
+        sumac.torch.backend(group).submit_allreduce(tensor, wire="int16", out=out).wait()
+        check(torch.allclose(out, expected, atol=0.02) and not torch.equal(out, expected), wire)
+        dist.all_reduce(found := tensor.clone(), group=group)
+        check(torch.equal(found, out) == (wire == "int16") and torch.allclose(found, expected, atol=0.02))
+        check(sumac.torch.stats(group)["wire"] == wire)

@@ -51,7 +51,7 @@ impl Halves {
     }
 
     /// The integer for a value that is not finite, or at most `2^m`.
-    // Without branches compilers turn loops over it into vector instructions: 2.5 to 5 ns a value, not 6 to 9.
+    // Without branches compilers make vector instructions of loops over it: 2.5 to 5 ns a value, not 6 to 9.
     #[inline]
     pub fn integer(self, value: f32) -> i16 {
         /// 1.5 x 2^52: the sum with a small number has it, rounded half to even, in its last bits.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use sumac_client::CollectiveKind;
+use sumac_client::{CollectiveKind, DType};
 
 use super::reference_sum::{Reduced, ReferenceSum, Value};
 
@@ -213,6 +213,13 @@ impl Contents {
     }
 }
 
+/// Half a unit in the last place of a direct job's numbers of up to 1. In 16 bits `4 n^2` of it, which
+/// [`ReferenceSum::is_near`] allows, are the documented bound.
+fn half_step<T: Value>(reference: ReferenceSum) -> f64 {
+    let is_short = T::DTYPE == DType::Float32 && reference.values_per_word(T::DTYPE) == 2;
+    if is_short { 0.25 / f64::from(i16::MAX) } else { T::HALF_STEP }
+}
+
 impl Comparison {
     /// Takes a packet of a direct job in: without a loss bound all workers have the same bits.
     fn hold_direct<T: Value>(
@@ -232,7 +239,7 @@ impl Comparison {
                 let own = values.get(rank).copied().unwrap_or(f64::NAN);
                 let is_right = got.is_some_and(|got| {
                     let is_shared = !is_alike || shared.is_some_and(|shared| shared.same(got));
-                    is_shared && reference.is_near(got.exact(), &values, own, reference.half_step::<T>())
+                    is_shared && reference.is_near(got.exact(), &values, own, half_step::<T>(reference))
                 });
                 if !is_right {
                     self.wrong += 1;
@@ -259,7 +266,7 @@ impl Comparison {
         let values: Vec<f64> = inputs.iter().map(|value| value.exact()).collect();
         let reference = if is_missing { reference } else { ReferenceSum { direct: Some(0.0), ..reference } };
         let got = got.map_or(f64::NAN, |got| got.exact());
-        if !reference.is_near(got, &values, values[rank], reference.half_step::<T>()) {
+        if !reference.is_near(got, &values, values[rank], half_step::<T>(reference)) {
             self.wrong += 1;
             self.first_wrong.get_or_insert(index);
         }
@@ -328,6 +335,14 @@ mod tests {
         let shifts: std::collections::BTreeSet<_> =
             (0..20_000).map(|index| CONTENTS.shift(0, index)).collect();
         assert!(shifts.len() > 4, "{shifts:?}");
+    }
+
+    #[test]
+    fn floats_of_direct_jobs_have_16_bits_on_request() {
+        let halves = ReferenceSum { wire: WireFormat::Int16, direct: Some(0.0), ..BASE };
+        assert_eq!((half_step::<f32>(halves), half_step::<f32>(BASE)), (1.0 / 131_068.0, f32::HALF_STEP));
+        let max = ReferenceSum { reduction: Reduction::Max, ..halves };
+        assert_eq!((half_step::<i32>(halves), half_step::<f32>(max)), (0.0, f32::HALF_STEP));
     }
 
     #[test]

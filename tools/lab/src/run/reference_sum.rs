@@ -267,14 +267,6 @@ impl ReferenceSum {
         sums.into_iter().map(|sum| T::nearest(sum / divisor)).collect()
     }
 
-    /// Half a unit in the last place, for numbers of up to 1. In 16 bits it is chosen so that `4 n^2` of it,
-    /// which [`ReferenceSum::is_near`] allows, are the documented bound.
-    pub fn half_step<T: Value>(self) -> f64 {
-        let is_short =
-            self.wire == WireFormat::Int16 && T::DTYPE == DType::Float32 && self.is_scaled(T::DTYPE);
-        if is_short { 0.25 / f64::from(i16::MAX) } else { T::HALF_STEP }
-    }
-
     /// Whether a value may be the result of a direct job: that of all workers' values, up to the rounding of
     /// each addition; within a loss bound that of some of them, or `own` as if all had the same.
     pub fn is_near(self, got: f64, values: &[f64], own: f64, half_step: f64) -> bool {
@@ -397,9 +389,6 @@ mod tests {
         let near = |reference: ReferenceSum, got| reference.is_near(got, &[1.0, 2.5], 1.0, 1e-7);
         assert!(near(bounded, 3.5) && near(bounded, 2.0) && near(of_servers, 2.5));
         assert!(near(of_servers, 0.0) && !near(bounded, 0.0));
-        let halves = ReferenceSum { wire: WireFormat::Int16, ..bounded };
-        assert_eq!(halves.half_step::<f32>(), 1.0 / 131_068.0);
-        assert_eq!((halves.half_step::<f16>(), halves.half_step::<i32>()), (f16::HALF_STEP, 0.0));
         assert!(!near(ReferenceSum { direct: Some(0.0), ..of_servers }, 0.0));
     }
 
