@@ -15,7 +15,7 @@ const RUN: u32 = 8;
 pub const SURVEY: u32 = 1 << 29;
 /// Bits of a path.
 const PATH_BITS: u32 = 4;
-/// A probe is old if a survey that is at most so many later has been seen. So many take a second or more,
+/// A probe is old if a survey that is at most so many later has been seen. So many take almost a second,
 /// which no packet is late by. A worker that counts anew, or whose probes were lost for long, waits for no
 /// more surveys than these.
 const OLD: u8 = 16;
@@ -202,8 +202,8 @@ mod tests {
                 assert_eq!(of_record(after(record, missed, 1)), 1, "{survey}, {missed}");
             }
             assert_eq!(of_record(after(record, survey, 2)), 2);
-            let heard = (1..=u8::MAX).position(|anew| of_record(after(record, anew, 4)) == 4);
-            assert!(heard.is_some_and(|surveys| surveys <= OLD.into()), "{survey}: {heard:?}");
+            let taken = (1..=u8::MAX).position(|anew| of_record(after(record, anew, 4)) == 4);
+            assert!(taken.is_some_and(|surveys| surveys <= OLD.into()), "{survey}: {taken:?}");
         }
         let of_check = probe(Header { seq: 9, ..Header::default() }, 3, 1);
         assert_eq!(recorded(after(0, 7, 2), &of_check, COUNT), after(0, 7, 2));

@@ -247,8 +247,10 @@ pub(crate) fn open_reply(
         WireFormat::Int32 | WireFormat::Auto => max_int,
     };
     let max_float = match terms.scale {
-        // In a dynamic job values that do not fit travel as floats.
-        Scale::Fixed(scale) if !is_dynamic => Some(f64::from(of_floats) / f64::from(scale)),
+        // In a dynamic job values that do not fit travel as floats; a direct one scales none.
+        Scale::Fixed(scale) if !is_dynamic && !terms.is_direct() => {
+            Some(f64::from(of_floats) / f64::from(scale))
+        }
         Scale::Fixed(_) | Scale::Block => None,
     };
     OpenReply {

@@ -126,8 +126,8 @@ impl System {
         ((worker + chunk) % 2) as i8
     }
 
-    /// Returns the sum that a result is to hold: that of its contributors, of whom there are at least half. A
-    /// result without elements, or of fewer contributors, is to hold what no sum is.
+    /// Returns the sum of a result's contributors, of whom there are at least half. For a result without
+    /// elements, or of fewer contributors, it is a number that no sum has.
     fn sum_of(&self, result: &Packet) -> u64 {
         let Header { seq, elements, bitmap_0, contributors, .. } = result.header;
         if elements == 0 {

@@ -117,7 +117,8 @@ impl Session {
         let schema = session.schema_of(&config, program)?;
         session.compiled = pipeline::compiled(program, &schema)?;
         // The file is sure to have the order of the pipes as it was written.
-        let given = options.pipeline.as_ref().and_then(Pipeline::front_pipe);
+        let given = options.pipeline.as_ref().filter(|pipeline| pipeline.program() == program.p4_name);
+        let given = given.and_then(Pipeline::front_pipe);
         session.front_pipe = given.or_else(|| pipeline::front_pipe(program));
         session.schema = Arc::new(schema);
         session.bind(&program.p4_name).await?;

@@ -203,9 +203,9 @@ fn a_rank_that_is_late_is_named_while_the_others_wait() {
     assert!(waiting["message"].as_str().unwrap().contains("allreduce sum float32[10]"), "{waiting}");
 }
 
-/// A time that is further ahead than the clock counts is no reason to wait for no rank.
+/// The job waits for its ranks also where the time is further ahead than the clock counts.
 #[test]
-fn ranks_wait_for_others_however_long_they_are_to() {
+fn a_limit_beyond_the_clock_is_a_limit() {
     let lab = Lab::of_one_host(2);
     let [mut early, mut late] = [0, 1].map(|_| Raw::greeted(&lab.hosts[0].1));
     let open = |rank| {

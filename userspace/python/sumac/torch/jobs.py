@@ -376,9 +376,7 @@ class GroupJobs:
         """The job of sums in a wire format."""
         if wire is None or wire == self.wire:
             return self.main
-        main = self._jobs.get("")
-        modes = self._modes() if main is None or main.job is None else [main.mode]
-        return self._job(f".{wire}", modes, wire)
+        return self._job(f".{wire}", self._modes(), wire)
 
     def check(self) -> None:
         """Raises the error of a group that was abandoned."""

@@ -200,10 +200,6 @@ impl Codec {
         self.instructions
     }
 
-    pub fn wire(&self) -> WireFormat {
-        self.wire
-    }
-
     /// Values in a word: 2 for sums of floats in 16 bits ([`WireFormat::is_16_bits`]) and for the bits of
     /// 16-bit types, otherwise 1. Of two, the first is the word's upper half. The last word of an odd number
     /// of values ends with a zero.

@@ -50,7 +50,7 @@ use self::{
     running::Running,
     schedule::{Action, Step, TRANSFER, steps},
     transfer::{Part, Receiver, Sender, TransferId},
-    values::{Form, Reducer},
+    values::{Reducer, WireForm},
 };
 use crate::{
     budget::FixedWindow,
@@ -195,7 +195,7 @@ impl DirectMode {
         let Step { action, peer, range, number: step, .. } = step;
         let id = TransferId { exchange: running.number, step };
         let operation = &mut pending.operation;
-        let per_word = Form::of(core.codec.codec, operation).per_word();
+        let per_word = WireForm::of(core.codec.codec, operation).values_per_word();
         let chunk = core.codec.words * per_word;
         let part = Part { operation: number, step: index, range, chunk, per_word };
         let (priority, bound, now) = (operation.priority, operation.loss_bound, core.now);

@@ -12,7 +12,7 @@ use super::{
     takes,
     transfer::{Receiver, TransferId},
     transmit,
-    values::{Form, Reducer},
+    values::{Reducer, WireForm},
 };
 use crate::{
     engine_core::Core,
@@ -217,7 +217,7 @@ impl DirectMode {
         let action = running.step(step).map_or(Action::Finish, |step| step.action);
         running.is_faulty |= header.has(flag::NOT_FINITE);
         let pending = core.stream.get_mut(operation).ok_or(Reason::Internal)?;
-        let form = Form::of(core.codec.codec, &pending.operation);
+        let form = WireForm::of(core.codec.codec, &pending.operation);
         let dtype = pending.operation.dtype;
         let bytes = span.values * dtype.size();
         let output = pending.operation.buffer.output(span.first * dtype.size(), bytes);
@@ -291,7 +291,7 @@ fn place(core: &Core, receive: &Receiver, packet: &Packet<'_>) -> Result<(), Rea
         return Err(Reason::WrongElements);
     }
     let operation = &core.stream.get(receive.part.operation).ok_or(Reason::Internal)?.operation;
-    if header.format != Form::of(core.codec.codec, operation).format() as u8 {
+    if header.format != WireForm::of(core.codec.codec, operation).format() as u8 {
         return Err(Reason::BadFormat);
     }
     if header.offset != operation.base.wrapping_add(span.first as u32) {

@@ -8,7 +8,7 @@ use sumac_wire::{
 };
 
 use super::{
-    DirectMode, agreement::WORDS, flow::Control, own_fault, takes, transfer::TransferId, values::Form,
+    DirectMode, agreement::WORDS, flow::Control, own_fault, takes, transfer::TransferId, values::WireForm,
 };
 use crate::{
     budget::MaySend,
@@ -153,7 +153,7 @@ impl DirectMode {
         };
         let pending = core.stream.get_mut(part.operation)?;
         let operation = &mut pending.operation;
-        let form = Form::of(core.codec.codec, operation);
+        let form = WireForm::of(core.codec.codec, operation);
         header.offset = operation.base.wrapping_add(span.first as u32);
         let (at, len) = (span.first * operation.dtype.size(), span.values * operation.dtype.size());
         // Values that this worker also receives are sent from the output, which holds the partial sum.
@@ -169,8 +169,9 @@ impl DirectMode {
         let tag = Tag { priority, is_important, by_precedence: false, reacts: !is_resend };
         let wire = &mut out[HEADER_LEN..payload_len(header.elements)];
         (header.format, header.exponent) = (form.format() as u8, form.encode(values, wire));
-        if is_output && form.format() == Format::Int16 {
-            // Of a sum all workers are to have the same, and this one has it with all its bits.
+        if is_output && matches!(form, WireForm::Halves) {
+            // The output gets the rounded values that the packet carries: all workers must have the same
+            // bits. For further receivers, and when a chunk is sent again, this changes nothing.
             form.decode(header.exponent, wire, operation.buffer.output(at, len));
         }
         let is_reduced = operation.arithmetic != Arithmetic::Bits;

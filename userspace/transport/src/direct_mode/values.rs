@@ -2,7 +2,7 @@
 //! the receiver adds to its own.
 
 use half::{bf16, f16};
-use sumac_job::{DType, WireFormat};
+use sumac_job::DType;
 use sumac_wire::header::{Format, exponent};
 
 use crate::{
@@ -13,56 +13,56 @@ use crate::{
 
 /// The form of an operation's values in packets.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Form {
-    /// As they are.
+pub(super) enum WireForm {
+    /// The type's bits in network order.
     Bits(Words),
-    /// Integers of 16 bits at the packet's own exponent ([`sumac_values::block`]): float32 of a sum or a mean
-    /// in a job with `wire` int16.
-    Halves(DType),
+    /// Float32 as integers of 16 bits at the packet's own exponent ([`sumac_values::block`]): sums and means
+    /// of a job with `wire` int16.
+    Halves,
 }
 
-impl Form {
-    pub fn of(codec: Codec, operation: &Operation) -> Form {
+impl WireForm {
+    pub fn of(codec: Codec, operation: &Operation) -> WireForm {
         let Operation { dtype, arithmetic, .. } = *operation;
-        let is_sum = matches!(arithmetic, Arithmetic::Sum | Arithmetic::Mean);
-        if is_sum && dtype == DType::Float32 && codec.wire() == WireFormat::Int16 {
-            return Form::Halves(dtype);
+        if dtype == DType::Float32 && codec.values_per_word(dtype, arithmetic) == 2 {
+            return WireForm::Halves;
         }
         let arithmetic = Arithmetic::Bits;
-        Form::Bits(Words { codec, dtype, arithmetic, exponent: exponent::NONE, exact: None })
+        WireForm::Bits(Words { codec, dtype, arithmetic, exponent: exponent::NONE, exact: None })
     }
 
     pub fn format(self) -> Format {
         match self {
-            Form::Bits(_) => Format::Raw,
-            Form::Halves(_) => Format::Int16,
+            WireForm::Bits(_) => Format::Raw,
+            WireForm::Halves => Format::Int16,
         }
     }
 
-    /// Values in a word.
-    pub fn per_word(self) -> usize {
+    pub fn values_per_word(self) -> usize {
         match self {
-            Form::Bits(words) => words.codec.values_per_word(words.dtype, words.arithmetic),
-            Form::Halves(_) => 2,
+            WireForm::Bits(words) => words.codec.values_per_word(words.dtype, words.arithmetic),
+            WireForm::Halves => 2,
         }
     }
 
     /// Writes the words of a chunk, and returns the packet's exponent.
     pub fn encode(self, values: &[u8], wire: &mut [u8]) -> i8 {
         match self {
-            Form::Bits(words) => {
+            WireForm::Bits(words) => {
                 words.encode(0, values, wire);
                 exponent::NONE
             }
-            Form::Halves(dtype) => raw::encode_halves(dtype, true, 0, values, wire).1,
+            WireForm::Halves => raw::encode_halves(DType::Float32, true, 0, values, wire).1,
         }
     }
 
     /// Reads the words of a chunk.
     pub fn decode(self, exponent: i8, wire: &[u8], values: &mut [u8]) {
         match self {
-            Form::Bits(words) => words.decode(0, wire, values),
-            Form::Halves(dtype) => raw::decode_halves(dtype, exponent, (1.0, 1.0), 0, wire, values),
+            WireForm::Bits(words) => words.decode(0, wire, values),
+            WireForm::Halves => {
+                raw::decode_halves(DType::Float32, exponent, (1.0, 1.0), 0, wire, values);
+            }
         }
     }
 }

@@ -109,7 +109,7 @@ fn the_other_collectives_move_their_blocks() {
 }
 
 /// A rank's part in a reduction of the workers' values at the first `servers` of `world` ranks.
-fn served(
+pub fn served(
     (number, rank): (u32, usize),
     (servers, world): (usize, usize),
     count: usize,

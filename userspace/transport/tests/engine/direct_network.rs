@@ -41,12 +41,17 @@ impl Network {
     }
 
     pub fn with_tuning(world: u16, seed: u64, loss: f64, tuning: &Tuning) -> Network {
+        Network::with_params(&params(world), seed, loss, tuning)
+    }
+
+    pub fn with_params(params: &JobParams, seed: u64, loss: f64, tuning: &Tuning) -> Network {
+        let world = params.world;
         let address =
             |rank: u16| std::net::SocketAddrV4::new(Ipv4Addr::from(0x0a00_0001 + u32::from(rank)), 48_700);
         let peers =
             PeerTable::new((0..world).map(|rank| Peer { role: PeerRole::Worker, address: address(rank) }));
         let engine = |rank| {
-            Engine::starting_at(JobParams { rank, ..params(world) }, &peers, tuning, 0).expect("parameters")
+            Engine::starting_at(JobParams { rank, ..params.clone() }, &peers, tuning, 0).expect("parameters")
         };
         println!("seed {seed}");
         Network {

@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
 mod direct;
+mod direct_halves;
 mod direct_network;
 mod direct_paths;
 mod dynamic;
