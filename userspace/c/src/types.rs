@@ -68,7 +68,7 @@ pub enum sumac_wire {
     SUMAC_WIRE_DEFAULT = 0,
     /// 32-bit integers.
     SUMAC_WIRE_INT32 = 1,
-    /// 16-bit integers: half the bytes, less precision.
+    /// 16-bit integers: half the bytes, less precision. In direct jobs of float32 alone.
     SUMAC_WIRE_INT16 = 2,
     /// 16 bits for float16 and bfloat16 where few workers sum them, else 32.
     SUMAC_WIRE_AUTO = 3,
