@@ -96,6 +96,11 @@ fn port(rate: u64, faults: Faults) -> LinkSpec {
     LinkSpec { faults, queue: 64 << 10, ..LinkSpec::new(rate, 5 * MICRO) }
 }
 
+/// Links that lose frames, duplicate one in a hundred, and hold up one in ten.
+fn faults(loss: f64) -> Faults {
+    Faults { loss, duplication: 0.01, reordering: 0.1, held_back: 30 * MICRO }
+}
+
 fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
@@ -153,12 +158,7 @@ fn sums_of_both_patterns_are_exact_under_loss() {
         println!("seed {seed}");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let workers = rng.random_range(2..=6);
-        let faults = Faults {
-            loss: [0.0, 0.001, 0.01, 0.05][rng.random_range(0..4)],
-            duplication: 0.01,
-            reordering: 0.1,
-            held_back: 30 * MICRO,
-        };
+        let faults = faults([0.0, 0.001, 0.01, 0.05][rng.random_range(0..4)]);
         let classes = rng.random_bool(0.5).then(|| Red::of_buffer(64 << 10));
         let spec = LinkSpec { classes, ..port(GBIT, faults) };
         let mut lab = Lab::new(workers, spec, [1, 64][rng.random_range(0..2)], seed);
@@ -191,12 +191,7 @@ fn sums_in_16_bits_are_the_same_everywhere() {
         println!("seed {seed}");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let workers = rng.random_range(2..=6);
-        let faults = Faults {
-            loss: [0.0, 0.01, 0.05][rng.random_range(0..3)],
-            duplication: 0.01,
-            reordering: 0.1,
-            held_back: 30 * MICRO,
-        };
+        let faults = faults([0.0, 0.01, 0.05][rng.random_range(0..3)]);
         let mut lab = Lab::with_wire(WireFormat::Int16, workers, port(GBIT, faults), 64, seed);
         let (count, ring) = (rng.random_range(1..6_000), rng.random_bool(0.5));
         let (owners, is_mean) = (if ring { workers } else { rng.random_range(1..=workers) }, seed % 3 == 0);
@@ -244,12 +239,7 @@ fn servers_sum_exactly_under_loss_and_handovers() {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let ranks = rng.random_range(3..=6);
         let servers = rng.random_range(1..ranks);
-        let faults = Faults {
-            loss: [0.001, 0.01, 0.05][rng.random_range(0..3)],
-            duplication: 0.01,
-            reordering: 0.1,
-            held_back: 30 * MICRO,
-        };
+        let faults = faults([0.001, 0.01, 0.05][rng.random_range(0..3)]);
         let mut lab = Lab::new(ranks, port(GBIT, faults), 64, seed);
         let (count, bound) = (rng.random_range(1..6_000), [0.0, 0.1][seed as usize % 2]);
         let contributors = servers as u16..ranks as u16;
