@@ -41,7 +41,8 @@ impl Avoided {
         let before = self.record();
         let after = result_paths::recorded(before, probe, count);
         if after != before {
-            // Where another CPU was first, its probe may be of a later survey; a survey has more probes.
+            // It fails where another CPU has changed the record meanwhile, perhaps to a later survey. The
+            // probe is then dropped: its survey has others with the same paths.
             // SAFETY: as in `record`.
             let _ = unsafe { atomic_cxchg::<u32, { SeqCst }, { SeqCst }>(kept, before, after) };
         }

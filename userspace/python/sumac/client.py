@@ -73,8 +73,8 @@ class Client:
         - ``mode``: ``"static"`` (default), ``"dynamic"`` for slots that all dynamic jobs share, or
           ``"direct"`` for tensors that go from worker to worker, without an aggregator
         - ``scale``: ``"block"`` (block floating point) or a factor for floats
-        - ``wire``: ``"int32"`` (default), ``"int16"`` (half the bytes, a larger error; of float32 alone in direct jobs) or
-          ``"auto"`` (16 bits for float16 of 2 workers and bfloat16 of up to 7, else 32)
+        - ``wire``: ``"int32"`` (default), ``"int16"`` (half the bytes, a larger error; in direct jobs of float32
+          alone) or ``"auto"`` (16 bits for float16 of 2 workers and bfloat16 of up to 7, else 32)
         - ``not_finite``: ``"error"`` (default), ``"carry"`` or ``"raw"`` (see :attr:`Handle.left`)
         - ``order``: ``"submission"`` (default) or ``"name"``
         - ``congestion_control``: whether a static or dynamic job yields to marks and losses; default: false

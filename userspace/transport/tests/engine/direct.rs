@@ -75,6 +75,14 @@ fn sums_are_exact_by_owners_and_around_the_ring() {
     }
 }
 
+/// Submits a rank's reduce-scatter (0) and its allgather (1) of these blocks.
+pub fn scatter_and_gather(network: &mut Network, rank: usize, owned: &[Range<usize>], values: &[f32]) {
+    let scatter = collective(0, values.len(), [true, false, false], owned, values);
+    network.submit(rank, Operation { takes: owned[rank].clone(), ..scatter });
+    let gather = collective(1, values.len(), [false, true, false], owned, values);
+    network.submit(rank, Operation { gives: owned[rank].clone(), ..gather });
+}
+
 #[test]
 fn the_other_collectives_move_their_blocks() {
     let (world, count) = (4, 3000);
@@ -83,10 +91,7 @@ fn the_other_collectives_move_their_blocks() {
     let mut network = Network::new(world as u16, 7, 0.05);
     for rank in 0..world {
         let values = values(rank, count);
-        let scatter = collective(0, count, [true, false, false], &owned, &values);
-        network.submit(rank, Operation { takes: owned[rank].clone(), ..scatter });
-        let gather = collective(1, count, [false, true, false], &owned, &values);
-        network.submit(rank, Operation { gives: owned[rank].clone(), ..gather });
+        scatter_and_gather(&mut network, rank, &owned, &values);
         let around = collective(2, count, [false, true, true], &owned, &values);
         network.submit(rank, Operation { gives: owned[rank].clone(), ..around });
         let broadcast = collective(3, count, [false, true, false], &root, &values);

@@ -3,7 +3,7 @@
 use sumac_transport::{Arithmetic, JobParams, NonFinitePolicy, OpError, Operation, Tuning, WireFormat};
 
 use crate::{
-    direct::{blocks, collective, served},
+    direct::{blocks, collective, scatter_and_gather, served},
     direct_network::{Network, bytes, floats, params},
 };
 
@@ -34,10 +34,7 @@ fn only_what_a_worker_takes_is_replaced() {
     let mut network = network(world, NonFinitePolicy::Error, 7, 0.05);
     for rank in 0..world {
         let values = values(rank, count);
-        let scatter = collective(0, count, [true, false, false], &owned, &values);
-        network.submit(rank, Operation { takes: owned[rank].clone(), ..scatter });
-        let gather = collective(1, count, [false, true, false], &owned, &values);
-        network.submit(rank, Operation { gives: owned[rank].clone(), ..gather });
+        scatter_and_gather(&mut network, rank, &owned, &values);
     }
     network.run(2);
     let sums = sum(0..world, count);
