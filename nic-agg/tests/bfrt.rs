@@ -123,7 +123,7 @@ fn what_is_wrong_with_the_switch_is_said() {
         ("a client", given(&[]), "another control plane is bound to program `sumac`"),
         ("a program", given(&["--program", "another"]), "not `another`"),
         ("a file", given(&["--pipeline", "/nonexistent/sumac.conf"]), "/nonexistent/sumac.conf"),
-        ("an option", given(&["--p4info", "sumac.p4info.txtpb"]), "--p4info is for --plane p4runtime"),
+        ("an option", given(&["--p4info", "sumac.p4info.bin"]), "--p4info is for --plane p4runtime"),
         ("a port", loopback, "loopback.toml: port 132 is of pipe 1"),
         (
             "sizes",

@@ -65,7 +65,7 @@ def build_model() -> None:
     for source in programs("bmv2"):
         compile_for_model(source, BUILT / "bmv2")
         print(
-            f"p4: {(BUILT / 'bmv2' / source.stem).relative_to(ROOT)}.json and .p4info.txtpb", file=sys.stderr
+            f"p4: {(BUILT / 'bmv2' / source.stem).relative_to(ROOT)}.json and .p4info.bin", file=sys.stderr
         )
 
 

@@ -56,10 +56,10 @@ def programs(folder: str) -> list[pathlib.Path]:
 
 
 def compile_for_model(source: pathlib.Path, folder: pathlib.Path) -> None:
-    """Compiles a program for the behavioural model: into NAME.json and NAME.p4info.txtpb."""
+    """Compiles a program for the behavioural model: into NAME.json and NAME.p4info.bin."""
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / source.stem
-    information = ["--p4runtime-files", f"{out}.p4info.txtpb"]
+    information = ["--p4runtime-files", f"{out}.p4info.bin"]
     run([MODEL_COMPILER, "--arch", "v1model", "-o", f"{out}.json", *information, str(source)], source)
 
 

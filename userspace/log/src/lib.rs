@@ -7,6 +7,7 @@ mod queue;
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
+    env::VarError,
     io::{self, IsTerminal as _, Write},
     panic,
     sync::OnceLock,
@@ -14,7 +15,13 @@ use std::{
 };
 
 use rustix::stdio;
-use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
+use tracing_subscriber::{
+    Layer as _,
+    filter::{LevelFilter, Targets},
+    fmt::MakeWriter,
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
 
 use self::queue::Lines;
 
@@ -25,23 +32,25 @@ const LONGEST_FINISH: Duration = Duration::from_secs(1);
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
-/// Logs to standard error, at level `info` unless RUST_LOG is set.
+/// Logs to standard error, at level `info` unless RUST_LOG is set: to a level, or to levels of targets
+/// (`warn,sumac_control=debug`).
 pub fn start() {
-    let (filter, invalid) = match EnvFilter::try_from_default_env() {
-        Ok(filter) => (filter, None),
-        Err(error) => {
-            let invalid = std::env::var_os(EnvFilter::DEFAULT_ENV).is_some().then_some(error);
-            (EnvFilter::new("info"), invalid)
-        }
+    let default = Targets::new().with_default(LevelFilter::INFO);
+    let (filter, invalid) = match std::env::var("RUST_LOG") {
+        Ok(given) => match given.parse() {
+            Ok(filter) => (filter, None),
+            Err(error) => (default, Some(format!("{error}: `{given}`"))),
+        },
+        Err(VarError::NotPresent) => (default, None),
+        Err(error @ VarError::NotUnicode(_)) => (default, Some(error.to_string())),
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
         .with_ansi(io::stderr().is_terminal())
         // They would be printed, which panics where standard error has no reader any more.
         .log_internal_errors(false)
-        .with_writer(Output)
-        .init();
+        .with_writer(Output);
+    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
     if let Some(error) = invalid {
         tracing::warn!("RUST_LOG is ignored: {error}");
     }

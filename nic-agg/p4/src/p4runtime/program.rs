@@ -3,15 +3,12 @@
 use std::{collections::BTreeMap, fmt, fs, path::Path};
 
 use prost::Message as _;
-use prost_reflect::{DescriptorPool, DynamicMessage};
 
 use crate::{
     proto::p4::config::v1::{self as config, P4Info, match_field},
     sizes::Compiled,
     target::SwitchError,
 };
-
-const DEFINITIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/definitions.bin"));
 
 #[derive(Clone)]
 pub struct Program {
@@ -72,12 +69,15 @@ pub struct Parameter {
 }
 
 impl Program {
-    /// Reads the compiled program, and its P4Info in text or binary form.
+    /// Reads the compiled program, and its P4Info in binary form.
     pub fn read(compiled: &Path, info: &Path) -> Result<Program, SwitchError> {
         let read = |path: &Path| fs::read(path).map_err(|error| file_error(path, &error.to_string()));
         let (compiled, file) = (read(compiled)?, compiled.display().to_string());
         let parsed = parse_info(&read(info)?).map_err(|error| {
-            file_error(info, &format!("{error}; give the P4Info that the compiler wrote (--p4runtime-files)"))
+            file_error(
+                info,
+                &format!("{error}; have the compiler write it: --p4runtime-files NAME.p4info.bin"),
+            )
         })?;
         Ok(Program::new(parsed, compiled, file))
     }
@@ -158,13 +158,11 @@ impl fmt::Debug for Program {
 }
 
 fn parse_info(bytes: &[u8]) -> Result<P4Info, String> {
-    let Ok(text) = str::from_utf8(bytes) else {
-        return P4Info::decode(bytes).map_err(|error| error.to_string());
-    };
-    let pool = DescriptorPool::decode(DEFINITIONS).map_err(|error| error.to_string())?;
-    let descriptor = pool.get_message_by_name("p4.config.v1.P4Info").ok_or("P4Info is not defined")?;
-    let message = DynamicMessage::parse_text_format(descriptor, text).map_err(|error| error.to_string())?;
-    message.transcode_to().map_err(|error| error.to_string())
+    // Its first field is a message, whose tag no text begins with.
+    if bytes.first().is_some_and(u8::is_ascii_graphic) {
+        return Err("it is P4Info as text, not in binary form".to_owned());
+    }
+    P4Info::decode(bytes).map_err(|error| error.to_string())
 }
 
 fn field(field: &config::MatchField) -> Field {
@@ -197,4 +195,20 @@ fn unknown(kind: &'static str, name: &str) -> SwitchError {
 
 fn file_error(path: &Path, what: &str) -> SwitchError {
     SwitchError::File { path: path.display().to_string(), what: what.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn information_is_read_in_binary_form() {
+        let info = P4Info { actions: vec![config::Action::default()], ..P4Info::default() };
+        assert_eq!(parse_info(&info.encode_to_vec()), Ok(info));
+        parse_info(b"\x1a\x05").unwrap_err();
+        // Protobuf would skip what it takes for unknown fields of a text.
+        for text in ["pkg_info {\n", "tables {\n"] {
+            assert!(parse_info(text.as_bytes()).unwrap_err().contains("as text"), "{text}");
+        }
+    }
 }

@@ -52,7 +52,7 @@ fn program() -> Option<Program> {
 pub fn files() -> [PathBuf; 2] {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let root = crates.into_iter().find(|folder| folder.join("Cargo.lock").exists()).unwrap();
-    ["sumac.json", "sumac.p4info.txtpb"].map(|name| root.join("target/p4/bmv2").join(name))
+    ["sumac.json", "sumac.p4info.bin"].map(|name| root.join("target/p4/bmv2").join(name))
 }
 
 impl Model {

@@ -28,7 +28,7 @@ Examples:
   sumac-agg token --racks --secret-file racks.token
         at that rack: what racks below it need, whose --parent is this one; for static jobs
   sumac-agg serve --plane p4runtime --switch-address 127.0.0.1:9559 --switch switch.toml \
-      --pipeline target/p4/bmv2/sumac.json --p4info target/p4/bmv2/sumac.p4info.txtpb
+      --pipeline target/p4/bmv2/sumac.json --p4info target/p4/bmv2/sumac.p4info.bin
         program a P4 switch, here the behavioural model (docs/p4.md)
   sumac-agg serve --plane bfrt --switch switch.toml
         the same on a Tofino switch, on which this runs beside bf_switchd (docs/bfruntime.md)

@@ -37,7 +37,7 @@ pub struct SwitchArgs {
     #[arg(long, value_name = "FILE")]
     pipeline: Option<PathBuf>,
 
-    /// The compiler's P4Info of the program, in text or binary form (--plane p4runtime)
+    /// The compiler's P4Info of the program, in binary form (--plane p4runtime)
     #[arg(long, value_name = "FILE")]
     p4info: Option<PathBuf>,
 

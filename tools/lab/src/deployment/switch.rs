@@ -56,7 +56,7 @@ impl Pipeline {
             Some(folder) => PathBuf::from(folder),
             None => checkout::root().join("target/p4/bmv2"),
         };
-        let [json, p4info] = ["sumac.json", "sumac.p4info.txtpb"].map(|name| folder.join(name));
+        let [json, p4info] = ["sumac.json", "sumac.p4info.bin"].map(|name| folder.join(name));
         if !json.is_file() || !p4info.is_file() {
             bail!(
                 "no compiled P4 program in {}; run `make p4`, or name its folder in SUMAC_P4_DIR",
