@@ -13,7 +13,7 @@ use std::{
 };
 
 use nix::poll::PollFlags;
-use sumac_daemon::datapath::{
+use sumac_datapath::{
     Datapath, Event, FrameIo, IoReport, Outgoing, Peer, Transmitted, WorkerJob,
     frame_io::{Build, Received},
 };

@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use sumac_datapath::{Event, Rejection, monotonic_ns};
 use sumac_host::{
     Attached, ConnectionId, EndedFragment, FragmentOutcome, FragmentTimes, Host, HostTotals, JobId,
     JobSummary, Message, Output,
@@ -17,12 +18,9 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::arena::Arena;
 use crate::backend::Backend;
-use crate::datapath::{Event, Rejection};
 use crate::job_events::TaskEvent;
 use crate::outbox::{AttachedFile, Delivery, Notification, Outbox};
 use crate::sum_threads::SumThreads;
-
-use crate::sync::monotonic_ns;
 
 #[derive(Debug)]
 struct Inner {

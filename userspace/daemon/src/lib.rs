@@ -42,7 +42,6 @@ pub mod config;
 mod control_planes;
 mod core;
 mod daemon;
-pub mod datapath;
 mod handover;
 mod job;
 mod job_events;

@@ -15,6 +15,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use sumac_api::{Channel, Code, Failure, FrameError, Outbound};
+use sumac_datapath::monotonic_ns;
 use sumac_host::{ConnectionId, Credentials};
 
 use crate::access::{self, UnknownPrincipal, gid};
@@ -25,7 +26,7 @@ use crate::outbox::{Notification, Outbox};
 use crate::peer_process::PeerProcess;
 use crate::session::{Session, operations_that_fit};
 use crate::stats::StatsSource;
-use crate::sync::{Event, monotonic_ns};
+use crate::sync::Event;
 
 /// The length of the kernel's queue of connections that are not accepted yet.
 const BACKLOG: i32 = 64;

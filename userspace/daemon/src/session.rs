@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use sumac_api::{Channel, Code, Command, Failure, FrameError, Inbound, MAX_MESSAGE, Outbound, Request};
+use sumac_datapath::monotonic_ns;
 use sumac_host::{ConnectionId, Credentials, Handled, LIMITS, MESSAGE_COST, RegionId};
 
 use crate::arena::MappedRegion;
@@ -21,7 +22,6 @@ use crate::core::Core;
 use crate::outbox::{Delivery, Notification, Outbox};
 use crate::peer_process::PeerProcess;
 use crate::stats::StatsSource;
-use crate::sync::monotonic_ns;
 
 /// The size of a socket's buffer that is requested: the completions of all operations.
 /// The kernel doubles what it is asked for.

@@ -5,12 +5,12 @@ mod page;
 use std::sync::Arc;
 
 use sumac_api::{Failure, JobStats, SandboxReply, StatsReply};
+use sumac_datapath::{DatapathStats, JobStats as LaneStats};
 use sumac_host::{JobId, JobSummary};
 
 use crate::backend::{Backend, FramePath};
 use crate::config::{BackendChoice, Config};
 use crate::core::Core;
-use crate::datapath::{DatapathStats, JobStats as LaneStats};
 use crate::json::json;
 
 use self::page::{List, Page, Position};

@@ -6,10 +6,9 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use sumac_datapath::monotonic_ns;
 use sumac_host::{EndedFragment, FragmentKey, FragmentOutcome, FragmentTimes};
 use sumac_transport::LocalSum;
-
-use crate::sync::monotonic_ns;
 
 /// The most threads: memory is no faster with more.
 const MOST: usize = 4;

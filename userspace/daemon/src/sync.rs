@@ -7,13 +7,6 @@ pub(crate) use std::sync::Mutex;
 
 use rustix::event::EventfdFlags;
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of the machine share.
-pub(crate) fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    // Neither part is negative.
-    now.tv_sec.unsigned_abs().saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
-}
-
 /// A wake-up that stays until it is reset: an eventfd, readable meanwhile.
 #[derive(Debug)]
 pub(crate) struct Event(OwnedFd);

@@ -1,7 +1,7 @@
 //! The choice of `backend = "auto"`: AF_XDP wherever its sockets can be bound, else UDP. Jobs then measure which
 //! is faster.
 
-use crate::datapath::IoReport;
+use sumac_datapath::IoReport;
 
 /// The way of frames between the interface and AF_XDP sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ mod tests {
     use sumac_xsk::{Bound, Conservation};
 
     use super::*;
-    use crate::datapath::SocketReport;
+    use sumac_datapath::SocketReport;
 
     fn io(mode: &str, zero_copy: &[bool]) -> IoReport {
         let socket = |zero_copy: &bool| SocketReport {

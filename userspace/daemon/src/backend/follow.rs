@@ -5,11 +5,11 @@ use std::net::Ipv4Addr;
 use std::sync::PoisonError;
 
 use nix::errno::Errno;
+use sumac_datapath::Identity;
 use sumac_loader::Interface;
 
 use super::setup::data_path;
 use super::{Backend, BackendError};
-use crate::datapath::Identity;
 use crate::path;
 
 /// The outcome of a look at the interface.

@@ -4,10 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use sumac_datapath::UdpFrameIo;
+
 use super::setup::{FormerJobs, udp_beside, udp_of, xdp};
 use super::{Backend, BackendError, Fallback, PreparedBackend};
 use crate::config::Config;
-use crate::datapath::UdpFrameIo;
 
 /// The longest wait for queues of AF_XDP that another daemon has just left.
 const REOPEN_TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,12 +1,12 @@
 //! The jobs that this host is a parameter host of.
 
 use sumac_api::{Code, Failure};
+use sumac_datapath::{ParameterJob, Peer};
 use sumac_netutil::neighbour::ResolveError;
 use sumac_parameter::HostJob;
 
 use super::admission::Role;
 use super::{Backend, datapath, terms};
-use crate::datapath::{ParameterJob, Peer};
 
 impl Backend {
     /// Installs a job that this host is a parameter host of. It may wait for ARP.
@@ -36,7 +36,7 @@ impl Backend {
         Ok(peers)
     }
 
-    /// As [`crate::datapath::Datapath::renew_parameter_job`]. It may wait for ARP.
+    /// As [`sumac_datapath::Datapath::renew_parameter_job`]. It may wait for ARP.
     pub(crate) fn renew_host(&self, job: &HostJob) -> Result<Vec<u32>, Failure> {
         // The aggregators' addresses do not change; the job continues without one that has died.
         let upstream = job.upstream.iter().filter_map(|to| self.peer(*to, job.checksum).ok());

@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
 use sumac_control::{Grant, PlaneKind};
+use sumac_datapath::{
+    Datapath, DatapathStats, EventSink, FrameIo, Peer, ResultGroup, ResumedLane, UdpFrameIo, WorkerJob,
+};
 use sumac_host::JobId;
 use sumac_host::terms::lane_params;
 use sumac_netutil::neighbour::{self, ResolveError};
@@ -34,9 +37,6 @@ use self::setup::{FormerJobs, Setup, udp, udp_beside, udp_instead, xdp};
 use self::users::Users;
 pub(crate) use self::users::{Fallback, InUse};
 use crate::config::{BackendChoice, Config};
-use crate::datapath::{
-    Datapath, DatapathStats, EventSink, FrameIo, Peer, ResultGroup, ResumedLane, UdpFrameIo, WorkerJob,
-};
 
 pub(crate) use self::choice::FramePath;
 pub(crate) use self::follow::Followed;

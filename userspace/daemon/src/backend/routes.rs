@@ -3,10 +3,10 @@
 
 use std::net::Ipv4Addr;
 
+use sumac_datapath::Route;
 use sumac_netutil::neighbour::{Neighbour, ResolveError};
 
 use crate::config::RouteConfig;
-use crate::datapath::Route;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RouteError {

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
+use sumac_datapath::{FrameIo, Route, UdpFrameIo, XdpConfig, XdpFrameIo};
 use sumac_hostprog::{AttachError, AttachOptions, Attached, HostMode, OpenError, Queues, attach};
 use sumac_loader::Interface;
 use sumac_netutil::neighbour::{self, Neighbour, ResolveError};
@@ -13,7 +14,6 @@ use super::admission::AdmittedJobs;
 use super::arrival;
 use super::local::Local;
 use crate::config::{BackendChoice, Config};
-use crate::datapath::{FrameIo, Route, UdpFrameIo, XdpConfig, XdpFrameIo};
 use crate::path;
 
 #[derive(Debug, thiserror::Error)]

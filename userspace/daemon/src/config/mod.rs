@@ -286,14 +286,14 @@ impl Config {
     pub fn memory_bytes(&self) -> u64 {
         match self.memory_mib {
             Some(mib) => mib.saturating_mul(1 << 20),
-            None => crate::datapath::host_memory(),
+            None => sumac_datapath::host_memory(),
         }
     }
 
     pub fn buffer_bytes(&self) -> u64 {
         match self.buffers_mib {
             Some(mib) => mib.saturating_mul(1 << 20),
-            None => (crate::datapath::host_memory() / 8).max(MIN_BUFFERS),
+            None => (sumac_datapath::host_memory() / 8).max(MIN_BUFFERS),
         }
     }
 

@@ -8,10 +8,10 @@ use ciborium::de::from_reader;
 use ciborium::ser::into_writer;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
+use sumac_datapath::LaneSnapshot;
 
 use super::versions::{Settings, Versions};
 use crate::backend::Fallback;
-use crate::datapath::LaneSnapshot;
 use crate::service::Service;
 
 /// The successor's first message.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use sumac_control::{Endpoint, Grant, Member, MemberState, SuspendedMember};
+use sumac_datapath::monotonic_ns;
 use sumac_host::{JobEnd, Observed, Tick};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{MissedTickBehavior, interval};
@@ -11,7 +12,6 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::start::Channels;
 use super::task::{JobTask, blocking};
 use crate::job_events::{Freeze, HandedOver, TaskEvent};
-use crate::sync::monotonic_ns;
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 

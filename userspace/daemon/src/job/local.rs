@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use sumac_api::Failure;
+use sumac_datapath::monotonic_ns;
 use sumac_host::{JobEnd, JobId};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
@@ -11,7 +12,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 use super::task::JobTask;
 use crate::core::Core;
 use crate::job_events::{Freeze, HandedOver, TaskEvent};
-use crate::sync::monotonic_ns;
 
 /// The longest wait for other ranks: the clock has no time as far ahead as a client may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

@@ -8,6 +8,7 @@ mod task;
 
 use sumac_api::Failure;
 use sumac_control::{Grant, JobFailure, Member, Outcome, SuspendedMember};
+use sumac_datapath::monotonic_ns;
 use sumac_host::{JobEnd, JobId};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -16,7 +17,6 @@ use self::start::Channels;
 pub(crate) use self::task::{JobContext, JobTask, blocking};
 use crate::job_events::{Freeze, HandedOver, TaskEvent};
 use crate::spans::JobSpans;
-use crate::sync::monotonic_ns;
 
 /// Starts the tasks of jobs as they are opened.
 pub(crate) async fn spawn(context: JobContext, mut starts: UnboundedReceiver<JobId>) {

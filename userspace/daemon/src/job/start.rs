@@ -5,6 +5,7 @@ use std::time::Duration;
 use sumac_api::{Code, Failure, Mode};
 use sumac_control::events::Event;
 use sumac_control::{Endpoint, Grant, JoinRequest, Member, WorkerHost};
+use sumac_datapath::monotonic_ns;
 use sumac_host::{NameRefusal, explain, is_valid};
 use sumac_job::{PathMeasure, ResumePoint};
 use sumac_wire::PAGE_ELEMENTS;
@@ -15,7 +16,6 @@ use super::task::{JobContext, JobTask, blocking};
 use crate::backend::{Followed, InUse};
 use crate::job_events::TaskEvent;
 use crate::path;
-use crate::sync::monotonic_ns;
 use crate::watch;
 
 /// The time that an open waits for the end of a job of the same name, which may be leaving its coordinator.

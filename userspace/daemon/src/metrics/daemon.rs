@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 
 use sumac_api::Failure;
+use sumac_datapath::{DatapathStats, IoReport};
 use sumac_metrics::{Description, Encoder, Group, Metric, Unit};
 
 use crate::backend::FramePath;
-use crate::datapath::{DatapathStats, IoReport};
 use crate::state::DaemonState;
 
 const INFO: Group<()> = Group {

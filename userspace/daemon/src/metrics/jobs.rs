@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::LazyLock;
 
+use sumac_datapath::{DatapathStats, JobStats};
 use sumac_host::JobSummary;
 use sumac_metrics::{Description, Encoder, Group, Histogram, Metric, Unit};
 use sumac_parameter::JobStats as HostedStats;
 use sumac_transport::EngineStats;
 
 use crate::core::Core;
-use crate::datapath::{DatapathStats, JobStats};
 
 const NANOS: f64 = 1e-9;
 

@@ -9,9 +9,9 @@ mod jobs;
 use std::fmt;
 use std::sync::Arc;
 
+use sumac_datapath::DatapathStats;
 use sumac_metrics::{Description, Encode, Encoder, process};
 
-use crate::datapath::DatapathStats;
 use crate::state::DaemonState;
 
 /// A scraped daemon.

@@ -10,9 +10,9 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use sha2::{Digest as _, Sha256};
 use sumac_api::Timing;
+use sumac_datapath::monotonic_ns;
 
 use super::EndedOperation;
-use crate::sync::monotonic_ns;
 
 /// The numbers of an operation's trace, and of its first span.
 pub(super) fn numbers(operation: &EndedOperation) -> (TraceId, u64) {

@@ -75,7 +75,7 @@ impl UdpFrameIo {
     }
 
     /// Continues with the sockets of another process, of each shard those of its paths.
-    pub(crate) fn from_sockets(shards: Vec<Vec<OwnedFd>>) -> io::Result<Vec<UdpFrameIo>> {
+    pub fn from_sockets(shards: Vec<Vec<OwnedFd>>) -> io::Result<Vec<UdpFrameIo>> {
         let count = u16::try_from(shards.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let shard = |sockets: Vec<OwnedFd>| {
             let mut sockets = sockets.into_iter().map(UdpSocket::from);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use nix::sys::socket::{setsockopt, sockopt};
-use sumac_daemon::datapath::{DatapathStats, InstallError, ParameterJob, WorkerJob};
+use sumac_datapath::{DatapathStats, InstallError, ParameterJob, WorkerJob};
 use sumac_parameter::{HostError, HostJob, HostStats, Worker as Member};
 use sumac_transport::{DynamicParams, JobParams, Scale};
 use sumac_wire::{

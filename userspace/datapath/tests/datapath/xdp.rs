@@ -18,8 +18,8 @@ use std::{
 };
 
 use sumac_agg_host::HostDataPlane;
-use sumac_daemon::datapath::frame_io::wait_for;
-use sumac_daemon::datapath::{
+use sumac_datapath::frame_io::wait_for;
+use sumac_datapath::{
     DatapathStats, FrameIo, Outgoing, ParameterJob, Peer, Route, Transmitted, WorkerJob, XdpConfig,
     XdpFrameIo,
 };

@@ -1,5 +1,7 @@
 //! Two daemons on one interface, in a network namespace of the test's own.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::path::Path;
 
 use sumac_daemon::config::Config;
@@ -7,7 +9,10 @@ use sumac_daemon::{BackendError, Daemon, DaemonError};
 use sumac_hostprog::Attached;
 use sumac_wire::tables::HostJobEntry;
 
-use crate::namespace::{in_namespace, run};
+#[path = "../../datapath/tests/datapath/namespace.rs"]
+mod namespace;
+
+use namespace::{in_namespace, run};
 
 fn config(name: &str, queues: &str, pins: &Path) -> Config {
     let socket = std::env::temp_dir().join(format!("sumac-{name}-{}.sock", std::process::id()));

@@ -26,9 +26,9 @@ const QUIESCE_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(50
 
 /// A lane of a job.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct LaneSnapshot {
-    pub(crate) job: JobId,
-    pub(crate) lane: u16,
+pub struct LaneSnapshot {
+    pub job: JobId,
+    pub lane: u16,
     #[serde(with = "serde_bytes")]
     engine: Vec<u8>,
     operations: Vec<OperationState>,
@@ -38,7 +38,7 @@ pub(crate) struct LaneSnapshot {
 }
 
 /// A lane that another daemon has handed over.
-pub(crate) struct ResumedLane(Lane);
+pub struct ResumedLane(Lane);
 
 impl Lane {
     fn snapshot(&self, job: JobId) -> Result<LaneSnapshot, String> {
@@ -62,7 +62,7 @@ impl Lane {
 
 impl LaneSnapshot {
     /// Continues a lane. `lease` returns the memory of a fragment.
-    pub(crate) fn resume(
+    pub fn resume(
         self,
         mut lease: impl FnMut(FragmentKey) -> Option<Box<dyn Buffer>>,
     ) -> Result<ResumedLane, String> {
@@ -85,16 +85,16 @@ impl LaneSnapshot {
 
 impl Datapath {
     /// Stops all threads between two packets. Returns `false` when one has ended.
-    pub(crate) fn freeze(&self) -> bool {
+    pub fn freeze(&self) -> bool {
         self.on_all(DatapathThread::freeze).is_some()
     }
 
-    pub(crate) fn thaw(&self) -> bool {
+    pub fn thaw(&self) -> bool {
         self.on_all(|thread| thread.is_frozen = false).is_some()
     }
 
     /// Returns the lanes of all jobs; the threads are frozen.
-    pub(crate) fn snapshot(&self) -> Result<Vec<LaneSnapshot>, String> {
+    pub fn snapshot(&self) -> Result<Vec<LaneSnapshot>, String> {
         let threads = self.on_all(|thread| {
             let lanes = thread.engines.lanes();
             lanes.map(|(job, lane)| lane.snapshot(job)).collect::<Result<Vec<_>, _>>()
@@ -104,7 +104,7 @@ impl Datapath {
     }
 
     /// Returns the sockets that another daemon can continue to use, thread by thread.
-    pub(crate) fn sockets(&self) -> Result<Vec<Vec<OwnedFd>>, String> {
+    pub fn sockets(&self) -> Result<Vec<Vec<OwnedFd>>, String> {
         let sockets = self.on_all(|thread| {
             thread.ports.sockets().iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<Vec<_>>>()
         });
@@ -113,18 +113,18 @@ impl Datapath {
     }
 
     /// Closes the sockets, after the frames on their way out. Returns whether every frame is accounted for.
-    pub(crate) fn close_io(&self) -> bool {
+    pub fn close_io(&self) -> bool {
         self.on_all(DatapathThread::close_io).is_some_and(|conserved| conserved.into_iter().all(|is| is))
     }
 
     /// Forgets all jobs, which go on elsewhere, and ends the threads.
-    pub(crate) fn hand_over(&self) {
+    pub fn hand_over(&self) {
         let _ = self.on_all(|thread| thread.engines.forget());
         self.shutdown();
     }
 
     /// Continues a job; the threads are frozen.
-    pub(crate) fn resume_job(&self, plan: WorkerJob, lanes: Vec<ResumedLane>) -> Result<(), InstallError> {
+    pub fn resume_job(&self, plan: WorkerJob, lanes: Vec<ResumedLane>) -> Result<(), InstallError> {
         let (job, shards) = (plan.id, self.check(&plan)?);
         if lanes.len() != plan.lanes.len() {
             let number = plan.lanes.first().map_or(0, |lane| lane.job);

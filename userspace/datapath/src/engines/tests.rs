@@ -9,7 +9,7 @@ use nix::poll::PollFlags;
 use sumac_transport::JobParams;
 
 use super::*;
-use crate::datapath::frame_io::{Build, IoReport, Peer, Transmitted};
+use crate::frame_io::{Build, IoReport, Peer, Transmitted};
 
 /// Takes any number of packets, or none.
 struct Sink {

@@ -45,9 +45,9 @@ pub struct Datapath {
     /// The largest UDP payload that can be sent, in bytes.
     capacity: AtomicUsize,
     /// The most shards of a job.
-    pub(crate) shards: u16,
+    pub shards: u16,
     /// Source ports that packets leave by, over any of the ways that a job may have.
-    pub(crate) paths: u16,
+    pub paths: u16,
 }
 
 impl Datapath {
@@ -105,25 +105,25 @@ impl Datapath {
     }
 
     /// Waits until a thread has panicked. Returns which, with its message.
-    pub(crate) async fn died(&self) -> String {
+    pub async fn died(&self) -> String {
         let mut died = self.died.subscribe();
         let why = died.wait_for(Option::is_some).await.ok().and_then(|why| (*why).clone());
         why.unwrap_or_default()
     }
 
     /// Returns whether all threads answer. Waits for them.
-    pub(crate) fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         self.on_all(|_| ()).is_some()
     }
 
     /// The largest UDP payload that can be sent, in bytes.
-    pub(crate) fn capacity(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         self.capacity.load(Ordering::Relaxed)
     }
 
     /// Gives the threads other sockets, after their interface was made anew. Returns `false` when there are
     /// not as many.
-    pub(crate) fn replace_io(&self, ios: Vec<Box<dyn FrameIo>>) -> bool {
+    pub fn replace_io(&self, ios: Vec<Box<dyn FrameIo>>) -> bool {
         if ios.len() != self.links.len() {
             return false;
         }
@@ -133,7 +133,7 @@ impl Datapath {
     }
 
     /// Sets the name and the addresses that the interface has by now.
-    pub(crate) fn set_identity(&self, identity: &Identity) {
+    pub fn set_identity(&self, identity: &Identity) {
         for link in &self.links {
             let identity = identity.clone();
             link.send(move |thread| thread.ports.io.set_identity(&identity));
@@ -141,7 +141,7 @@ impl Datapath {
     }
 
     /// Sets the explicit paths of packets. Jobs that are added later have them.
-    pub(crate) fn set_routes(&self, routes: &[Route]) {
+    pub fn set_routes(&self, routes: &[Route]) {
         for link in &self.links {
             let routes = routes.to_vec();
             link.send(move |thread| thread.ports.io.set_routes(&routes));
@@ -236,7 +236,7 @@ impl Datapath {
     }
 
     /// Begins the handshake of a job anew, which has sent no chunk, over another backend.
-    pub(crate) fn add_job_again(&self, plan: WorkerJob) -> Result<(), InstallError> {
+    pub fn add_job_again(&self, plan: WorkerJob) -> Result<(), InstallError> {
         let job = plan.id;
         let forgotten = self.on_all(move |thread| {
             thread.engines.forget_one(job);
@@ -354,7 +354,7 @@ impl Datapath {
 
     /// Returns what `read` takes from each lane of a job, without a copy of all jobs' statistics; `None`
     /// after the threads have ended.
-    pub(crate) fn lanes_of<R>(&self, job: JobId, read: impl Fn(&JobStats) -> R) -> Option<Vec<R>> {
+    pub fn lanes_of<R>(&self, job: JobId, read: impl Fn(&JobStats) -> R) -> Option<Vec<R>> {
         let of_thread = |thread: &DatapathStats| {
             thread.jobs.iter().filter(|lane| lane.id == job).map(&read).collect::<Vec<_>>()
         };

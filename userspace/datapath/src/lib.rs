@@ -8,6 +8,9 @@
 //! received frame in place ([`frame_io::FrameIo::receive`]) and writes converted elements into the trainer's
 //! memory.
 
+#![forbid(unsafe_code)]
+
+mod clock;
 mod engines;
 pub mod frame_io;
 mod groups;
@@ -27,12 +30,13 @@ mod thread;
 pub mod udp;
 pub mod xdp;
 
+pub use clock::monotonic_ns;
 pub use frame_io::{FrameIo, Identity, IoReport, Outgoing, Peer, Route, SocketReport, Transmitted};
 pub use groups::ResultGroup;
 pub use handle::Datapath;
-pub(crate) use handover::{LaneSnapshot, ResumedLane};
+pub use handover::{LaneSnapshot, ResumedLane};
 pub use job::{Event, EventSink, InstallError, ParameterJob, Rejection, WorkerJob};
-pub(crate) use parameter::host_memory;
+pub use parameter::host_memory;
 pub use stats::{DatapathStats, JobStats};
 pub use udp::UdpFrameIo;
 pub use xdp::{XdpConfig, XdpError, XdpFrameIo};

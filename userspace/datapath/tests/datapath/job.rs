@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use sumac_daemon::datapath::{Datapath, Event, FrameIo, Peer, UdpFrameIo, WorkerJob};
+use sumac_datapath::{Datapath, Event, FrameIo, Peer, UdpFrameIo, WorkerJob};
 use sumac_host::{FragmentKey, OperationKey};
 use sumac_transport::{Arithmetic, Buffer, DType, JobParams, Operation, Scale};
 

@@ -16,7 +16,7 @@ use super::job::{InstallError, WorkerJob};
 use super::ports::Ports;
 use super::snapshot::Snapshot;
 use super::stats::DatapathStats;
-use crate::sync::monotonic_ns;
+use crate::clock::monotonic_ns;
 
 /// The longest wait at shutdown for sent frames to complete.
 const QUIESCE_TIMEOUT: Duration = Duration::from_millis(500);

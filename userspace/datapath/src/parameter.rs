@@ -119,7 +119,7 @@ fn macs(
 }
 
 /// Returns this host's memory in bytes; `u64::MAX` when it is unknown.
-pub(crate) fn host_memory() -> u64 {
+pub fn host_memory() -> u64 {
     let number = |variable| sysconf(variable).ok().flatten().and_then(|number| u64::try_from(number).ok());
     match (number(SysconfVar::_PHYS_PAGES), number(SysconfVar::PAGE_SIZE)) {
         (Some(pages), Some(size)) => pages.saturating_mul(size),

@@ -6,7 +6,6 @@ mod aggregator;
 mod hosting;
 mod job;
 mod namespace;
-mod second_daemon;
 mod udp;
 #[path = "../../../../tests/src/wait.rs"]
 mod wait;

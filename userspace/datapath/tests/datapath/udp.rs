@@ -6,7 +6,7 @@ use std::{
 };
 
 use sumac_agg_host::HostDataPlane;
-use sumac_daemon::datapath::{DatapathStats, Event, InstallError, Peer, Rejection, WorkerJob};
+use sumac_datapath::{DatapathStats, Event, InstallError, Peer, Rejection, WorkerJob};
 use sumac_host::{FragmentKey, OperationKey};
 use sumac_transport::{Arithmetic, DType, JobError, JobParams, OpError, Operation};
 use sumac_wire::{Header, Kind, Reason};
