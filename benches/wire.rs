@@ -85,6 +85,8 @@ fn admission(c: &mut Criterion) {
         bound: 0,
         received: 0,
         child: false,
+        ranks: u32::MAX,
+        left_out: 0,
     };
     let (meta, _) = decide(&SlotMeta::default(), &Contribution { worker: 1, ..contribution });
     group.bench_function("decide", |b| b.iter(|| decide(black_box(&meta), black_box(&contribution))));

@@ -20,7 +20,12 @@ const FIRST_IFINDEX: u32 = 100;
 
 fn installed(job: &record::Job) -> NewJob {
     let hosts = |hosts: &[record::Host]| hosts.iter().map(|host| host.entry(FIRST_IFINDEX)).collect();
-    NewJob { job: job.job, entry: job.entry(), workers: hosts(&job.workers), parents: hosts(&job.parents) }
+    NewJob {
+        job: job.job,
+        entry: job.entry(),
+        workers: job.worker_entries(FIRST_IFINDEX),
+        parents: hosts(&job.parents),
+    }
 }
 
 fn run(variant: Variant, setup: &Setup, steps: &[Step]) {

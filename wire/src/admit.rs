@@ -8,12 +8,12 @@ use self::identity::identity;
 pub use self::identity::source;
 
 use crate::{
-    Header, Kind, Reason,
+    Header, Kind, MAX_WORKERS, Reason,
     header::{ELEMENT_LEN, HEADER_LEN, flag},
     slot::{Conclusion, Contribution, owner},
     stream::is_later,
     tables::{HostJobEntry, JobEntry, WorkerEntry, job_flag},
-    workers::rank,
+    workers::{all_workers, rank},
 };
 
 /// Checks who speaks, of a packet to an aggregator: gives the sender's rank; at the root, the rack's.
@@ -143,6 +143,8 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
         received: header.received,
         next_exponent: header.next_exponent,
         child: job.flags & job_flag::CHILD != 0,
+        ranks: all_workers(job.contributors),
+        left_out: 0,
         limit,
         bound: header.next_seq,
     }))
@@ -159,8 +161,8 @@ const fn empty_flag(job: &JobEntry) -> u16 {
 }
 
 /// The limit that a flush carries, and a contribution that states an operation's terms; zero of any other
-/// contribution. Where a sum has two levels, both are contributions like others: no aggregator there knows
-/// all workers of a chunk. So it is where all sums are whole.
+/// contribution. Racks are waited for: to their parent both are contributions like others. So it is where all
+/// sums are whole, and below a parent where a bitmap cannot name all workers.
 #[inline(always)]
 fn limit(header: &Header, job: &JobEntry) -> Result<u32, Reason> {
     if header.has(flag::PARTIAL) {
@@ -168,13 +170,33 @@ fn limit(header: &Header, job: &JobEntry) -> Result<u32, Reason> {
         if header.has(flag::EXPONENT | flag::QUERY | flag::MAXIMUM) {
             return Err(Reason::BadType);
         }
-        if is_later(header.next_seq, header.seq) {
+        if !may_be_part(job) && is_later(header.next_seq, header.seq) {
             return Err(Reason::OutOfTurn);
         }
     }
-    let is_like_others = job.flags & (job_flag::CHILD | job_flag::ROOT | job_flag::WHOLE) != 0;
+    let is_nameless = job.flags & job_flag::CHILD != 0 && job.contributors > MAX_WORKERS as u16;
+    let is_like_others = job.flags & (job_flag::ROOT | job_flag::WHOLE) != 0 || is_nameless;
     let has_none = is_like_others || header.has(flag::EXPONENT | flag::QUERY);
     Ok(if has_none { 0 } else { header.contributors as u32 })
+}
+
+/// Whether contributions may be racks' parts without some workers.
+#[inline(always)]
+const fn may_be_part(job: &JobEntry) -> bool {
+    job.flags & (job_flag::ROOT | job_flag::WHOLE) == job_flag::ROOT
+}
+
+/// The ranks that a rack's part leaves out, of those that the rack has by this aggregator's own table
+/// (`below`): nobody speaks for another's workers. A worker beside the racks is the only one below itself, and
+/// is always in.
+#[inline(always)]
+pub fn left_out(header: &Header, job: &JobEntry, below: u32) -> u32 {
+    let is_one = below & below.wrapping_sub(1) == 0;
+    let is_partial = header.has(flag::PARTIAL) && may_be_part(job);
+    if is_one || !is_partial || job.contributors > MAX_WORKERS as u16 {
+        return 0;
+    }
+    below & !header.bitmap_0
 }
 
 /// Whether a packet is from the parent of this aggregator, by its fields. In the middle of a tree children
@@ -226,6 +248,7 @@ pub fn conclusion(
         exponent: header.exponent,
         next_exponent: header.next_exponent,
         next_seq: header.next_seq,
+        contributors: if header.has(flag::PARTIAL) { header.bitmap_0 } else { 0 },
     }))
 }
 

@@ -119,8 +119,9 @@ pub struct WorkerEntry {
     /// The paths of results for it ([`crate::result_paths`]), up to [`crate::result_paths::RESULT_PATHS`]. 0
     /// and 1: the aggregator's own port alone.
     pub paths: u16,
-    /// Zero.
-    pub reserved: [u8; 4],
+    /// The ranks below it, as bits, where the job has several levels and no more workers than bits: a rack's
+    /// workers, or the worker's own. Sums without some workers name those by it.
+    pub ranks: u32,
 }
 
 /// Finds the worker of a job behind a port of the aggregator.

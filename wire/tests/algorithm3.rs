@@ -74,6 +74,8 @@ fn contribution(sizes: Sizes, worker: u32, seq: u32, version: u8) -> Contributio
         received: seq,
         next_exponent: 0,
         child: false,
+        ranks: u32::MAX,
+        left_out: 0,
         limit: 0,
         bound: 0,
     }

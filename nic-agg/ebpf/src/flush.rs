@@ -1,9 +1,17 @@
 //! Bounded loss: the terms of operations, and the completion of a slot with the contributions that it has, as
 //! far as the budget of the lane allows.
 
-use sumac_wire::tables::lane_index;
+use sumac_wire::{
+    MAX_WORKERS,
+    tables::{lane_index, worker_index},
+};
 
-use crate::{lock, maps::BUDGETS, plan, work::Work};
+use crate::{
+    lock,
+    maps::{BUDGETS, WORKERS},
+    plan,
+    work::{Work, stage_ends},
+};
 
 /// Takes in the terms that a contribution states, if it was taken into its slot. The slot's lock is held.
 #[inline(always)]
@@ -33,6 +41,10 @@ pub fn complete(work: &mut Work) {
     if work.plan & plan::ANSWER != 0 || work.plan & (plan::KEEP | plan::HELD) == 0 {
         return;
     }
+    if work.contribution.child {
+        work.contribution.left_out = ranks_of(work, work.contribution.all & !work.version.seen);
+        stage_ends();
+    }
     let lane = lane_index(work.job as u16, work.contribution.lane);
     let Some(lane) = BUDGETS.get_ptr_mut(lane) else { return };
     // SAFETY: the pointer is to a value of the map, from a lookup in this run.
@@ -44,10 +56,24 @@ pub fn complete(work: &mut Work) {
         return;
     }
     // SAFETY: as above, and the lock is held.
-    let is_complete = unsafe { work.version.flush(&work.contribution, &mut (*lane).budget) };
+    let is_complete = unsafe {
+        work.version.flush(&work.contribution, work.contribution.left_out, &mut (*lane).budget)
+    };
     // SAFETY: as above.
     unsafe { lock::give(word) };
     if is_complete {
-        work.plan |= plan::COMPLETED;
+        work.plan |= if work.contribution.child { plan::COMPLETED_PART } else { plan::COMPLETED };
     }
+}
+
+/// The job's ranks of the workers with these bits, by the table of workers.
+#[inline(always)]
+fn ranks_of(work: &Work, workers: u32) -> u32 {
+    let mut ranks = 0;
+    for rank in 0..MAX_WORKERS as u16 {
+        let Some(worker) = WORKERS.get(worker_index(work.job as u16, rank)) else { return 0 };
+        // Without branches: eBPF's verifier follows every combination of them.
+        ranks |= worker.ranks & (workers >> rank & 1).wrapping_neg();
+    }
+    ranks
 }

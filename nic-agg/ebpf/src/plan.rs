@@ -74,6 +74,8 @@ pub const DYNAMIC_UP: u32 = SUM | FLUSHED | PASSED | COLLIDED;
 pub const ANSWER: u32 = RESULT | AGREED | REFUSAL | WANTED | UP;
 /// Bits that a flush adds when it completes a slot.
 pub const COMPLETED: u32 = KEEP | DRAW | WRITE | RESULT | TO_ALL;
+/// The same below a parent.
+pub const COMPLETED_PART: u32 = KEEP | WRITE | PART;
 
 /// The plan for an action; `flags` are the packet's.
 #[inline(always)]

@@ -50,7 +50,17 @@ struct Job {
     workers: Vec<SocketAddrV4>,
     /// The paths of each worker's results.
     paths: Vec<WorkerPaths>,
+    /// The ranks below each worker, as in its entry.
+    ranks: Vec<u32>,
     parents: Vec<SocketAddrV4>,
+}
+
+impl Job {
+    /// Returns the job's ranks of the workers with these bits.
+    fn ranks_of(&self, workers: u32) -> u32 {
+        let ranks = self.ranks.iter().enumerate();
+        ranks.filter(|(rank, _)| workers >> rank & 1 == 1).fold(0, |all, (_, ranks)| all | ranks)
+    }
 }
 
 /// The paths of the results for one worker.
@@ -180,6 +190,7 @@ impl HostAggregator {
                 .iter()
                 .map(|worker| WorkerPaths { count: worker.paths, surveys: [0; MAX_LANES] })
                 .collect(),
+            ranks: new.workers.iter().map(|worker| worker.ranks).collect(),
             parents: new.parents.iter().map(here).collect(),
         };
         self.watch.forget(new.job);

@@ -105,6 +105,7 @@ fn install(
         stealing: false,
         level: Level::Only,
         workers: workers.iter().map(worker).collect(),
+        ranks: Vec::new(),
         contributors: Vec::new(),
         upstream: Vec::new(),
     })

@@ -77,6 +77,7 @@ fn job(epoch: u16, shards: u16, workers: Vec<WorkerInstall>) -> JobInstall {
         stealing: false,
         level: Level::Only,
         workers,
+        ranks: Vec::new(),
         contributors: Vec::new(),
         upstream: Vec::new(),
     }

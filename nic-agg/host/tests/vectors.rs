@@ -17,7 +17,7 @@ use sumac_wire::{
 
 fn installed(job: &Job) -> NewJob {
     let hosts = |hosts: &[sumac_vectors::record::Host]| hosts.iter().map(|host| host.entry(0)).collect();
-    NewJob { job: job.job, entry: job.entry(), workers: hosts(&job.workers), parents: hosts(&job.parents) }
+    NewJob { job: job.job, entry: job.entry(), workers: job.worker_entries(0), parents: hosts(&job.parents) }
 }
 
 fn run(setup: &Setup, steps: &[Step]) -> usize {

@@ -51,7 +51,9 @@ impl NewJob {
         let paths = if is_dynamic { 1 } else { RESULT_PATHS as u16 };
         let paths = job.workers.iter().map(|worker| worker.paths.min(paths));
         let workers = workers.into_iter().zip(paths);
-        let workers = workers.map(|(entry, paths)| WorkerEntry { paths, ..entry }).collect();
+        let ranks = job.ranks.iter().copied().chain(std::iter::repeat(0));
+        let workers = workers.zip(ranks);
+        let workers = workers.map(|((entry, paths), ranks)| WorkerEntry { paths, ranks, ..entry }).collect();
         let (level, contributors, rack, racks) = match job.level {
             Level::Only => (0, 0, 0, 0),
             Level::Root { contributors } => (job_flag::ROOT, contributors, 0, 0),

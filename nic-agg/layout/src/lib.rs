@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The version of the maps' layout and meaning, and of what programs and loaders do with them. It is
 /// incremented with every change after which an older build must not write them, or its programs not run over
 /// them.
-pub const ABI: u32 = 9;
+pub const ABI: u32 = 10;
 
 /// Names of maps and programs, as they stand in the object and below the pin directory.
 pub mod name {

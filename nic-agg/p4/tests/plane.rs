@@ -60,6 +60,7 @@ fn job(number: u16, epoch: u16) -> JobInstall {
         stealing: true,
         level: Level::Only,
         workers: vec![worker(1), worker(2)],
+        ranks: Vec::new(),
         contributors: Vec::new(),
         upstream: Vec::new(),
     }

@@ -100,6 +100,7 @@ fn install(is_dynamic: bool) -> String {
         stealing: true,
         level: Level::Only,
         workers: vec![worker(2), worker(3)],
+        ranks: Vec::new(),
         contributors: Vec::new(),
         upstream: Vec::new(),
     };

@@ -6,7 +6,7 @@ use sumac_transport::{
     CompletionQueue, Engine, JobParams, LaneField, ParamError, Peer, PeerRole, PeerTable, Tuning,
 };
 use sumac_wire::{
-    Header, Kind, admit,
+    Header, Kind, MAX_WORKERS, admit,
     tables::{JobEntry, job_flag},
 };
 use thiserror::Error;
@@ -206,7 +206,8 @@ impl Job {
                 ..entry
             };
             let parents = self.topology.root.map_or_else(hosts, |root| vec![socket(root)]);
-            return NewJob::at(job, entry, self.of_rack(rack).map(node_of), parents);
+            let below = NewJob::at(job, entry, self.of_rack(rack).map(node_of), parents);
+            return with_ranks(below, self.of_rack(rack).map(|rank| vec![rank]), self.workers.len());
         }
         let parents = if self.params.dynamic.is_some() { hosts() } else { Vec::new() };
         if racks.is_empty() {
@@ -214,7 +215,9 @@ impl Job {
         }
         let entry = JobEntry { flags: entry.flags | job_flag::ROOT, ..entry };
         let below = racks.iter().map(|rack| socket(*rack)).chain(self.beside().map(node_of));
-        NewJob::at(job, entry, below, parents)
+        let ranks = (0..racks.len()).map(|rack| self.of_rack(rack).collect());
+        let ranks = ranks.chain(self.beside().map(|rank| vec![rank]));
+        with_ranks(NewJob::at(job, entry, below, parents), ranks, self.workers.len())
     }
 
     /// The job as its parameter hosts know it; `None` for static jobs.
@@ -356,4 +359,14 @@ impl Job {
             ring_is_full: false,
         }
     }
+}
+
+/// The job with the ranks below each of its workers, where there are as many bits.
+fn with_ranks(mut job: NewJob, ranks: impl Iterator<Item = Vec<usize>>, world: usize) -> NewJob {
+    if world <= MAX_WORKERS {
+        for (worker, ranks) in job.workers.iter_mut().zip(ranks) {
+            worker.ranks = ranks.iter().fold(0, |bits, rank| bits | 1 << rank);
+        }
+    }
+    job
 }

@@ -96,12 +96,15 @@ pub fn dynamic_job(number: u16, world: u8, elements: u16) -> Job {
 /// Returns a job at rack 1 of two.
 pub fn at_rack(job: Job) -> Job {
     let contributors = job.contributors + 1;
-    Job { level: Level::Rack, contributors, rack: 1, racks: 2, parents: vec![parent(3)], ..job }
+    // Rank 0 is below the other rack.
+    let ranks = (1..contributors).map(|rank| 1 << rank).collect();
+    Job { level: Level::Rack, contributors, rack: 1, racks: 2, ranks, parents: vec![parent(3)], ..job }
 }
 
 /// Returns a job whose workers are racks of two workers each.
 pub fn at_root(job: Job) -> Job {
-    Job { level: Level::Root, contributors: 2 * job.contributors, ..job }
+    let ranks = (0..job.contributors).map(|rack| 0b11 << (2 * rack)).collect();
+    Job { level: Level::Root, contributors: 2 * job.contributors, ranks, ..job }
 }
 
 /// Returns the header of the contribution of `rank` to chunk `seq`, which takes the place that the chunk's

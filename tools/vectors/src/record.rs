@@ -75,6 +75,9 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "is_false")]
     pub whole: bool,
     pub level: Level,
+    /// By worker, the job's ranks below it as bits; of a static job of several levels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u32>,
     pub workers: Vec<Host>,
     pub parents: Vec<Host>,
 }
@@ -119,6 +122,19 @@ impl Job {
     /// Whether the pool's slot with this index is one of this static job's.
     pub fn has_slot(&self, index: u32) -> bool {
         self.mode == Mode::Static && (self.slot_base..self.slot_base + self.slots).contains(&index)
+    }
+
+    /// Returns the entries of the workers. `first_ifindex` is that of interface 0.
+    pub fn worker_entries(&self, first_ifindex: u32) -> Vec<WorkerEntry> {
+        let ranks = self.ranks.iter().copied().chain(std::iter::repeat(0));
+        let workers = self.workers.iter().map(|host| host.entry(first_ifindex)).zip(ranks);
+        workers.map(|(entry, ranks)| WorkerEntry { ranks, ..entry }).collect()
+    }
+
+    /// Returns the job's ranks of the workers with these bits.
+    pub fn ranks_of(&self, workers: u32) -> u32 {
+        let ranks = self.ranks.iter().enumerate();
+        ranks.filter(|(rank, _)| workers >> rank & 1 == 1).fold(0, |all, (_, ranks)| all | ranks)
     }
 
     /// Returns the entry of the aggregator's table.

@@ -124,6 +124,8 @@ pub struct JobInstall {
     pub level: Level,
     /// The workers below this plane, by rank; racks where it is the root.
     pub workers: Vec<WorkerInstall>,
+    /// The job's ranks below each of those, as bits. Empty where there is one level, or more ranks than bits.
+    pub ranks: Vec<u32>,
     /// Parameter host: the workers' bits, by rank. Empty for aggregators.
     pub contributors: Vec<ContributorBits>,
     /// Parameter host: the aggregators that send to it, with their ports for shard 0; none where workers send

@@ -56,9 +56,6 @@ fn check_bound(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Re
         }
         () if usize::from(job.world) > MAX_WORKERS => "it is for jobs of up to 32 workers",
         () if job.whole => "a P4 switch aggregates this static job, and leaves no worker out",
-        () if job.fan_in_1 > 0 && !job.is_dynamic() => {
-            "in a static job several levels of aggregators wait for all workers"
-        }
         () => return Ok(()),
     };
     let message = format!("{name}: loss_bound {bound}: {problem}");

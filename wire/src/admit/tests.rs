@@ -130,11 +130,11 @@ fn aggregator_refuses() {
     let round = Header { flags: flag::EXPONENT, elements: 0, ..terms };
     for (what, header, flags, is) in [
         ("a flush", flush, 0, [true, false]),
-        ("a child's", flush, job_flag::CHILD, [false, false]),
+        ("a child's", flush, job_flag::CHILD, [true, false]),
         ("a switch's", flush, job_flag::WHOLE, [false, false]),
         ("without a limit", Header { contributors: 0, ..flush }, 0, [false, false]),
         ("terms", terms, 0, [false, true]),
-        ("terms of a child's", terms, job_flag::CHILD, [false, false]),
+        ("terms of a child's", terms, job_flag::CHILD, [false, true]),
         ("terms without a limit", Header { contributors: 0, ..terms }, 0, [false, false]),
         ("terms with a round", round, 0, [false, false]),
     ] {
@@ -275,4 +275,27 @@ fn host_refuses() {
     assert_eq!(answer(&good(), 77, 20, &host), Ok(()), "a contribution, whoever sent it");
     assert_eq!(answer(&Header { token: 0xbeef, ..good() }, 77, 20, &host), Err(Reason::BadToken));
     assert_eq!(answer(&result, 77, 20, &host), Err(Reason::WrongSource));
+}
+
+/// Whom a part leaves out is one of the rack's own workers, by the table.
+#[test]
+fn a_part_names_its_own_workers_alone() {
+    let part = Header { flags: flag::PARTIAL | flag::LEVEL, bitmap_0: 0b1010_0101, ..Header::default() };
+    let job = JobEntry { contributors: 8, flags: job_flag::ROOT, ..JobEntry::default() };
+    let other = |flags, contributors| JobEntry { flags, contributors, ..job };
+    for (what, part, job, below, expected) in [
+        ("a rack of four", part, job, 0b1111, 0b1010),
+        ("a rack in the middle", part, other(job_flag::ROOT | job_flag::CHILD, 8), 0b1111_0000, 0b0101_0000),
+        ("a whole part", Header { flags: flag::LEVEL, ..part }, job, 0b1111, 0),
+        ("a worker beside the racks", part, job, 0b0010, 0),
+        ("a rack that the table does not know", part, job, 0, 0),
+        ("a worker's flush", part, other(0, 8), 0b1111, 0),
+        ("below a switch", part, other(job_flag::ROOT | job_flag::WHOLE, 8), 0b1111, 0),
+        ("more workers than bits", part, other(job_flag::ROOT, 33), 0b1111, 0),
+    ] {
+        assert_eq!(left_out(&part, &job, below), expected, "{what}");
+    }
+    let flush = Header { flags: flag::PARTIAL, contributors: 9, next_seq: 4, ..good() };
+    let many = JobEntry { flags: JOB.flags | job_flag::CHILD, contributors: 33, ..JOB };
+    assert_eq!(request(&flush, &many, 1).unwrap().unwrap().limit, 0, "more workers than bits");
 }

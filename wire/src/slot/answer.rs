@@ -5,7 +5,9 @@ use super::{SlotMeta, Version};
 use crate::{
     Header, Kind,
     header::flag,
+    slot::state,
     tables::{JobEntry, job_flag},
+    workers::all_workers,
 };
 
 impl SlotMeta {
@@ -30,8 +32,8 @@ fn to_senders(request: &Header, flags: u16, job: &JobEntry) -> Header {
     }
 }
 
-/// The result of a final version; the elements are the version's values. One that a flush completed names its
-/// contributors.
+/// The result of a final version; the elements are the version's values. One without some workers names its
+/// contributors by their ranks.
 #[inline(always)]
 pub fn result(request: &Header, version: &Version, job: &JobEntry) -> Header {
     let whole = Header {
@@ -40,11 +42,14 @@ pub fn result(request: &Header, version: &Version, job: &JobEntry) -> Header {
         elements: version.elements,
         ..to_senders(request, version.flags & flag::MERGED, job)
     };
-    if version.seen == job.all() {
-        return whole;
-    }
-    let (flags, contributors) = (whole.flags | flag::PARTIAL, version.seen.count_ones() as u16);
-    Header { flags, contributors, bitmap_0: version.seen, ..whole }
+    if version.state & state::PARTIAL == 0 { whole } else { of_some(whole, version.seen) }
+}
+
+/// The header of a sum of the workers with these ranks.
+#[inline(always)]
+fn of_some(whole: Header, ranks: u32) -> Header {
+    let (flags, contributors) = (whole.flags | flag::PARTIAL, ranks.count_ones() as u16);
+    Header { flags, contributors, bitmap_0: ranks, ..whole }
 }
 
 /// The result of an exponent round.
@@ -75,14 +80,17 @@ pub fn question(request: &Header, job: &JobEntry) -> Header {
     Header { bitmap_0: request.bitmap_0, ..up(request, flag::QUERY, job) }
 }
 
-/// A child's part on its way to the parent; the elements are the version's values.
+/// A child's part on its way to the parent; the elements are the version's values. One without some workers
+/// names all of the job but those.
 #[inline(always)]
 pub fn part(request: &Header, version: &Version, job: &JobEntry) -> Header {
-    Header {
+    let whole = Header {
         next_exponent: version.next_exponent,
         elements: version.elements,
         ..up(request, version.flags, job)
-    }
+    };
+    let is_whole = version.state & state::PARTIAL == 0;
+    if is_whole { whole } else { of_some(whole, all_workers(job.contributors) & !version.next) }
 }
 
 /// A child's exponent on its way to the parent.

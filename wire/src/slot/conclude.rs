@@ -26,6 +26,8 @@ pub struct Conclusion {
     pub next_exponent: i8,
     /// The chunk that takes the version next.
     pub next_seq: u32,
+    /// Of a result without some workers, the ranks in it; else zero.
+    pub contributors: u32,
 }
 
 //= switchml#7 racks below a root
@@ -58,7 +60,7 @@ pub fn conclude_version(active: Version, c: &Conclusion) -> (Version, Action) {
     if active.is(done) {
         return (active, Action::Ignore(Reason::Duplicate));
     }
-    if is_round != active.is(state::ROUND) || active.seen != c.all {
+    if is_round != active.is(state::ROUND) || !active.is_complete(c.all) {
         return (active, Action::Ignore(Reason::OutOfTurn));
     }
     if c.flags & flag::MISMATCH != 0 {
@@ -78,8 +80,14 @@ pub fn conclude_version(active: Version, c: &Conclusion) -> (Version, Action) {
     if active.elements != c.elements {
         return (active, Action::Ignore(Reason::WrongElements));
     }
+    let is_partial = c.contributors != 0;
+    // Whom the part leaves out the result does, too: no sum of some passes for another.
+    if active.is(state::PARTIAL) && (!is_partial || c.contributors & active.next != 0) {
+        return (active, Action::Ignore(Reason::WrongWorker));
+    }
     let flags = c.flags & flag::MERGED | active.flags & flag::MAXIMUM;
-    let state = active.state | done;
-    let version = Version { flags, next_exponent: c.next_exponent, next: c.next_seq, state, ..active };
+    let (seen, partial) = if is_partial { (c.contributors, state::PARTIAL) } else { (c.all, 0) };
+    let (state, next) = (active.state | done | partial, c.next_seq);
+    let version = Version { seen, flags, next_exponent: c.next_exponent, next, state, ..active };
     (version, Action::Store(Then::Complete))
 }

@@ -4,6 +4,9 @@
 //! [`flag::PARTIAL`](crate::header::flag::PARTIAL). It is taken in like any other, and then completes its
 //! slot if at least half of the workers are in it, all have stated terms, and every worker that is left out
 //! still has [`Budget`].
+//!
+//! Below a parent the version becomes a part that nothing is added to any more, and waits for the parent's
+//! result. Parents complete nothing by themselves: they note whom parts leave out.
 
 use super::{Action, Contribution, SlotMeta, Then, Version, state};
 use crate::{
@@ -33,15 +36,23 @@ impl Contribution {
 
 impl Version {
     /// Completes the version with the contributions that it has, which `flush` is one of, or returns `false`.
+    /// `ranks` are the job's ranks of the workers that are not in it; of a child only, whose tables have them.
     #[inline(always)]
-    pub fn flush(&mut self, flush: &Contribution, budget: &mut Budget) -> bool {
+    pub fn flush(&mut self, flush: &Contribution, ranks: u32, budget: &mut Budget) -> bool {
+        let left_out = flush.all & !self.seen;
         let has_quorum = is_quorum(self.seen.count_ones(), flush.all.count_ones());
-        let is_waiting = !self.is(state::FINAL | state::ROUND) && self.seen != flush.all;
+        let is_waiting = !self.is(state::FINAL | state::ROUND | state::PARTIAL) && left_out != 0;
+        let has_names = !flush.child || ranks.count_ones() == left_out.count_ones();
         let flush_of = Flush { owner: flush.owner, operation: flush.bound, seq: flush.seq };
-        if !is_waiting || !has_quorum || !budget.spend(flush_of, flush.all, flush.all & !self.seen) {
+        if !is_waiting || !has_quorum || !has_names || !budget.spend(flush_of, flush.all, left_out) {
             return false;
         }
-        self.state |= state::FINAL;
+        if flush.child {
+            self.state |= state::PARTIAL;
+            self.next = ranks;
+        } else {
+            self.state |= state::FINAL | state::PARTIAL;
+        }
         // A worker that is left out may have a larger one: the slot's next chunk needs an exponent round.
         self.next_exponent = exponent::UNKNOWN;
         true
@@ -51,18 +62,26 @@ impl Version {
 impl SlotMeta {
     /// Takes in the terms that a contribution states, or applies a flush to the slot, as [`super::decide`]
     /// left it with this action. Returns the action that counts: with [`Then::Complete`] if the flush
-    /// completed the slot.
-    pub fn bounded(&mut self, action: Action, c: &Contribution, budget: &mut Budget) -> Action {
+    /// completed the slot, below a parent with [`Then::Up`]. `ranks_of` gives the job's ranks of senders.
+    pub fn bounded(
+        &mut self,
+        action: Action,
+        c: &Contribution,
+        budget: &mut Budget,
+        ranks_of: impl FnOnce(u32) -> u32,
+    ) -> Action {
+        let then = if c.child { Then::Up } else { Then::Complete };
         if c.has_terms() && matches!(action, Action::Store(_) | Action::Add(_)) {
             budget.agree(c.terms(), c.worker);
         }
         let completed = match action {
-            Action::Store(Then::Wait) => Action::Store(Then::Complete),
-            Action::Add(Then::Wait) => Action::Add(Then::Complete),
-            Action::Held(Then::Wait) => Action::Held(Then::Complete),
+            Action::Store(Then::Wait) => Action::Store(then),
+            Action::Add(Then::Wait) => Action::Add(then),
+            Action::Held(Then::Wait) => Action::Held(then),
             _ => return action,
         };
         let version = &mut self.versions[usize::from(c.version & 1)];
-        if c.is_flush() && version.flush(c, budget) { completed } else { action }
+        let is_complete = c.is_flush() && version.flush(c, ranks_of(c.all & !version.seen), budget);
+        if is_complete { completed } else { action }
     }
 }

@@ -45,6 +45,10 @@ pub mod state {
     pub const AGREED: u8 = 1 << 1;
     /// The chunk's exponent round: `seen` counts exponents, not values.
     pub const ROUND: u8 = 1 << 2;
+    /// The values are complete without some of the job's workers. With [`FINAL`], [`super::Version::seen`] is
+    /// the ranks in the result. Without it the version waits for the parent, and [`super::Version::next`] is
+    /// the ranks that its part leaves out; nothing is added any more.
+    pub const PARTIAL: u8 = 1 << 3;
 }
 
 /// One version of a slot: the chunk that it holds, without the values. Host order.
@@ -54,11 +58,12 @@ pub struct Version {
     /// The chunk. Meaningless while `seen` and `state` are zero.
     pub seq: u32,
     /// The senders whose values the sum holds; under [`state::ROUND`], whose exponents `exponent` is the
-    /// largest of.
+    /// largest of. Under [`state::FINAL`] and [`state::PARTIAL`] the ranks of the workers in the sum.
     pub seen: u32,
     /// The senders that are known to have the chunk's result.
     pub received: u32,
-    /// The chunk that takes this version next; known once the version is final.
+    /// The chunk that takes this version next; known once the version is final. Before that the ranks of the
+    /// workers that the values leave out (bounded loss with several levels).
     pub next: u32,
     /// The operation's signature, of the first contribution.
     pub tensor: u32,
@@ -96,6 +101,12 @@ impl Version {
     #[inline(always)]
     const fn is(&self, bit: u8) -> bool {
         self.state & bit != 0
+    }
+
+    /// Whether nothing is added any more to the values: all senders are in them, or as many as there will be.
+    #[inline(always)]
+    const fn is_complete(&self, all: u32) -> bool {
+        self.seen == all || self.is(state::PARTIAL)
     }
 }
 
@@ -152,6 +163,10 @@ pub struct Contribution {
     pub next_exponent: i8,
     /// Whether a complete version is only a part, to be sent up to a parent.
     pub child: bool,
+    /// The ranks of all workers of the job, where it has no more than a bitmap has bits.
+    pub ranks: u32,
+    /// Of a rack's part, the ranks below the rack that are not in it ([`crate::admit::left_out`]).
+    pub left_out: u32,
     /// Of a flush, and of a contribution that states the terms of an operation with a loss bound: the chunks
     /// of the operation, on this lane, that each worker may be left out of. Zero: it is neither.
     pub limit: u32,
@@ -339,10 +354,12 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
     if active.is(state::FINAL) {
         return (active, if is_empty { Action::Want } else { Action::Reply });
     }
+    // Also of a worker that the part leaves out: what went up once may be in the sum above.
+    if active.is_complete(c.all) {
+        return (active, if is_empty { Action::Ignore(Reason::Duplicate) } else { Action::Forward });
+    }
     if active.seen & c.worker != 0 {
         let action = match () {
-            // All have come, so that there are values.
-            () if active.seen == c.all && !is_empty => Action::Forward,
             () if c.is_flush() && has_values => Action::Held(Then::Wait),
             () => Action::Ignore(Reason::Duplicate),
         };
@@ -356,6 +373,7 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
         elements: if has_values { active.elements } else { c.elements },
         flags: active.flags | c.flags & flag::MERGED,
         next_exponent: larger(active.next_exponent, c.next_exponent),
+        next: active.next | c.left_out,
         ..active
     };
     let (added, then) = values_in(added, c);
@@ -367,8 +385,9 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
 #[inline(always)]
 fn question(active: &Version, c: &Contribution) -> Action {
     match () {
-        () if active.seen & c.worker == 0 || active.is(state::FINAL) => Action::Want,
-        () if active.seen == c.all => Action::Pass,
+        () if active.is(state::FINAL) => Action::Want,
+        () if active.is_complete(c.all) => Action::Pass,
+        () if active.seen & c.worker == 0 => Action::Want,
         () => Action::Ignore(Reason::Duplicate),
     }
 }
@@ -405,6 +424,7 @@ fn store(active: Version, c: &Contribution) -> (Version, Action) {
         elements: c.elements,
         flags: c.flags & (flag::MERGED | flag::MAXIMUM),
         next_exponent: c.next_exponent,
+        next: c.left_out,
         ..active
     };
     let (stored, then) = values_in(stored, c);
@@ -414,8 +434,12 @@ fn store(active: Version, c: &Contribution) -> (Version, Action) {
 #[inline(always)]
 fn values_in(mut version: Version, c: &Contribution) -> (Version, Then) {
     let then = then(version.seen, c);
-    if then == Then::Complete {
-        version.state |= state::FINAL;
+    // Without branches: eBPF's verifier follows every combination of them.
+    let is_final = u8::from(then == Then::Complete);
+    let is_partial = u8::from(then != Then::Wait && version.next != 0);
+    version.state |= (state::FINAL * is_final) | (state::PARTIAL * is_partial);
+    if is_final & is_partial != 0 {
+        version.seen = c.ranks & !version.next;
     }
     (version, then)
 }

@@ -35,6 +35,8 @@ fn contribution(seq: u32, v: u8, worker: u32) -> Contribution {
         received: seq,
         next_exponent: 0,
         child: false,
+        ranks: ALL,
+        left_out: 0,
         limit: 0,
         bound: 0,
     }
@@ -353,6 +355,7 @@ fn conclusion(seq: u32, v: u8) -> Conclusion {
         exponent: 0,
         next_exponent: 6,
         next_seq: 30,
+        contributors: 0,
     }
 }
 

@@ -3,7 +3,7 @@
 use sumac_wire::{
     Header, Kind, Reason, admit,
     budget::Budget,
-    slot::{Action, SlotMeta, Then, answer, conclude, decide, state},
+    slot::{Action, Contribution, SlotMeta, Then, answer, conclude, decide, state},
     stream::is_later,
     tables::{JobEntry, WorkerEntry, job_flag},
     workers,
@@ -17,6 +17,8 @@ pub struct Aggregator {
     slots: Vec<(SlotMeta, [u64; 2])>,
     next: u32,
     budget: Budget,
+    /// The workers below each of its senders, as bits.
+    ranks: Vec<u32>,
     /// Whether it ignores `received` and infers from a complete chunk that all have the one before.
     infers: bool,
 }
@@ -31,9 +33,9 @@ pub enum Sent {
 }
 
 impl Aggregator {
-    pub fn new(job: &JobEntry, infers: bool) -> Aggregator {
+    pub fn new(job: &JobEntry, ranks: Vec<u32>, infers: bool) -> Aggregator {
         let slots = vec![(SlotMeta::default(), [0; 2]); job.slots as usize];
-        Aggregator { slots, next: 2 * job.lane_slots(), budget: Budget::default(), infers }
+        Aggregator { slots, next: 2 * job.lane_slots(), budget: Budget::default(), ranks, infers }
     }
 
     /// Whether chunk `seq` had to make room in its version for a later one.
@@ -70,8 +72,10 @@ impl Aggregator {
     }
 
     fn contribute(&mut self, job: &JobEntry, header: &Header, sum: u64) -> Result<Option<Sent>, Reason> {
-        admit::sender(header, job)?;
+        let sender = usize::from(admit::sender(header, job)?);
         let Some(contribution) = admit::request(header, job, 0)? else { return Ok(None) };
+        let left_out = admit::left_out(header, job, self.ranks[sender]);
+        let contribution = Contribution { left_out, ..contribution };
         let version = contribution.version;
         let infers = self.infers;
         let (meta, values) = &mut self.slots[header.slot as usize];
@@ -79,7 +83,11 @@ impl Aggregator {
             held.received = job.all();
         }
         let (mut after, action) = decide(meta, &contribution);
-        let action = after.bounded(action, &contribution, &mut self.budget);
+        let ranks_of = |senders: u32| {
+            let ranks = self.ranks.iter().enumerate();
+            ranks.filter(|(sender, _)| senders >> sender & 1 == 1).fold(0, |all, (_, ranks)| all | ranks)
+        };
+        let action = after.bounded(action, &contribution, &mut self.budget, ranks_of);
         let values = &mut values[usize::from(version)];
         match action {
             Action::Store(_) => *values = sum,
@@ -104,7 +112,7 @@ impl Aggregator {
             Action::Ask(Then::Complete) => Some(Sent::All(packet(answer::agreed(header, &held, job)))),
             Action::Reply => Some(Sent::One(packet(answer::result(header, &held, job)))),
             Action::ReplyExponent => Some(Sent::One(packet(answer::agreed(header, &held, job)))),
-            Action::Store(Then::Up) | Action::Add(Then::Up) | Action::Forward => {
+            Action::Store(Then::Up) | Action::Add(Then::Up) | Action::Held(Then::Up) | Action::Forward => {
                 Some(Sent::Up(packet(answer::part(header, &held, job))))
             }
             Action::Ask(Then::Up) | Action::ForwardExponent => {

@@ -161,10 +161,21 @@ fn partial_sums_and_exponent_rounds() {
     hold("2 workers, 1 slot, flushes, exponent rounds", System { rounds: true, chunks: 3, ..FLUSHES });
 }
 
-/// Aggregators of two levels take flushes as contributions like others: all sums are whole.
+/// A worker alone below its aggregator is left out of nothing.
+#[test]
+fn flushes_of_racks_of_one() {
+    hold("2 racks of 1 worker, 1 slot, flushes", System { racks: 2, workers: 1, chunks: 2, ..FLUSHES });
+}
+
+/// A rack completes its part without some of its workers, and the racks above name whom the sum leaves out.
 #[test]
 fn flushes_of_racks() {
-    hold("2 racks of 1 worker, 1 slot, flushes", System { racks: 2, workers: 1, chunks: 2, ..FLUSHES });
+    const RACKS: System = System { racks: 2, chunks: 2, ..FLUSHES };
+    hold("1 rack of 2 workers, 1 slot, flushes", System { racks: 1, chunks: 3, ..RACKS });
+    search("2 racks of 2 workers, 1 slot, flushes", RACKS);
+    search("2 racks of 2 workers, 1 slot, flushes, questions", System { questions: true, ..RACKS });
+    search("1 rack of 2 workers, hostile flushes", System { racks: 1, chunks: 3, hostile: true, ..RACKS });
+    search("1 middle of 1 rack of 2 workers, flushes", System { racks: 1, middles: 1, ..RACKS });
 }
 
 /// Contributions without values: no sum is one of what its slot held before, and nobody waits for good.

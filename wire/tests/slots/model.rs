@@ -138,8 +138,8 @@ impl System {
         }
         let is_in = |worker: &u32| bitmap_0 >> worker & 1 == 1;
         let is_named = bitmap_0.count_ones() == u32::from(contributors);
-        let is_quorum = 2 * u32::from(contributors) >= self.workers;
-        let sum = (0..self.workers).filter(is_in).map(|worker| self.values(worker, seq)).sum();
+        let is_quorum = 2 * u32::from(contributors) >= self.all_workers();
+        let sum = (0..self.all_workers()).filter(is_in).map(|worker| self.values(worker, seq)).sum();
         if is_named && is_quorum { sum } else { u64::MAX }
     }
 
@@ -189,6 +189,19 @@ impl System {
     /// The racks that send to an aggregator.
     fn below(&self, at: Option<u32>) -> impl Iterator<Item = u32> {
         (0..self.racks + self.middles).filter(move |rack| self.parent(*rack) == at)
+    }
+
+    /// The workers below an aggregator's senders, as bits.
+    fn ranks(&self, at: Option<u32>) -> Vec<u32> {
+        let own = |rack: u32| (0..self.workers).map(move |worker| 1 << (rack * self.workers + worker));
+        match at {
+            None if self.racks == 0 => own(0).collect(),
+            Some(rack) if rack < self.racks => own(rack).collect(),
+            _ => self
+                .below(at)
+                .map(|rack| self.ranks(Some(rack)).iter().fold(0, |all, own| all | own))
+                .collect(),
+        }
     }
 
     /// Returns the packets that a worker may send for a slot: with its next chunk's exponent, or before it
@@ -322,9 +335,9 @@ impl Model for System {
         let place = |slot| Place { seq: slot, next: slots + slot, version: 0, agreed: None, wanted: false };
         let workers = self.all_workers() as usize;
         vec![State {
-            root: Aggregator::new(&self.root_job(), self.infers),
+            root: Aggregator::new(&self.root_job(), self.ranks(None), self.infers),
             racks: (0..self.racks + self.middles)
-                .map(|rack| Aggregator::new(&self.rack_job(rack), self.infers))
+                .map(|rack| Aggregator::new(&self.rack_job(rack), self.ranks(Some(rack)), self.infers))
                 .collect(),
             places: vec![(0..slots).map(place).collect(); workers],
             sent: vec![BTreeSet::new(); workers],

@@ -91,7 +91,7 @@ impl HostAggregator {
         if self.watch.loses_arriving(header.job) {
             return Err(Reason::Injected);
         }
-        let Some(contribution) = request else {
+        let Some(mut contribution) = request else {
             // As it came: a mark on a probe is not reported.
             let probe = Header::fields(&*packet, 0).ok_or(Reason::Internal)?;
             self.avoid(&probe, rank);
@@ -99,6 +99,8 @@ impl HostAggregator {
             packet[..HEADER_LEN].copy_from_slice(&report.to_bytes());
             return Ok(Answer::One(Reason::Probed, back, Some(rank)));
         };
+        let below = self.jobs.get(usize::from(header.job)).and_then(|job| job.ranks.get(usize::from(rank)));
+        contribution.left_out = admit::left_out(header, entry, below.copied().unwrap_or_default());
         let applied = self.contribute(entry, header, &contribution, packet);
         self.count_worker(index, applied);
         if let (Ok(Applied::Added | Applied::Completed | Applied::Up), false) =
@@ -114,7 +116,7 @@ impl HostAggregator {
             Applied::Replied => Answer::One(Reason::Replied, back, Some(rank)),
             Applied::Refused => Answer::One(Reason::Mismatch, back, Some(rank)),
             Applied::Wanted => Answer::One(Reason::Wanted, back, Some(rank)),
-            Applied::Up | Applied::UpAgain => {
+            Applied::Up | Applied::UpFlushed | Applied::UpAgain => {
                 Answer::One(Reason::Forwarded, parent.ok_or(Reason::Internal)?, None)
             }
         })
@@ -136,7 +138,8 @@ impl HostAggregator {
             action
         } else {
             let budget = self.budgets.get_mut(lane).ok_or(Reason::Internal)?;
-            after.bounded(action, contribution, budget)
+            let job = self.jobs.get(usize::from(header.job)).ok_or(Reason::Internal)?;
+            after.bounded(action, contribution, budget, |workers| job.ranks_of(workers))
         };
         let (_, payload) = packet.split_at_mut(HEADER_LEN);
         match action {
@@ -223,7 +226,7 @@ impl HostAggregator {
             }
             Ok(Applied::Replied) => counters.replies += 1,
             Ok(Applied::Refused | Applied::UpAgain | Applied::Wanted) => {}
-            Ok(Applied::Flushed) | Err(Reason::Duplicate) => counters.duplicates += 1,
+            Ok(Applied::Flushed | Applied::UpFlushed) | Err(Reason::Duplicate) => counters.duplicates += 1,
             Err(_) => {}
         }
     }
@@ -248,6 +251,7 @@ fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) ->
         Action::Held(Then::Complete) => (answer::result(header, held, job), Applied::Flushed),
         Action::Ask(Then::Complete) => (answer::agreed(header, held, job), Applied::Completed),
         Action::Store(Then::Up) | Action::Add(Then::Up) => (answer::part(header, held, job), Applied::Up),
+        Action::Held(Then::Up) => (answer::part(header, held, job), Applied::UpFlushed),
         Action::Ask(Then::Up) => (answer::part_of_round(header, held, job), Applied::Up),
         Action::Reply => (answer::result(header, held, job), Applied::Replied),
         Action::ReplyExponent => (answer::agreed(header, held, job), Applied::Replied),
@@ -259,7 +263,7 @@ fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) ->
         Action::Store(Then::Wait)
         | Action::Add(Then::Wait)
         | Action::Ask(Then::Wait)
-        | Action::Held(Then::Wait | Then::Up)
+        | Action::Held(Then::Wait)
         | Action::Postpone
         | Action::Ignore(_) => return None,
     })
@@ -274,6 +278,8 @@ enum Applied {
     Replied,
     Refused,
     Up,
+    /// By a flush whose values were in.
+    UpFlushed,
     UpAgain,
     Wanted,
 }

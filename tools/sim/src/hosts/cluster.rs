@@ -336,6 +336,7 @@ impl Cluster {
             stealing: order.stealing,
             level: Level::Only,
             workers: order.workers.clone(),
+            ranks: Vec::new(),
             contributors: Vec::new(),
             upstream: Vec::new(),
         };

@@ -25,7 +25,11 @@ impl Reference {
         let request = admit::request(&sent.header, &sent.entry, sent.shard)?;
         match request {
             _ if !sent.has_checksum => Err(Reason::BadChecksum),
-            Some(contribution) => self.contribute(sent, rank, &contribution),
+            Some(contribution) => {
+                let below = sent.job.ranks.get(usize::from(rank)).copied().unwrap_or_default();
+                let left_out = admit::left_out(&sent.header, &sent.entry, below);
+                self.contribute(sent, rank, &Contribution { left_out, ..contribution })
+            }
             None if !sent.is_intact => Err(Reason::BadChecksum),
             None => Ok((Reason::Probed, Some(sent.report(rank, bytes)))),
         }
@@ -45,7 +49,10 @@ impl Reference {
         }
         let action = match contribution.limit {
             0 => action,
-            _ => after.bounded(action, contribution, self.budgets.entry(lane).or_default()),
+            _ => {
+                let budget = self.budgets.entry(lane).or_default();
+                after.bounded(action, contribution, budget, |workers| job.ranks_of(workers))
+            }
         };
         take_in(action, &mut values[usize::from(contribution.version)], sent);
         if let Action::Store(Then::Complete) | Action::Add(Then::Complete) | Action::Held(Then::Complete) =
@@ -139,7 +146,7 @@ fn contributed(action: Action, sent: &Sent<'_>, rank: u16, held: &Version, value
             (Reason::Completed, To::All, result(header, held, entry))
         }
         Action::Ask(Then::Complete) => (Reason::Completed, To::All, agreed(header, held, entry)),
-        Action::Store(Then::Up) | Action::Add(Then::Up) | Action::Forward => {
+        Action::Store(Then::Up) | Action::Add(Then::Up) | Action::Held(Then::Up) | Action::Forward => {
             (Reason::Forwarded, To::Parent(0), part(header, held, entry))
         }
         Action::Ask(Then::Up) | Action::ForwardExponent => {
@@ -153,7 +160,7 @@ fn contributed(action: Action, sent: &Sent<'_>, rank: u16, held: &Version, value
         Action::Store(Then::Wait) | Action::Add(Then::Wait) | Action::Ask(Then::Wait) => {
             return Ok((Reason::Added, None));
         }
-        Action::Held(Then::Wait | Then::Up) => return Err(Reason::Duplicate),
+        Action::Held(Then::Wait) => return Err(Reason::Duplicate),
         Action::Postpone => return Err(Reason::OutOfTurn),
         Action::Ignore(reason) => return Err(reason),
     };

@@ -93,6 +93,26 @@ impl Layout {
         senders
     }
 
+    /// The ranks below each sender to an aggregator, as bits: by them a sum without some workers names those.
+    /// None where there is one level, or more ranks than bits.
+    pub fn ranks(&self, at: Option<RackId>) -> Vec<u32> {
+        let world: usize = self.children.iter().map(|child| child.ranks.len()).sum();
+        if !self.has_racks() || world > MAX_WORKERS {
+            return Vec::new();
+        }
+        let bits = |ranks: &[usize]| ranks.iter().fold(0, |bits, rank| bits | 1 << rank);
+        let below = |sender: Sender| match sender {
+            Sender::Worker(rank) => bits(&[rank]),
+            Sender::Rack(rack) => {
+                let is_below = |child: &&Child| {
+                    child.rack.is_some_and(|below| self.way_up(below).any(|above| above == rack))
+                };
+                self.children.iter().filter(is_below).fold(0, |all, child| all | bits(&child.ranks))
+            }
+        };
+        self.senders(at).into_iter().map(below).collect()
+    }
+
     /// A rack and those above it, up to the one below the root.
     fn way_up(&self, rack: RackId) -> impl Iterator<Item = RackId> {
         // No way is longer than all steps together.
@@ -220,6 +240,10 @@ mod tests {
         assert_eq!(layout.senders(Some(RackId(9))), []);
         assert_eq!((layout.above(a), layout.above(m), layout.is_middle(m)), (Some(m), None, true));
         assert_eq!(layout.all_racks(), [a, b, c, m]);
+        let ranks = [None, Some(m), Some(a), Some(b)].map(|at| layout.ranks(at));
+        assert_eq!(ranks, [vec![0b0111, 0b1000], vec![0b0101, 0b0010], vec![0b0001, 0b0100], vec![0b0010]]);
+        assert_eq!(Layout::new(&[None; 4], true).ranks(None), []);
+        assert_eq!(Layout::new(&[a; 33].map(Some), true).ranks(None), [], "more ranks than bits");
     }
 
     #[test]

@@ -305,7 +305,7 @@ fn part(order: &JobOrder, at: Option<RackId>) -> Result<JobInstall, String> {
         None => Level::Only,
     };
     let workers: Option<Vec<_>> = layout.senders(at).into_iter().map(worker).collect();
-    Ok(whole(order, level, workers.ok_or_else(incomplete)?))
+    Ok(JobInstall { ranks: layout.ranks(at), ..whole(order, level, workers.ok_or_else(incomplete)?) })
 }
 
 fn host_part(order: &JobOrder, upstream: Vec<SocketAddrV4>) -> JobInstall {
@@ -320,6 +320,7 @@ fn whole(order: &JobOrder, level: Level, workers: Vec<WorkerInstall>) -> JobInst
         stealing: order.stealing,
         level,
         workers,
+        ranks: Vec::new(),
         contributors: Vec::new(),
         upstream: Vec::new(),
     }

@@ -176,9 +176,6 @@ impl Core {
             () if usize::from(self.params.world) > MAX_WORKERS => {
                 "a job of more than 32 workers is reliable, ask for 0"
             }
-            () if self.params.dynamic.is_none() && self.params.rack_world != self.params.world => {
-                "a static job of two levels is reliable, ask for 0"
-            }
             () => return Ok(()),
         };
         let Operation { signature, loss_bound: bound, .. } = *operation;

@@ -10,11 +10,16 @@ fn agreed() -> Budget {
     budget
 }
 
+/// The job's ranks of this aggregator's workers: it has others, too.
+fn ranks_of(workers: u32) -> u32 {
+    workers << 4
+}
+
 /// Decides about a flush, and applies it.
 fn flush(before: &SlotMeta, c: Contribution, budget: &mut Budget) -> (SlotMeta, Action) {
     let c = Contribution { limit: 1, flags: c.flags | flag::PARTIAL, ..c };
     let (mut after, action) = decide(before, &c);
-    let action = after.bounded(action, &c, budget);
+    let action = after.bounded(action, &c, budget, ranks_of);
     (after, action)
 }
 
@@ -32,7 +37,7 @@ fn a_flush_needs_the_terms_of_all() {
         let (mut budget, mut first) = (Budget::default(), SlotMeta::default());
         for (worker, limit) in stated {
             let (mut after, action) = decide(&first, &terms(*worker, *limit));
-            after.bounded(action, &terms(*worker, *limit), &mut budget);
+            after.bounded(action, &terms(*worker, *limit), &mut budget, ranks_of);
             first = after;
         }
         let (slot, _) = step(&SlotMeta::default(), &contribution(3, 0, 2));
@@ -64,7 +69,11 @@ fn a_flush_completes_a_slot_with_what_it_has() {
     let mut other = budget;
     let (held, action) = flush(&second, contribution(3, 0, 1), &mut other);
     let version = held.versions[0];
-    assert_eq!((action, version.state), (Action::Held(Then::Complete), state::FINAL), "by one that is in");
+    assert_eq!(
+        (action, version.state),
+        (Action::Held(Then::Complete), state::FINAL | state::PARTIAL),
+        "by one that is in"
+    );
     assert_eq!((version.seen, version.next_exponent), (3, exponent::UNKNOWN));
 
     let (done, action) = flush(&first, contribution(3, 0, 4), &mut budget);
@@ -96,4 +105,77 @@ fn a_flush_changes_no_round_and_no_result() {
     let waiting = SlotMeta { owner: OWNER, versions: [version(3, 1), Version::default()] };
     assert_eq!(flush(&waiting, other, &mut budget).1, Action::Refuse);
     assert_eq!(budget, agreed());
+}
+
+/// A rack's version that a flush completed takes nothing more, whoever sends, and goes up as it is.
+#[test]
+fn a_racks_part_is_frozen() {
+    let mut budget = agreed();
+    let below = |worker| Contribution { child: true, ..contribution(3, 0, worker) };
+    let (first, _) = step(&SlotMeta::default(), &below(1));
+    let nameless = Contribution { limit: 1, flags: flag::PARTIAL, ..below(2) };
+    let (mut after, action) = decide(&first, &nameless);
+    assert_eq!(after.bounded(action, &nameless, &mut budget, |_| 0), Action::Add(Then::Wait), "no ranks");
+    assert_eq!(budget, agreed());
+
+    let (part, action) = flush(&first, below(2), &mut budget);
+    let version = part.versions[0];
+    assert_eq!((action, version.state, version.seen), (Action::Add(Then::Up), state::PARTIAL, 0b011));
+    assert_eq!((version.next, budget.spent[2]), (0b100 << 4, 1));
+    let job = JobEntry { world: 3, contributors: 8, racks: 2, flags: job_flag::CHILD, ..JobEntry::default() };
+    let up = answer::part(&Header { contributors: 1, ..Header::default() }, &version, &job);
+    assert_eq!((up.flags, up.bitmap_0, up.contributors), (flag::PARTIAL | flag::LEVEL, 0b1011_1111, 7));
+    assert_eq!(up.next_exponent, exponent::UNKNOWN);
+    for worker in [1, 2, 4] {
+        assert_eq!(step(&part, &below(worker)), (part, Action::Forward), "{worker}");
+        assert_eq!(flush(&part, below(worker), &mut budget), (part, Action::Forward), "{worker}");
+        let empty = Contribution { flags: flag::EMPTY, elements: 0, ..below(worker) };
+        assert_eq!(step(&part, &empty).1, Action::Ignore(Reason::Duplicate), "{worker}");
+        let question = Contribution { flags: flag::QUERY, elements: 0, ..below(worker) };
+        assert_eq!(step(&part, &question).1, Action::Pass, "{worker}");
+    }
+    assert_eq!(budget.spent[..3], [0, 0, 1]);
+
+    let result = |contributors| {
+        let flags = if contributors == 0 { 0 } else { flag::PARTIAL };
+        conclude(&part, &Conclusion { contributors, flags, ..conclusion(3, 0) })
+    };
+    let wrong = (part, Action::Ignore(Reason::WrongWorker));
+    assert_eq!(result(0), wrong, "a result that knows nothing of the worker that is left out");
+    assert_eq!(result(0b0111_1110), wrong, "a result with it");
+    let (done, action) = result(0b1011_1110);
+    let version = done.versions[0];
+    assert_eq!(action, Action::Store(Then::Complete));
+    assert_eq!((version.state, version.seen), (state::FINAL | state::PARTIAL, 0b1011_1110));
+    assert_eq!(step(&done, &below(4)).1, Action::Reply, "the worker that is left out gets the result");
+    let down = answer::result(&Header::default(), &version, &job);
+    assert_eq!((down.flags, down.bitmap_0, down.contributors), (flag::PARTIAL, 0b1011_1110, 6));
+}
+
+/// An aggregator of racks waits for all of them, and its sum leaves out whom any part does.
+#[test]
+fn parts_without_some_workers_are_one_sum() {
+    const RANKS: u32 = 0b11_1111;
+    let of = |rack, left_out| Contribution { ranks: RANKS, left_out, ..contribution(3, 0, rack) };
+    let part = |rack, left_out| Contribution { flags: flag::PARTIAL, ..of(rack, left_out) };
+    for child in [false, true] {
+        let at = |c: Contribution| Contribution { child, ..c };
+        let (first, action) = step(&SlotMeta::default(), &at(part(1, 0b10)));
+        assert_eq!((action, first.versions[0].state), (Action::Store(Then::Wait), 0));
+        let again = step(&first, &at(part(1, 0b01)));
+        assert_eq!(again, (first, Action::Ignore(Reason::Duplicate)));
+        let (second, action) = step(&first, &at(of(2, 0)));
+        assert_eq!((action, second.versions[0].state), (Action::Add(Then::Wait), 0));
+        let (done, action) = decide(&second, &at(part(4, 0b10_0000)));
+        let version = done.versions[0];
+        if child {
+            assert_eq!((action, version.state), (Action::Add(Then::Up), state::PARTIAL));
+            assert_eq!((version.seen, version.next), (ALL, 0b10_0010));
+            continue;
+        }
+        assert_eq!((action, version.state), (Action::Add(Then::Complete), state::FINAL | state::PARTIAL));
+        let job = JobEntry { world: 3, contributors: 6, flags: job_flag::ROOT, ..JobEntry::default() };
+        let result = answer::result(&Header::default(), &version, &job);
+        assert_eq!((result.bitmap_0, result.contributors, result.bitmap_1), (0b01_1101, 4, ALL));
+    }
 }
