@@ -33,11 +33,11 @@ fn lab(workers: u16, dynamic: Option<DynamicOptions>) -> LabSpec {
 }
 
 /// Three sums with a bound of 10 %, on cables that lose 1 % of the frames.
-fn lossy(backend: Backend, dynamic: Option<DynamicOptions>) -> Report {
+fn lossy(backend: Backend, dynamic: Option<DynamicOptions>, racks: u16) -> Report {
     let faults = Faults { loss: Probability(10_000), ..Faults::default() };
     let name = format!("bound{}", std::process::id());
     run(&RunOptions {
-        lab: LabSpec { faults, name, ..lab(4, dynamic) },
+        lab: LabSpec { faults, name, racks, ..lab(4, dynamic) },
         sumac: SumacOptions { backend, dynamic, ..SumacOptions::default() },
         operation: Operation { loss_bound: 0.1, ..Operation::sum(COUNT) },
         jobs: 1,
@@ -57,15 +57,24 @@ fn lossy_cables_overdraw_no_budget_and_replicas_stay_equal() {
     in_turn(|| {
         for dynamic in modes() {
             for backend in [Backend::Xdp, Backend::Udp] {
-                let report = lossy(backend, dynamic);
-                let loss = report.loss.clone().unwrap();
-                println!("{dynamic:?} {backend:?}: {loss:?}, {} s", report.tat_s.median);
-                assert!(report.verified, "{report}");
-                assert!(loss.by_worker.iter().all(|spent| *spent <= loss.budget), "{loss:?}");
-                assert!(loss.budget <= 0.1);
+                check(&lossy(backend, dynamic, 0));
             }
         }
     });
+}
+
+/// Two racks of two workers: whoever is left out is so by its own rack.
+#[test]
+fn lossy_cables_below_racks_overdraw_no_budget() {
+    in_turn(|| check(&lossy(Backend::Xdp, None, 2)));
+}
+
+fn check(report: &Report) {
+    let loss = report.loss.clone().unwrap();
+    println!("{loss:?}, {} s", report.tat_s.median);
+    assert!(report.verified, "{report}");
+    assert!(loss.by_worker.iter().all(|spent| *spent <= loss.budget), "{loss:?}");
+    assert!(loss.budget <= 0.1);
 }
 
 /// Sums ones on this worker; returns the result and what it lost.
@@ -83,12 +92,21 @@ fn sum_of_ones(client: &Client, job: &Job) -> (Vec<f32>, Loss) {
 /// result.
 #[test]
 fn a_worker_that_stops_is_left_out_within_the_bound() {
-    modes().into_iter().for_each(stops);
+    for dynamic in modes() {
+        stops(lab(3, dynamic), dynamic);
+    }
 }
 
-fn stops(dynamic: Option<DynamicOptions>) {
+/// The same of a worker in a rack of two: the other one goes on for both, and the root waits for neither.
+#[test]
+fn a_worker_below_a_rack_that_stops_is_left_out_within_the_bound() {
+    stops(LabSpec { racks: 2, ..LabSpec::new(4) }, None);
+}
+
+fn stops(lab: LabSpec, dynamic: Option<DynamicOptions>) {
     let options = SumacOptions { dynamic, ..SumacOptions::default() };
-    with_sumac(lab(3, dynamic), &options, |sumac| {
+    let world = f32::from(lab.workers);
+    with_sumac(lab, &options, |sumac| {
         let crew = Crew::join(sumac, "straggler");
         let results = thread::scope(|scope| {
             let running: Vec<_> =
@@ -113,9 +131,9 @@ fn stops(dynamic: Option<DynamicOptions>) {
         }
         // All give the same values: sums of some are scaled to those of all.
         assert!(
-            sums.iter().all(|sum| (sum - 3.0).abs() < 1e-5),
+            sums.iter().all(|sum| (sum - world).abs() < 1e-5),
             "{:?}",
-            sums.iter().find(|sum| **sum != 3.0)
+            sums.iter().find(|sum| **sum != world)
         );
         assert!(
             loss.by_worker[2] > 0 && loss.by_worker.iter().all(|spent| *spent <= loss.budget),

@@ -186,9 +186,9 @@ const fn may_be_part(job: &JobEntry) -> bool {
     job.flags & (job_flag::ROOT | job_flag::WHOLE) == job_flag::ROOT
 }
 
-/// The ranks that a rack's part leaves out, of those that the rack has by this aggregator's own table
-/// (`below`): nobody speaks for another's workers. A worker beside the racks is the only one below itself, and
-/// is always in.
+/// The ranks that a rack's part leaves out, of those that this aggregator's own table has below the rack
+/// (`below`): nobody speaks for another's workers. A worker beside the racks is the only one below itself,
+/// and always in.
 #[inline(always)]
 pub fn left_out(header: &Header, job: &JobEntry, below: u32) -> u32 {
     let is_one = below & below.wrapping_sub(1) == 0;

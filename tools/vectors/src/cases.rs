@@ -326,12 +326,33 @@ const RACK: [Case; 2] = [
     ("rack: sent again to a complete one", &[All(9), Again(1, 9)], Flushed, Some((AGAIN, &[0, 1, 2])), &[]),
 ];
 
+const PART: Carried = Some((flag::LEVEL | flag::PARTIAL, &[0, 1]));
+
+/// At a rack of a static job.
+const STATIC_RACK: [Case; 2] = [
+    (
+        "rack: a flush within the limit of all",
+        &[Terms(0, 0, 1), Terms(1, 0, 1), Terms(2, 0, 1), From(0, 3), Flush(1, 3)],
+        Forwarded,
+        PART,
+        &[(3, 3)],
+    ),
+    (
+        "rack: a part takes in nothing more",
+        &[Terms(0, 0, 1), Terms(1, 0, 1), Terms(2, 0, 1), From(0, 3), Flush(1, 3), From(2, 3)],
+        Forwarded,
+        PART,
+        &[(3, 3)],
+    ),
+];
+
 const ELEMENTS: u16 = 6;
 const WORKERS: usize = 3;
 /// The number of the parameter host's values, beside those of ranks.
 const HOST: usize = WORKERS;
 
-/// Returns an aggregator and its packets for each case. All have the same jobs.
+/// Returns an aggregator and its packets for each case. All have the same jobs, but for cases that no switch
+/// takes.
 pub fn all(checksum: bool) -> Vec<(Setup, Vec<Step>)> {
     let world = WORKERS as u8;
     let jobs = [
@@ -341,8 +362,9 @@ pub fn all(checksum: bool) -> Vec<(Setup, Vec<Step>)> {
         at_rack(dynamic_job(4, world, ELEMENTS)),
     ];
     let jobs = jobs.map(|job| Job { checksum, ..job });
-    let of = |job: &Job, case: &Case| {
-        let setup = setup(case.0, None, jobs.to_vec());
+    let racks_jobs = [Job { checksum, ..at_rack(static_job(1, world, ELEMENTS)) }];
+    let all_of = |all: &[Job], job: &Job, case: &Case| {
+        let setup = setup(case.0, None, all.to_vec());
         let mut reference = Reference::new(setup.clone());
         let receive = |(interface, frame)| Step {
             case: Some(case.0.to_owned()),
@@ -353,9 +375,11 @@ pub fn all(checksum: bool) -> Vec<(Setup, Vec<Step>)> {
         check(case, &steps);
         (setup, steps)
     };
+    let of = |job: &Job, case: &Case| all_of(&jobs, job, case);
     let dynamic = DYNAMIC.iter().map(|case| of(&jobs[1], case));
     let rack = RACK.iter().map(|case| of(&jobs[3], case));
-    STATIC.iter().map(|case| of(&jobs[0], case)).chain(dynamic).chain(rack).collect()
+    let static_rack = STATIC_RACK.iter().map(|case| all_of(&racks_jobs, &racks_jobs[0], case));
+    STATIC.iter().map(|case| of(&jobs[0], case)).chain(dynamic).chain(rack).chain(static_rack).collect()
 }
 
 /// Whether a case is beyond the profile of a switch: a result lacks some workers, or a contribution has no

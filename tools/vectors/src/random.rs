@@ -213,6 +213,10 @@ impl Draw {
                     (self.one_of(&[1, 4]), seq.wrapping_add(self.one_of(&[0, 8, 9])));
             }
             8 if is_parents => header.flags |= flag::MISMATCH,
+            9..12 if is_parents && !job.whole => {
+                (header.bitmap_0, header.flags) =
+                    (self.one_of(&[1, 0b11, 0b110]), header.flags | flag::PARTIAL);
+            }
             9..13 if !job.whole && !is_parents => {
                 (header.elements, header.flags) = (0, header.flags & !flag::MAXIMUM | flag::EMPTY);
             }

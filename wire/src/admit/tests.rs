@@ -277,7 +277,7 @@ fn host_refuses() {
     assert_eq!(answer(&result, 77, 20, &host), Err(Reason::WrongSource));
 }
 
-/// Whom a part leaves out is one of the rack's own workers, by the table.
+/// A part leaves out only the rack's own workers, by the table.
 #[test]
 fn a_part_names_its_own_workers_alone() {
     let part = Header { flags: flag::PARTIAL | flag::LEVEL, bitmap_0: 0b1010_0101, ..Header::default() };

@@ -36,7 +36,7 @@ impl Contribution {
 
 impl Version {
     /// Completes the version with the contributions that it has, which `flush` is one of, or returns `false`.
-    /// `ranks` are the job's ranks of the workers that are not in it; of a child only, whose tables have them.
+    /// `ranks` are the job's ranks of the workers that are not in it, by the tables of a child.
     #[inline(always)]
     pub fn flush(&mut self, flush: &Contribution, ranks: u32, budget: &mut Budget) -> bool {
         let left_out = flush.all & !self.seen;
@@ -62,7 +62,7 @@ impl Version {
 impl SlotMeta {
     /// Takes in the terms that a contribution states, or applies a flush to the slot, as [`super::decide`]
     /// left it with this action. Returns the action that counts: with [`Then::Complete`] if the flush
-    /// completed the slot, below a parent with [`Then::Up`]. `ranks_of` gives the job's ranks of senders.
+    /// completed the slot, below a parent with [`Then::Up`]. `ranks_of` maps senders to the job's ranks.
     pub fn bounded(
         &mut self,
         action: Action,

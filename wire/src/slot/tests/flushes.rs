@@ -107,7 +107,7 @@ fn a_flush_changes_no_round_and_no_result() {
     assert_eq!(budget, agreed());
 }
 
-/// A rack's version that a flush completed takes nothing more, whoever sends, and goes up as it is.
+/// A rack's version that a flush completed is not added to, and goes up as it is.
 #[test]
 fn a_racks_part_is_frozen() {
     let mut budget = agreed();
