@@ -30,9 +30,11 @@ fn at(host: u8) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 88, 0, host), 48700)
 }
 
-fn aggregator(below: &[u8], parent: Option<u8>, rack: u16, flags: u16) -> HostAggregator {
+/// `ranks`: the job's ranks below each sender, as bits.
+fn aggregator(below: [u8; 2], ranks: [u32; 2], parent: Option<u8>, rack: u16, flags: u16) -> HostAggregator {
     let entry = JobEntry { contributors: WORKERS, rack, racks: 2, flags, ..entry() };
-    let new = NewJob::at(JOB, entry, below.iter().copied().map(at), parent.map(at));
+    let mut new = NewJob::at(JOB, entry, below.into_iter().map(at), parent.map(at));
+    new.workers.iter_mut().zip(ranks).for_each(|(worker, ranks)| worker.ranks = ranks);
     let mut aggregator = HostAggregator::new(16, 360).unwrap();
     aggregator.install(&new).unwrap();
     aggregator
@@ -50,16 +52,19 @@ struct Tree {
 
 impl Tree {
     fn new(seed: u64, loss: f64) -> Tree {
-        let mut aggregators = HashMap::from([(ROOT, aggregator(&MIDDLES, None, 0, job_flag::ROOT))]);
+        let mut aggregators =
+            HashMap::from([(ROOT, aggregator(MIDDLES, [0xf, 0xf0], None, 0, job_flag::ROOT))]);
         for (number, middle) in MIDDLES.into_iter().enumerate() {
             let racks = [middle + 1, middle + 2];
             let flags = job_flag::CHILD | job_flag::ROOT;
-            aggregators.insert(middle, aggregator(&racks, Some(ROOT), number as u16, flags));
+            let ranks = [0b11, 0b1100].map(|ranks| ranks << (4 * number));
+            aggregators.insert(middle, aggregator(racks, ranks, Some(ROOT), number as u16, flags));
         }
         for (number, rack) in RACKS.into_iter().enumerate() {
             let workers = [2 * number as u8, 2 * number as u8 + 1];
             let bit = (number % 2) as u16;
-            aggregators.insert(rack, aggregator(&workers, Some(MIDDLES[number / 2]), bit, job_flag::CHILD));
+            let (ranks, parent) = ([1, 2].map(|rank| rank << (2 * number)), MIDDLES[number / 2]);
+            aggregators.insert(rack, aggregator(workers, ranks, Some(parent), bit, job_flag::CHILD));
         }
         let random = StdRng::seed_from_u64(seed);
         Tree { aggregators, sent: Vec::new(), results: vec![Vec::new(); 8], random, loss }
@@ -122,6 +127,59 @@ fn three_levels_have_the_sum_of_one() {
     assert_eq!(tree.count(112, Reason::Replied), 1);
 }
 
+/// Two workers of different branches are late: their racks complete without them, all others are waited for,
+/// and nobody is left out twice where all have stated a limit of one chunk.
+#[test]
+fn a_rack_leaves_out_its_own_worker_and_all_learn_whom() {
+    let mut tree = Tree::new(0, 0.0);
+    for rank in 0..WORKERS {
+        tree.send(rank, |h| (h.contributors, h.next_seq) = (if rank == 0 { u16::MAX } else { 1 }, 4));
+    }
+    tree.deliver();
+    let at = |seq: u32| move |h: &mut Header| (h.seq, h.slot) = (seq, seq);
+    let flush = |seq: u32| {
+        move |h: &mut Header| {
+            (h.seq, h.slot, h.flags, h.contributors) = (seq, seq, h.flags | flag::PARTIAL, u16::MAX);
+        }
+    };
+    let mut results = 1;
+    for (seq, late, completes) in [(1, [2, 7], true), (2, [2, 6], false), (3, [3, 5], true)] {
+        for rank in (0..WORKERS).filter(|rank| !late.contains(rank)) {
+            tree.send(rank, at(seq));
+        }
+        tree.deliver();
+        tree.send(late[0] ^ 1, flush(seq));
+        tree.deliver();
+        assert!(tree.results.iter().all(|got| got.len() == results), "{seq}: another rack is waited for");
+        tree.send(late[1] ^ 1, flush(seq));
+        tree.deliver();
+        results += usize::from(completes);
+        assert!(tree.results.iter().all(|got| got.len() == results), "{seq}");
+        if !completes {
+            continue;
+        }
+        let left_out = late.iter().fold(0, |bits, rank| bits | 1 << rank);
+        let mut sums = vec![0_i32; ELEMENTS.into()];
+        for rank in (0..WORKERS).filter(|rank| !late.contains(rank)) {
+            let own = values(rank, 0, ELEMENTS);
+            sums.iter_mut().zip(own).for_each(|(sum, value)| *sum = sum.wrapping_add(value));
+        }
+        // A late one gets the same as the others did.
+        late.iter().for_each(|rank| tree.send(*rank, at(seq)));
+        tree.deliver();
+        for (rank, got) in tree.results.iter_mut().enumerate() {
+            assert_eq!(got.len(), results + usize::from(late.contains(&(rank as u16))), "{seq}, {rank}");
+            got[results - 1..].iter().for_each(|result| {
+                let header = read(result);
+                assert_eq!((header.seq, header.flags, header.contributors), (seq, flag::PARTIAL, 6));
+                assert_eq!((header.bitmap_0, header.bitmap_1), (0xff & !left_out, 0), "{seq}, {rank}");
+                assert_eq!(elements(result), sums, "{seq}, {rank}");
+            });
+            got.truncate(results);
+        }
+    }
+}
+
 #[test]
 fn what_is_lost_is_sent_again() {
     for seed in 0..40 {
@@ -165,7 +223,7 @@ fn rounds_and_questions_take_the_same_ways() {
         tree.send(rank, |_| ());
     }
     tree.deliver();
-    let blank = aggregator(&MIDDLES, None, 0, job_flag::ROOT);
+    let blank = aggregator(MIDDLES, [0; 2], None, 0, job_flag::ROOT);
     tree.aggregators.insert(ROOT, blank);
     tree.send(3, |h| (h.elements, h.flags) = (0, flag::QUERY));
     tree.deliver();
