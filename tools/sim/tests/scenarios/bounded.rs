@@ -142,10 +142,12 @@ impl Plan {
         usize::from(self.params.world)
     }
 
-    /// The values of a worker in a sum.
-    fn values(&self, rank: usize, number: usize) -> Vec<f32> {
+    /// Some of the values of a worker in a sum.
+    fn values(&self, rank: usize, number: usize, span: Range<usize>) -> Vec<f32> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed << 16 | (rank << 8 | number) as u64);
-        (0..self.sums[number].count).map(|_| rng.random_range(-0.01..0.01)).collect()
+        // Each value takes a word of the stream.
+        rng.set_word_pos(span.start as u128);
+        span.map(|_| rng.random::<f32>() * 0.02 - 0.01).collect()
     }
 
     /// The results of a chunk, summed beside the engine over these workers.
@@ -153,7 +155,7 @@ impl Plan {
         let codec = Codec::new(self.params.world, self.params.wire, self.params.scaling).scalar();
         let arithmetic = if self.sums[number].mean { Arithmetic::Mean } else { Arithmetic::Sum };
         let bytes = |rank| -> Vec<u8> {
-            self.values(rank, number)[span.clone()].iter().flat_map(|value| value.to_ne_bytes()).collect()
+            self.values(rank, number, span.clone()).iter().flat_map(|value| value.to_ne_bytes()).collect()
         };
         // All workers agree on the exponent, whoever is in the sum.
         let exponents =
@@ -182,7 +184,7 @@ impl Plan {
             false => values.iter().copied().map(f64::from).collect(),
         };
         let values: Vec<_> =
-            contributors.iter().map(|rank| rounded(&self.values(*rank, number)[span.clone()])).collect();
+            contributors.iter().map(|rank| rounded(&self.values(*rank, number, span.clone()))).collect();
         let (world, held) = (self.world() as f64, contributors.len() as f64);
         let sum = |index: usize| values.iter().map(|values| values[index]).sum::<f64>() as f32;
         let sums = rounded(&(0..span.len()).map(sum).collect::<Vec<_>>());
@@ -247,8 +249,11 @@ impl Plan {
         for (number, sum) in self.sums.iter().enumerate() {
             at = at.max(sum.at);
             for (rank, id) in workers.iter().copied().enumerate() {
-                let bytes: Vec<u8> =
-                    self.values(rank, number).iter().flat_map(|value| value.to_ne_bytes()).collect();
+                let bytes: Vec<u8> = self
+                    .values(rank, number, 0..sum.count)
+                    .iter()
+                    .flat_map(|value| value.to_ne_bytes())
+                    .collect();
                 let arithmetic = if sum.mean { Arithmetic::Mean } else { Arithmetic::Sum };
                 let signature = 100 + number as u32;
                 let operation =
