@@ -242,8 +242,8 @@ mod tests {
         assert_eq!(layout.all_racks(), [a, b, c, m]);
         let ranks = [None, Some(m), Some(a), Some(b)].map(|at| layout.ranks(at));
         assert_eq!(ranks, [vec![0b0111, 0b1000], vec![0b0101, 0b0010], vec![0b0001, 0b0100], vec![0b0010]]);
-        assert_eq!(Layout::new(&[None; 4], true).ranks(None), []);
-        assert_eq!(Layout::new(&[a; 33].map(Some), true).ranks(None), [], "more ranks than bits");
+        assert!(Layout::new(&[None; 4], true).ranks(None).is_empty());
+        assert!(Layout::new(&[a; 33].map(Some), true).ranks(None).is_empty(), "more ranks than bits");
     }
 
     #[test]
