@@ -56,9 +56,8 @@ pub fn complete(work: &mut Work) {
         return;
     }
     // SAFETY: as above, and the lock is held.
-    let is_complete = unsafe {
-        work.version.flush(&work.contribution, work.contribution.left_out, &mut (*lane).budget)
-    };
+    let is_complete =
+        unsafe { work.version.flush(&work.contribution, work.contribution.left_out, &mut (*lane).budget) };
     // SAFETY: as above.
     unsafe { lock::give(word) };
     if is_complete {
