@@ -99,8 +99,11 @@ impl HostAggregator {
             packet[..HEADER_LEN].copy_from_slice(&report.to_bytes());
             return Ok(Answer::One(Reason::Probed, back, Some(rank)));
         };
-        let below = self.jobs.get(usize::from(header.job)).and_then(|job| job.ranks.get(usize::from(rank)));
-        contribution.left_out = admit::left_out(header, entry, below.copied().unwrap_or_default());
+        if header.has(flag::PARTIAL) {
+            let job = self.jobs.get(usize::from(header.job));
+            let below = job.and_then(|job| job.ranks.get(usize::from(rank))).copied();
+            contribution.left_out = admit::left_out(header, entry, below.unwrap_or_default());
+        }
         let applied = self.contribute(entry, header, &contribution, packet);
         self.count_worker(index, applied);
         if let (Ok(Applied::Added | Applied::Completed | Applied::Up), false) =
