@@ -35,7 +35,8 @@ fn lab(workers: u16, dynamic: Option<DynamicOptions>) -> LabSpec {
 /// Three sums with a bound of 10 %, on cables that lose 1 % of the frames.
 fn lossy(backend: Backend, dynamic: Option<DynamicOptions>, racks: u16) -> Report {
     let faults = Faults { loss: Probability(10_000), ..Faults::default() };
-    let name = format!("bound{}", std::process::id());
+    // Labs of both tests are there at once.
+    let name = format!("{}{}", if racks == 0 { "bound" } else { "racks" }, std::process::id());
     run(&RunOptions {
         lab: LabSpec { faults, name, racks, ..lab(4, dynamic) },
         sumac: SumacOptions { backend, dynamic, ..SumacOptions::default() },

@@ -73,7 +73,7 @@ impl Program {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let folder = root.join("target/p4/vectors");
         let [json, p4info] = ["sumac.json", "sumac.p4info.bin"].map(|name| folder.join(name));
-        if modified(&json).is_none_or(|compiled| changed(&root.join("p4")) >= compiled) {
+        if modified(&p4info).is_none_or(|compiled| changed(&root.join("p4")) >= compiled) {
             fs::create_dir_all(&folder).unwrap();
             let source = root.join("p4/bmv2/sumac.p4");
             let mut compiler = Command::new(COMPILER);
