@@ -42,6 +42,7 @@ pub fn complete(work: &mut Work) {
         return;
     }
     if work.contribution.child {
+        // A worker's contribution leaves out nobody itself: the field is free.
         work.contribution.left_out = ranks_of(work, work.contribution.all & !work.version.seen);
         stage_ends();
     }

@@ -81,7 +81,7 @@ pub fn conclude_version(active: Version, c: &Conclusion) -> (Version, Action) {
         return (active, Action::Ignore(Reason::WrongElements));
     }
     let is_partial = c.contributors != 0;
-    // Whom the part leaves out the result does, too: no sum of some passes for another.
+    // The parent's sum lacks the workers that this part leaves out: a result with one of them is of another.
     if active.is(state::PARTIAL) && (!is_partial || c.contributors & active.next != 0) {
         return (active, Action::Ignore(Reason::WrongWorker));
     }
