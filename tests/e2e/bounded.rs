@@ -33,12 +33,12 @@ fn lab(workers: u16, dynamic: Option<DynamicOptions>) -> LabSpec {
 }
 
 /// Three sums with a bound of 10 %, on cables that lose 1 % of the frames.
-fn lossy(backend: Backend, dynamic: Option<DynamicOptions>, racks: u16) -> Report {
+fn lossy(backend: Backend, dynamic: Option<DynamicOptions>, lab: LabSpec) -> Report {
     let faults = Faults { loss: Probability(10_000), ..Faults::default() };
     // Labs of both tests are there at once.
-    let name = format!("{}{}", if racks == 0 { "bound" } else { "racks" }, std::process::id());
+    let name = format!("{}{}", if lab.racks == 0 { "bound" } else { "racks" }, std::process::id());
     run(&RunOptions {
-        lab: LabSpec { faults, name, racks, ..lab(4, dynamic) },
+        lab: LabSpec { faults, name, ..lab },
         sumac: SumacOptions { backend, dynamic, ..SumacOptions::default() },
         operation: Operation { loss_bound: 0.1, ..Operation::sum(COUNT) },
         jobs: 1,
@@ -58,16 +58,22 @@ fn lossy_cables_overdraw_no_budget_and_replicas_stay_equal() {
     in_turn(|| {
         for dynamic in modes() {
             for backend in [Backend::Xdp, Backend::Udp] {
-                check(&lossy(backend, dynamic, 0));
+                check(&lossy(backend, dynamic, lab(4, dynamic)));
             }
         }
     });
 }
 
-/// Two racks of two workers: whoever is left out is so by its own rack.
+/// Racks of two workers at two and three levels: whoever is left out is so by its own rack.
 #[test]
 fn lossy_cables_below_racks_overdraw_no_budget() {
-    in_turn(|| check(&lossy(Backend::Xdp, None, 2)));
+    let two = LabSpec { racks: 2, ..LabSpec::new(4) };
+    let three = LabSpec { racks: 4, levels: 3, ..LabSpec::new(8) };
+    in_turn(|| {
+        for lab in [two, three] {
+            check(&lossy(Backend::Xdp, None, lab));
+        }
+    });
 }
 
 fn check(report: &Report) {

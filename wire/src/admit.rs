@@ -9,6 +9,7 @@ pub use self::identity::source;
 
 use crate::{
     Header, Kind, MAX_WORKERS, Reason,
+    budget::is_quorum,
     header::{ELEMENT_LEN, HEADER_LEN, flag},
     slot::{Conclusion, Contribution, owner},
     stream::is_later,
@@ -187,16 +188,18 @@ const fn may_be_part(job: &JobEntry) -> bool {
 }
 
 /// The ranks that a rack's part leaves out, of those that this aggregator's own table has below the rack
-/// (`below`): nobody speaks for another's workers. A worker beside the racks is the only one below itself,
-/// and always in.
+/// (`below`): nobody speaks for another's workers. A rack freezes a part with at least half of its workers;
+/// one with fewer, or of a rack without ranks in the table, is none.
 #[inline(always)]
-pub fn left_out(header: &Header, job: &JobEntry, below: u32) -> u32 {
-    let is_one = below & below.wrapping_sub(1) == 0;
-    let is_partial = header.has(flag::PARTIAL) && may_be_part(job);
-    if is_one || !is_partial || job.contributors > MAX_WORKERS as u16 {
-        return 0;
+pub fn left_out(header: &Header, job: &JobEntry, below: u32) -> Result<u32, Reason> {
+    if !header.has(flag::PARTIAL) || !may_be_part(job) || job.contributors > MAX_WORKERS as u16 {
+        return Ok(0);
     }
-    below & !header.bitmap_0
+    let part = below & header.bitmap_0;
+    if part == 0 || !is_quorum(part.count_ones(), below.count_ones()) {
+        return Err(Reason::WrongWorker);
+    }
+    Ok(below & !part)
 }
 
 /// Whether a packet is from the parent of this aggregator, by its fields. In the middle of a tree children
@@ -237,6 +240,10 @@ pub fn conclusion(
     }
     place(header, job, shard)?;
     elements(header, job, SHORT)?;
+    // A result of nobody would be read as one of all.
+    if header.has(flag::PARTIAL) && header.bitmap_0 == 0 {
+        return Err(Reason::WrongWorker);
+    }
     Ok(Some(Conclusion {
         owner: owner(header.job, header.epoch),
         seq: header.seq,

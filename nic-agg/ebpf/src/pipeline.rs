@@ -130,7 +130,7 @@ fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> R
         Some(contribution) => {
             work.contribution = contribution;
             work.contribution.flags |= tos::echo(frame.dscp_ecn);
-            work.contribution.left_out = admit::left_out(header, job, worker.ranks);
+            work.contribution.left_out = admit::left_out(header, job, worker.ranks)?;
         }
         None => return Ok(false),
     }

@@ -206,7 +206,8 @@ fn a_child_listens_to_its_parent() {
     assert_eq!(got(&result, 9, &child), Ok(Some(99)));
     assert_eq!(got(&Header { kind: Kind::Report as u8, ..result }, 9, &child), Ok(None));
     type Change = fn(&mut Header);
-    let table: [(&str, Change, Reason); 7] = [
+    let table: [(&str, Change, Reason); 8] = [
+        ("of nobody", |h| (h.flags, h.bitmap_0) = (flag::LEVEL | flag::PARTIAL, 0), Reason::WrongWorker),
         ("without values", |h| (h.elements, h.flags) = (0, flag::LEVEL | flag::EMPTY), Reason::WrongElements),
         ("a contribution", |h| h.kind = Kind::Contribution as u8, Reason::BadType),
         ("not between levels", |h| h.flags = 0, Reason::BadType),
@@ -283,15 +284,27 @@ fn a_part_names_its_own_workers_alone() {
     let part = Header { flags: flag::PARTIAL | flag::LEVEL, bitmap_0: 0b1010_0101, ..Header::default() };
     let job = JobEntry { contributors: 8, flags: job_flag::ROOT, ..JobEntry::default() };
     let other = |flags, contributors| JobEntry { flags, contributors, ..job };
+    let naming = |bitmap_0| Header { bitmap_0, ..part };
     for (what, part, job, below, expected) in [
-        ("a rack of four", part, job, 0b1111, 0b1010),
-        ("a rack in the middle", part, other(job_flag::ROOT | job_flag::CHILD, 8), 0b1111_0000, 0b0101_0000),
-        ("a whole part", Header { flags: flag::LEVEL, ..part }, job, 0b1111, 0),
-        ("a worker beside the racks", part, job, 0b0010, 0),
-        ("a rack that the table does not know", part, job, 0, 0),
-        ("a worker's flush", part, other(0, 8), 0b1111, 0),
-        ("below a switch", part, other(job_flag::ROOT | job_flag::WHOLE, 8), 0b1111, 0),
-        ("more workers than bits", part, other(job_flag::ROOT, 33), 0b1111, 0),
+        ("a rack of four", part, job, 0b1111, Ok(0b1010)),
+        (
+            "a rack in the middle",
+            part,
+            other(job_flag::ROOT | job_flag::CHILD, 8),
+            0b1111_0000,
+            Ok(0b0101_0000),
+        ),
+        ("a whole part", Header { flags: flag::LEVEL, ..part }, job, 0b1111, Ok(0)),
+        ("a rack of one", part, job, 0b0001, Ok(0)),
+        ("a rack of one, without it", part, job, 0b0010, Err(Reason::WrongWorker)),
+        ("a rack that the table does not know", part, job, 0, Err(Reason::WrongWorker)),
+        ("half of a rack of two", naming(0b0010), job, 0b0011, Ok(0b0001)),
+        ("fewer than half", naming(0b0001), job, 0b0111, Err(Reason::WrongWorker)),
+        ("of nobody", naming(0), job, 0b1111, Err(Reason::WrongWorker)),
+        ("of others' workers", naming(0b1111_0000), job, 0b1111, Err(Reason::WrongWorker)),
+        ("a worker's flush", part, other(0, 8), 0b1111, Ok(0)),
+        ("below a switch", part, other(job_flag::ROOT | job_flag::WHOLE, 8), 0b1111, Ok(0)),
+        ("more workers than bits", part, other(job_flag::ROOT, 33), 0b1111, Ok(0)),
     ] {
         assert_eq!(left_out(&part, &job, below), expected, "{what}");
     }

@@ -74,7 +74,7 @@ impl Aggregator {
     fn contribute(&mut self, job: &JobEntry, header: &Header, sum: u64) -> Result<Option<Sent>, Reason> {
         let sender = usize::from(admit::sender(header, job)?);
         let Some(contribution) = admit::request(header, job, 0)? else { return Ok(None) };
-        let left_out = admit::left_out(header, job, self.ranks[sender]);
+        let left_out = admit::left_out(header, job, self.ranks[sender])?;
         let contribution = Contribution { left_out, ..contribution };
         let version = contribution.version;
         let infers = self.infers;

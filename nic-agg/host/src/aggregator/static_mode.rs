@@ -102,7 +102,7 @@ impl HostAggregator {
         if header.has(flag::PARTIAL) {
             let job = self.jobs.get(usize::from(header.job));
             let below = job.and_then(|job| job.ranks.get(usize::from(rank))).copied();
-            contribution.left_out = admit::left_out(header, entry, below.unwrap_or_default());
+            contribution.left_out = admit::left_out(header, entry, below.unwrap_or_default())?;
         }
         let applied = self.contribute(entry, header, &contribution, packet);
         self.count_worker(index, applied);

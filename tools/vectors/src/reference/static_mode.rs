@@ -27,7 +27,7 @@ impl Reference {
             _ if !sent.has_checksum => Err(Reason::BadChecksum),
             Some(contribution) => {
                 let below = sent.job.ranks.get(usize::from(rank)).copied().unwrap_or_default();
-                let left_out = admit::left_out(&sent.header, &sent.entry, below);
+                let left_out = admit::left_out(&sent.header, &sent.entry, below)?;
                 self.contribute(sent, rank, &Contribution { left_out, ..contribution })
             }
             None if !sent.is_intact => Err(Reason::BadChecksum),
