@@ -29,8 +29,11 @@ quickstart: build ## the tutorial's first sum on this machine, over UDP on loopb
 	@tools/quickstart.sh $(BIN)
 
 .PHONY: equipment
-equipment: setup ## build the product and its equipment: lab, demo, figures, vectors
-	cargo build --workspace --release --locked --bins
+equipment: ## install what is missing, and build the product and its equipment: lab, demo, figures, vectors
+	@tools/setup.sh --build
+	@# Packages that building does not need, PyTorch the largest, are unpacked meanwhile.
+	@tools/setup.sh & setup=$$!; echo cargo build --workspace --release --locked --bins; \
+		cargo build --workspace --release --locked --bins || { wait $$setup; exit 1; }; wait $$setup
 	@ls -1 $(BIN)/sumac $(BIN)/sumac-agg $(BIN)/sumac-lab $(BIN)/sumac-figures
 
 .PHONY: install

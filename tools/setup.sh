@@ -70,9 +70,11 @@ install_missing() {
 install_bpf_linker() {
     local bin="${CARGO_HOME:-$HOME/.cargo}/bin/bpf-linker"
     if [ -x "$bin" ] || command -v bpf-linker >/dev/null; then return; fi
-    say "building bpf-linker $BPF_LINKER_VERSION (about a minute)"
+    say "building bpf-linker $BPF_LINKER_VERSION (half a minute)"
+    # Without optimization: its work is LLVM's, and a program is linked half a second later.
     LLVM_PREFIX="/usr/lib/llvm-$LLVM" LLVM_SYS_221_PREFIX="/usr/lib/llvm-$LLVM" cargo install --quiet bpf-linker \
-        --version "$BPF_LINKER_VERSION" --no-default-features --features "llvm-$LLVM"
+        --version "$BPF_LINKER_VERSION" --no-default-features --features "llvm-$LLVM" --debug \
+        --config profile.dev.debug=false
 }
 
 # Into target/, from the package of Prometheus, for the tests of tools/monitoring: installed, the package
