@@ -34,10 +34,10 @@ Veths in namespaces on one machine are not NICs: all frames of workers, cables a
 Times are from the first worker's start to the last one's sum. CPU seconds are of one allreduce: those of the library's processes, and those of
 the whole machine, in whose interrupts XDP programs, veths and cables run.
 
-Ratios depend on the processor too. TCP's time goes with bytes; Sumac takes some 6,500 instructions for a
-packet besides ([tuning](tuning.md#instructions-and-system-calls)). On 2 cores of an older EPYC (Zen 3)
-`udp4` takes 0.32 s, where Gloo takes 0.18 s and the programs of packages (LTO) 0.32 s as well: 0.56 of
-Gloo's speed, where the table below has 1.27 (073e6f99; user CPU 0.30 s a sum, not 0.14).
+Ratios depend on the processor too. TCP's time goes with bytes; Sumac's also with packets, each of which takes
+its engine some 6,500 instructions ([tuning](tuning.md#instructions-and-system-calls)). On 2 cores of an older
+EPYC (Zen 3) `udp4` takes 0.32 s, where Gloo takes 0.18 s: 0.56 of Gloo's speed. The programs of packages
+(LTO) take 0.32 s as well (073e6f99; user CPU 0.30 s a sum).
 """
 
 FIGURES = [
