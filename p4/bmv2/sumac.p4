@@ -6,6 +6,10 @@
 #include "../common/sizes.p4"
 #include "../common/headers.p4"
 #include "../common/metadata.p4"
+
+// A flush asks for its budget in a pass of its own, which only looks at the slot.
+#define ASKS(PASS) (PASS == PASS_GRANT || PASS == PASS_GRANT_HELD)
+
 #include "../common/parser.p4"
 #include "../common/ingress.p4"
 #include "../common/pair.p4"

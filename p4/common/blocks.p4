@@ -50,6 +50,7 @@ control Blocks(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             (1, PASS_CONCLUDE_ROOTS, _, _, _, _) : begin();
             (_, PASS_CONCLUDE_ROOTS, _, _, _, _) : begin_alone();
             (1, PASS_END, OPERATION_STORE, _, _, _) : begin();
+            (1, PASS_GRANT, OPERATION_STORE, _, _, _) : begin();
             (1, _, OPERATION_STORE, _, _, _) : begin_alone();
             (1, PASS_CONCLUDE, _, _, _, _) : clear();
             (1, PASS_FETCH, OPERATION_ADD, _, _, _) : clear();
@@ -57,6 +58,9 @@ control Blocks(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             (_, PASS_WRITE, _, PASS_END, 1, 1) : clear();
             (_, PASS_WRITE, _, PASS_END, 2, 2) : clear();
             (_, PASS_WRITE, _, PASS_END, 3, 3) : clear();
+            (_, PASS_WRITE, _, PASS_GRANT, 1, 1) : clear();
+            (_, PASS_WRITE, _, PASS_GRANT, 2, 2) : clear();
+            (_, PASS_WRITE, _, PASS_GRANT, 3, 3) : clear();
             (_, PASS_CONCLUDE, _, _, _, _) : look();
             (_, PASS_FETCH, _, _, _, _) : look();
             (_, PASS_READ, _, _, _, _) : look();
@@ -121,6 +125,8 @@ control Blocks(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             // first pass operation same kind number unwritten state
             (1, PASS_END, OPERATION_NONE, _, _, _, _, _) : NoAction();
             (1, PASS_END, _, _, _, _, _, _) : write(PASS_END);
+            (1, PASS_GRANT, _, _, _, _, _, _) : write(PASS_GRANT);
+            (1, PASS_GRANT_HELD, _, _, _, _, _, _) : take_off(PASS_GRANT_HELD);
             (1, PASS_CONCLUDE, _, _, _, _, _, _) : write(PASS_CONCLUDE);
             (1, PASS_CONCLUDE_ROOTS, _, _, _, _, _, _) : write_roots();
             (1, PASS_FETCH, OPERATION_READ_FIRST, _, _, _, _, _) : take_off(PASS_FETCH);
@@ -149,6 +155,10 @@ control Blocks(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
 
     apply {
         unwritten_orders.apply();
+#if BOUNDS
+        // Of a sum without some senders nothing more is written.
+        unwritten = unwritten & ~slot.missing;
+#endif
         turns_of_blocks.apply();
     }
 }

@@ -155,6 +155,10 @@ const bit<8> PASS_RELEASE_REFUSE = 12;
 // Static: the next block goes into the values; is read, if the version still holds the chunk (blocks.p4).
 const bit<8> PASS_WRITE = 13;
 const bit<8> PASS_READ = 14;
+// Static: a flush asks for the lane's budget, whose values were added, or had been before (budget.p4); completes its version, if nobody did.
+const bit<8> PASS_GRANT = 15;
+const bit<8> PASS_GRANT_HELD = 16;
+const bit<8> PASS_CLAIM = 17;
 
 const bit<8> OPERATION_NONE = 0;
 // Replace the values by the packet's.

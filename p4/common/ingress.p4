@@ -11,6 +11,9 @@
 #if BLOCKS > 1
 #include "last_block.p4"
 #endif
+#if BOUNDS
+#include "budget.p4"
+#endif
 #ifndef DYNAMIC_ONLY
 #include "static.p4"
 #endif
@@ -32,6 +35,9 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
 #ifndef DYNAMIC_ONLY
     Place() place;
     Static() static_;
+#if BOUNDS
+    Budget() budget;
+#endif
 #if BLOCKS > 1
     LastBlock() last_block;
 #endif
@@ -127,6 +133,9 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
             }
             envelope.apply(hdr, meta);
             content.apply(hdr, meta);
+#if BOUNDS
+            budget.apply(hdr, meta);
+#endif
             if (meta.has_event == 1 && meta.is_first_pass == 1) {
                 meta.rank = meta.sender - 1;
                 COUNT(worker_events, hdr.sumac.job[8:0] ++ meta.rank[4:0] ++ meta.event);
@@ -137,7 +146,7 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
         } else if (meta.is_ours == 1 && hdr.bridge.pass == PASS_NONE) {
             ways.apply(hdr, meta);
         }
-        if (meta.is_first_pass == 1) {
+        if ((meta.is_first_pass == 1 && meta.is_uncounted == 0) || meta.is_counted == 1) {
             if (meta.is_known == 1) {
                 job = hdr.sumac.job;
             }

@@ -28,6 +28,8 @@ struct metadata_t {
     bit<1> is_child;
     bit<1> is_root;
     bit<1> reassigns;
+    // Its static operations may have loss bounds.
+    bit<1> is_bounded;
     // 0: it is the packet's.
     bit<16> other_epoch;
     // 0: the packet has no more elements than the job's chunks.
@@ -78,6 +80,12 @@ struct metadata_t {
     bit<32> ahead;
     // The job and its epoch; of a dynamic job the lane too.
     bit<32> owner;
+
+    // Of a flush, the senders that are missing with it; of a partial result, those that are not in it.
+    bit<32> missing;
+    // The first pass of a flush, which a later one counts; that pass.
+    bit<1> is_uncounted;
+    bit<1> is_counted;
 
     // The decision about it: ANSWER_*, and the worker_events that it counts.
     bit<8> answer;

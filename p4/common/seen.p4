@@ -39,6 +39,7 @@ control Seen(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             (PASS_AGREE, _, _, _, _, _, _, _, _) : begin_again();
             (_, 1, 1, _, _, _, _, _, _) : begin();
             (_, 1, _, 1, 1, STATE_ROUND &&& STATE_ROUND, 1, _, _) : add();
+            (_, 1, _, 1, 1, STATE_CLAIMED &&& STATE_CLAIMED, _, _, _) : look();
             (_, 1, _, 1, 1, 0 &&& STATE_ROUND, 0, 0, _) : add();
             (_, 1, _, 1, 1, 0 &&& STATE_ROUND, 0, _, 0) : add();
             (_, _, _, _, _, _, _, _, _) : look();

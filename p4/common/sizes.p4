@@ -21,6 +21,14 @@
 #define BLOCKS 4
 #endif
 #endif
+// Whether static jobs may have loss bounds. Tofino 1 has no stages left for that.
+#ifndef BOUNDS
+#if __TARGET_TOFINO__ == 1
+#define BOUNDS 0
+#else
+#define BOUNDS 1
+#endif
+#endif
 // Slots of static jobs, all together.
 #ifndef STATIC_SLOTS
 #if BLOCKS == 1

@@ -6,6 +6,8 @@
 const bit<8> STATE_FINAL = 1;
 const bit<8> STATE_AGREED = 2;
 const bit<8> STATE_ROUND = 4;
+// By a flush: nothing is added any more.
+const bit<8> STATE_CLAIMED = 8;
 
 struct slot_t {
     // The packet is a contribution, which the slot may take in.
@@ -16,6 +18,8 @@ struct slot_t {
     int<8> exponent;
     bit<8> flags;
     bit<32> others;
+    // Its sender has the results of the slot's chunks before this one.
+    bit<32> known;
 
     // It is the turn of the packet's version, and of its chunk in that version.
     bit<8> is_turn;
@@ -52,6 +56,8 @@ struct slot_t {
     // Nobody's were missing; only the packet's were.
     bit<1> is_complete;
     bit<1> completes;
+    // A flush's pass, which is none of its chunk's.
+    bit<1> is_apart;
 }
 
 #endif

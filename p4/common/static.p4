@@ -12,6 +12,10 @@
 #if BLOCKS > 1
 #include "blocks.p4"
 #endif
+#if BOUNDS
+#include "received.p4"
+#include "flush.p4"
+#endif
 
 control Static(inout headers_t hdr, inout metadata_t meta) {
     slot_t slot;
@@ -25,6 +29,12 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
     StaticDecision() decision;
 #if BLOCKS > 1
     Blocks() blocks;
+#endif
+#if BOUNDS
+    Received() received;
+    Flush() flush;
+    Claim() claim_;
+    Missing() missing;
 #endif
 
     action take_sum(bit<8> takes) {
@@ -46,6 +56,9 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
     action conclude() {
         slot.mark = STATE_FINAL;
     }
+    action claim() {
+        slot.mark = STATE_CLAIMED;
+    }
     action agree() {
         slot.mark = STATE_AGREED;
         slot.mine = 0;
@@ -60,7 +73,7 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
             hdr.sumac.exponent_round : ternary;
             hdr.sumac.maximum : ternary;
         }
-        actions = { take_sum; take_maximum; take_round; conclude; agree; }
+        actions = { take_sum; take_maximum; take_round; conclude; claim; agree; }
         const default_action = conclude;
         const entries = {
             (PASS_NONE, 0, 0, 1, _) : take_round(1);
@@ -70,6 +83,7 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
             (PASS_NONE, _, _, _, 1) : take_maximum(0);
             (PASS_NONE, _, _, _, _) : take_sum(0);
             (PASS_AGREE, _, _, _, _) : agree();
+            (PASS_CLAIM, _, _, _, _) : claim();
         }
     }
     action set_flags(bit<8> flags) {
@@ -96,7 +110,15 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
     }
     action prepare() {
         slot.others = meta.all ^ meta.bit_;
+        slot.known = hdr.sumac.received;
     }
+#if BOUNDS
+    // Nobody is known to have the result of a chunk that ends here.
+    action prepare_end() {
+        slot.others = meta.all;
+        slot.known = hdr.sumac.seq;
+    }
+#endif
 
     action send() {
         hdr.bridge.pass = PASS_NONE;
@@ -170,11 +192,22 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
     }
 
     apply {
-        slot = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+        slot = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
         steps.apply();
         flag_bits.apply();
+#if BOUNDS
+        if (hdr.bridge.pass == PASS_CONCLUDE) {
+            prepare_end();
+        } else {
+            prepare();
+        }
+#else
         prepare();
+#endif
         turn.apply(hdr, meta, slot);
+#if BOUNDS
+        received.apply(hdr, meta, slot);
+#endif
         chunk.apply(hdr, meta, slot);
         version.apply(hdr, meta, slot);
         elements.apply(hdr, meta, slot);
@@ -185,17 +218,28 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
             if (meta.is_parents == 1) {
                 roots();
             }
+#if BOUNDS
+            flush.apply(hdr, meta);
+        } else if (hdr.bridge.pass == PASS_CLAIM) {
+            slot.is_apart = 1;
+            claim_.apply(hdr, meta, slot);
+        } else if (ASKS(hdr.bridge.pass)) {
+            slot.is_apart = 1;
+#endif
 #if BLOCKS > 1
         } else if (hdr.bridge.last == 0) {
             later_passes.apply();
         }
-        if (hdr.bridge.last != 0) {
+        if (hdr.bridge.last != 0 && slot.is_apart == 0) {
             blocks.apply(hdr, meta, slot);
         }
 #else
         } else {
             later_passes.apply();
         }
+#endif
+#if BOUNDS
+        missing.apply(hdr, meta, slot);
 #endif
     }
 }

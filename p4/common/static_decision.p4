@@ -117,6 +117,8 @@ control StaticDecision(inout headers_t hdr, inout metadata_t meta, inout slot_t 
             // Elements.
             (_, _, _, _, _, _, _, _, _, 0, _, _, _, _) : count(REASON_WRONG_ELEMENTS);
             (_, _, _, _, _, _, 1 &&& 1, _, _, _, _, _, _, _) : reply(ANSWER_RESULT, OPERATION_READ_FIRST, PASS_FETCH);
+            // A flush completes it.
+            (_, _, _, _, _, _, STATE_CLAIMED &&& STATE_CLAIMED, _, _, _, _, _, _, _) : count_of(REASON_DUPLICATE, EVENT_DUPLICATE);
             (_, _, _, _, _, _, _, _, _, _, 0, _, 1, 1) : complete_to_parent(ANSWER_PART, OPERATION_ADD, PASS_FETCH);
             (_, _, _, _, _, _, _, _, _, _, 0, _, 1, _) : complete(ANSWER_RESULT, OPERATION_ADD, PASS_CONCLUDE);
             (_, _, _, _, _, _, _, _, _, _, 0, _, _, _) : add(OPERATION_ADD);

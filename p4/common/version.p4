@@ -6,6 +6,9 @@ control VersionState(inout headers_t hdr, inout metadata_t meta, inout slot_t sl
     REGISTER_ACTION(bit<8>, bit<8>, states, look_state, result = value;)
     REGISTER_ACTION(bit<8>, bit<8>, states, set_state, value = slot.mark; result = value;)
     REGISTER_ACTION(bit<8>, bit<8>, states, mark_state, value = value | slot.mark; result = value;)
+#if BOUNDS
+    REGISTER_ACTION(bit<8>, bit<8>, states, claim_state, result = value; value = value | slot.mark;)
+#endif
 
     // The same signature twice: one is compared, the other is read.
     REGISTER(bit<32>, signatures, VERSIONS)
@@ -41,6 +44,12 @@ control VersionState(inout headers_t hdr, inout metadata_t meta, inout slot_t sl
     action conclude() {
         EXECUTE(mark_state, meta.place, slot.state);
     }
+#if BOUNDS
+    action claim() {
+        EXECUTE(claim_state, meta.place, slot.state);
+        slot.is_same = 1;
+    }
+#endif
     table state_orders {
         key = {
             hdr.bridge.pass : ternary;
@@ -50,12 +59,20 @@ control VersionState(inout headers_t hdr, inout metadata_t meta, inout slot_t sl
             slot.is_owner : ternary;
             slot.behind : ternary;
         }
-        actions = { same; stale; other; new; wanted; agree; conclude; NoAction; }
+        actions = {
+            same; stale; other; new; wanted; agree; conclude; NoAction;
+#if BOUNDS
+            claim;
+#endif
+        }
         const default_action = NoAction;
         const entries = {
             (PASS_CONCLUDE, _, _, _, _, _) : conclude();
             (PASS_CONCLUDE_ROOTS, _, _, _, _, _) : conclude();
             (PASS_AGREE, _, _, _, _, _) : agree();
+#if BOUNDS
+            (PASS_CLAIM, _, _, _, 1, 0) : claim();
+#endif
             (_, _, _, _, 1, 0) : same();
             (PASS_NONE, 1, 1, 1, _, _) : new();
             (PASS_NONE, _, 1, 1, _, _) : wanted();

@@ -25,6 +25,9 @@ header context_t {
     bit<8> is_root;
     bit<8> has_no_slot;
 #endif
+#if BOUNDS
+    bit<8> is_bounded;
+#endif
     bit<16> slot;
 #if BLOCKS > 1
     bit<16> place;
@@ -52,6 +55,9 @@ header outcome_t {
     bit<32> bitmap;
     bit<32> received;
 #endif
+#if BOUNDS
+    bit<32> missing;
+#endif
 }
 
 // It is not the aggregator's.
@@ -61,6 +67,9 @@ const bit<8> PASS_FORWARD = 9;
 // fill queue 0, and lose packets there that workers send again.
 #define UNREPEATED_QUEUE 1
 #define IS_UNREPEATED(PASS) (PASS == PASS_CONCLUDE || PASS == PASS_CONCLUDE_ROOTS || PASS == PASS_AGREE || PASS == PASS_WRITE)
+
+// The front has a flush's other passes.
+#define ASKS(PASS) false
 
 #define MORE_HEADERS context_t context; outcome_t outcome; frame_t frame;
 

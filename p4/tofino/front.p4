@@ -15,6 +15,9 @@
 #if BLOCKS > 1
 #include "../common/last_block.p4"
 #endif
+#if BOUNDS
+#include "../common/budget.p4"
+#endif
 
 parser FrontIngressParser(
     packet_in packet, out headers_t hdr, out metadata_t meta, out ingress_intrinsic_metadata_t intrinsic) {
@@ -84,6 +87,9 @@ control FrontIngress(
 #if BLOCKS > 1
     LastBlock() last_block;
 #endif
+#if BOUNDS
+    Budget() budget;
+#endif
     bit<1> is_selective = 0;
     bit<16> counted = 0;
     bit<16> reason_index;
@@ -136,6 +142,9 @@ control FrontIngress(
         meta.bitmap = hdr.outcome.bitmap;
         meta.received = hdr.outcome.received;
 #endif
+#if BOUNDS
+        meta.missing = hdr.outcome.missing;
+#endif
         hdr.outcome.setInvalid();
     }
     action to_slots() {
@@ -154,6 +163,9 @@ control FrontIngress(
 #ifndef STATIC_ONLY
         hdr.context.is_root = 7w0 ++ meta.is_root;
         hdr.context.has_no_slot = 7w0 ++ meta.has_no_slot;
+#endif
+#if BOUNDS
+        hdr.context.is_bounded = 7w0 ++ meta.is_bounded;
 #endif
         hdr.context.slot = meta.slot;
         hdr.context.owner = meta.owner;
@@ -310,6 +322,9 @@ control FrontIngress(
             }
             envelope.apply(hdr, meta);
             content.apply(hdr, meta);
+#if BOUNDS
+            budget.apply(hdr, meta);
+#endif
         } else {
             meta.reason = REASON_FOREIGN;
             own.apply(hdr, meta);
@@ -340,7 +355,7 @@ control FrontIngress(
         }
 #endif
         exits.apply();
-        if (meta.is_first_pass == 1 && meta.is_to_slots == 0) {
+        if ((meta.is_first_pass == 1 && meta.is_to_slots == 0) || meta.is_counted == 1) {
             COUNT(reasons, reason_index);
         }
     }

@@ -24,6 +24,9 @@ parser SlotsEgressParser(
         meta.is_root = hdr.context.is_root[0:0];
         meta.has_no_slot = hdr.context.has_no_slot[0:0];
 #endif
+#if BOUNDS
+        meta.is_bounded = hdr.context.is_bounded[0:0];
+#endif
         meta.slot = hdr.context.slot;
         meta.owner = hdr.context.owner;
         meta.number = hdr.context.number;
@@ -70,6 +73,9 @@ control SlotsEgress(
         hdr.outcome.next_exponent = meta.next_exponent;
         hdr.outcome.next_seq = meta.next_seq;
         hdr.outcome.tensor = meta.tensor;
+#if BOUNDS
+        hdr.outcome.missing = meta.missing;
+#endif
 #ifndef STATIC_ONLY
         hdr.outcome.is_second = 7w0 ++ meta.is_second;
         hdr.outcome.bitmap = meta.bitmap;
@@ -100,8 +106,10 @@ control SlotsEgress(
             hdr.bridge.pass = PASS_SEND;
         }
         keep();
-        if (meta.is_first_pass == 1) {
+        if ((meta.is_first_pass == 1 && meta.is_uncounted == 0) || meta.is_counted == 1) {
             COUNT(decided_reasons, hdr.sumac.job[9:0] ++ meta.reason);
+        }
+        if (meta.is_first_pass == 1) {
             if (meta.has_event == 1) {
                 COUNT(worker_events, hdr.sumac.job[8:0] ++ meta.rank[4:0] ++ meta.event);
             }

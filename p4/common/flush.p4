@@ -1,0 +1,102 @@
+// Static jobs with loss bounds: a flush, whose contribution was taken in like others, goes to the lane's budget (budget.p4), and comes back
+// to claim its version. What has claimed a version concludes it as its last contribution does.
+
+// Exponents: no number.
+const int<8> EXPONENT_UNKNOWN = 127;
+
+// After the decision about a flush.
+control Flush(inout headers_t hdr, inout metadata_t meta) {
+    action ask(bit<8> pass) {
+        hdr.bridge.pass = pass;
+        meta.is_uncounted = 1;
+    }
+    table flushes {
+        key = {
+            meta.is_bounded : exact;
+            hdr.sumac.partial : exact;
+            hdr.bridge.pass : exact;
+            meta.reason : exact;
+            hdr.sumac.contributors : ternary;
+        }
+        actions = { ask; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            (1, 1, PASS_END, REASON_ADDED, 0) : NoAction();
+            (1, 1, PASS_END, REASON_ADDED, _) : ask(PASS_GRANT);
+            (1, 1, PASS_END, REASON_DUPLICATE, 0) : NoAction();
+            (1, 1, PASS_END, REASON_DUPLICATE, _) : ask(PASS_GRANT_HELD);
+        }
+    }
+
+    apply {
+        flushes.apply();
+    }
+}
+
+// In the pass that claims a version.
+control Claim(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
+    action conclude(bit<8> operation) {
+        meta.reason = REASON_COMPLETED;
+        meta.answer = ANSWER_RESULT;
+        // Who is left out may have a larger one.
+        meta.next_exponent = EXPONENT_UNKNOWN;
+        hdr.bridge.operation = operation;
+        hdr.bridge.pass = PASS_CONCLUDE;
+        hdr.bridge.destination = DEST_ALL;
+    }
+    // Somebody has completed it meanwhile, or it has another chunk.
+    action end() {
+        meta.reason = REASON_ADDED;
+        hdr.bridge.operation = OPERATION_NONE;
+        hdr.bridge.pass = PASS_END;
+    }
+    table claims {
+        key = {
+            slot.is_same : ternary;
+            slot.state : ternary;
+            slot.is_complete : ternary;
+#if BLOCKS > 1
+            hdr.bridge.last : ternary;
+#endif
+        }
+        actions = { conclude; end; }
+        const default_action = end;
+        const entries = {
+#if BLOCKS > 1
+            (1, 0 &&& (STATE_FINAL | STATE_ROUND | STATE_CLAIMED), 0, 0) : conclude(OPERATION_READ_FIRST);
+            (1, 0 &&& (STATE_FINAL | STATE_ROUND | STATE_CLAIMED), 0, _) : conclude(OPERATION_NONE);
+#else
+            (1, 0 &&& (STATE_FINAL | STATE_ROUND | STATE_CLAIMED), 0) : conclude(OPERATION_READ_FIRST);
+#endif
+        }
+    }
+
+    apply {
+        meta.is_counted = 1;
+        claims.apply();
+    }
+}
+
+// The senders that a result is without, and those that are missing with a flush.
+control Missing(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
+    action with_it() {
+        meta.missing = slot.missing & slot.others;
+    }
+    action as_it_is() {
+        meta.missing = slot.missing;
+    }
+    table missing_orders {
+        key = { meta.is_bounded : ternary; slot.is_same : ternary; slot.state : ternary; hdr.sumac.partial : ternary; hdr.sumac.kind : ternary; }
+        actions = { with_it; as_it_is; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            (0, _, _, _, _) : NoAction();
+            (_, 1, STATE_CLAIMED &&& STATE_CLAIMED, _, _) : as_it_is();
+            (_, _, _, 1, KIND_CONTRIBUTION) : with_it();
+        }
+    }
+
+    apply {
+        missing_orders.apply();
+    }
+}

@@ -1,0 +1,76 @@
+// Static jobs with loss bounds: the senders that may lack the result of a version's chunk. A version takes a new chunk when nobody does:
+// that the other version is final shows nothing, where sums are without some workers.
+
+control Received(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
+    bit<32> lacking_first = 0;
+    bit<32> lacking_second = 0;
+
+    // By slot, of each version: the senders, and the chunk, of which the result is known.
+    PAIR_REGISTER(lacking_0, STATIC_SLOTS)
+    PAIR_ACTION(bit<32>, lacking_0, note_0,
+        if (value.hi < slot.known) { value.lo = value.lo & slot.others; }
+        result = value.lo;)
+    PAIR_UPDATE(lacking_0, note_only_0, if (value.hi < slot.known) { value.lo = value.lo & slot.others; })
+    PAIR_UPDATE(lacking_0, all_lack_0, value.lo = slot.others; value.hi = slot.known;)
+    PAIR_REGISTER(lacking_1, STATIC_SLOTS)
+    PAIR_ACTION(bit<32>, lacking_1, note_1,
+        if (value.hi < slot.known) { value.lo = value.lo & slot.others; }
+        result = value.lo;)
+    PAIR_UPDATE(lacking_1, note_only_1, if (value.hi < slot.known) { value.lo = value.lo & slot.others; })
+    PAIR_UPDATE(lacking_1, all_lack_1, value.lo = slot.others; value.hi = slot.known;)
+
+    action ask_0() {
+        EXECUTE(note_0, meta.slot, lacking_first);
+    }
+    action tell_0() {
+        EXECUTE_UPDATE(note_only_0, meta.slot);
+    }
+    action final_0() {
+        EXECUTE_UPDATE(all_lack_0, meta.slot);
+    }
+    table lacking_0_orders {
+        key = { meta.is_bounded : ternary; hdr.bridge.pass : ternary; hdr.sumac.pool_version : ternary; meta.is_first_chunk : ternary; }
+        actions = { ask_0; tell_0; final_0; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            (1, PASS_NONE, 0, 0) : ask_0();
+            (1, PASS_NONE, _, _) : tell_0();
+            (1, PASS_CONCLUDE, 0, _) : final_0();
+        }
+    }
+    action ask_1() {
+        EXECUTE(note_1, meta.slot, lacking_second);
+    }
+    action tell_1() {
+        EXECUTE_UPDATE(note_only_1, meta.slot);
+    }
+    action final_1() {
+        EXECUTE_UPDATE(all_lack_1, meta.slot);
+    }
+    table lacking_1_orders {
+        key = { meta.is_bounded : ternary; hdr.bridge.pass : ternary; hdr.sumac.pool_version : ternary; meta.is_first_chunk : ternary; }
+        actions = { ask_1; tell_1; final_1; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            (1, PASS_NONE, 1, 0) : ask_1();
+            (1, PASS_NONE, _, _) : tell_1();
+            (1, PASS_CONCLUDE, 1, _) : final_1();
+        }
+    }
+    action nobody() {}
+    action postpone() {
+        slot.is_turn = 0;
+    }
+    table turns_of_all {
+        key = { lacking_first : exact; lacking_second : exact; }
+        actions = { nobody; postpone; }
+        const default_action = postpone;
+        const entries = { (0, 0) : nobody(); }
+    }
+
+    apply {
+        lacking_0_orders.apply();
+        lacking_1_orders.apply();
+        turns_of_all.apply();
+    }
+}
