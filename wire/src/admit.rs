@@ -154,11 +154,14 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
 /// Flags of packets without elements, in all static jobs.
 const SHORT: u16 = flag::EXPONENT | flag::QUERY;
 
-/// [`flag::EMPTY`] where contributions without values are taken. A switch's program has no room for them, and
-/// racks send their part with its values: there the flag has no meaning.
+/// Flags of jobs in which [`flag::EMPTY`] has no meaning: a switch's program has no room for contributions
+/// without values, and racks send their part with its values.
+const WITH_VALUES: u16 = job_flag::WHOLE | job_flag::LANE_BUDGET | job_flag::ROOT;
+
+/// [`flag::EMPTY`] where contributions without values are taken.
 #[inline(always)]
 const fn empty_flag(job: &JobEntry) -> u16 {
-    if job.flags & (job_flag::WHOLE | job_flag::ROOT) == 0 { flag::EMPTY } else { 0 }
+    if job.flags & WITH_VALUES == 0 { flag::EMPTY } else { 0 }
 }
 
 /// The limit that a flush carries, and a contribution that states an operation's terms; zero of any other

@@ -101,6 +101,20 @@ pub struct Budget {
     pub spent: [u32; MAX_WORKERS],
 }
 
+/// A count of the chunks that flushes may complete.
+pub trait Chunks {
+    /// Spends the chunk of a flush, which leaves out the workers `left_out` of `all`; or returns `false`
+    /// with nothing changed.
+    fn spend(&mut self, flush: Flush, all: u32, left_out: u32) -> bool;
+}
+
+impl Chunks for Budget {
+    #[inline(always)]
+    fn spend(&mut self, flush: Flush, all: u32, left_out: u32) -> bool {
+        Budget::spend(self, flush, all, left_out)
+    }
+}
+
 impl Budget {
     /// Takes in the terms that the worker with the bit `worker` states. Those of an operation before all that
     /// are kept change nothing.

@@ -13,6 +13,7 @@
 //! | [`tables`] | what the loaders tell the programs about jobs and workers |
 //! | [`admit`] | may this packet of this job go on |
 //! | [`budget`] | how many chunks may complete without a worker (bounded loss) |
+//! | [`lane_budget`] | the same on a switch, which has few registers |
 //! | [`slot`] | what a contribution does to its slot (SwitchML's Algorithm 3) |
 //! | [`stream`] | which slot and pool version a chunk takes (SwitchML's Algorithm 4) |
 //! | [`dynamic`] | what packets do to a shared slot and at the parameter host (ATP) |
@@ -29,6 +30,7 @@ pub mod checksum;
 pub mod dynamic;
 pub mod frame;
 pub mod header;
+pub mod lane_budget;
 pub mod reason;
 pub mod result_paths;
 pub mod slot;

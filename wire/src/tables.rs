@@ -31,6 +31,10 @@ pub mod job_flag {
     pub const WHOLE: u16 = 1 << 9;
     /// At a host: the kernel's UDP sockets take the job's packets, not AF_XDP.
     pub const OVER_UDP: u16 = 1 << 10;
+    /// A static job of one level on a switch, whose operations may have loss bounds: a lane has one count of
+    /// flushed chunks ([`crate::lane_budget`]), and packets that are ignored note their sender too. Never
+    /// with [`WHOLE`], [`CHILD`] or [`ROOT`].
+    pub const LANE_BUDGET: u16 = 1 << 11;
 }
 
 /// One job at an aggregator; the entry's index is the job's number.

@@ -132,6 +132,8 @@ fn aggregator_refuses() {
         ("a flush", flush, 0, [true, false]),
         ("a child's", flush, job_flag::CHILD, [true, false]),
         ("a switch's", flush, job_flag::WHOLE, [false, false]),
+        ("a switch's with a lane's budget", flush, job_flag::LANE_BUDGET, [true, false]),
+        ("terms of such a one", terms, job_flag::LANE_BUDGET, [false, true]),
         ("without a limit", Header { contributors: 0, ..flush }, 0, [false, false]),
         ("terms", terms, 0, [false, true]),
         ("terms of a child's", terms, job_flag::CHILD, [false, true]),
@@ -148,6 +150,7 @@ fn aggregator_refuses() {
         ("one level", 0, Ok((flag::EMPTY, 0))),
         ("a child's", job_flag::CHILD, Ok((flag::EMPTY, 0))),
         ("a switch's", job_flag::WHOLE, Err(Reason::WrongElements)),
+        ("a switch's with a lane's budget", job_flag::LANE_BUDGET, Err(Reason::WrongElements)),
         ("a root's", job_flag::ROOT, Err(Reason::WrongElements)),
     ] {
         let job = JobEntry { flags: JOB.flags | flags, ..JOB };

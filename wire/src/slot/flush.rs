@@ -8,10 +8,11 @@
 //! Below a parent the version becomes a part that nothing is added to any more, and waits for the parent's
 //! result. Parents complete nothing by themselves: they note whom parts leave out.
 
-use super::{Action, Contribution, SlotMeta, Then, Version, state};
+use super::{Action, Contribution, SlotMeta, Then, Version, decide_and_note, state};
 use crate::{
-    budget::{Budget, Flush, Terms, is_quorum},
+    budget::{Budget, Chunks, Flush, Terms, is_quorum},
     header::{exponent, flag},
+    lane_budget::LaneBudget,
 };
 
 impl Contribution {
@@ -38,7 +39,7 @@ impl Version {
     /// Completes the version with the contributions that it has, which `flush` is one of, or returns `false`.
     /// `ranks` are the job's ranks of the workers that are not in it, by the tables of a child.
     #[inline(always)]
-    pub fn flush(&mut self, flush: &Contribution, ranks: u32, budget: &mut Budget) -> bool {
+    pub fn flush(&mut self, flush: &Contribution, ranks: u32, budget: &mut impl Chunks) -> bool {
         let left_out = flush.all & !self.seen;
         let has_quorum = is_quorum(self.seen.count_ones(), flush.all.count_ones());
         let is_waiting = !self.is(state::FINAL | state::ROUND | state::PARTIAL) && left_out != 0;
@@ -70,10 +71,21 @@ impl SlotMeta {
         budget: &mut Budget,
         ranks_of: impl FnOnce(u32) -> u32,
     ) -> Action {
-        let then = if c.child { Then::Up } else { Then::Complete };
         if c.has_terms() && matches!(action, Action::Store(_) | Action::Add(_)) {
             budget.agree(c.terms(), c.worker);
         }
+        self.flushed(action, c, budget, ranks_of)
+    }
+
+    #[inline(always)]
+    fn flushed(
+        &mut self,
+        action: Action,
+        c: &Contribution,
+        budget: &mut impl Chunks,
+        ranks_of: impl FnOnce(u32) -> u32,
+    ) -> Action {
+        let then = if c.child { Then::Up } else { Then::Complete };
         let completed = match action {
             Action::Store(Then::Wait) => Action::Store(then),
             Action::Add(Then::Wait) => Action::Add(then),
@@ -84,4 +96,16 @@ impl SlotMeta {
         let is_complete = c.is_flush() && version.flush(c, ranks_of(c.all & !version.seen), budget);
         if is_complete { completed } else { action }
     }
+}
+
+/// [`super::decide`] for jobs with [`LANE_BUDGET`](crate::tables::job_flag::LANE_BUDGET), in the order of a
+/// switch: a packet's terms, and what its sender has received, are taken in before the decision, and whatever
+/// that is.
+pub fn decide_by_lane(before: &SlotMeta, c: &Contribution, budget: &mut LaneBudget) -> (SlotMeta, Action) {
+    if c.has_terms() {
+        budget.agree(c.terms(), c.worker);
+    }
+    let (mut after, action) = decide_and_note(before, c, true);
+    let action = after.flushed(action, c, budget, |_| 0);
+    (after, action)
 }

@@ -18,9 +18,10 @@
 //!
 //! Added to the paper are the *question* ([`flag::QUERY`]): a contribution without its elements, which asks
 //! whether they are missing, and changes nothing; the *flush* ([`flag::PARTIAL`]), after which a slot may
-//! complete without some workers ([`crate::budget`]); and the *empty* contribution ([`flag::EMPTY`]) of a
-//! worker whose elements are zeros. A result takes the place of the packet that completes its slot, and an
-//! empty one has no room for it: the last contribution is asked for with its elements.
+//! complete without some workers ([`crate::budget`], [`crate::lane_budget`]); and the *empty* contribution
+//! ([`flag::EMPTY`]) of a worker whose elements are zeros. A result takes the place of the packet that
+//! completes its slot, and an empty one has no room for it: the last contribution is asked for with its
+//! elements.
 
 pub mod answer;
 mod conclude;
@@ -29,6 +30,7 @@ mod flush;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub use conclude::{Conclusion, conclude, conclude_version};
+pub use flush::decide_by_lane;
 
 use crate::{
     Reason,
@@ -90,10 +92,10 @@ impl Version {
         self.seen != 0 || self.state != 0
     }
 
-    /// Notes the sender if it has the result of this version's chunk.
+    /// Notes the sender if it has the result of this version's chunk. Before there is one nobody has it.
     #[inline(always)]
     pub const fn note(&mut self, c: &Contribution) {
-        if self.is_used() && is_later(c.received, self.seq) {
+        if self.is(state::FINAL) && is_later(c.received, self.seq) {
             self.received |= c.worker & c.awaited;
         }
     }
@@ -274,13 +276,18 @@ impl SlotMeta {
 /// ignored notes how far its sender has received; all else changes only by what is taken in.
 #[inline(always)]
 pub fn decide(before: &SlotMeta, contribution: &Contribution) -> (SlotMeta, Action) {
-    let c = contribution;
+    decide_and_note(before, contribution, false)
+}
+
+/// [`decide`]. With `notes_all` what is ignored notes its sender as well.
+#[inline(always)]
+fn decide_and_note(before: &SlotMeta, c: &Contribution, notes_all: bool) -> (SlotMeta, Action) {
     let (mut active, mut shadow) = before.pair(c.owner, c.version);
     active.note(c);
     shadow.note(c);
     let (active, action) = decide_version(active, &shadow, c);
     let is_left = match action {
-        Action::Ignore(_) => true,
+        Action::Ignore(_) if !notes_all => true,
         _ => before.owner != c.owner && !action.takes(),
     };
     if is_left { (*before, action) } else { (SlotMeta::of(c.owner, c.version, active, shadow), action) }

@@ -3,7 +3,8 @@
 use sumac_wire::{
     Header, Kind, Reason, admit,
     budget::Budget,
-    slot::{Action, Contribution, SlotMeta, Then, answer, conclude, decide, state},
+    lane_budget::LaneBudget,
+    slot::{Action, Contribution, SlotMeta, Then, answer, conclude, decide, decide_by_lane, state},
     stream::is_later,
     tables::{JobEntry, WorkerEntry, job_flag},
     workers,
@@ -17,6 +18,8 @@ pub struct Aggregator {
     slots: Vec<(SlotMeta, [u64; 2])>,
     next: u32,
     budget: Budget,
+    /// Of a job that has one for its lane.
+    lane_budget: LaneBudget,
     /// The workers below each of its senders, as bits.
     ranks: Vec<u32>,
     /// Whether it ignores `received` and infers from a complete chunk that all have the one before.
@@ -35,7 +38,8 @@ pub enum Sent {
 impl Aggregator {
     pub fn new(job: &JobEntry, ranks: Vec<u32>, infers: bool) -> Aggregator {
         let slots = vec![(SlotMeta::default(), [0; 2]); job.slots as usize];
-        Aggregator { slots, next: 2 * job.lane_slots(), budget: Budget::default(), ranks, infers }
+        let (budget, lane_budget) = Default::default();
+        Aggregator { slots, next: 2 * job.lane_slots(), budget, lane_budget, ranks, infers }
     }
 
     /// Whether chunk `seq` had to make room in its version for a later one.
@@ -82,17 +86,25 @@ impl Aggregator {
         for held in meta.versions.iter_mut().filter(|held| infers && held.state & state::FINAL != 0) {
             held.received = job.all();
         }
-        let (mut after, action) = decide(meta, &contribution);
         let ranks_of = |senders: u32| {
             let ranks = self.ranks.iter().enumerate();
             ranks.filter(|(sender, _)| senders >> sender & 1 == 1).fold(0, |all, (_, ranks)| all | ranks)
         };
-        let action = after.bounded(action, &contribution, &mut self.budget, ranks_of);
+        let (mut after, action) = if job.flags & job_flag::LANE_BUDGET != 0 {
+            decide_by_lane(meta, &contribution, &mut self.lane_budget)
+        } else {
+            let (mut after, action) = decide(meta, &contribution);
+            let action = after.bounded(action, &contribution, &mut self.budget, ranks_of);
+            (after, action)
+        };
+        if let Action::Ignore(reason) = action {
+            *meta = after;
+            return Err(reason);
+        }
         let values = &mut values[usize::from(version)];
         match action {
             Action::Store(_) => *values = sum,
             Action::Add(_) => *values = values.wrapping_add(sum),
-            Action::Ignore(reason) => return Err(reason),
             _ => {}
         }
         if let Action::Store(Then::Complete) | Action::Add(Then::Complete) | Action::Held(Then::Complete) =

@@ -43,6 +43,7 @@ const PLAIN: System = System {
     hostile: false,
     infers: false,
     whole: false,
+    lane_budget: false,
     empties: false,
 };
 
@@ -229,4 +230,27 @@ fn whole_sums_need_no_received() {
         System { workers: 3, chunks: 3, stealing: true, limit: 0, ..WHOLE },
     );
     hold("2 racks of 1 worker, 1 slot, whole sums", System { racks: 2, workers: 1, chunks: 2, ..WHOLE });
+}
+
+/// A switch's budget: one count of flushed chunks for a lane, and terms of its latest operation.
+#[test]
+fn flushes_with_one_budget_for_a_lane() {
+    const LANE: System = System { lane_budget: true, ..FLUSHES };
+    hold("2 workers, 1 slot, lane's budget", LANE);
+    hold("2 workers, 1 slot, lane's budget, questions", System { questions: true, chunks: 3, ..LANE });
+    hold("2 workers, 1 slot, lane's budget, rounds", System { rounds: true, chunks: 3, ..LANE });
+    hold("2 workers, 1 slot, lane's budget, hostile flushes", System { hostile: true, ..LANE });
+    search("3 workers, 1 slot, lane's budget", System { workers: 3, chunks: 3, ..LANE });
+    search(
+        "2 workers, 2 slots, lane's budget, work stealing",
+        System { slots_log2: 1, chunks: 4, stealing: true, ..LANE },
+    );
+}
+
+/// The model finds a switch's early drops as well.
+#[test]
+fn a_lanes_budget_without_received_gives_up_too_early() {
+    let system = System { lane_budget: true, infers: true, ..FLUSHES };
+    let checker = system.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    assert!(checker.discovery(KEPT).is_some(), "{system:?}");
 }

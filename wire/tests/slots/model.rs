@@ -48,6 +48,8 @@ pub struct System {
     pub infers: bool,
     /// Whether the job is one whose sums hold all workers, which flushes do not change.
     pub whole: bool,
+    /// Whether a lane has one budget for all its workers, as on a switch.
+    pub lane_budget: bool,
     /// Whether each chunk has the values of one worker. The others say so at first, and send their zeros when
     /// they are wanted.
     pub empties: bool,
@@ -150,6 +152,7 @@ impl System {
     fn job(&self, flags: u16, world: u32) -> JobEntry {
         let stealing = if self.stealing { job_flag::STEALING } else { 0 };
         let whole = if self.whole { job_flag::WHOLE } else { 0 };
+        let lane_budget = if self.lane_budget { job_flag::LANE_BUDGET } else { 0 };
         JobEntry {
             slots: 1 << self.slots_log2,
             lane_slots_log2: self.slots_log2 as u16,
@@ -158,7 +161,7 @@ impl System {
             epoch: 1,
             world: world as u16,
             contributors: self.all_workers() as u16,
-            flags: flags | stealing | whole | job_flag::ACTIVE,
+            flags: flags | stealing | whole | lane_budget | job_flag::ACTIVE,
             ..JobEntry::default()
         }
     }

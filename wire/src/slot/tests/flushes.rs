@@ -1,7 +1,10 @@
 //! Flushes, and the terms that they need.
 
 use super::*;
-use crate::budget::{Budget, Terms};
+use crate::{
+    budget::{Budget, Terms},
+    lane_budget::LaneBudget,
+};
 
 /// The budget of an operation of chunks 0 to 15 whose workers have agreed on a limit of 1.
 fn agreed() -> Budget {
@@ -178,4 +181,51 @@ fn parts_without_some_workers_are_one_sum() {
         let result = answer::result(&Header::default(), &version, &job);
         assert_eq!((result.bitmap_0, result.contributors, result.bitmap_1), (0b01_1101, 4, ALL));
     }
+}
+
+/// A switch counts a lane's flushed chunks, and notes what ignored packets say.
+#[test]
+fn a_lane_flushes_as_many_chunks_as_one_worker_may_lose() {
+    let mut budget = LaneBudget::default();
+    let at = |seq, v, worker| Contribution { limit: 1, bound: 0, ..contribution(seq, v, worker) };
+    let flush = |seq, v, worker| Contribution { flags: flag::PARTIAL, ..at(seq, v, worker) };
+    let stale = SlotMeta { owner: OWNER, versions: [version(8, ALL), version(16, ALL)] };
+    for worker in [1, 2, 4] {
+        let terms = Contribution { slot: 0, bound: 16, received: 12, ..at(0, 0, worker) };
+        let (after, action) = decide_by_lane(&stale, &terms, &mut budget);
+        assert_eq!(action, Action::Ignore(Reason::Stale));
+        let noted = [received(version(8, ALL), worker), version(16, ALL)];
+        assert_eq!(after.versions, noted, "an ignored packet's terms count, and its sender is noted");
+    }
+    assert_eq!((budget.operation, budget.workers, budget.limit, budget.end), (0, ALL, 1, 16));
+    let (after, action) = decide_by_lane(&stale, &Contribution { owner: 7, ..at(0, 0, 1) }, &mut budget);
+    assert_eq!((after, action), (stale, Action::Ignore(Reason::OutOfTurn)), "another job's slot");
+    budget = LaneBudget { owner: OWNER, operation: 0, end: 16, limit: 1, workers: ALL, ..budget };
+
+    let (first, action) = decide_by_lane(&SlotMeta::default(), &flush(3, 0, 1), &mut budget);
+    assert_eq!((action, budget.spent), (Action::Store(Then::Wait), 0), "one of three is no quorum");
+    assert_eq!(decide_by_lane(&first, &flush(3, 0, 1), &mut budget), (first, Action::Held(Then::Wait)));
+    let (done, action) = decide_by_lane(&first, &flush(3, 0, 4), &mut budget);
+    let held = done.versions[0];
+    assert_eq!((action, held.seen, held.received), (Action::Add(Then::Complete), 5, 0));
+    assert_eq!((held.state, held.next_exponent), (state::FINAL | state::PARTIAL, exponent::UNKNOWN));
+    assert_eq!((budget.spent_of, budget.spent), (0, 1));
+    assert_eq!(decide_by_lane(&done, &flush(3, 0, 2), &mut budget).1, Action::Reply);
+
+    let (next, _) = decide_by_lane(&done, &at(11, 1, 2), &mut budget);
+    let (next, action) = decide_by_lane(&next, &flush(11, 1, 1), &mut budget);
+    assert_eq!(action, Action::Add(Then::Wait), "whoever is left out: the lane's chunk is spent");
+    let (last, action) = decide_by_lane(&next, &flush(11, 1, 4), &mut budget);
+    assert_eq!((action, last.versions[1].state), (Action::Add(Then::Complete), state::FINAL));
+    assert_eq!(last.versions[0].received, 0b111);
+}
+
+/// Before a version is final nobody has its result.
+#[test]
+fn results_of_final_versions_are_noted() {
+    let waiting = SlotMeta { owner: OWNER, versions: [version(3, 3), Version::default()] };
+    let hasty = Contribution { received: 100, ..contribution(3, 0, 4) };
+    assert_eq!(decide(&waiting, &hasty).0.versions[0].received, 0);
+    let (done, _) = step(&waiting, &contribution(3, 0, 4));
+    assert_eq!(decide(&done, &hasty).0.versions[0].received, 4);
 }
