@@ -19,7 +19,7 @@ use sumac_agg_job::{
 };
 use sumac_agg_layout::{Drops, State};
 use sumac_control::plane::{
-    DataPlane, Installed, JobInstall, KnownJob, PlaneError, PlaneInfo, PlaneKind, TakenOver,
+    DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
 use sumac_wire::{
     BLOCK_ELEMENTS,
@@ -220,7 +220,7 @@ impl<T: Target> DataPlane for SwitchPlane<T> {
         Ok(PlaneInfo {
             verifies_checksums: false,
             marks_overflow: false,
-            bounds_loss: false,
+            bounds_loss: self.sizes().bounds_loss,
             jobs: sizes::JOBS as u16 - 1,
             ..info(Self::KIND, &self.state())
         })
@@ -233,7 +233,11 @@ impl<T: Target> DataPlane for SwitchPlane<T> {
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
         let (workers, parents) = ways(job, |to| self.wiring.hop(*to.ip(), to.port()))?;
         let installing = |error: &dyn std::error::Error| failed("installing a job", error);
-        let new = NewJob::of(job, workers, parents).map_err(|error| installing(&error))?;
+        let mut new = NewJob::of(job, workers, parents).map_err(|error| installing(&error))?;
+        let may_be_bounded = job.level == Level::Only && !job.terms.whole && !new.is_dynamic();
+        if self.sizes().bounds_loss && may_be_bounded {
+            new.entry.flags |= job_flag::LANE_BUDGET;
+        }
         let mut held = self.lock();
         self.settle(&mut held).map_err(unavailable)?;
         self.check(&held.contents, &new).map_err(|error| installing(&error))?;

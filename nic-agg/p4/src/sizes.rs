@@ -28,12 +28,16 @@ pub struct Sizes {
     /// Most elements in a chunk of a static job, one block if the switch's file has no more. A dynamic one's
     /// has no more than a block.
     pub elements: u16,
+    /// Whether static jobs of one level may have loss bounds.
+    pub bounds_loss: bool,
 }
 
 impl Default for Sizes {
     fn default() -> Sizes {
+        let (base_port, shards) = (48700, 2);
         let (static_slots, dynamic_slots, blocks) = (2048, 2048, 4);
-        Sizes { base_port: 48700, shards: 2, static_slots, dynamic_slots, blocks, elements: most(1) }
+        let (elements, bounds_loss) = (most(1), true);
+        Sizes { base_port, shards, static_slots, dynamic_slots, blocks, elements, bounds_loss }
     }
 }
 
@@ -96,7 +100,7 @@ impl SizeOptions {
         same("shards", self.shards.map(u32::from), program.shards.into())?;
         same("static_slots", self.static_slots, program.static_slots)?;
         same("dynamic_slots", self.dynamic_slots, program.dynamic_slots)?;
-        let Compiled { shards, static_slots, dynamic_slots, blocks, .. } = *program;
+        let Compiled { shards, static_slots, dynamic_slots, blocks, bounds_loss, .. } = *program;
         let base_port = self.base_port.unwrap_or(Sizes::default().base_port);
         let elements = self.elements.unwrap_or(most(1));
         if ![1, 2, 4].contains(&shards) || !base_port.is_multiple_of(shards) || base_port == 0 {
@@ -107,7 +111,7 @@ impl SizeOptions {
         if elements == 0 || elements > most(blocks) {
             return Err(format!("elements {elements}: the program adds 1 to {} of a packet", most(blocks)));
         }
-        Ok(Sizes { base_port, shards, static_slots, dynamic_slots, blocks, elements })
+        Ok(Sizes { base_port, shards, static_slots, dynamic_slots, blocks, elements, bounds_loss })
     }
 
     /// Returns what is given as if it were a program's, with the default sizes for what is left out.
@@ -118,6 +122,7 @@ impl SizeOptions {
             static_slots: self.static_slots.unwrap_or(defaults.static_slots),
             dynamic_slots: self.dynamic_slots.unwrap_or(defaults.dynamic_slots),
             blocks: defaults.blocks,
+            bounds_loss: defaults.bounds_loss,
             slots_pipes: Vec::new(),
         }
     }
@@ -131,6 +136,8 @@ pub struct Compiled {
     pub dynamic_slots: u32,
     /// Of a static job's chunk; 1 in a program without such jobs.
     pub blocks: u16,
+    /// Whether it has the registers of static jobs' loss bounds.
+    pub bounds_loss: bool,
     /// The pipes of a chip whose ports are in loopback.
     pub slots_pipes: Vec<u32>,
 }
@@ -168,6 +175,7 @@ impl Compiled {
             static_slots: (versions / 2) as u32,
             dynamic_slots: (shared / shards) as u32,
             blocks: blocks as u16,
+            bounds_loss: size("terms_owners").is_some(),
             slots_pipes: Vec::new(),
         })
     }
@@ -187,9 +195,12 @@ mod tests {
 
     #[test]
     fn a_program_has_the_modes_of_its_registers() {
-        let both =
-            program(&[("parents", 128), ("sizes", 4096), ("shared_chunks", 4096), ("sums", 20480)]).unwrap();
+        let sizes = [("parents", 128), ("sizes", 4096), ("shared_chunks", 4096), ("sums", 20480)];
+        let unbounded = program(&sizes).unwrap();
+        let both = program(&[&sizes[..], &[("terms_owners", 4096)]].concat()).unwrap();
         assert_eq!(SizeOptions::default().with(&both), Ok(Sizes::default()));
+        let expected = Sizes { bounds_loss: false, ..Sizes::default() };
+        assert_eq!(SizeOptions::default().with(&unbounded), Ok(expected));
         assert_eq!((Sizes::default().cells(), Sizes::default().shared_elements()), (20480, 64));
         let program_of = |versions, sums| {
             program(&[("parents", 128), ("sizes", versions), ("shared_chunks", 4096), ("sums", sums)])

@@ -227,8 +227,14 @@ mod tests {
     #[test]
     fn the_program_decides_about_sizes_and_pipes() {
         let mut wiring = Wiring::parse(&FILE.replace("number = 2", "number = 132"), "switch.toml").unwrap();
-        let program =
-            Compiled { shards: 4, static_slots: 8, dynamic_slots: 0, blocks: 1, slots_pipes: vec![2] };
+        let program = Compiled {
+            shards: 4,
+            static_slots: 8,
+            dynamic_slots: 0,
+            blocks: 1,
+            bounds_loss: false,
+            slots_pipes: vec![2],
+        };
         wiring.fit(&program).unwrap();
         assert_eq!(
             wiring.program,
@@ -238,6 +244,7 @@ mod tests {
                 dynamic_slots: 0,
                 blocks: 1,
                 elements: 64,
+                bounds_loss: false,
                 ..Sizes::default()
             }
         );

@@ -128,8 +128,8 @@ fn a_static_job_in_its_tables() {
     let result = result_token(TOKEN + 3);
     let expected = [
         ("jobs", vec![format!(
-            "job:Exact(3) set_job(all=0x3 child=0x0 contributors=0x2 dynamic=0x0 elements=0x40 epoch=0x7 rack_bit=0x0 racks=0x0 \
-             reassigns=0x1 result_token={result:#x} root=0x0 world=0x2)"
+            "job:Exact(3) set_job(all=0x3 child=0x0 contributors=0x2 dynamic=0x0 elements=0x40 epoch=0x7 \
+             is_bounded=0x1 rack_bit=0x0 racks=0x0 reassigns=0x1 result_token={result:#x} root=0x0 world=0x2)"
         )]),
         ("senders", (0..2).map(|rank| format!(
             "bitmap_0:Ternary {{ value: {0:x}, mask: ffffffff }} bitmap_1:Ternary {{ value: 0, mask: ffffffff }} \
@@ -194,8 +194,9 @@ fn levels_and_dynamic_jobs_in_their_tables() {
     };
     assert!(
         of("jobs", 2)[0].contains("child=0x1 contributors=0x5")
-            && of("jobs", 2)[0].contains("rack_bit=0x4 racks=0x3")
+            && of("jobs", 2)[0].contains("is_bounded=0x0 rack_bit=0x4 racks=0x3")
     );
+    assert!(of("jobs", 1)[0].contains("is_bounded=0x0"), "the parameter hosts bound a dynamic job's loss");
     assert_eq!(of("parents", 2).len(), 2, "one parent for both shards");
 
     plane.install(&rack(dynamic(3, 1))).unwrap();

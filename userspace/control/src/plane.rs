@@ -38,7 +38,8 @@ pub struct PlaneInfo {
     /// whose sum cannot leave 32 bits.
     #[serde(default = "as_before_switches")]
     pub marks_overflow: bool,
-    /// Whether the sums of static jobs may leave workers out, as far as their loss bounds allow.
+    /// Whether the sums of static jobs may leave workers out, as far as their loss bounds allow. On a switch
+    /// those of one level may.
     #[serde(default = "as_before_switches")]
     pub bounds_loss: bool,
     /// Bytes of packets that a shard's socket holds until they are read; none without sockets.

@@ -29,7 +29,8 @@ pub fn lane_params(grant: &Grant, lane: u16, line_rate: u64, paths: u16) -> JobP
         not_finite: terms.not_finite,
         measure: !terms.is_measured && lane == 0,
         congestion_control: terms.mode == Mode::Static && terms.congestion_control,
-        takes_empty: !terms.whole,
+        // A switch takes none in jobs with bounds either.
+        takes_empty: !terms.whole && placement.aggregator != PlaneKind::P4,
         result_paths: if sends_by_paths(grant) { paths } else { 1 },
         longest_outage: terms.longest_outage(),
         dynamic: terms.is_dynamic().then(|| dynamic(grant)),

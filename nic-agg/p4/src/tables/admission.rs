@@ -50,6 +50,7 @@ fn active(number: u16, job: &JobEntry) -> Entry {
         .parameter("rack_bit", if is_rack { 1_u32 << (job.rack & 31) } else { 0 })
         .parameter("racks", job.racks)
         .parameter("result_token", job.result_token)
+        .parameter("is_bounded", flag(job_flag::LANE_BUDGET))
 }
 
 /// Returns the entry of a job that was removed: its members are notified, and its number keeps its last

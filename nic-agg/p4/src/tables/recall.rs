@@ -67,6 +67,7 @@ pub fn recall(number: u16, entries: &[&Entry]) -> Option<HeldJob> {
         ("child", job_flag::CHILD),
         ("root", job_flag::ROOT),
         ("reassigns", job_flag::STEALING),
+        ("is_bounded", job_flag::LANE_BUDGET),
     ];
     let is_set = |name: &str| get(job, name) == Some(1);
     let flags = flags.iter().filter(|(name, _)| is_set(name)).fold(0, |flags, (_, flag)| flags | flag);

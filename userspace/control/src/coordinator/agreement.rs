@@ -200,13 +200,13 @@ impl PlaneInfo {
     }
 
     /// The limits of a static job at two levels. A rack repeats its part, also one of which a switch lost a
-    /// block.
+    /// block. A switch's budget is for workers of its own, whose results it sends itself.
     pub(super) fn at_two_levels(self) -> Limits {
-        let max_elements = match self.kind {
-            PlaneKind::P4 => self.max_elements.min(BLOCK_ELEMENTS as u16),
-            _ => self.max_elements,
-        };
-        Limits { max_elements, ..self }
+        if self.kind != PlaneKind::P4 {
+            return self;
+        }
+        let max_elements = self.max_elements.min(BLOCK_ELEMENTS as u16);
+        Limits { max_elements, bounds_loss: false, ..self }
     }
 
     pub(super) fn at(self, title: &str) -> Limits {

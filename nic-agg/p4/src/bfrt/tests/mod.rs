@@ -395,18 +395,28 @@ fn sizes_are_those_of_the_switch_s_program() {
     let server = serve(&played);
     let address = server.address();
     let client = BfRuntime::connect(options(&server)).unwrap();
-    let both =
-        Compiled { shards: 2, static_slots: 2048, dynamic_slots: 2048, blocks: 4, slots_pipes: vec![1] };
+    let both = Compiled {
+        shards: 2,
+        static_slots: 2048,
+        dynamic_slots: 2048,
+        blocks: 4,
+        bounds_loss: true,
+        slots_pipes: vec![1],
+    };
     assert_eq!(client.compiled().unwrap(), both);
     // The switch comes back with a program of one mode.
     drop(server);
     let one = String::from_utf8_lossy(PROGRAM).replace(".shared_chunks\"", ".absent\"");
+    let one = one.replace(".terms_owners\"", ".absent\"");
     let played = PlayedSwitch::with_program(NAME, one.as_bytes()).unwrap();
     let server = PlayedServer::start(address, &played).unwrap();
     let changed = until_reached(&client);
     assert!(changed.to_string().contains("other sizes than before"), "{changed}");
     let client = BfRuntime::connect(options(&server)).unwrap();
-    assert_eq!(client.compiled().unwrap(), Compiled { dynamic_slots: 0, blocks: 1, ..both });
+    assert_eq!(
+        client.compiled().unwrap(),
+        Compiled { dynamic_slots: 0, blocks: 1, bounds_loss: false, ..both }
+    );
 }
 
 /// Calls until the error is not that of the broken connection.

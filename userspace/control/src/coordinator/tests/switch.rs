@@ -40,6 +40,27 @@ fn a_static_job_has_all_blocks_of_a_switch_without_checksums() {
     }
 }
 
+/// A program with budgets bounds loss where it is the job's only aggregator.
+#[test]
+fn a_switch_with_budgets_bounds_loss_at_one_level() {
+    let bounding = PlaneInfo { bounds_loss: true, ..switch() };
+    let mut world = World::with(bounding.clone());
+    let members = world.all((0..2).map(|rank| open(Mode::Static, "a", rank, 2)));
+    assert!(!world.terms(members[0]).whole, "the only aggregator");
+    let kernel = PlaneInfo { kind: PlaneKind::Ebpf, max_elements: 300, bounds_loss: true, ..switch() };
+    for (root, of_rack, whole) in [
+        (bounding.clone(), kernel.clone(), true),
+        (kernel.clone(), bounding.clone(), true),
+        (bounding.clone(), bounding, true),
+        (kernel.clone(), kernel, false),
+    ] {
+        let mut world = World::with(root.clone());
+        world.enter(RackEntry { plane: of_rack.clone(), ..rack(0) });
+        let members = world.all((0..2).map(|rank| below(1, open(Mode::Static, "a", rank, 2))));
+        assert_eq!(world.terms(members[0]).whole, whole, "{:?} above {:?}", root.kind, of_rack.kind);
+    }
+}
+
 #[test]
 fn a_static_job_at_two_levels_has_one_block_of_a_switch() {
     let kernel = |max_elements| PlaneInfo { kind: PlaneKind::Ebpf, max_elements, ..switch() };
