@@ -3,13 +3,13 @@
 control Lookup(inout headers_t hdr, inout metadata_t meta) {
     action set_job(
         bit<1> dynamic, bit<1> child, bit<1> root, bit<1> reassigns, bit<16> epoch, bit<32> all, bit<8> world,
-        bit<16> elements, bit<16> contributors, bit<32> rack_bit, bit<8> racks, bit<64> result_token, bit<1> bounded) {
+        bit<16> elements, bit<16> contributors, bit<32> rack_bit, bit<8> racks, bit<64> result_token, bit<1> is_bounded) {
         meta.is_known = 1;
         meta.is_dynamic = dynamic;
         meta.is_child = child;
         meta.is_root = root;
         meta.reassigns = reassigns;
-        meta.is_bounded = bounded;
+        meta.is_bounded = is_bounded;
         meta.other_epoch = hdr.sumac.epoch ^ epoch;
         meta.most_elements = elements;
         meta.all = all;
