@@ -35,11 +35,16 @@ pub enum Profile {
     /// All sums hold all workers, no checksums, chunks of at most 256 elements, dynamic jobs' of 64, and no
     /// sum of a dynamic job overflows.
     Switch,
+    /// The same, but that sums of the static jobs of one level, of which most are, have loss bounds.
+    BoundedSwitch,
 }
 
 /// Returns jobs of each mode and level. `checksum`: whether their packets carry one; those of a switch have
 /// none.
 pub fn jobs(profile: Profile, checksum: bool) -> Vec<Job> {
+    if profile == Profile::BoundedSwitch {
+        return bounded_jobs();
+    }
     let two_lanes = |job: Job| Job { slots: 8, shards: SHARDS, ..job };
     let is_switch = profile == Profile::Switch;
     // Chunks that fill all four of a switch's blocks, a part of the last, one block, and not even that.
@@ -64,6 +69,23 @@ pub fn jobs(profile: Profile, checksum: bool) -> Vec<Job> {
         dynamic_job(9, 1),
     ];
     jobs.map(|job| Job { checksum: checksum && !is_switch, whole: is_switch, ..job }).to_vec()
+}
+
+/// Returns the jobs of [`Profile::BoundedSwitch`]: one of them is without bounds.
+fn bounded_jobs() -> Vec<Job> {
+    let bounded = |number: u16, workers: u8, elements: u16, lane_slots_log2: u16| Job {
+        bounded: true,
+        slots: 1 << lane_slots_log2,
+        lane_slots_log2,
+        ..packets::static_job(number, workers, elements)
+    };
+    vec![
+        bounded(1, 3, ELEMENTS, 1),
+        Job { reassigns: true, slots: 4, shards: SHARDS, ..bounded(2, 4, 256, 1) },
+        Job { reassigns: true, ..bounded(3, 2, ELEMENTS, 0) },
+        bounded(4, 1, ELEMENTS, 1),
+        Job { whole: true, bounded: false, ..bounded(5, 2, ELEMENTS, 1) },
+    ]
 }
 
 /// Returns so many steps of an aggregator that begins empty.
@@ -116,12 +138,12 @@ impl Draw {
         }
         let shift = self.one_of(&[0, 8, 8, 24]);
         // A switch's sums are clamped without the flag.
-        let shift = if job.whole && job.mode == Mode::Dynamic { shift.max(8) } else { shift };
+        let shift = if job.is_of_switch() && job.mode == Mode::Dynamic { shift.max(8) } else { shift };
         let values: Vec<i32> = (0..header.elements).map(|_| self.rng.random::<i32>() >> shift).collect();
         let tos = self.one_of(&[TOS, TOS, TOS, TOS, TOS, TOS | tos::ECT_0, TOS | tos::CE]);
         let mut bytes = packets::frame(job, &from, &header, &values, shard, tos);
         if self.once_in(25) {
-            self.damage(&mut bytes, if job.whole { SHORTEST_FRAME } else { ETH_LEN });
+            self.damage(&mut bytes, if job.is_of_switch() { SHORTEST_FRAME } else { ETH_LEN });
         }
         if self.once_in(8) {
             bytes.splice(12..12, [0x81, 0x00, 0x00, 0x07]);
@@ -154,7 +176,7 @@ impl Draw {
         let merged = [flag::OVERFLOW, flag::NOT_FINITE, flag::ECN_ECHO, flag::COLLISION];
         header.flags |= if self.once_in(4) { self.one_of(&merged) } else { 0 };
         // Results free slots for the chunks that follow.
-        let parents = if job.whole { 5 } else { 2 };
+        let parents = if job.is_of_switch() { 5 } else { 2 };
         match self.rng.random_range(0..21 + parents) {
             0..12 => {}
             12..15 => header.flags |= flag::RESEND,
@@ -200,6 +222,10 @@ impl Draw {
         header.flags |= if self.once_in(6) { self.one_of(&merged) } else { 0 };
         // Maxima by chunk, so that most of a chunk's packets agree.
         header.flags |= if (seq % 5 == 4) ^ self.once_in(20) { flag::MAXIMUM } else { 0 };
+        if job.bounded {
+            self.bound(&mut header, reference.is_round(job, slot, version));
+            return (header, job.workers[rank].clone());
+        }
         match self.rng.random_range(0..24) {
             0..3 => (header.elements, header.flags) = (0, header.flags | flag::EXPONENT),
             3..5 => (header.elements, header.flags) = (0, header.flags | flag::QUERY),
@@ -213,20 +239,45 @@ impl Draw {
                     (self.one_of(&[1, 4]), seq.wrapping_add(self.one_of(&[0, 8, 9])));
             }
             8 if is_parents => header.flags |= flag::MISMATCH,
-            9..12 if is_parents && !job.whole => {
+            9..12 if is_parents && !job.is_of_switch() => {
                 (header.bitmap_0, header.flags) =
                     (self.one_of(&[1, 0b11, 0b110]), header.flags | flag::PARTIAL);
             }
-            9..13 if !job.whole && !is_parents => {
+            9..13 if !job.is_of_switch() && !is_parents => {
                 (header.elements, header.flags) = (0, header.flags & !flag::MAXIMUM | flag::EMPTY);
             }
-            9..16 if job.whole && reference.is_round(job, slot, version) => {
+            9..16 if job.is_of_switch() && reference.is_round(job, slot, version) => {
                 (header.elements, header.flags) = (0, header.flags | flag::EXPONENT);
             }
             _ => {}
         }
         let from = if is_parents { &job.parents[0] } else { &job.workers[rank] };
         (header, from.clone())
+    }
+
+    /// Makes a contribution one of a bounded job: operations of 4 chunks, mostly with terms, and flushes.
+    fn bound(&mut self, header: &mut Header, is_round: bool) {
+        let seq = header.seq;
+        let operation = seq & !3;
+        match self.rng.random_range(0..24) {
+            0..2 => (header.elements, header.flags) = (0, header.flags | flag::EXPONENT),
+            2..4 => (header.elements, header.flags) = (0, header.flags | flag::QUERY),
+            4 => header.kind = self.one_of(&[3, 3, 4]),
+            5..15 if is_round => (header.elements, header.flags) = (0, header.flags | flag::EXPONENT),
+            5..22 if seq == operation => {
+                header.contributors = self.one_of(&[1, 1, 2, 2, 3, 40_000]);
+                header.next_seq = seq.wrapping_add(self.one_of(&[4, 4, 4, 4, 4, 4, 5, 3, 0, 1 << 20]));
+            }
+            5..16 => {
+                header.flags = header.flags & !flag::MAXIMUM | flag::PARTIAL;
+                header.contributors = self.one_of(&[0, 1, 1, 1, 4, u16::MAX]);
+                let others = [operation.wrapping_sub(4), seq, seq.wrapping_add(1)];
+                header.next_seq = if self.once_in(6) { self.one_of(&others) } else { operation };
+            }
+            // Terms of an operation that nobody else has.
+            16 if self.once_in(8) => (header.contributors, header.next_seq) = (1, seq.wrapping_add(4)),
+            _ => {}
+        }
     }
 
     /// Returns slot, chunk and version: mostly what the slot waits for.
@@ -261,7 +312,7 @@ impl Draw {
     fn forge(&mut self, job: &Job, header: &mut Header, from: &mut Host, shard: &mut u16) {
         // Half of all numbers away is neither before nor after (RFC 1982), and a switch need not take it for
         // the same.
-        let far = if job.whole { 9 << 28 } else { 1 << 31 };
+        let far = if job.is_of_switch() { 9 << 28 } else { 1 << 31 };
         match self.rng.random_range(0..16) {
             0 => header.token ^= 1 << self.rng.random_range(0..64),
             1 => header.epoch ^= 1 << self.rng.random_range(0..16),

@@ -1,14 +1,17 @@
 //! The file of vectors: lines of JSON. Each part has a [`Setup`], and then a [`Step`] a line.
 
+mod spent;
+
 use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 use sumac_wire::{
-    budget::{Agreement, Budget, KEPT_OPERATIONS},
     dynamic,
     slot::{SlotMeta, Version},
     tables::{JobEntry, WorkerEntry, job_flag},
 };
+
+pub use spent::{LaneSpent, Spent};
 
 /// The version of the format.
 pub const FORMAT: u32 = 2;
@@ -74,6 +77,9 @@ pub struct Job {
     /// Whether all sums of static jobs hold all workers: no flushes, and `received` is not kept.
     #[serde(default, skip_serializing_if = "is_false")]
     pub whole: bool,
+    /// Whether it is a static job of a switch with a budget for each lane.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub bounded: bool,
     pub level: Level,
     /// By worker, the job's ranks below it as bits; of a static job of several levels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -124,6 +130,11 @@ impl Job {
         self.mode == Mode::Static && (self.slot_base..self.slot_base + self.slots).contains(&index)
     }
 
+    /// Whether it keeps to the profile of a switch.
+    pub fn is_of_switch(&self) -> bool {
+        self.whole || self.bounded
+    }
+
     /// Returns the entries of the workers. `first_ifindex` is that of interface 0.
     pub fn worker_entries(&self, first_ifindex: u32) -> Vec<WorkerEntry> {
         let ranks = self.ranks.iter().copied().chain(std::iter::repeat(0));
@@ -148,6 +159,7 @@ impl Job {
             (job_flag::CHECKSUM, self.checksum),
             (job_flag::STEALING, self.reassigns),
             (job_flag::WHOLE, self.whole),
+            (job_flag::LANE_BUDGET, self.bounded),
             (job_flag::DYNAMIC, self.mode == Mode::Dynamic),
         ];
         let flags = given.iter().filter(|(_, is_set)| *is_set).fold(level, |flags, (flag, _)| flags | flag);
@@ -258,42 +270,9 @@ pub struct Slot {
     /// out of.
     #[serde(default, skip_serializing_if = "Spent::is_none")]
     pub spent: Spent,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Spent {
-    pub owner: u32,
-    pub operation: u32,
-    pub chunks: Vec<u32>,
-    /// Operation, end, limit, and the workers that have stated them.
-    pub terms: [[u32; 4]; KEPT_OPERATIONS],
-}
-
-impl Spent {
-    fn is_none(&self) -> bool {
-        self.owner == 0
-    }
-
-    pub fn of(budget: &Budget, world: u16) -> Spent {
-        let chunks = budget.spent.iter().take(usize::from(world)).copied().collect();
-        if budget.owner == 0 {
-            return Spent::default();
-        }
-        let terms = budget.agreements.map(|kept| [kept.operation, kept.end, kept.limit, kept.workers]);
-        Spent { owner: budget.owner, operation: budget.operation, chunks, terms }
-    }
-
-    pub fn budget(&self) -> Budget {
-        let of = |[operation, end, limit, workers]: [u32; 4]| Agreement { operation, end, limit, workers };
-        let agreements = self.terms.map(of);
-        let mut budget =
-            Budget { owner: self.owner, operation: self.operation, agreements, ..Budget::default() };
-        for (spent, chunks) in budget.spent.iter_mut().zip(&self.chunks) {
-            *spent = *chunks;
-        }
-        budget
-    }
+    /// The same of a lane that has one budget for all its workers.
+    #[serde(default, skip_serializing_if = "LaneSpent::is_none")]
+    pub lane_spent: LaneSpent,
 }
 
 /// One version of a slot: the fields of [`Version`], and the values.
@@ -346,12 +325,12 @@ impl SlotVersion {
 }
 
 impl Slot {
-    /// Returns the record of a slot, `lane_next` and the budget of its lane.
+    /// Returns the record of a slot, `lane_next` and the budget of its lane, which counts for each worker.
     pub fn of(meta: &SlotMeta, values: [&[i32]; 2], lane_next: u32, spent: Spent) -> Slot {
         let [first, second] = values;
         let versions =
             [SlotVersion::of(&meta.versions[0], first), SlotVersion::of(&meta.versions[1], second)];
-        Slot { owner: meta.owner, versions, lane_next, spent }
+        Slot { owner: meta.owner, versions, lane_next, spent, lane_spent: LaneSpent::default() }
     }
 
     pub fn meta(&self) -> SlotMeta {

@@ -1,12 +1,17 @@
 //! The vectors against the pure decisions: each step anew, from the slot that it begins with.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
-use std::{collections::BTreeMap, fs::File, io::BufReader, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::BufReader,
+    path::Path,
+};
 
 use sumac_vectors::{
     cases, packets,
     random::{self, Profile, SWITCH_SEED},
-    record,
+    record::{self, Step},
     reference::Reference,
 };
 use sumac_wire::Reason;
@@ -15,9 +20,12 @@ const SEED: u64 = 14;
 
 #[test]
 fn each_step_follows_from_its_slot_alone() {
-    for (seed, profile, checksum) in
-        [(SEED, Profile::Host, false), (SEED, Profile::Host, true), (SWITCH_SEED, Profile::Switch, false)]
-    {
+    for (seed, profile, checksum) in [
+        (SEED, Profile::Host, false),
+        (SEED, Profile::Host, true),
+        (SWITCH_SEED, Profile::Switch, false),
+        (SWITCH_SEED, Profile::BoundedSwitch, false),
+    ] {
         let setup = packets::setup("random", Some(seed), random::jobs(profile, checksum));
         let steps = random::steps(&setup, seed, 10_000);
         for (at, step) in steps.iter().enumerate() {
@@ -86,6 +94,39 @@ fn random_packets_meet_every_reason() {
             assert_eq!(is_met, Some(reason) != unmet, "{profile:?}: {}", reason.name());
         }
     }
+}
+
+/// The packets of a lane's budget: operations of which some chunks are flushed, as many as they may be.
+#[test]
+fn random_packets_spend_budgets() {
+    let setup = packets::setup("random", Some(SWITCH_SEED), random::jobs(Profile::BoundedSwitch, false));
+    let steps = random::steps(&setup, SWITCH_SEED, 2000);
+    let slots = || steps.iter().filter_map(|step| step.slot.as_ref());
+    let is_spent = |before: u32, after: u32| {
+        slots().any(|slot| {
+            let (one, two) = (slot.before.lane_spent, slot.after.lane_spent);
+            (one.spent, two.spent) == (before, after) && one.owner != 0
+        })
+    };
+    let operations: BTreeSet<u32> = slots().map(|slot| slot.after.lane_spent.spent_of).collect();
+    println!("operations {operations:?}");
+    assert!(operations.len() > 3 && is_spent(0, 1) && is_spent(1, 2) && is_spent(2, 1), "{operations:?}");
+    let partial = slots().filter(|slot| slot.after.versions.iter().any(|version| version.state & 8 != 0));
+    assert!(partial.count() > 50);
+    let late = slots().filter(|slot| {
+        let pairs = slot.before.versions.iter().zip(&slot.after.versions);
+        pairs.into_iter().any(|(one, two)| one.seq == two.seq && one.received != two.received)
+    });
+    assert!(late.count() > 50);
+    // What is ignored changes what is noted, and the terms.
+    let ignored = |step: &&Step| ["stale", "duplicate", "out_of_turn"].contains(&step.reason.as_str());
+    let changed = steps.iter().filter(ignored).filter_map(|step| step.slot.as_ref());
+    let (mut noted, mut agreed) = (0, 0);
+    for slot in changed {
+        noted += u32::from(slot.before.versions != slot.after.versions);
+        agreed += u32::from(slot.before.lane_spent != slot.after.lane_spent);
+    }
+    assert!(noted > 5 && agreed > 0, "{noted} noted, {agreed} with terms");
 }
 
 #[test]

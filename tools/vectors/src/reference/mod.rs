@@ -13,13 +13,15 @@ use sumac_wire::{
     dynamic::SlotMeta as SharedMeta,
     frame::{self, Frame, Parsed, Ports},
     header::{HEADER_LEN, offset},
+    lane_budget::LaneBudget,
     slot::{SlotMeta, state},
     tables::{JobEntry, lane_index},
     tos,
 };
 
 use crate::record::{
-    Answer, Host, Job, Mode, Setup, SharedSlot, SharedTransition, Slot, Spent, Step, To, Transition,
+    Answer, Host, Job, LaneSpent, Mode, Setup, SharedSlot, SharedTransition, Slot, Spent, Step, To,
+    Transition,
 };
 
 /// An aggregator with its jobs.
@@ -32,6 +34,8 @@ pub struct Reference {
     lanes: HashMap<u32, u32>,
     /// By [`lane_index`].
     budgets: HashMap<u32, Budget>,
+    /// The same of jobs with a budget for each lane.
+    lane_budgets: HashMap<u32, LaneBudget>,
     /// By shard and number.
     shared: HashMap<(u16, u32), (SharedMeta, Vec<i32>)>,
 }
@@ -68,6 +72,7 @@ impl Reference {
             slots: HashMap::new(),
             lanes: HashMap::new(),
             budgets: HashMap::new(),
+            lane_budgets: HashMap::new(),
             shared: HashMap::new(),
         }
     }
@@ -96,6 +101,7 @@ impl Reference {
             self.slots.insert(*index, (before.meta(), values));
             self.lanes.insert(lane, before.lane_next);
             self.budgets.insert(lane, before.spent.budget());
+            self.lane_budgets.insert(lane, before.lane_spent.budget());
         }
         if let Some(SharedTransition { shard, slot, before, .. }) = &step.shared {
             self.shared.insert((*shard, *slot), (before.meta(), before.values.clone()));
@@ -163,10 +169,11 @@ impl Reference {
         let lane_next = self.lanes.get(&lane).copied().unwrap_or(2 << job.lane_slots_log2);
         let world = job.workers.len() as u16;
         let spent = self.budgets.get(&lane).map(|budget| Spent::of(budget, world)).unwrap_or_default();
-        match self.slots.get(&index) {
+        let slot = match self.slots.get(&index) {
             Some((meta, [first, second])) => Slot::of(meta, [first, second], lane_next, spent),
             None => Slot::of(&SlotMeta::default(), [&[], &[]], lane_next, spent),
-        }
+        };
+        Slot { lane_spent: self.lane_budgets.get(&lane).map(LaneSpent::of).unwrap_or_default(), ..slot }
     }
 
     fn show(&mut self, bytes: &[u8]) -> Outcome {

@@ -6,7 +6,7 @@ use sumac_wire::{
     slot::{
         Action, Conclusion, Contribution, Then, Version,
         answer::{agreed, part, part_of_round, question, refusal, result, wanted},
-        conclude, decide,
+        conclude, decide, decide_by_lane,
     },
     tables::lane_index,
     workers,
@@ -40,8 +40,13 @@ impl Reference {
         let index = entry.slot_base + header.slot;
         let lane = lane_index(header.job, contribution.lane);
         let (meta, mut values) = self.slots.get(&index).cloned().unwrap_or_default();
-        let (mut after, action) = decide(&meta, contribution);
+        let (mut after, action) = if job.bounded {
+            decide_by_lane(&meta, contribution, self.lane_budgets.entry(lane).or_default())
+        } else {
+            decide(&meta, contribution)
+        };
         if let Action::Ignore(reason) = action {
+            self.slots.insert(index, (after, values));
             return Err(reason);
         }
         if !sent.is_intact {
@@ -49,6 +54,7 @@ impl Reference {
         }
         let action = match contribution.limit {
             0 => action,
+            _ if job.bounded => action,
             _ => {
                 let budget = self.budgets.entry(lane).or_default();
                 after.bounded(action, contribution, budget, |workers| job.ranks_of(workers))
