@@ -23,6 +23,9 @@ use sumac_tests::{Crew, stats, wait};
 
 const COUNT: usize = 400_000;
 
+/// Two retransmission timeouts, also on a busy machine.
+const STOP: Duration = Duration::from_millis(150);
+
 /// The options of static jobs, and of dynamic ones with a parameter host.
 fn modes() -> [Option<DynamicOptions>; 2] {
     [None, Some(DynamicOptions::default())]
@@ -85,8 +88,8 @@ fn check(report: &Report) {
 }
 
 /// Sums ones on this worker; returns the result and what it lost.
-fn sum_of_ones(client: &Client, job: &Job) -> (Vec<f32>, Loss) {
-    let mut tensor = client.tensor::<f32>(10 * COUNT).unwrap();
+fn sum_of_ones(client: &Client, job: &Job, count: usize) -> (Vec<f32>, Loss) {
+    let mut tensor = client.tensor::<f32>(count).unwrap();
     tensor.fill(1.0);
     let options = OpOptions { loss_bound: 0.3, ..OpOptions::default() };
     let mut pending = job.allreduce_with(tensor, options).unwrap();
@@ -100,31 +103,31 @@ fn sum_of_ones(client: &Client, job: &Job) -> (Vec<f32>, Loss) {
 #[test]
 fn a_worker_that_stops_is_left_out_within_the_bound() {
     for dynamic in modes() {
-        stops(lab(3, dynamic), dynamic);
+        let options = SumacOptions { dynamic, ..SumacOptions::default() };
+        stops(lab(3, dynamic), &options, 10 * COUNT, STOP);
     }
 }
 
 /// The same of a worker in a rack of two: the other one goes on for both, and the root waits for neither.
 #[test]
 fn a_worker_below_a_rack_that_stops_is_left_out_within_the_bound() {
-    stops(LabSpec { racks: 2, ..LabSpec::new(4) }, None);
+    stops(LabSpec { racks: 2, ..LabSpec::new(4) }, &SumacOptions::default(), 10 * COUNT, STOP);
 }
 
-fn stops(lab: LabSpec, dynamic: Option<DynamicOptions>) {
-    let options = SumacOptions { dynamic, ..SumacOptions::default() };
+/// Sums of so many values, while worker 2 stops ten times for so long.
+pub fn stops(lab: LabSpec, options: &SumacOptions, count: usize, stop: Duration) {
     let world = f32::from(lab.workers);
-    with_sumac(lab, &options, |sumac| {
+    with_sumac(lab, options, |sumac| {
         let crew = Crew::join(sumac, "straggler");
         let results = thread::scope(|scope| {
-            let running: Vec<_> =
-                crew.trainers.iter().map(|one| scope.spawn(|| sum_of_ones(&one.client, &one.job))).collect();
+            let sum = |one| scope.spawn(move || sum_of_ones(&one.client, &one.job, count));
+            let running: Vec<_> = crew.trainers.iter().map(sum).collect();
             // Before all have begun, nobody is late.
             wait::eventually("a result", || (stats::counter(&crew.trainers[0], "results") > 0).then_some(()));
             for _ in 0..10 {
                 thread::sleep(Duration::from_millis(10));
                 sumac.daemon(2).unwrap().signal(Signal::SIGSTOP);
-                // Two retransmission timeouts, also on a busy machine.
-                thread::sleep(Duration::from_millis(150));
+                thread::sleep(stop);
                 sumac.daemon(2).unwrap().signal(Signal::SIGCONT);
             }
             running.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()

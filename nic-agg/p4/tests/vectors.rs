@@ -17,7 +17,7 @@ use sumac_agg_p4::target::{Change, Entry, Update};
 use sumac_vectors::{
     cases, packets,
     random::{self, Profile, SWITCH_SEED},
-    record::{Job, Step},
+    record::{Job, Setup, Step},
 };
 use sumac_wire::{Header, Reason, checksum, tos};
 
@@ -26,8 +26,8 @@ fn number(variable: &str, or: u64) -> u64 {
     env::var(variable).map_or(or, |text| text.parse().expect(variable))
 }
 
-fn run_random(program: &Program, seed: u64, steps: usize) {
-    let setup = packets::setup("random", Some(seed), random::jobs(Profile::Switch, false));
+fn run_random(program: &Program, profile: Profile, seed: u64, steps: usize) {
+    let setup = packets::setup("random", Some(seed), random::jobs(profile, false));
     let mut model = Model::start(PORTS);
     let begin = Instant::now();
     let mut run = Run::new(&mut model, program, &setup);
@@ -41,20 +41,34 @@ fn run_random(program: &Program, seed: u64, steps: usize) {
 fn random_packets() {
     with_program("random_packets", |program| {
         let steps = number("SUMAC_VECTORS_STEPS", 2000) as usize;
-        run_random(program, number("SUMAC_VECTORS_SEED", SWITCH_SEED), steps);
+        run_random(program, Profile::Switch, number("SUMAC_VECTORS_SEED", SWITCH_SEED), steps);
+    });
+}
+
+/// Jobs with a budget for each lane. `SUMAC_VECTORS_SEED` and `SUMAC_VECTORS_STEPS` choose others.
+#[test]
+fn bounded() {
+    with_program("bounded", |program| {
+        run_cases(program, &cases::bounded());
+        let steps = number("SUMAC_VECTORS_STEPS", 2000) as usize;
+        run_random(program, Profile::BoundedSwitch, number("SUMAC_VECTORS_SEED", SWITCH_SEED), steps);
     });
 }
 
 /// Seed 99 has a reply to an exponent round whose chunk has overflowed since.
 #[test]
 fn random_packets_with_a_round_after_an_overflow() {
-    with_program("random_packets_with_a_round_after_an_overflow", |program| run_random(program, 99, 3400));
+    with_program("random_packets_with_a_round_after_an_overflow", |program| {
+        run_random(program, Profile::Switch, 99, 3400);
+    });
 }
 
 /// Seed 16 has chunks that take slots whose sums have left, one of them a maximum's, which takes a turn more.
 #[test]
 fn random_packets_with_slots_taken_after_their_sums() {
-    with_program("random_packets_with_slots_taken_after_their_sums", |program| run_random(program, 16, 1900));
+    with_program("random_packets_with_slots_taken_after_their_sums", |program| {
+        run_random(program, Profile::Switch, 16, 1900);
+    });
 }
 
 #[test]
@@ -62,16 +76,20 @@ fn the_table_of_cases() {
     with_program("the_table_of_cases", |program| {
         let mut parts = cases::all(false);
         parts.retain(|(_, steps)| !cases::is_beyond_switch(steps));
-        let mut model = Model::start(PORTS);
-        // All have the same job.
-        let mut run = Run::new(&mut model, program, &parts[0].0);
-        for (setup, steps) in &parts {
-            assert_eq!(setup.jobs, parts[0].0.jobs);
-            run.empty();
-            run.steps(steps);
-        }
-        run.finish();
+        run_cases(program, &parts);
     });
+}
+
+/// Runs cases, which all have the same jobs.
+fn run_cases(program: &Program, parts: &[(Setup, Vec<Step>)]) {
+    let mut model = Model::start(PORTS);
+    let mut run = Run::new(&mut model, program, &parts[0].0);
+    for (setup, steps) in parts {
+        assert_eq!(setup.jobs, parts[0].0.jobs);
+        run.empty();
+        run.steps(steps);
+    }
+    run.finish();
 }
 
 /// A switch may drop a contribution between two turns for its blocks. The register is set here as that leaves

@@ -1,5 +1,9 @@
 //! The tables of a slot's cases (docs/protocol.md, "Slot" and "Dynamic mode"), each from an empty slot.
 
+mod bounded;
+
+pub use bounded::bounded;
+
 use sumac_wire::{
     Header, Kind,
     Reason::{
@@ -363,23 +367,24 @@ pub fn all(checksum: bool) -> Vec<(Setup, Vec<Step>)> {
     ];
     let jobs = jobs.map(|job| Job { checksum, ..job });
     let racks_jobs = [Job { checksum, ..at_rack(static_job(1, world, ELEMENTS)) }];
-    let all_of = |all: &[Job], job: &Job, case: &Case| {
-        let setup = setup(case.0, None, all.to_vec());
-        let mut reference = Reference::new(setup.clone());
-        let receive = |(interface, frame)| Step {
-            case: Some(case.0.to_owned()),
-            ..reference.receive(interface, frame)
-        };
-        let frames = case.1.iter().flat_map(|packet| packet.frames(job, &jobs[2]));
-        let steps: Vec<Step> = frames.map(receive).collect();
-        check(case, &steps);
-        (setup, steps)
-    };
+    let all_of = |all: &[Job], job: &Job, case: &Case| vectors(all, job, &jobs[2], case);
     let of = |job: &Job, case: &Case| all_of(&jobs, job, case);
     let dynamic = DYNAMIC.iter().map(|case| of(&jobs[1], case));
     let rack = RACK.iter().map(|case| of(&jobs[3], case));
     let static_rack = STATIC_RACK.iter().map(|case| all_of(&racks_jobs, &racks_jobs[0], case));
     STATIC.iter().map(|case| of(&jobs[0], case)).chain(dynamic).chain(rack).chain(static_rack).collect()
+}
+
+/// Returns a case's aggregator with these jobs, and its packets, which are those of `job`.
+fn vectors(all: &[Job], job: &Job, other_job: &Job, case: &Case) -> (Setup, Vec<Step>) {
+    let setup = setup(case.0, None, all.to_vec());
+    let mut reference = Reference::new(setup.clone());
+    let receive =
+        |(interface, frame)| Step { case: Some(case.0.to_owned()), ..reference.receive(interface, frame) };
+    let frames = case.1.iter().flat_map(|packet| packet.frames(job, other_job));
+    let steps: Vec<Step> = frames.map(receive).collect();
+    check(case, &steps);
+    (setup, steps)
 }
 
 /// Whether a case is beyond the profile of a switch: a result lacks some workers, or a contribution has no

@@ -100,13 +100,22 @@ impl<'a> Run<'a> {
                 let before = steps[..at].iter().rposition(|other| is_of_slot(other, step));
                 let before = before.map(|at| format!("before, step {at}: {}\n", described(&steps[at])));
                 let before = before.unwrap_or_default();
-                let replay = seed.map(|seed| replay(seed, at + 1)).unwrap_or_default();
+                let replay = seed.map(|seed| self.replay(seed, at + 1)).unwrap_or_default();
                 panic!(
                     "{name}, seed {seed:?}, step {at}: {difference}\n{}\n{before}{replay}",
                     described(step)
                 );
             }
         }
+    }
+
+    /// Returns the command that shows a difference again.
+    fn replay(&self, seed: u64, steps: usize) -> String {
+        let test = if self.setup.jobs.iter().any(|job| job.bounded) { "bounded" } else { "random_packets" };
+        format!(
+            "again: SUMAC_VECTORS_SEED={seed} SUMAC_VECTORS_STEPS={steps} cargo test -p sumac-agg-p4 --test \
+            vectors {test}"
+        )
     }
 
     /// Sends a frame, and a marker behind it, which shows that all before it has gone through the ingress.
@@ -250,14 +259,6 @@ fn updates(setup: &Setup) -> Vec<Update> {
 /// Returns a slot that is not as expected, and the expected one.
 fn different<T: PartialEq + Debug>(slot: T, expected: &T) -> Option<String> {
     (slot != *expected).then(|| format!("the registers hold\n{slot:?}\nand not\n{expected:?}"))
-}
-
-/// Returns the command that shows a difference again.
-fn replay(seed: u64, steps: usize) -> String {
-    format!(
-        "again: SUMAC_VECTORS_SEED={seed} SUMAC_VECTORS_STEPS={steps} cargo test -p sumac-agg-p4 --test \
-        vectors random_packets"
-    )
 }
 
 /// Whether two steps name the same slot.

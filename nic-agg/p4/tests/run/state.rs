@@ -1,7 +1,7 @@
 //! The state of slots, as the program's registers hold it.
 
 use sumac_agg_p4::sizes::Sizes;
-use sumac_vectors::record::{Job, SharedSlot, SharedTransition, Slot, SlotVersion, Transition};
+use sumac_vectors::record::{Job, LaneSpent, SharedSlot, SharedTransition, Slot, SlotVersion, Transition};
 use sumac_wire::{
     BLOCK_ELEMENTS,
     header::flag,
@@ -29,7 +29,7 @@ impl Registers<'_> {
         let Transition { index, before, after } = expected;
         let versions = [0, 1].map(|number| {
             let (before, after) = (&before.versions[number], &after.versions[number]);
-            let version = self.version(job, index + number as u32 * Sizes::default().static_slots, after);
+            let version = self.version(job, *index, number, after);
             // Values that do not change were read before.
             let has_same_values = version.values.len() == after.values.len() && before == after;
             if has_same_values { SlotVersion { values: after.values.clone(), ..version } } else { version }
@@ -41,10 +41,12 @@ impl Registers<'_> {
             versions,
             lane_next,
             spent: after.spent.clone(),
+            lane_spent: self.lane_spent(job, *index),
         }
     }
 
-    fn version(&mut self, job: &Job, place: u32, expected: &SlotVersion) -> SlotVersion {
+    fn version(&mut self, job: &Job, slot: u32, number: usize, expected: &SlotVersion) -> SlotVersion {
+        let place = slot + number as u32 * Sizes::default().static_slots;
         if self.word("holders", place) != owner(job.job, job.epoch) {
             return SlotVersion::default();
         }
@@ -54,12 +56,25 @@ impl Registers<'_> {
         let all = all_workers(job.workers.len() as u16);
         let has_exponent = state & (state::ROUND | state::AGREED) != 0;
         let next = self.pair("next_chunks", place)[1];
+        let (seq, missing) = (self.word("chunks", place), self.word("missing_senders", place));
+        let is_final = state & state::FINAL != 0;
+        let state = match job.bounded {
+            // The program marks whoever completes a version without some workers, too.
+            true if is_final && missing != 0 => state | state::PARTIAL,
+            true => state & !state::PARTIAL,
+            false => state,
+        };
         SlotVersion {
-            seq: self.word("chunks", place),
-            seen: all & !self.word("missing_senders", place),
-            // Of jobs whose sums hold all workers nobody keeps it.
-            received: if job.whole { 0 } else { expected.received },
-            next: if state & state::FINAL != 0 { next } else { expected.next },
+            seq,
+            seen: all & !missing,
+            received: match job.bounded {
+                true if is_final => self.received(slot, number, seq, all),
+                true => 0,
+                // Of jobs whose sums hold all workers nobody keeps it.
+                false if job.whole => 0,
+                false => expected.received,
+            },
+            next: if is_final { next } else { expected.next },
             tensor: self.word("signatures", place),
             flags: merged(self.word("merged_flags", place)) | if is_maximum { flag::MAXIMUM } else { 0 },
             exponent: if has_exponent { self.word("exponents", place) as i8 } else { expected.exponent },
@@ -69,6 +84,33 @@ impl Registers<'_> {
             },
             state,
             values: self.chunk(place, elements, &expected.values),
+        }
+    }
+
+    /// Returns the senders that are known to have the result of a version that is final.
+    fn received(&mut self, slot: u32, number: usize, seq: u32, all: u32) -> u32 {
+        let [lacking, of] = self.pair(&format!("lacking_{number}"), slot);
+        // A chunk that is another one's is shown as everybody's bits.
+        if of == seq { all & !lacking } else { u32::MAX }
+    }
+
+    /// Returns the budget of a slot's lane; none of a job that has none.
+    fn lane_spent(&mut self, job: &Job, index: u32) -> LaneSpent {
+        let lane = (index - job.slot_base) >> job.lane_slots_log2;
+        let lane = u32::from(job.job) * LANES + lane;
+        // A program without budgets has none of the registers.
+        if !job.bounded || self.word("terms_owners", lane) != owner(job.job, job.epoch) {
+            return LaneSpent::default();
+        }
+        let [spent, spent_of] = self.pair("spent_chunks", lane);
+        LaneSpent {
+            owner: owner(job.job, job.epoch),
+            operation: self.word("terms_operations", lane),
+            end: self.word("terms_ends", lane),
+            limit: self.word("terms_limits", lane),
+            workers: self.word("terms_workers", lane),
+            spent_of,
+            spent,
         }
     }
 
