@@ -1,5 +1,7 @@
 //! The cases of a switch's job with a budget for each lane (docs/protocol.md, "Profile of a switch").
 
+use std::slice;
+
 use super::{Again, All, Case, ELEMENTS, Flush, From, PARTIAL, Packet, Terms, WORKERS, static_job, vectors};
 use crate::record::{Job, Setup, Step};
 use sumac_wire::Reason::{Added, Completed, Duplicate, OutOfTurn, Replied, Stale};
@@ -96,5 +98,5 @@ const BOUNDED: [Case; 14] = [
 /// Returns the cases, all with the same job, which only a switch has.
 pub fn bounded() -> Vec<(Setup, Vec<Step>)> {
     let job = Job { bounded: true, ..static_job(1, WORKERS as u8, ELEMENTS) };
-    BOUNDED.iter().map(|case| vectors(&[job.clone()], &job, &job, case)).collect()
+    BOUNDED.iter().map(|case| vectors(slice::from_ref(&job), &job, &job, case)).collect()
 }
