@@ -102,7 +102,10 @@ impl Registers<'_> {
         if !job.bounded || self.word("terms_owners", lane) != owner(job.job, job.epoch) {
             return LaneSpent::default();
         }
-        let [spent, spent_of] = self.pair("spent_chunks", lane);
+        let spent_of = self.word("spent_operations", lane);
+        // The count of an operation begins with its first flushed chunk.
+        let is_new = spent_of == u32::MAX;
+        let spent = if is_new { 0 } else { self.word("spent_chunks", lane) };
         LaneSpent {
             owner: owner(job.job, job.epoch),
             operation: self.word("terms_operations", lane),
