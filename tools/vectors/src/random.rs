@@ -265,7 +265,7 @@ impl Draw {
             4 => header.kind = self.one_of(&[3, 3, 4]),
             5..15 if is_round => (header.elements, header.flags) = (0, header.flags | flag::EXPONENT),
             5..22 if seq == operation => {
-                header.contributors = self.one_of(&[1, 1, 2, 2, 3, 40_000]);
+                header.contributors = self.one_of(&[1, 2, 2, 3, 3, 40_000]);
                 header.next_seq = seq.wrapping_add(self.one_of(&[4, 4, 4, 4, 4, 4, 5, 3, 0, 1 << 20]));
             }
             5..16 => {
@@ -328,7 +328,11 @@ impl Draw {
             11 => header.format = self.rng.random_range(0..5),
             12 => *shard = self.one_of(&[0, 1]),
             13 => from.aggregator_ip = [10, 77, 99, 1].into(),
-            14 => (header.seq, header.lane) = self.one_of(&[(9, 33), (u32::MAX, 0), (far, 3)]),
+            14 => {
+                (header.seq, header.lane) = self.one_of(&[(9, 33), (u32::MAX, 0), (far, 3)]);
+                // Terms from far ahead would end a lane's bounds for good.
+                header.contributors = if job.bounded { 0 } else { header.contributors };
+            }
             _ => from.ip = self.one_of(&[[10, 77, 10, 2], [10, 77, 11, 2], [10, 77, 99, 9]]).into(),
         }
     }
