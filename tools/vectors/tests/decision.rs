@@ -148,7 +148,7 @@ fn the_files_in_the_repository_are_as_generated() {
 
 #[test]
 fn what_is_written_is_read() {
-    for (setup, steps) in cases::all(true) {
+    for (setup, steps) in cases::all(true).into_iter().chain(cases::bounded()) {
         let mut file = Vec::new();
         record::write(&mut file, &setup, &steps).unwrap();
         assert_eq!(record::read(&file[..]).unwrap(), [(setup, steps)]);

@@ -12,7 +12,7 @@ const T1: Packet = Terms(1, 0, u16::MAX);
 const T2: Packet = Terms(2, 0, 1);
 
 /// A lane of 4 slots, of 3 workers. A flush is one of the operation that begins with chunk 0.
-const BOUNDED: [Case; 14] = [
+const BOUNDED: [Case; 16] = [
     ("bounded: a flush where nobody has stated terms", &[From(0, 3), Flush(1, 3)], Added, None, &[(3, 3)]),
     (
         "bounded: a flush where one has not stated terms",
@@ -91,6 +91,30 @@ const BOUNDED: [Case; 14] = [
         Added,
         None,
         &[(3, 3)],
+    ),
+    (
+        "bounded: the second of two chunks",
+        &[Terms(0, 0, 2), T1, Terms(2, 0, 3), From(0, 3), Flush(1, 3), From(0, 2), Flush(1, 2)],
+        Completed,
+        PARTIAL,
+        &[(2, 3)],
+    ),
+    (
+        "bounded: the third of two chunks",
+        &[
+            Terms(0, 0, 2),
+            T1,
+            Terms(2, 0, 3),
+            From(0, 3),
+            Flush(1, 3),
+            From(0, 2),
+            Flush(1, 2),
+            From(0, 1),
+            Flush(1, 1),
+        ],
+        Added,
+        None,
+        &[(1, 3)],
     ),
     ("bounded: stale", &[All(3), All(7), From(0, 11), From(1, 3)], Stale, None, &[(11, 1), (7, 7)]),
 ];
