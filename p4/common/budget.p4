@@ -200,7 +200,7 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
     }
 
     action double_missing() {
-        missing = missing + missing;
+        missing = meta.count_missing + meta.count_missing;
     }
     // At least half of the workers are in: one level, where the job's workers are all below the switch.
     action compare_missing() {
@@ -269,13 +269,6 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
         }
     }
 
-    // A result without some workers has the bits of those in it.
-    action leave_out() {
-        hdr.sumac.partial = 1;
-        hdr.sumac.bitmap_0 = hdr.sumac.bitmap_0 ^ meta.missing;
-        hdr.sumac.contributors = hdr.sumac.contributors - missing;
-    }
-
     apply {
         roles.apply();
         owner_orders.apply();
@@ -284,18 +277,27 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
         worker_orders.apply();
         limit_orders.apply();
         end_orders.apply();
-        count_missing.apply(meta.missing, missing);
-        if (meta.answer == ANSWER_RESULT) {
-            if (meta.is_bounded == 1 && meta.missing != 0) {
-                leave_out();
-            }
-        } else {
-            double_missing();
-            compare_missing();
-        }
+        count_missing.apply(meta.missing, meta.count_missing);
+        double_missing();
+        compare_missing();
         grants.apply();
         spent_operation_orders.apply();
         spent_chunk_orders.apply();
         verdicts.apply();
+    }
+}
+
+// A result without some workers has the bits of those in it.
+control LeftOut(inout headers_t hdr, inout metadata_t meta) {
+    action leave_out() {
+        hdr.sumac.partial = 1;
+        hdr.sumac.bitmap_0 = hdr.sumac.bitmap_0 ^ meta.missing;
+        hdr.sumac.contributors = hdr.sumac.contributors - meta.count_missing;
+    }
+
+    apply {
+        if (meta.answer == ANSWER_RESULT && meta.is_bounded == 1 && meta.missing != 0) {
+            leave_out();
+        }
     }
 }

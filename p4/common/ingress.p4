@@ -37,6 +37,7 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
     Static() static_;
 #if BOUNDS
     Budget() budget;
+    LeftOut() left_out;
 #endif
 #if BLOCKS > 1
     LastBlock() last_block;
@@ -118,6 +119,9 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
                     hdr.bridge.cell = hdr.bridge.cell + hdr.bridge.number;
 #endif
                     static_.apply(hdr, meta);
+#if BOUNDS
+                    budget.apply(hdr, meta);
+#endif
                 }
 #endif
 #ifndef STATIC_ONLY
@@ -134,7 +138,7 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
             envelope.apply(hdr, meta);
             content.apply(hdr, meta);
 #if BOUNDS
-            budget.apply(hdr, meta);
+            left_out.apply(hdr, meta);
 #endif
             if (meta.has_event == 1 && meta.is_first_pass == 1) {
                 meta.rank = meta.sender - 1;

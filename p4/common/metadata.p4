@@ -83,6 +83,7 @@ struct metadata_t {
 
     // Of a flush, the senders that are missing with it; of a partial result, those that are not in it.
     bit<32> missing;
+    bit<16> count_missing;
     // The first pass of a flush, which a later one counts; that pass.
     bit<1> is_uncounted;
     bit<1> is_counted;

@@ -89,6 +89,7 @@ control FrontIngress(
 #endif
 #if BOUNDS
     Budget() budget;
+    LeftOut() left_out;
 #endif
     bit<1> is_selective = 0;
     bit<16> counted = 0;
@@ -324,6 +325,7 @@ control FrontIngress(
             content.apply(hdr, meta);
 #if BOUNDS
             budget.apply(hdr, meta);
+            left_out.apply(hdr, meta);
 #endif
         } else {
             meta.reason = REASON_FOREIGN;
