@@ -201,7 +201,12 @@ impl<'a> Run<'a> {
                     return Ok(likely.name().into());
                 }
             }
+            // A flush is counted in its second turn, which may end while the other cells are read.
+            let is_likely = |cell: &u32| {
+                numbers.contains(&((*cell / REASONS) as u16)) && *cell % REASONS == likely as u32
+            };
             let cells = (0..JOBS * REASONS).filter(|cell| *cell % REASONS < 48 && *cell / REASONS < 16);
+            let cells = cells.filter(|cell| !is_likely(cell));
             let news: Vec<(u32, u64)> = cells
                 .map(|cell| (cell, self.model.thrift.counter(&self.reasons, cell)))
                 .filter(|(cell, count)| *count != self.counted.get(cell).copied().unwrap_or_default())
