@@ -45,11 +45,15 @@ fn random_packets() {
     });
 }
 
+#[test]
+fn the_table_of_bounded_cases() {
+    with_program("the_table_of_bounded_cases", |program| run_cases(program, &cases::bounded()));
+}
+
 /// Jobs with a budget for each lane. `SUMAC_VECTORS_SEED` and `SUMAC_VECTORS_STEPS` choose others.
 #[test]
-fn bounded() {
-    with_program("bounded", |program| {
-        run_cases(program, &cases::bounded());
+fn random_packets_of_bounded_jobs() {
+    with_program("random_packets_of_bounded_jobs", |program| {
         let steps = number("SUMAC_VECTORS_STEPS", 2000) as usize;
         run_random(program, Profile::BoundedSwitch, number("SUMAC_VECTORS_SEED", SWITCH_SEED), steps);
     });
