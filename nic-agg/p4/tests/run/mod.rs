@@ -33,7 +33,7 @@ use crate::model::{Model, Program, SLOT_TIMEOUT};
 /// The port that markers leave by.
 const MARKERS: u32 = 12;
 /// The model's ports: those of the jobs' hosts, and that of the markers.
-pub const PORTS: &[u32] = &[0, 1, 2, 8, 9, 10, 11, MARKERS];
+pub const PORTS: &[u32] = &[0, 1, 2, 3, 8, 9, 10, 11, MARKERS];
 /// The destination of markers, and their type, of local experiments (IEEE 802).
 const MARKER_MAC: [u8; 6] = [2, 0, 0, 0, 2, 0];
 const MARKER_TYPE: [u8; 2] = [0x88, 0xb5];
