@@ -3,19 +3,26 @@
 
 #include "contributors.p4"
 
+// The sign of a difference between chunks.
+const bit<32> EARLIER = 0x80000000;
+
 control Budget(inout headers_t hdr, inout metadata_t meta) {
     // The packet states terms; it is a flush whose contribution is in.
     bit<8> states = 0;
     bit<8> asks = 0;
     bit<8> is_held = 0;
-    // The operation that the packet names, and the lane's; how far the one is later, and the other.
-    bit<32> operation = 0;
-    bit<32> latest = 0;
+    // The operation that the packet names, the lane's, and how far the one is later.
+    int<32> operation = 0;
+    int<32> latest = 0;
     bit<32> later = 0;
-    bit<32> earlier = 0;
+    // The packet's chunk; and the end that it states, or the operation that it asks for a chunk of.
+    int<32> chunk;
+    int<32> next;
     bit<8> is_owner = 0;
     bit<8> have_stated = 0;
-    bit<8> is_within = 0;
+    // The operation's end, and chunks from the packet's to it.
+    int<32> ends = 0;
+    bit<32> within = 0;
     bit<16> limit = 0;
     // Twice the senders that are missing, and by how many more than all.
     bit<16> missing = 0;
@@ -32,12 +39,13 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
     REGISTER_ACTION(bit<32>, bit<8>, terms_owners, take_owner,
         if (value == meta.owner) { result = 1; } else { result = 0; }
         value = meta.owner;)
-    REGISTER(bit<32>, terms_operations, LANES)
-    REGISTER_ACTION(bit<32>, bit<32>, terms_operations, look_operation, result = value;)
-    REGISTER_ACTION(bit<32>, bit<32>, terms_operations, later_operation,
+    // Chunks are numbered around 2^32, so the sign of a difference says which is later.
+    SIGNED_REGISTER(32, terms_operations, LANES)
+    SIGNED_ACTION(32, terms_operations, look_operation, result = value;)
+    SIGNED_ACTION(32, terms_operations, later_operation,
         result = value;
-        if (value < operation) { value = operation; })
-    REGISTER_ACTION(bit<32>, bit<32>, terms_operations, new_operation, result = value; value = operation;)
+        if (value - operation < 0) { value = operation; })
+    SIGNED_ACTION(32, terms_operations, new_operation, result = value; value = operation;)
     REGISTER(bit<32>, terms_workers, LANES)
     REGISTER_UPDATE(bit<32>, terms_workers, set_worker, value = meta.bit_;)
     REGISTER_UPDATE(bit<32>, terms_workers, add_worker, value = value | meta.bit_;)
@@ -47,17 +55,18 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
     REGISTER_UPDATE(bit<16>, terms_limits, lower_limit,
         if (value > hdr.sumac.contributors) { value = hdr.sumac.contributors; })
     REGISTER_ACTION(bit<16>, bit<16>, terms_limits, look_limit, result = value;)
-    REGISTER(bit<32>, terms_ends, LANES)
-    REGISTER_UPDATE(bit<32>, terms_ends, set_end, value = hdr.sumac.next_seq;)
-    REGISTER_UPDATE(bit<32>, terms_ends, lower_end, if (value > hdr.sumac.next_seq) { value = hdr.sumac.next_seq; })
-    REGISTER_ACTION(bit<32>, bit<8>, terms_ends, ask_end, if (value > hdr.sumac.seq) { result = 1; } else { result = 0; })
+    SIGNED_REGISTER(32, terms_ends, LANES)
+    SIGNED_UPDATE(32, terms_ends, set_end, value = next;)
+    SIGNED_UPDATE(32, terms_ends, lower_end, if (value - next > 0) { value = next; })
+    SIGNED_ACTION(32, terms_ends, look_end, result = value;)
     // The operation that the count is of, and the count.
     REGISTER(bit<32>, spent_operations, LANES)
     REGISTER_UPDATE(bit<32>, spent_operations, set_none, value = 0xffffffff;)
     REGISTER_ACTION(bit<32>, bit<8>, spent_operations, spend_of,
-        if (value == operation) { result = 1; } else { result = 0; }
-        value = operation;)
+        if (value == hdr.sumac.next_seq) { result = 1; } else { result = 0; }
+        value = hdr.sumac.next_seq;)
     REGISTER(bit<16>, spent_chunks, LANES)
+    REGISTER_UPDATE(bit<16>, spent_chunks, clear, value = 0;)
     REGISTER_UPDATE(bit<16>, spent_chunks, begin, value = 1;)
     REGISTER_ACTION(bit<16>, bit<8>, spent_chunks, spend,
         if (value < limit) { result = 1; } else { result = 0; }
@@ -65,11 +74,11 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
 
     action terms() {
         states = 1;
-        operation = hdr.sumac.seq;
+        operation = chunk;
     }
     action flush() {
         asks = 1;
-        operation = hdr.sumac.next_seq;
+        operation = next;
     }
     action held_flush() {
         flush();
@@ -134,8 +143,7 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
         }
     }
     action compare() {
-        later = operation |-| latest;
-        earlier = latest |-| operation;
+        later = (bit<32>) operation - (bit<32>) latest;
     }
 
     action first_worker() {
@@ -148,14 +156,15 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
         EXECUTE(ask_workers, meta.lane, have_stated);
     }
     table worker_orders {
-        key = { states : ternary; asks : ternary; is_owner : ternary; later : ternary; earlier : ternary; }
+        key = { states : ternary; asks : ternary; is_owner : ternary; later : ternary; }
         actions = { first_worker; one_more_worker; all_workers; NoAction; }
         const default_action = NoAction;
         const entries = {
-            (1, _, 0, _, _) : first_worker();
-            (1, _, _, 0, 0) : one_more_worker();
-            (1, _, _, _, 0) : first_worker();
-            (_, 1, 1, 0, 0) : all_workers();
+            (1, _, 0, _) : first_worker();
+            (1, _, _, 0) : one_more_worker();
+            (1, _, _, EARLIER &&& EARLIER) : NoAction();
+            (1, _, _, _) : first_worker();
+            (_, 1, 1, 0) : all_workers();
         }
     }
     action first_limit() {
@@ -168,14 +177,15 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
         EXECUTE(look_limit, meta.lane, limit);
     }
     table limit_orders {
-        key = { states : ternary; asks : ternary; is_owner : ternary; later : ternary; earlier : ternary; }
+        key = { states : ternary; asks : ternary; is_owner : ternary; later : ternary; }
         actions = { first_limit; smaller_limit; its_limit; NoAction; }
         const default_action = NoAction;
         const entries = {
-            (1, _, 0, _, _) : first_limit();
-            (1, _, _, 0, 0) : smaller_limit();
-            (1, _, _, _, 0) : first_limit();
-            (_, 1, 1, 0, 0) : its_limit();
+            (1, _, 0, _) : first_limit();
+            (1, _, _, 0) : smaller_limit();
+            (1, _, _, EARLIER &&& EARLIER) : NoAction();
+            (1, _, _, _) : first_limit();
+            (_, 1, 1, 0) : its_limit();
         }
     }
     action first_end() {
@@ -185,17 +195,18 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
         EXECUTE_UPDATE(lower_end, meta.lane);
     }
     action its_end() {
-        EXECUTE(ask_end, meta.lane, is_within);
+        EXECUTE(look_end, meta.lane, ends);
     }
     table end_orders {
-        key = { states : ternary; asks : ternary; is_owner : ternary; later : ternary; earlier : ternary; }
+        key = { states : ternary; asks : ternary; is_owner : ternary; later : ternary; }
         actions = { first_end; earlier_end; its_end; NoAction; }
         const default_action = NoAction;
         const entries = {
-            (1, _, 0, _, _) : first_end();
-            (1, _, _, 0, 0) : earlier_end();
-            (1, _, _, _, 0) : first_end();
-            (_, 1, 1, 0, 0) : its_end();
+            (1, _, 0, _) : first_end();
+            (1, _, _, 0) : earlier_end();
+            (1, _, _, EARLIER &&& EARLIER) : NoAction();
+            (1, _, _, _) : first_end();
+            (_, 1, 1, 0) : its_end();
         }
     }
 
@@ -205,15 +216,19 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
     // At least half of the workers are in: one level, where the job's workers are all below the switch.
     action compare_missing() {
         excess = missing |-| meta.contributors;
+        within = (bit<32>) ends - (bit<32>) chunk;
     }
     action grant() {
         is_granted = 1;
     }
     table grants {
-        key = { asks : exact; have_stated : exact; is_within : exact; excess : exact; }
+        key = { asks : ternary; have_stated : ternary; within : ternary; excess : ternary; }
         actions = { grant; NoAction; }
         const default_action = NoAction;
-        const entries = { (1, 1, 1, 0) : grant(); }
+        const entries = {
+            (_, _, 0, _) : NoAction();
+            (1, 1, 0 &&& EARLIER, 0) : grant();
+        }
     }
     action none_spent() {
         EXECUTE_UPDATE(set_none, meta.lane);
@@ -230,6 +245,9 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
             (0, 1, 1) : of_operation();
         }
     }
+    action no_chunks() {
+        EXECUTE_UPDATE(clear, meta.lane);
+    }
     action first_chunk() {
         EXECUTE_UPDATE(begin, meta.lane);
         is_spent = 1;
@@ -238,12 +256,13 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
         EXECUTE(spend, meta.lane, is_spent);
     }
     table spent_chunk_orders {
-        key = { is_granted : exact; is_spent_of : exact; }
-        actions = { first_chunk; next_chunk; NoAction; }
+        key = { states : ternary; is_owner : ternary; is_granted : ternary; is_spent_of : ternary; }
+        actions = { no_chunks; first_chunk; next_chunk; NoAction; }
         const default_action = NoAction;
         const entries = {
-            (1, 0) : first_chunk();
-            (1, 1) : next_chunk();
+            (1, 0, _, _) : no_chunks();
+            (_, _, 1, 0) : first_chunk();
+            (_, _, 1, 1) : next_chunk();
         }
     }
 
@@ -270,6 +289,8 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
     }
 
     apply {
+        chunk = (int<32>) hdr.sumac.seq;
+        next = (int<32>) hdr.sumac.next_seq;
         roles.apply();
         owner_orders.apply();
         operation_orders.apply();

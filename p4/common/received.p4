@@ -2,22 +2,25 @@
 // that the other version is final shows nothing, where sums are without some workers.
 
 control Received(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
-    bit<32> lacking_first = 0;
-    bit<32> lacking_second = 0;
+    int<32> others;
+    int<32> known;
+    int<32> lacking_first = 0;
+    int<32> lacking_second = 0;
 
-    // By slot, of each version: the senders, and the chunk, of which the result is known.
-    PAIR_REGISTER(lacking_0, STATIC_SLOTS)
-    PAIR_ACTION(bit<32>, lacking_0, note_0,
-        if (value.hi < slot.known) { value.lo = value.lo & slot.others; }
+    // By slot, of each version: the senders that may lack the result, and its chunk. Chunks are numbered around 2^32, so the sign of a
+    // difference says which is later.
+    SIGNED_PAIR_REGISTER(lacking_0, STATIC_SLOTS)
+    SIGNED_PAIR_ACTION(int<32>, lacking_0, note_0,
+        if (value.hi - known < 0) { value.lo = value.lo & others; }
         result = value.lo;)
-    PAIR_UPDATE(lacking_0, note_only_0, if (value.hi < slot.known) { value.lo = value.lo & slot.others; })
-    PAIR_UPDATE(lacking_0, all_lack_0, value.lo = slot.others; value.hi = slot.known;)
-    PAIR_REGISTER(lacking_1, STATIC_SLOTS)
-    PAIR_ACTION(bit<32>, lacking_1, note_1,
-        if (value.hi < slot.known) { value.lo = value.lo & slot.others; }
+    SIGNED_PAIR_UPDATE(lacking_0, note_only_0, if (value.hi - known < 0) { value.lo = value.lo & others; })
+    SIGNED_PAIR_UPDATE(lacking_0, all_lack_0, value.lo = others; value.hi = known;)
+    SIGNED_PAIR_REGISTER(lacking_1, STATIC_SLOTS)
+    SIGNED_PAIR_ACTION(int<32>, lacking_1, note_1,
+        if (value.hi - known < 0) { value.lo = value.lo & others; }
         result = value.lo;)
-    PAIR_UPDATE(lacking_1, note_only_1, if (value.hi < slot.known) { value.lo = value.lo & slot.others; })
-    PAIR_UPDATE(lacking_1, all_lack_1, value.lo = slot.others; value.hi = slot.known;)
+    SIGNED_PAIR_UPDATE(lacking_1, note_only_1, if (value.hi - known < 0) { value.lo = value.lo & others; })
+    SIGNED_PAIR_UPDATE(lacking_1, all_lack_1, value.lo = others; value.hi = known;)
 
     action ask_0() {
         EXECUTE(note_0, meta.slot, lacking_first);
@@ -69,6 +72,8 @@ control Received(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) 
     }
 
     apply {
+        others = (int<32>) slot.others;
+        known = (int<32>) slot.known;
         lacking_0_orders.apply();
         lacking_1_orders.apply();
         turns_of_all.apply();

@@ -61,9 +61,15 @@ pub struct Agreement {
 }
 
 impl Agreement {
+    /// The terms as the first worker states them.
+    #[inline(always)]
+    pub(crate) const fn of(terms: Terms, worker: u32) -> Agreement {
+        Agreement { operation: terms.operation, end: terms.end, limit: terms.limit, workers: worker }
+    }
+
     /// With the terms that one more worker states.
     #[inline(always)]
-    fn with(self, terms: Terms, worker: u32) -> Agreement {
+    pub(crate) fn with(self, terms: Terms, worker: u32) -> Agreement {
         let Agreement { operation, end, limit, workers } = self;
         Agreement {
             operation,
@@ -75,7 +81,7 @@ impl Agreement {
 
     /// Whether all workers (`all`) have agreed that the chunk is one of the operation.
     #[inline(always)]
-    const fn holds(&self, flush: &Flush, all: u32) -> bool {
+    pub(crate) const fn holds(&self, flush: &Flush, all: u32) -> bool {
         self.operation == flush.operation
             && self.workers & all == all
             && !is_later(self.operation, flush.seq)
@@ -130,11 +136,10 @@ impl Budget {
         if keep == 0 {
             (self.owner, self.operation) = (terms.owner, terms.operation);
         }
-        let Terms { operation, end, limit, .. } = terms;
         let mut place = 0;
         let mut earliest = self.agreements[0];
         for (index, kept) in self.agreements.iter_mut().enumerate() {
-            if kept.workers != 0 && kept.operation == operation {
+            if kept.workers != 0 && kept.operation == terms.operation {
                 *kept = kept.with(terms, worker);
                 return;
             }
@@ -143,9 +148,9 @@ impl Budget {
                 (place, earliest) = (index, *kept);
             }
         }
-        let is_later = earliest.workers == 0 || is_later(operation, earliest.operation);
+        let is_later = earliest.workers == 0 || is_later(terms.operation, earliest.operation);
         if is_later && let Some(kept) = self.agreements.get_mut(place) {
-            *kept = Agreement { operation, end, limit, workers: worker };
+            *kept = Agreement::of(terms, worker);
         }
     }
 

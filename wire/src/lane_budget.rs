@@ -2,25 +2,19 @@
 //! and terms of one operation, the latest. A worker is left out of no more chunks than are flushed, so the
 //! count keeps every worker's limit as [`crate::budget`] does. It grants less: no flush in an operation that
 //! is not the latest, and as many in all as one worker may be left out of.
-//!
-//! Chunks are compared without wrapping, as a switch compares. After 2^32 chunks a lane has no bounds any
-//! more until its job begins anew: its sums are whole.
 
-use crate::budget::{Chunks, Flush, Terms};
+use crate::{
+    budget::{Agreement, Chunks, Flush, Terms},
+    stream::is_later,
+};
 
 /// The terms of a lane's latest operation, and the chunks of it that were flushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LaneBudget {
     /// [`Terms::owner`]. Zero: no terms were stated yet.
     pub owner: u32,
-    /// [`Terms::operation`], the latest that any worker has stated terms of.
-    pub operation: u32,
-    /// The earliest [`Terms::end`].
-    pub end: u32,
-    /// The smallest [`Terms::limit`].
-    pub limit: u32,
-    /// The bits of the workers that have stated terms.
-    pub workers: u32,
+    /// Of the latest operation that any worker has stated terms of.
+    pub latest: Agreement,
     /// The operation that `spent` counts chunks of.
     pub spent_of: u32,
     /// Chunks that were completed without some workers.
@@ -31,32 +25,24 @@ impl LaneBudget {
     /// Takes in the terms that the worker with the bit `worker` states. Those of an earlier operation change
     /// nothing.
     pub fn agree(&mut self, terms: Terms, worker: u32) {
-        let Terms { owner, operation, end, limit } = terms;
-        if self.owner != owner {
-            let (spent_of, spent) = (u32::MAX, 0);
-            *self = LaneBudget { owner, operation, end, limit, workers: worker, spent_of, spent };
-        } else if operation > self.operation {
-            *self = LaneBudget { operation, end, limit, workers: worker, ..*self };
-        } else if operation == self.operation {
-            self.end = self.end.min(end);
-            self.limit = self.limit.min(limit);
-            self.workers |= worker;
+        if self.owner != terms.owner {
+            let latest = Agreement::of(terms, worker);
+            *self = LaneBudget { owner: terms.owner, latest, spent_of: u32::MAX, spent: 0 };
+        } else if self.latest.operation == terms.operation {
+            self.latest = self.latest.with(terms, worker);
+        } else if is_later(terms.operation, self.latest.operation) {
+            self.latest = Agreement::of(terms, worker);
         }
     }
 }
 
 impl Chunks for LaneBudget {
-    /// Admission has seen that the chunk is not before the operation.
     fn spend(&mut self, flush: Flush, all: u32, _left_out: u32) -> bool {
-        let is_agreed = self.owner == flush.owner
-            && self.operation == flush.operation
-            && self.workers == all
-            && flush.seq < self.end;
-        let spent = if self.spent_of == self.operation { self.spent } else { 0 };
-        if !is_agreed || spent >= self.limit {
+        let spent = if self.spent_of == flush.operation { self.spent } else { 0 };
+        if self.owner != flush.owner || !self.latest.holds(&flush, all) || spent >= self.latest.limit {
             return false;
         }
-        (self.spent_of, self.spent) = (self.operation, spent + 1);
+        (self.spent_of, self.spent) = (flush.operation, spent + 1);
         true
     }
 }
@@ -75,7 +61,7 @@ mod tests {
     const ALL: u32 = 0b1111;
 
     fn terms(operation: u32, limit: u32) -> Terms {
-        Terms { owner: OWNER, operation, end: operation + 10, limit }
+        Terms { owner: OWNER, operation, end: operation.wrapping_add(10), limit }
     }
 
     fn flush(operation: u32, seq: u32) -> Flush {
@@ -125,13 +111,25 @@ mod tests {
         budget.agree(terms(20, 1), 0b1000);
         assert!(budget.spend(flush(20, 21), ALL, 1), "the count is a new one");
         assert!(!budget.spend(flush(20, 22), ALL, 1));
-        // Numbers that have wrapped are earlier.
-        budget.agree(terms(u32::MAX - 20, 1), ALL);
-        budget.agree(terms(3, 1), ALL);
-        assert!(!budget.spend(flush(3, 4), ALL, 1));
         budget.agree(Terms { owner: 2 << 16, ..terms(3, 1) }, ALL);
-        assert_eq!((budget.spent_of, budget.spent, budget.operation), (u32::MAX, 0, 3));
+        assert_eq!((budget.spent_of, budget.spent, budget.latest.operation), (u32::MAX, 0, 3));
         assert!(budget.spend(Flush { owner: 2 << 16, ..flush(3, 4) }, ALL, 1), "the job's next incarnation");
+    }
+
+    #[test]
+    fn bounds_go_on_where_numbers_wrap() {
+        let mut budget = agreed(terms(u32::MAX - 20, 1));
+        assert!(budget.spend(flush(u32::MAX - 20, u32::MAX - 19), ALL, 1));
+        (0..4).for_each(|worker| budget.agree(terms(u32::MAX - 3, 2), 1 << worker));
+        assert_eq!(budget.latest.end, 6);
+        assert!(!budget.spend(flush(u32::MAX - 3, 6), ALL, 1), "behind the operation");
+        assert!(budget.spend(flush(u32::MAX - 3, u32::MAX), ALL, 1));
+        assert!(budget.spend(flush(u32::MAX - 3, 5), ALL, 1));
+        assert!(!budget.spend(flush(u32::MAX - 3, 1), ALL, 1));
+        (0..4).for_each(|worker| budget.agree(terms(6, 1), 1 << worker));
+        budget.agree(terms(u32::MAX - 3, 9), ALL);
+        assert!(!budget.spend(flush(u32::MAX - 3, 2), ALL, 1), "an operation from before the wrap");
+        assert!(budget.spend(flush(6, 7), ALL, 1));
     }
 
     #[test]
@@ -142,7 +140,7 @@ mod tests {
             budget.agree(order[0], 0b0011);
             assert!(!budget.spend(flush(10, 11), ALL, 1), "half of the workers have stated terms");
             budget.agree(order[1], 0b1100);
-            assert_eq!((budget.end, budget.limit), (20, 1));
+            assert_eq!((budget.latest.end, budget.latest.limit), (20, 1));
             assert!(budget.spend(flush(10, 19), ALL, 1));
             budget.agree(generous, 0b0001);
             assert!(!budget.spend(flush(10, 12), ALL, 1), "the limit is that of the others");

@@ -102,18 +102,14 @@ impl Registers<'_> {
         if !job.bounded || self.word("terms_owners", lane) != owner(job.job, job.epoch) {
             return LaneSpent::default();
         }
-        let spent_of = self.word("spent_operations", lane);
-        // The count of an operation begins with its first flushed chunk.
-        let is_new = spent_of == u32::MAX;
-        let spent = if is_new { 0 } else { self.word("spent_chunks", lane) };
         LaneSpent {
             owner: owner(job.job, job.epoch),
             operation: self.word("terms_operations", lane),
             end: self.word("terms_ends", lane),
             limit: self.word("terms_limits", lane),
             workers: self.word("terms_workers", lane),
-            spent_of,
-            spent,
+            spent_of: self.word("spent_operations", lane),
+            spent: self.word("spent_chunks", lane),
         }
     }
 

@@ -62,12 +62,14 @@ impl LaneSpent {
     }
 
     pub fn of(budget: &LaneBudget) -> LaneSpent {
-        let LaneBudget { owner, operation, end, limit, workers, spent_of, spent } = *budget;
+        let LaneBudget { owner, latest, spent_of, spent } = *budget;
+        let Agreement { operation, end, limit, workers } = latest;
         LaneSpent { owner, operation, end, limit, workers, spent_of, spent }
     }
 
     pub fn budget(&self) -> LaneBudget {
         let LaneSpent { owner, operation, end, limit, workers, spent_of, spent } = *self;
-        LaneBudget { owner, operation, end, limit, workers, spent_of, spent }
+        let latest = Agreement { operation, end, limit, workers };
+        LaneBudget { owner, latest, spent_of, spent }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    budget::{Budget, Terms},
+    budget::{Agreement, Budget, Terms},
     lane_budget::LaneBudget,
 };
 
@@ -197,10 +197,11 @@ fn a_lane_flushes_as_many_chunks_as_one_worker_may_lose() {
         let noted = [received(version(8, ALL), worker), version(16, ALL)];
         assert_eq!(after.versions, noted, "an ignored packet's terms count, and its sender is noted");
     }
-    assert_eq!((budget.operation, budget.workers, budget.limit, budget.end), (0, ALL, 1, 16));
+    let agreed = Agreement { operation: 0, end: 16, limit: 1, workers: ALL };
+    assert_eq!(budget.latest, agreed);
     let (after, action) = decide_by_lane(&stale, &Contribution { owner: 7, ..at(0, 0, 1) }, &mut budget);
     assert_eq!((after, action), (stale, Action::Ignore(Reason::OutOfTurn)), "another job's slot");
-    budget = LaneBudget { owner: OWNER, operation: 0, end: 16, limit: 1, workers: ALL, ..budget };
+    budget = LaneBudget { owner: OWNER, latest: agreed, ..budget };
 
     let (first, action) = decide_by_lane(&SlotMeta::default(), &flush(3, 0, 1), &mut budget);
     assert_eq!((action, budget.spent), (Action::Store(Then::Wait), 0), "one of three is no quorum");
