@@ -17,9 +17,15 @@ use sumac_agg_p4::target::{Change, Entry, Update};
 use sumac_vectors::{
     cases, packets,
     random::{self, Profile, SWITCH_SEED},
-    record::{Job, Setup, Step},
+    record::{Job, Setup, Slot, SlotVersion, Step, Transition},
+    reference::Reference,
 };
-use sumac_wire::{Header, Reason, checksum, tos};
+use sumac_wire::{
+    Header, Reason, checksum,
+    header::flag,
+    slot::{owner, state},
+    tos,
+};
 
 /// Returns a number from the environment.
 fn number(variable: &str, or: u64) -> u64 {
@@ -138,6 +144,70 @@ fn a_slot_to_which_nobody_adds_is_taken_back() {
         run.steps(&[contributes(&silent, 0, Reason::Added)]);
         run.age();
         run.steps(&[contributes(&other, 0, Reason::Reclaimed)]);
+        run.finish();
+    });
+}
+
+/// A lane comes to the end of the numbers after 2^32 chunks; so the slot is set here as it is then.
+#[test]
+fn bounds_go_on_where_chunk_numbers_wrap() {
+    with_program("bounds_go_on_where_chunk_numbers_wrap", |program| {
+        const ALL: u32 = 0b111;
+        let job = Job { bounded: true, ..packets::static_job(1, 3, 13) };
+        let setup = packets::setup("wrap", None, vec![job.clone()]);
+        let mut model = Model::start(PORTS);
+        let mut run = Run::new(&mut model, program, &setup);
+        // Chunks of slot 0, one after another.
+        let [first, second, third, fourth] = [u32::MAX - 7, u32::MAX - 3, 0, 4];
+        let done = |seq: u32| SlotVersion {
+            seq,
+            seen: ALL,
+            received: ALL,
+            next: seq.wrapping_add(8),
+            state: state::FINAL,
+            ..SlotVersion::default()
+        };
+        let versions = [done(first - 8), done(second - 8)];
+        let before = Slot { owner: owner(job.job, job.epoch), versions, ..Slot::default() };
+        run.begin(job.slot_base, &before);
+        let mut reference = Reference::new(setup);
+        reference.begin(&Step {
+            slot: Some(Transition { index: job.slot_base, before: before.clone(), after: before }),
+            ..contribution(&job, 0, packets::header(&job, 0, first), Reason::Added)
+        });
+        let terms =
+            |header: &mut Header| (header.contributors, header.next_seq) = (1, header.seq.wrapping_add(8));
+        let whole = |_: &mut Header| ();
+        let flush_of = |operation: u32| {
+            move |header: &mut Header| {
+                header.flags |= flag::PARTIAL;
+                (header.contributors, header.next_seq) = (1, operation);
+            }
+        };
+        let table: [(usize, u32, &dyn Fn(&mut Header), Reason); 13] = [
+            (0, first, &terms, Reason::Added),
+            (1, first, &terms, Reason::Added),
+            (2, first, &terms, Reason::Completed),
+            (0, second, &whole, Reason::Added),
+            (1, second, &flush_of(first), Reason::Completed),
+            (0, third, &terms, Reason::OutOfTurn),
+            (2, second, &whole, Reason::Replied),
+            (0, third, &terms, Reason::Added),
+            (1, third, &terms, Reason::Added),
+            (2, third, &terms, Reason::Completed),
+            (0, fourth, &whole, Reason::Added),
+            (2, fourth, &flush_of(first), Reason::Added),
+            (2, fourth, &flush_of(third), Reason::Completed),
+        ];
+        let steps = table.map(|(rank, seq, change, reason)| {
+            let mut header = packets::header(&job, rank, seq);
+            change(&mut header);
+            let step = contribution(&job, rank, header, reason);
+            let received = reference.receive(step.interface, step.frame);
+            assert_eq!(received.reason, reason.name(), "worker {rank}, chunk {seq}");
+            received
+        });
+        run.steps(&steps);
         run.finish();
     });
 }

@@ -51,6 +51,11 @@ impl Thrift {
         }
     }
 
+    /// Sets a register's cell.
+    pub fn set_register(&mut self, name: &str, index: u32, value: u64) {
+        self.request("bm_register_write", name, &[index], Some([(value >> 32) as u32, value as u32]));
+    }
+
     /// Sets all cells of a register to zero.
     pub fn reset_register(&mut self, name: &str) {
         self.call("bm_register_reset", name, &[]);

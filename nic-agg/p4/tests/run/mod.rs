@@ -19,7 +19,7 @@ use sumac_agg_p4::{
 };
 use sumac_vectors::{
     packets::{BASE_PORT, SHARDS},
-    record::{Host, Job, Setup, Step},
+    record::{Host, Job, Setup, Slot, Step},
 };
 use sumac_wire::{
     Header, Reason,
@@ -90,6 +90,25 @@ impl<'a> Run<'a> {
         // The first slot of the first version: begun by the contribution, and cleared by its last block.
         while self.model.thrift.register(name, 0) & 1 << rank != 0 && Instant::now() < deadline {}
         self.model.thrift.fill_register(name, 1, 1 << rank);
+    }
+
+    /// Puts a slot of a job with loss bounds into a state in which all workers have the results of both
+    /// versions, whose chunks have no elements.
+    pub fn begin(&mut self, index: u32, slot: &Slot) {
+        for (number, version) in (0..).zip(&slot.versions) {
+            let place = index + number * Sizes::default().static_slots;
+            let pair = |first: u32, second: u32| u64::from(first) << 32 | u64::from(second);
+            let lacking = format!("lacking_{number}");
+            for (name, index, value) in [
+                ("holders", place, slot.owner.into()),
+                ("chunks", place, version.seq.into()),
+                ("states", place, version.state.into()),
+                ("next_chunks", place, pair(slot.owner, version.next)),
+                (&lacking, index, pair(0, version.seq)),
+            ] {
+                self.model.thrift.set_register(self.program.name(name), index, value);
+            }
+        }
     }
 
     pub fn steps(&mut self, steps: &[Step]) {
