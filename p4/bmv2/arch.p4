@@ -36,6 +36,8 @@ typedef bit<3> queue_t;
 
 #define SIGNED_ACTION(WIDTH, REGISTER, NAME, ...) \
     action NAME(in index_t index, out int<WIDTH> result) { ON_SIGNED(WIDTH, REGISTER, __VA_ARGS__) }
+#define SIGNED_TEST(WIDTH, REGISTER, NAME, ...) \
+    action NAME(in index_t index, out bit<8> result) { ON_SIGNED(WIDTH, REGISTER, __VA_ARGS__) }
 #define SIGNED_UPDATE(WIDTH, REGISTER, NAME, ...) \
     action NAME(in index_t index) { ON_SIGNED(WIDTH, REGISTER, __VA_ARGS__) }
 

@@ -20,9 +20,7 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
     int<32> next;
     bit<8> is_owner = 0;
     bit<8> have_stated = 0;
-    // The operation's end, and chunks from the packet's to it.
-    int<32> ends = 0;
-    bit<32> within = 0;
+    bit<8> is_within = 0;
     bit<16> limit = 0;
     // Twice the senders that are missing, and by how many more than all.
     bit<16> missing = 0;
@@ -58,7 +56,7 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
     SIGNED_REGISTER(32, terms_ends, LANES)
     SIGNED_UPDATE(32, terms_ends, set_end, value = next;)
     SIGNED_UPDATE(32, terms_ends, lower_end, if (value - next > 0) { value = next; })
-    SIGNED_ACTION(32, terms_ends, look_end, result = value;)
+    SIGNED_TEST(32, terms_ends, ask_end, if (value - chunk > 0) { result = 1; } else { result = 0; })
     // The operation that the count is of, and the count.
     REGISTER(bit<32>, spent_operations, LANES)
     REGISTER_UPDATE(bit<32>, spent_operations, set_none, value = 0xffffffff;)
@@ -74,11 +72,11 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
 
     action terms() {
         states = 1;
-        operation = chunk;
+        operation = (int<32>) hdr.sumac.seq;
     }
     action flush() {
         asks = 1;
-        operation = next;
+        operation = (int<32>) hdr.sumac.next_seq;
     }
     action held_flush() {
         flush();
@@ -195,7 +193,7 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
         EXECUTE_UPDATE(lower_end, meta.lane);
     }
     action its_end() {
-        EXECUTE(look_end, meta.lane, ends);
+        EXECUTE(ask_end, meta.lane, is_within);
     }
     table end_orders {
         key = { states : ternary; asks : ternary; is_owner : ternary; later : ternary; }
@@ -216,19 +214,15 @@ control Budget(inout headers_t hdr, inout metadata_t meta) {
     // At least half of the workers are in: one level, where the job's workers are all below the switch.
     action compare_missing() {
         excess = missing |-| meta.contributors;
-        within = (bit<32>) ends - (bit<32>) chunk;
     }
     action grant() {
         is_granted = 1;
     }
     table grants {
-        key = { asks : ternary; have_stated : ternary; within : ternary; excess : ternary; }
+        key = { asks : exact; have_stated : exact; is_within : exact; excess : exact; }
         actions = { grant; NoAction; }
         const default_action = NoAction;
-        const entries = {
-            (_, _, 0, _) : NoAction();
-            (1, 1, 0 &&& EARLIER, 0) : grant();
-        }
+        const entries = { (1, 1, 1, 0) : grant(); }
     }
     action none_spent() {
         EXECUTE_UPDATE(set_none, meta.lane);

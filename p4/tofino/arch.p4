@@ -24,6 +24,7 @@ typedef QueueId_t queue_t;
 // The same of signed words, WIDTH bits each.
 #define SIGNED_REGISTER(WIDTH, NAME, SIZE) Register<int<WIDTH>, index_t>(SIZE) NAME;
 #define SIGNED_ACTION(WIDTH, REGISTER, NAME, ...) REGISTER_ACTION(int<WIDTH>, int<WIDTH>, REGISTER, NAME, __VA_ARGS__)
+#define SIGNED_TEST(WIDTH, REGISTER, NAME, ...) REGISTER_ACTION(int<WIDTH>, bit<8>, REGISTER, NAME, __VA_ARGS__)
 #define SIGNED_UPDATE(WIDTH, REGISTER, NAME, ...) REGISTER_UPDATE(int<WIDTH>, REGISTER, NAME, __VA_ARGS__)
 
 // A register of pairs of words.
