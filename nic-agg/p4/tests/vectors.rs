@@ -152,6 +152,7 @@ fn a_slot_to_which_nobody_adds_is_taken_back() {
 #[test]
 fn bounds_go_on_where_chunk_numbers_wrap() {
     with_program("bounds_go_on_where_chunk_numbers_wrap", |program| {
+        type Edit = dyn Fn(&mut Header);
         const ALL: u32 = 0b111;
         let job = Job { bounded: true, ..packets::static_job(1, 3, 13) };
         let setup = packets::setup("wrap", None, vec![job.clone()]);
@@ -184,7 +185,7 @@ fn bounds_go_on_where_chunk_numbers_wrap() {
                 (header.contributors, header.next_seq) = (1, operation);
             }
         };
-        let table: [(usize, u32, &dyn Fn(&mut Header), Reason); 13] = [
+        let table: [(usize, u32, &Edit, Reason); 13] = [
             (0, first, &terms, Reason::Added),
             (1, first, &terms, Reason::Added),
             (2, first, &terms, Reason::Completed),
