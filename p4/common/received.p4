@@ -6,6 +6,13 @@ control Received(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) 
     int<32> known;
     int<32> lacking_first = 0;
     int<32> lacking_second = 0;
+    // The packet's version has a result of its job's, which some may lack.
+    bit<8> is_used = 0;
+
+    // By version: the owner of its result.
+    REGISTER(bit<32>, concluders, VERSIONS)
+    REGISTER_ACTION(bit<32>, bit<8>, concluders, is_concluder, if (value == meta.owner) { result = 1; } else { result = 0; })
+    REGISTER_UPDATE(bit<32>, concluders, become_concluder, value = meta.owner;)
 
     // By slot, of each version: the senders that may lack the result, and its chunk. Chunks are numbered around 2^32, so the sign of a
     // difference says which is later.
@@ -22,6 +29,22 @@ control Received(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) 
     SIGNED_PAIR_UPDATE(lacking_1, note_only_1, if (value.hi - known < 0) { value.lo = value.lo & others; })
     SIGNED_PAIR_UPDATE(lacking_1, all_lack_1, value.lo = others; value.hi = known;)
 
+    action ask_concluder() {
+        EXECUTE(is_concluder, meta.place, is_used);
+    }
+    action conclude() {
+        EXECUTE_UPDATE(become_concluder, meta.place);
+    }
+    table concluder_orders {
+        key = { meta.is_bounded : exact; hdr.bridge.pass : exact; }
+        actions = { ask_concluder; conclude; NoAction; }
+        const default_action = NoAction;
+        const entries = {
+            (1, PASS_NONE) : ask_concluder();
+            (1, PASS_CONCLUDE) : conclude();
+        }
+    }
+
     action ask_0() {
         EXECUTE(note_0, meta.slot, lacking_first);
     }
@@ -32,13 +55,13 @@ control Received(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) 
         EXECUTE_UPDATE(all_lack_0, meta.slot);
     }
     table lacking_0_orders {
-        key = { meta.is_bounded : ternary; hdr.bridge.pass : ternary; hdr.sumac.pool_version : ternary; meta.is_first_chunk : ternary; }
+        key = { meta.is_bounded : exact; hdr.bridge.pass : exact; hdr.sumac.pool_version : exact; }
         actions = { ask_0; tell_0; final_0; NoAction; }
         const default_action = NoAction;
         const entries = {
-            (1, PASS_NONE, 0, 0) : ask_0();
-            (1, PASS_NONE, _, _) : tell_0();
-            (1, PASS_CONCLUDE, 0, _) : final_0();
+            (1, PASS_NONE, 0) : ask_0();
+            (1, PASS_NONE, 1) : tell_0();
+            (1, PASS_CONCLUDE, 0) : final_0();
         }
     }
     action ask_1() {
@@ -51,13 +74,13 @@ control Received(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) 
         EXECUTE_UPDATE(all_lack_1, meta.slot);
     }
     table lacking_1_orders {
-        key = { meta.is_bounded : ternary; hdr.bridge.pass : ternary; hdr.sumac.pool_version : ternary; meta.is_first_chunk : ternary; }
+        key = { meta.is_bounded : exact; hdr.bridge.pass : exact; hdr.sumac.pool_version : exact; }
         actions = { ask_1; tell_1; final_1; NoAction; }
         const default_action = NoAction;
         const entries = {
-            (1, PASS_NONE, 1, 0) : ask_1();
-            (1, PASS_NONE, _, _) : tell_1();
-            (1, PASS_CONCLUDE, 1, _) : final_1();
+            (1, PASS_NONE, 1) : ask_1();
+            (1, PASS_NONE, 0) : tell_1();
+            (1, PASS_CONCLUDE, 1) : final_1();
         }
     }
     action nobody() {}
@@ -65,15 +88,19 @@ control Received(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) 
         slot.is_turn = 0;
     }
     table turns_of_all {
-        key = { lacking_first : exact; lacking_second : exact; }
+        key = { is_used : ternary; lacking_first : ternary; lacking_second : ternary; }
         actions = { nobody; postpone; }
         const default_action = postpone;
-        const entries = { (0, 0) : nobody(); }
+        const entries = {
+            (0, _, _) : nobody();
+            (_, 0, 0) : nobody();
+        }
     }
 
     apply {
         others = (int<32>) slot.others;
         known = (int<32>) slot.known;
+        concluder_orders.apply();
         lacking_0_orders.apply();
         lacking_1_orders.apply();
         turns_of_all.apply();

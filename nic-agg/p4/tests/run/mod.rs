@@ -101,6 +101,7 @@ impl<'a> Run<'a> {
             let lacking = format!("lacking_{number}");
             for (name, index, value) in [
                 ("holders", place, slot.owner.into()),
+                ("concluders", place, slot.owner.into()),
                 ("chunks", place, version.seq.into()),
                 ("states", place, version.state.into()),
                 ("next_chunks", place, pair(slot.owner, version.next)),
