@@ -120,8 +120,9 @@ pub fn stops(lab: LabSpec, options: &SumacOptions, count: usize, stop: Duration)
     with_sumac(lab, options, |sumac| {
         let crew = Crew::join(sumac, "straggler");
         let results = thread::scope(|scope| {
-            let sum = |one| scope.spawn(move || sum_of_ones(&one.client, &one.job, count));
-            let running: Vec<_> = crew.trainers.iter().map(sum).collect();
+            let trainers = crew.trainers.iter();
+            let running: Vec<_> =
+                trainers.map(|one| scope.spawn(move || sum_of_ones(&one.client, &one.job, count))).collect();
             // Before all have begun, nobody is late.
             wait::eventually("a result", || (stats::counter(&crew.trainers[0], "results") > 0).then_some(()));
             for _ in 0..10 {
