@@ -6,6 +6,9 @@
 //
 // All turns of a packet come in the order of the decisions, so the last contribution writes last. A packet that the switch drops between two
 // turns leaves out a part of its values, and nothing may repeat the others: its chunk never leaves the switch.
+//
+// A flush that has claimed its version has written its own values before. It takes as many turns as the blocks would, without any: contributions
+// that were decided just before it write theirs meanwhile.
 #ifndef BLOCKS_P4
 #define BLOCKS_P4
 
@@ -215,6 +218,9 @@ control BlockDone(inout headers_t hdr) {
         hdr.bridge.operation = OPERATION_NONE;
         hdr.bridge.pass = hdr.bridge.then;
     }
+    action wait() {
+        hdr.bridge.number = hdr.bridge.number + 1;
+    }
     action then(bit<8> block) {
         hdr.bridge.block = block;
     }
@@ -226,10 +232,14 @@ control BlockDone(inout headers_t hdr) {
             hdr.bridge.number : ternary;
             hdr.bridge.last : ternary;
         }
-        actions = { next; written; then; NoAction; }
+        actions = { next; written; wait; then; NoAction; }
         const default_action = NoAction;
         const entries = {
             // pass operation block number last
+            (PASS_WRITE, _, BLOCK_NONE, 1, 1) : written();
+            (PASS_WRITE, _, BLOCK_NONE, 2, 2) : written();
+            (PASS_WRITE, _, BLOCK_NONE, 3, 3) : written();
+            (PASS_WRITE, _, BLOCK_NONE, _, _) : wait();
             (PASS_WRITE, _, _, 0, 1) : next(BLOCK_LAST);
             (PASS_WRITE, _, _, 1, 2) : next(BLOCK_LAST);
             (PASS_WRITE, _, _, 2, 3) : next(BLOCK_LAST);

@@ -35,15 +35,28 @@ control Flush(inout headers_t hdr, inout metadata_t meta) {
 
 // In the pass that claims a version.
 control Claim(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
-    action conclude(bit<8> operation) {
+    action complete() {
         meta.reason = REASON_COMPLETED;
         meta.answer = ANSWER_RESULT;
         // Who is left out may have a larger one.
         meta.next_exponent = EXPONENT_UNKNOWN;
-        hdr.bridge.operation = operation;
-        hdr.bridge.pass = PASS_CONCLUDE;
         hdr.bridge.destination = DEST_ALL;
     }
+    action conclude() {
+        complete();
+        hdr.bridge.operation = OPERATION_READ_FIRST;
+        hdr.bridge.pass = PASS_CONCLUDE;
+    }
+#if BLOCKS > 1
+    action wait_and_conclude() {
+        complete();
+        hdr.bridge.operation = OPERATION_NONE;
+        hdr.bridge.pass = PASS_WRITE;
+        hdr.bridge.block = BLOCK_NONE;
+        hdr.bridge.number = 0;
+        hdr.bridge.then = PASS_CONCLUDE;
+    }
+#endif
     // Somebody has completed it meanwhile, or it has another chunk.
     action end() {
         meta.reason = REASON_ADDED;
@@ -59,14 +72,19 @@ control Claim(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
             hdr.bridge.last : ternary;
 #endif
         }
-        actions = { conclude; end; }
+        actions = {
+            conclude; end;
+#if BLOCKS > 1
+            wait_and_conclude;
+#endif
+        }
         const default_action = end;
         const entries = {
 #if BLOCKS > 1
-            (1, 0 &&& (STATE_FINAL | STATE_ROUND | STATE_CLAIMED), 0, 0) : conclude(OPERATION_READ_FIRST);
-            (1, 0 &&& (STATE_FINAL | STATE_ROUND | STATE_CLAIMED), 0, _) : conclude(OPERATION_NONE);
+            (1, 0 &&& (STATE_FINAL | STATE_ROUND | STATE_CLAIMED), 0, 0) : conclude();
+            (1, 0 &&& (STATE_FINAL | STATE_ROUND | STATE_CLAIMED), 0, _) : wait_and_conclude();
 #else
-            (1, 0 &&& (STATE_FINAL | STATE_ROUND | STATE_CLAIMED), 0) : conclude(OPERATION_READ_FIRST);
+            (1, 0 &&& (STATE_FINAL | STATE_ROUND | STATE_CLAIMED), 0) : conclude();
 #endif
         }
     }

@@ -172,12 +172,13 @@ const bit<8> OPERATION_MAXIMUM = 3;
 const bit<8> OPERATION_READ_FIRST = 5;
 const bit<8> OPERATION_READ_SECOND = 6;
 
-// All elements of the packet, as before the first turn; a block of 64; the last block; the same two, which are not in the packet yet.
+// All elements of the packet, as before the first turn; a block of 64; the last block; the same two, which are not in the packet yet; none.
 const bit<8> BLOCK_ALL = 0;
 const bit<8> BLOCK_FULL = 1;
 const bit<8> BLOCK_LAST = 2;
 const bit<8> BLOCK_FULL_NEW = 3;
 const bit<8> BLOCK_LAST_NEW = 4;
+const bit<8> BLOCK_NONE = 5;
 
 const bit<16> DEST_ALL = 0;
 const bit<16> DEST_WORKERS = 1;

@@ -8,6 +8,7 @@ parser Payload(packet_in packet, inout headers_t hdr) {
             (BLOCK_LAST, _) : digit_32;
             (BLOCK_FULL_NEW, _) : accept;
             (BLOCK_LAST_NEW, _) : accept;
+            (BLOCK_NONE, _) : accept;
             default : all;
         }
 #else
