@@ -22,6 +22,7 @@ use sumac_vectors::{
 };
 use sumac_wire::{
     Header, Reason, checksum,
+    frame::OVERHEAD,
     header::flag,
     slot::{owner, state},
     tos,
@@ -210,6 +211,66 @@ fn bounds_go_on_where_chunk_numbers_wrap() {
         });
         run.steps(&steps);
         run.finish();
+    });
+}
+
+/// A contribution that arrives between the two turns of a flush, and is not the last, writes its blocks after
+/// the flush has claimed the version: its turns come in between. Turns are slow here, so that it does.
+#[test]
+fn a_flush_waits_until_contributions_before_it_are_written() {
+    with_program("a_flush_waits_until_contributions_before_it_are_written", |program| {
+        // bmv2/sumac.p4 has it, and the turns of a second.
+        const RECIRCULATION_PORT: u32 = 510;
+        const SLOW: u64 = 3;
+        // The first lane of job 1.
+        const LANE: u32 = 64;
+        let job = Job { bounded: true, ..packets::static_job(1, 4, 200) };
+        let mut model = Model::start(PORTS);
+        drop(Run::new(&mut model, program, &packets::setup("turns", None, vec![job.clone()])));
+        let send = |model: &Model, rank: usize, seq: u32, change: &dyn Fn(&mut Header)| {
+            let mut header = packets::header(&job, rank, seq);
+            change(&mut header);
+            model
+                .ports
+                .send(job.workers[rank].interface, &contribution(&job, rank, header, Reason::Added).frame);
+        };
+        // The number of contributors that each copy of a chunk's result names.
+        let results = |model: &Model, of: u32| {
+            let mut copies = Vec::new();
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while copies.len() < job.workers.len() && Instant::now() < deadline {
+                for (_, frame) in model.ports.receive(Duration::from_millis(500)) {
+                    let header = Header::read(&frame[..], OVERHEAD, frame.len() - OVERHEAD).unwrap();
+                    assert_eq!(header.seq, of);
+                    copies.push(header.contributors);
+                }
+            }
+            copies
+        };
+        for rank in 0..4 {
+            send(&model, rank, 0, &|header| (header.contributors, header.next_seq) = (3, 100));
+        }
+        assert_eq!(results(&model, 0), [4; 4]);
+        // The time of arrival is not certain: chunks of the lane's other slots, until one was in between.
+        for seq in 1..4 {
+            send(&model, 0, seq, &|_| ());
+            let unwritten = program.name("unwritten_senders");
+            while model.thrift.register(unwritten, seq) & 1 != 0 {}
+            model.thrift.set_queue_rate(RECIRCULATION_PORT, SLOW);
+            send(&model, 1, seq, &|header| {
+                header.flags |= flag::PARTIAL;
+                (header.contributors, header.next_seq) = (1, 0);
+            });
+            while model.thrift.register(program.name("spent_chunks"), LANE) < seq.into() {}
+            send(&model, 2, seq, &|_| ());
+            let copies = results(&model, seq);
+            model.thrift.set_queue_rate(RECIRCULATION_PORT, 1_000_000);
+            assert!(copies == [3; 4] || copies == [2; 4], "contributors of chunk {seq}: {copies:?}");
+            if copies == [3; 4] {
+                return;
+            }
+        }
+        panic!("no contribution was decided between a flush's turns");
     });
 }
 

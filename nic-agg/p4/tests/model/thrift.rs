@@ -80,12 +80,15 @@ impl Thrift {
 
     /// Sets how many packets a queue of a port takes. With 0 it drops all.
     pub fn set_queue_depth(&mut self, port: u32, queue: u8, packets: u32) {
-        let mut arguments = Vec::new();
-        for (id, word) in [(1, port), (2, queue.into()), (3, packets)] {
-            arguments.extend([kind::I32, 0, id]);
-            arguments.extend(word.to_be_bytes());
-        }
+        let arguments = [(1, port), (2, queue.into()), (3, packets)].map(field).concat();
         self.exchange("simple_switch:set_egress_priority_queue_depth", &arguments).unwrap();
+    }
+
+    /// Sets how many packets leave a port's queues in a second.
+    pub fn set_queue_rate(&mut self, port: u32, packets: u64) {
+        let rate = [&[kind::I64, 0, 2][..], &packets.to_be_bytes()].concat();
+        let arguments = [&field((1, port))[..], &rate].concat();
+        self.exchange("simple_switch:set_egress_queue_rate", &arguments).unwrap();
     }
 
     fn call(&mut self, method: &str, name: &str, words: &[u32]) -> Value {
@@ -100,8 +103,7 @@ impl Thrift {
         bytes.extend(text(name));
         let mut id = 3;
         for word in words {
-            bytes.extend([kind::I32, 0, id]);
-            bytes.extend(word.to_be_bytes());
+            bytes.extend(field((id, *word)));
             id += 1;
         }
         if let Some(long) = long {
@@ -171,6 +173,12 @@ impl Thrift {
         self.input.read_exact(&mut bytes)?;
         Ok(bytes)
     }
+}
+
+/// Returns a field of 32 bits.
+fn field((id, word): (u8, u32)) -> [u8; 7] {
+    let [a, b, c, d] = word.to_be_bytes();
+    [kind::I32, 0, id, a, b, c, d]
 }
 
 fn text(text: &str) -> Vec<u8> {
