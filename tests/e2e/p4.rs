@@ -167,7 +167,7 @@ fn dynamic_sums_within_a_loss_bound() {
         let dynamic = DynamicOptions { window: Some(IN_FLIGHT), ..DynamicOptions::default() };
         let options = SumacOptions { dynamic: Some(dynamic), ..SumacOptions::default() };
         let spec = LabSpec { parameter_hosts: 1, ..LabSpec::new(4) };
-        in_turn(|| assert_bounded(&bounded(spec, options, DYNAMIC_CHUNK)));
+        in_turn(|| assert_bounded(&bounded(spec, options, 100 * DYNAMIC_CHUNK)));
     }
 }
 
@@ -176,7 +176,7 @@ fn dynamic_sums_within_a_loss_bound() {
 fn static_sums_within_a_loss_bound() {
     if is_there("static_sums_within_a_loss_bound") {
         let options = SumacOptions { slots: Some(IN_FLIGHT), ..SumacOptions::default() };
-        in_turn(|| assert_bounded(&bounded(LabSpec::new(4), options, CHUNK)));
+        in_turn(|| assert_bounded(&bounded(LabSpec::new(4), options, 40 * CHUNK)));
     }
 }
 
@@ -184,10 +184,11 @@ fn static_sums_within_a_loss_bound() {
 #[test]
 fn a_late_worker_of_a_static_job_is_left_out() {
     if is_there("a_late_worker_of_a_static_job_is_left_out") {
-        let options =
-            SumacOptions { on_model: true, slots: Some(IN_FLIGHT), drop: LOSS, ..SumacOptions::default() };
+        // Chunks of one block: on a busy machine the model's turns take seconds.
+        let (slots, chunk) = (Some(IN_FLIGHT), Some(64));
+        let options = SumacOptions { on_model: true, slots, chunk, drop: LOSS, ..SumacOptions::default() };
         let faults = Faults { loss: LOSS, ..Faults::default() };
-        stops(LabSpec { faults, ..LabSpec::new(3) }, &options, 2000 * CHUNK, Duration::from_millis(400));
+        stops(LabSpec { faults, ..LabSpec::new(3) }, &options, 400 * 64, Duration::from_millis(400));
     }
 }
 
@@ -200,16 +201,16 @@ fn assert_bounded(report: &Report) {
     assert!(loss.by_worker.iter().any(|spent| *spent > 0.0), "nobody was left out: {loss:?}");
 }
 
-/// Sums of a hundred chunks with a bound on the program, on cables that lose frames. The run compares every
+/// Sums of so many values with a bound on the program, on cables that lose frames. The run compares every
 /// element with the sum over the contributors that the workers report.
-fn bounded(spec: LabSpec, options: SumacOptions, chunk: usize) -> Report {
+fn bounded(spec: LabSpec, options: SumacOptions, count: usize) -> Report {
     let faults = Faults { loss: LOSS, ..Faults::default() };
     // Labs of both tests are there at once.
     let name = format!("p4b{}{}", if options.dynamic.is_some() { "dyn" } else { "sta" }, std::process::id());
     run(&RunOptions {
         lab: LabSpec { faults, name, ..spec },
         sumac: SumacOptions { on_model: true, drop: LOSS, ..options },
-        operation: Operation { loss_bound: BOUND, ..Operation::sum(100 * chunk) },
+        operation: Operation { loss_bound: BOUND, ..Operation::sum(count) },
         jobs: 1,
         iterations: 3,
         warmup: 1,
