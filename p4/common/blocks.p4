@@ -7,8 +7,8 @@
 // All turns of a packet come in the order of the decisions, so the last contribution writes last. A packet that the switch drops between two
 // turns leaves out a part of its values, and nothing may repeat the others: its chunk never leaves the switch.
 //
-// A flush that has claimed its version has written its own values before. It takes as many turns as the blocks would, without any: contributions
-// that were decided just before it write theirs meanwhile.
+// A flush that has claimed its version has written its own values before. It takes as many turns as the blocks would, without any:
+// contributions that were decided just before it write theirs meanwhile.
 #ifndef BLOCKS_P4
 #define BLOCKS_P4
 

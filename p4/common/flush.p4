@@ -4,8 +4,8 @@
 // Exponents: no number.
 const int<8> EXPONENT_UNKNOWN = 127;
 
-// After the decision about a flush.
-control Flush(inout headers_t hdr, inout metadata_t meta) {
+// After the decision about a flush. One that comes after its chunk is complete, or is claimed, asks for nothing.
+control Flush(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
     action ask(bit<8> pass) {
         hdr.bridge.pass = pass;
         meta.is_uncounted = 1;
@@ -17,14 +17,18 @@ control Flush(inout headers_t hdr, inout metadata_t meta) {
             hdr.bridge.pass : exact;
             meta.reason : exact;
             hdr.sumac.contributors : ternary;
+            slot.state : ternary;
+            slot.is_complete : ternary;
         }
         actions = { ask; NoAction; }
         const default_action = NoAction;
         const entries = {
-            (1, 1, PASS_END, REASON_ADDED, 0) : NoAction();
-            (1, 1, PASS_END, REASON_ADDED, _) : ask(PASS_GRANT);
-            (1, 1, PASS_END, REASON_DUPLICATE, 0) : NoAction();
-            (1, 1, PASS_END, REASON_DUPLICATE, _) : ask(PASS_GRANT_HELD);
+            (1, 1, PASS_END, REASON_ADDED, 0, _, _) : NoAction();
+            (1, 1, PASS_END, REASON_ADDED, _, _, _) : ask(PASS_GRANT);
+            (1, 1, PASS_END, REASON_DUPLICATE, 0, _, _) : NoAction();
+            (1, 1, PASS_END, REASON_DUPLICATE, _, STATE_CLAIMED &&& STATE_CLAIMED, _) : NoAction();
+            (1, 1, PASS_END, REASON_DUPLICATE, _, _, 1) : NoAction();
+            (1, 1, PASS_END, REASON_DUPLICATE, _, _, _) : ask(PASS_GRANT_HELD);
         }
     }
 
@@ -104,7 +108,13 @@ control Missing(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
         meta.missing = slot.missing;
     }
     table missing_orders {
-        key = { meta.is_bounded : ternary; slot.is_same : ternary; slot.state : ternary; hdr.sumac.partial : ternary; hdr.sumac.kind : ternary; }
+        key = {
+            meta.is_bounded : ternary;
+            slot.is_same : ternary;
+            slot.state : ternary;
+            hdr.sumac.partial : ternary;
+            hdr.sumac.kind : ternary;
+        }
         actions = { with_it; as_it_is; NoAction; }
         const default_action = NoAction;
         const entries = {

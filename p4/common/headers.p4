@@ -155,7 +155,7 @@ const bit<8> PASS_RELEASE_REFUSE = 12;
 // Static: the next block goes into the values; is read, if the version still holds the chunk (blocks.p4).
 const bit<8> PASS_WRITE = 13;
 const bit<8> PASS_READ = 14;
-// Static: a flush asks for the lane's budget, whose values were added, or had been before (budget.p4); completes its version, if nobody did.
+// Static: a flush, whose values were added, or had been before, asks for the lane's budget (budget.p4); claims its version.
 const bit<8> PASS_GRANT = 15;
 const bit<8> PASS_GRANT_HELD = 16;
 const bit<8> PASS_CLAIM = 17;

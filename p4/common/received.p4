@@ -48,7 +48,7 @@ control Received(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) 
     action ask_0() {
         EXECUTE(note_0, meta.slot, lacking_first);
     }
-    action tell_0() {
+    action update_0() {
         EXECUTE_UPDATE(note_only_0, meta.slot);
     }
     action final_0() {
@@ -56,18 +56,18 @@ control Received(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) 
     }
     table lacking_0_orders {
         key = { meta.is_bounded : exact; hdr.bridge.pass : exact; hdr.sumac.pool_version : exact; }
-        actions = { ask_0; tell_0; final_0; NoAction; }
+        actions = { ask_0; update_0; final_0; NoAction; }
         const default_action = NoAction;
         const entries = {
             (1, PASS_NONE, 0) : ask_0();
-            (1, PASS_NONE, 1) : tell_0();
+            (1, PASS_NONE, 1) : update_0();
             (1, PASS_CONCLUDE, 0) : final_0();
         }
     }
     action ask_1() {
         EXECUTE(note_1, meta.slot, lacking_second);
     }
-    action tell_1() {
+    action update_1() {
         EXECUTE_UPDATE(note_only_1, meta.slot);
     }
     action final_1() {
@@ -75,11 +75,11 @@ control Received(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) 
     }
     table lacking_1_orders {
         key = { meta.is_bounded : exact; hdr.bridge.pass : exact; hdr.sumac.pool_version : exact; }
-        actions = { ask_1; tell_1; final_1; NoAction; }
+        actions = { ask_1; update_1; final_1; NoAction; }
         const default_action = NoAction;
         const entries = {
             (1, PASS_NONE, 1) : ask_1();
-            (1, PASS_NONE, 0) : tell_1();
+            (1, PASS_NONE, 0) : update_1();
             (1, PASS_CONCLUDE, 1) : final_1();
         }
     }

@@ -23,7 +23,7 @@
 #endif
 // Whether static jobs may have loss bounds. Tofino 1 has no stages left for that.
 #ifndef BOUNDS
-#if __TARGET_TOFINO__ == 1
+#if __TARGET_TOFINO__ == 1 || defined(DYNAMIC_ONLY)
 #define BOUNDS 0
 #else
 #define BOUNDS 1

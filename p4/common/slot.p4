@@ -6,7 +6,7 @@
 const bit<8> STATE_FINAL = 1;
 const bit<8> STATE_AGREED = 2;
 const bit<8> STATE_ROUND = 4;
-// By a flush: nothing is added any more.
+// A flush has claimed the version: it takes nothing any more.
 const bit<8> STATE_CLAIMED = 8;
 
 struct slot_t {
@@ -56,7 +56,7 @@ struct slot_t {
     // Nobody's were missing; only the packet's were.
     bit<1> is_complete;
     bit<1> completes;
-    // A flush's pass, which is none of its chunk's.
+    // A pass of a flush for its budget: `later_passes` and blocks.p4 are not for it.
     bit<1> is_apart;
 }
 

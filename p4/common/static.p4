@@ -219,7 +219,7 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
                 roots();
             }
 #if BOUNDS
-            flush.apply(hdr, meta);
+            flush.apply(hdr, meta, slot);
         } else if (hdr.bridge.pass == PASS_CLAIM) {
             slot.is_apart = 1;
             claim_.apply(hdr, meta, slot);

@@ -124,6 +124,7 @@ impl SizeOptions {
             blocks: defaults.blocks,
             bounds_loss: defaults.bounds_loss,
             slots_pipes: Vec::new(),
+            front_pipe: None,
         }
     }
 }
@@ -140,6 +141,8 @@ pub struct Compiled {
     pub bounds_loss: bool,
     /// The pipes of a chip whose ports are in loopback.
     pub slots_pipes: Vec<u32>,
+    /// The pipe that grants flushes: registers of others have no part in it. `None`: there is one pipe.
+    pub front_pipe: Option<u32>,
 }
 
 impl Compiled {
@@ -177,6 +180,7 @@ impl Compiled {
             blocks: blocks as u16,
             bounds_loss: size("terms_owners").is_some(),
             slots_pipes: Vec::new(),
+            front_pipe: None,
         })
     }
 }

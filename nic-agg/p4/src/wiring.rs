@@ -90,6 +90,19 @@ impl Wiring {
             }
         }
         self.program = self.given.with(program).map_err(failed)?;
+        let is_other =
+            |port: &&SwitchPort| program.front_pipe.is_some_and(|pipe| port.number >> PORT_BITS != pipe);
+        if self.program.bounds_loss
+            && let Some(port) = self.ports.iter().find(is_other)
+        {
+            // A pipe has registers of its own: its workers' terms are unknown where flushes are granted.
+            self.program.bounds_loss = false;
+            tracing::info!(
+                port = port.number,
+                pipe = program.front_pipe,
+                "static jobs have no loss bounds: use ports of this pipe alone"
+            );
+        }
         Ok(())
     }
 
@@ -234,6 +247,7 @@ mod tests {
             blocks: 1,
             bounds_loss: false,
             slots_pipes: vec![2],
+            front_pipe: Some(0),
         };
         wiring.fit(&program).unwrap();
         assert_eq!(
@@ -248,6 +262,12 @@ mod tests {
                 ..Sizes::default()
             }
         );
+        for (number, has_bounds) in [(2, true), (132, false)] {
+            let file = FILE.replace("number = 2", &format!("number = {number}"));
+            let mut wiring = Wiring::parse(&file, "switch.toml").unwrap();
+            wiring.fit(&Compiled { bounds_loss: true, ..program.clone() }).unwrap();
+            assert_eq!(wiring.program.bounds_loss, has_bounds, "port {number}");
+        }
         let error = wiring.fit(&Compiled { slots_pipes: vec![1], ..program.clone() }).unwrap_err();
         assert!(error.to_string().starts_with("switch.toml: port 132 is of pipe 1"), "{error}");
         let mut other =

@@ -55,11 +55,15 @@ fn check_bound(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Re
             "the minimum or maximum of some workers is not that of all"
         }
         () if usize::from(job.world) > MAX_WORKERS => "it is for jobs of up to 32 workers",
-        () if job.whole => "a P4 switch aggregates this static job, and leaves no worker out",
+        () if job.whole => "the P4 switch of this static job leaves no worker out",
         () => return Ok(()),
     };
     let message = format!("{name}: loss_bound {bound}: {problem}");
-    Err(Failure::new(Code::Unsupported, message).hint("leave loss_bound out, or give 0"))
+    let hint = match job.whole {
+        true => "open the job in dynamic mode, or leave loss_bound out; docs/p4.md, \"Loss bounds\"",
+        false => "leave loss_bound out, or give 0",
+    };
+    Err(Failure::new(Code::Unsupported, message).hint(hint))
 }
 
 /// Checks a request before its memory is leased.
@@ -116,8 +120,9 @@ mod tests {
         assert_eq!(refused.code, Code::Unsupported);
         assert_eq!(
             &*refused.message,
-            "allreduce: loss_bound 0.1: a P4 switch aggregates this static job, and leaves no worker out"
+            "allreduce: loss_bound 0.1: the P4 switch of this static job leaves no worker out"
         );
+        assert!(refused.hint.contains("dynamic mode"), "{refused:?}");
         with(0.0, &whole).unwrap();
     }
 }

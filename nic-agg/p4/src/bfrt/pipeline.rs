@@ -145,7 +145,7 @@ pub(super) fn front_pipe(config: &ForwardingPipelineConfig) -> Option<u32> {
 pub(super) fn compiled(config: &ForwardingPipelineConfig, schema: &Schema) -> Result<Compiled, SwitchError> {
     let slots = config.profiles.iter().filter(|profile| profile.profile_name == SLOTS);
     let slots_pipes = slots.flat_map(|profile| profile.pipe_scope.iter().copied()).collect();
-    Ok(Compiled { slots_pipes, ..schema.compiled_sizes()? })
+    Ok(Compiled { slots_pipes, front_pipe: front_pipe(config), ..schema.compiled_sizes()? })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, SwitchError> {

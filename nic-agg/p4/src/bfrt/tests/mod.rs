@@ -402,6 +402,7 @@ fn sizes_are_those_of_the_switch_s_program() {
         blocks: 4,
         bounds_loss: true,
         slots_pipes: vec![1],
+        front_pipe: Some(0),
     };
     assert_eq!(client.compiled().unwrap(), both);
     // The switch comes back with a program of one mode.
