@@ -180,7 +180,7 @@ fn dynamic_sums_within_a_loss_bound() {
 fn static_sums_within_a_loss_bound() {
     if is_there("static_sums_within_a_loss_bound") {
         let options = SumacOptions { slots: Some(IN_FLIGHT), chunk: Some(BLOCK), ..SumacOptions::default() };
-        in_turn(|| assert_bounded(&bounded(LabSpec::new(4), options, 100 * usize::from(BLOCK))));
+        in_turn(|| assert_bounded(&bounded(LabSpec::new(4), options, 400 * usize::from(BLOCK))));
     }
 }
 
