@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use sumac_agg_layout::{Drops, State, state_flag};
-use sumac_wire::MAX_JOBS;
 
 use crate::{
     aggregator::Aggregator,
@@ -15,7 +14,11 @@ impl Aggregator {
     pub fn set_drops(&self, jobs: Range<u16>, drops: Drops) -> Result<(), OpenError> {
         let _lock = self.lock()?;
         let mut tables = self.tables()?;
-        for job in jobs {
+        let most = tables.numbers();
+        if jobs.start >= most {
+            return Err(OpenError::NoNumber { job: jobs.start, most: most - 1 });
+        }
+        for job in jobs.start..jobs.end.min(most) {
             tables.drops.set(job.into(), &drops)?;
         }
         Ok(flag(&mut tables)?)
@@ -25,7 +28,7 @@ impl Aggregator {
 /// Sets the flag by which the programs look drops up.
 fn flag(tables: &mut Tables) -> Result<(), TableError> {
     let mut any = false;
-    for job in 1..MAX_JOBS as u16 {
+    for job in 1..tables.numbers() {
         any |= tables.drops.get(job.into())? != Drops::default();
     }
     let state = tables.state.get(0)?;

@@ -47,7 +47,13 @@ impl DataPlane for EbpfPlane {
         let ports = self.aggregator.tables().map_err(unavailable)?.ports();
         let ports = ports.map_err(|error| failed("reading the ports", &error))?;
         let limit = chunk_limit(state.elements, &ports);
-        Ok(PlaneInfo { max_elements: limit.elements, narrowest: limit.port, ..info(Self::KIND, &state) })
+        let jobs = state.jobs.saturating_sub(1) as u16;
+        Ok(PlaneInfo {
+            max_elements: limit.elements,
+            narrowest: limit.port,
+            jobs,
+            ..info(Self::KIND, &state)
+        })
     }
 
     fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {

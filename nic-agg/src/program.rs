@@ -7,10 +7,17 @@ use aya::{
 };
 use sumac_agg_layout::{DYNAMIC_ENTRY, name};
 use sumac_loader::{LoadError, Variant, program};
+use sumac_wire::{MAX_HOSTS, MAX_LANES, MAX_WORKERS};
 
 use crate::{pins::AggregatorPins, pool::Pools};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_AGG_OBJECT"));
+
+/// The maps with an entry for each job, worker or lane.
+const OF_JOBS: [&str; 5] = [name::JOBS, name::JOB_COUNTERS, name::DROPS, name::INJECTED, name::TIMES];
+const OF_WORKERS: [&str; 6] =
+    [name::WORKERS, name::EGRESS, name::ADDRESSES, name::LATENESS, name::WORKER_COUNTERS, name::SURVEYS];
+const OF_LANES: [&str; 2] = [name::LANES, name::BUDGETS];
 
 fn by_variant(variant: Variant, plain: &'static str, jumbo: &'static str) -> &'static str {
     match variant {
@@ -60,6 +67,16 @@ pub fn load_with(
     // Only a jumbo frame has elements beyond the first page. The kernel makes no array without entries.
     loader.map_max_entries(name::TAILS, if variant == Variant::Jumbo { pools.slots } else { 1 });
     loader.map_max_entries(name::DYNAMIC_SLOTS, pools.all_dynamic_slots().max(1));
+    let jobs = pools.jobs;
+    let mut resize = |maps: &[&'static str], of_job: usize| {
+        for map in maps {
+            loader.map_max_entries(map, jobs * of_job as u32);
+        }
+    };
+    resize(&OF_JOBS, 1);
+    resize(&OF_WORKERS, MAX_WORKERS);
+    resize(&OF_LANES, MAX_LANES);
+    resize(&[name::PARENTS], MAX_HOSTS);
     let mut ebpf = program::load_object(loader, object)?;
     for name in programs {
         program::load(&mut ebpf, name)?;

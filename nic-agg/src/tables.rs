@@ -2,7 +2,7 @@
 
 mod counters;
 
-use std::io;
+use std::{collections::BTreeSet, io};
 
 use aya::{
     Ebpf,
@@ -19,9 +19,9 @@ use sumac_loader::{
     map::{PerCpuTable, Table, open_pinned},
 };
 use sumac_wire::{
-    MAX_HOSTS, MAX_JOBS, MAX_LANES,
+    MAX_HOSTS, MAX_LANES, MAX_WORKERS,
     reason::COUNTERS,
-    tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, job_flag, parent_index},
+    tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, job_flag, parent_index, worker_index},
 };
 use thiserror::Error;
 use zerocopy::transmute;
@@ -52,6 +52,8 @@ pub enum OpenError {
         own = sumac_agg_layout::ABI
     )]
     OtherAbi { path: String, found: String },
+    #[error("job number {job}: this aggregator has 1 to {most}; attach it with more --jobs")]
+    NoNumber { job: u16, most: u16 },
     #[error("a former attach did not end, and could not be undone: {0}")]
     Recover(Box<sumac_loader::AttachError>),
     #[error(transparent)]
@@ -152,9 +154,14 @@ impl Tables {
         })
     }
 
+    /// Returns how many numbers of jobs there is room for, 0 among them.
+    pub fn numbers(&self) -> u16 {
+        self.entries.len() as u16
+    }
+
     /// Returns all entries that were ever used, by number.
     pub fn jobs(&self) -> Result<Vec<(u16, JobEntry)>> {
-        let all = (0..MAX_JOBS as u16)
+        let all = (0..self.numbers())
             .map(|job| Ok((job, self.entries.get(job.into())?)))
             .collect::<Result<Vec<_>>>()?;
         Ok(all.into_iter().filter(|(_, entry)| *entry != JobEntry::default()).collect())
@@ -184,12 +191,16 @@ impl Tables {
         self.egress.insert(key, u32::from(rank), 0).map_err(writing(name::EGRESS))
     }
 
+    /// Removes what was set for a job, whose workers' entries are there still.
     pub fn clear_egress(&mut self, job: u16) -> Result<()> {
-        let keys: std::result::Result<Vec<_>, _> = self.egress.keys().collect();
-        for bytes in keys.map_err(reading(name::EGRESS))? {
-            let key: EgressKey = transmute!(bytes);
-            if key.job == u32::from(job) {
-                self.egress.remove(&bytes).map_err(writing(name::EGRESS))?;
+        let mut interfaces = BTreeSet::new();
+        for rank in 0..MAX_WORKERS as u16 {
+            interfaces.insert(self.workers.get(worker_index(job, rank))?.ifindex);
+        }
+        for ifindex in interfaces {
+            let key: [u8; size_of::<EgressKey>()] = transmute!(EgressKey { job: u32::from(job), ifindex });
+            if self.egress.get(&key, 0).is_ok() {
+                self.egress.remove(&key).map_err(writing(name::EGRESS))?;
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use sumac_agg_job::NewJob;
 use sumac_wire::{Header, Kind, Reason, header::flag};
 use support::{
-    AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT, SHARDS,
+    AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, JOBS, PASS, REDIRECT, SHARDS,
     frames::{answer, contribution, emit, frame_of, header, sum, tag},
     job_of, needs_privileges, refusal, result_token,
 };
@@ -57,7 +57,7 @@ fn wrong_fields_are_refused() {
         ("format 3", |h| h.format = 3, Reason::BadFormat),
         ("job 0", |h| h.job = 0, Reason::UnknownJob),
         ("another job", |h| h.job = 6, Reason::UnknownJob),
-        ("a job beyond the table", |h| h.job = 256, Reason::UnknownJob),
+        ("a job beyond the table", |h| h.job = JOBS as u16, Reason::UnknownJob),
         ("the largest job", |h| h.job = u16::MAX, Reason::UnknownJob),
         ("the epoch before", |h| h.epoch -= 1, Reason::WrongEpoch),
         ("no token", |h| h.token = 0, Reason::BadToken),

@@ -8,7 +8,7 @@ use sumac_agg_job::NewJob;
 use sumac_agg_layout::{Drops, State, state_flag};
 use sumac_wire::{Header, Kind, Reason, checksum, header::flag, tables::JobEntry};
 use support::{
-    AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT,
+    AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, JOBS, PASS, REDIRECT,
     frames::{contribution, frame_of, header},
     job_of, needs_privileges, with_entry,
 };
@@ -241,6 +241,25 @@ fn a_new_job_counts_from_zero() {
     assert_eq!(counters(&tables, job.job), []);
     assert_eq!(tables.worker_seen(job.job, 0).unwrap().counters.added, 0);
     assert_eq!(tables.worker_seen(job.job, 0).unwrap().late.chunks, 0);
+}
+
+#[test]
+fn jobs_are_as_many_as_the_tables_were_made_for() {
+    needs_privileges!("jobs_are_as_many_as_the_tables_were_made_for");
+    let numbered = |number: u32| NewJob { job: number as u16, ..job_of(2, ELEMENTS) };
+    let last = numbered(JOBS - 1);
+    let bench = Bench::new(std::slice::from_ref(&last));
+    for (rank, verdict, reason) in [(0, DROP, Reason::Added), (1, REDIRECT, Reason::Completed)] {
+        let shown = bench.show(&contribution(&last, rank, 0, ELEMENTS));
+        assert_eq!((shown.verdict, shown.reason), (verdict, reason), "rank {rank}");
+    }
+    let mut tables = bench.tables.lock().unwrap();
+    assert_eq!(counters(&tables, last.job), [(Reason::Added, 1), (Reason::Completed, 1)]);
+    assert_eq!(tables.worker_seen(last.job, 1).unwrap().counters.last, 1);
+    let refused = sumac_agg::job::add(&mut tables, &numbered(JOBS)).unwrap_err().to_string();
+    assert!(refused.contains("1 to 599") && refused.contains("--jobs"), "{refused}");
+    assert!(sumac_agg::job::remove(&mut tables, last.job).unwrap());
+    assert_eq!(tables.jobs().unwrap().len(), 1, "its epoch is remembered");
 }
 
 #[test]

@@ -351,13 +351,13 @@ async fn a_host_aggregator_tells_its_status_and_drops_on_purpose() {
     assert_eq!(empty["dynamic"], serde_json::json!({ "slots": 32, "held": 0, "timeout_ms": 250 }));
     shell(&format!("drop --up 5% --down 6% --host {port}")).unwrap();
     let rule = serde_json::json!(
-        [{ "first_job": 1, "last_job": 255, "up_percent": 5.0, "down_percent": 6.0 }]
+        [{ "first_job": 1, "last_job": 1023, "up_percent": 5.0, "down_percent": 6.0 }]
     );
     assert_eq!(json()["drops"], rule, "also without a job");
     let text = shell(&format!("status --host {port}")).unwrap();
     assert!(text.starts_with("host process, instance "), "{text}");
     assert!(
-        text.contains("INTENTIONAL DROPS: 5 % of arriving frames, 6 % of leaving frames, of jobs 1 to 255"),
+        text.contains("INTENTIONAL DROPS: 5 % of arriving frames, 6 % of leaving frames, of jobs 1 to 1023"),
         "{text}"
     );
     let endpoint = endpoint(server.control, server.state_dir.path(), "the secret of all");
@@ -404,8 +404,8 @@ async fn a_host_aggregator_tells_its_status_and_drops_on_purpose() {
     assert_eq!(ended[0]["counters"]["completed"], 40, "the job's totals survive it: {ended}");
     let text = shell(&format!("status --host {port}")).unwrap();
     assert!(text.contains(": ended; frames: "), "{text}");
-    let refused = shell(&format!("drop --up 1% --down 0 --job 256 --host {port}")).unwrap_err();
-    assert!(refused.contains("job number 256"), "{refused}");
+    let refused = shell(&format!("drop --up 1% --down 0 --job 1024 --host {port}")).unwrap_err();
+    assert!(refused.contains("job number 1024"), "{refused}");
     drop(server);
     let nobody = shell(&format!("status --host {port}")).unwrap_err();
     assert!(nobody.contains("no `sumac-agg serve` answers"), "{nobody}");

@@ -58,8 +58,9 @@ pub const MAX_WORKERS: usize = 32;
 pub const MAX_LANES: usize = 32;
 /// Classes of priority, each with lanes of its own: 0 for priorities 0 to 3, 1 for 4 to 7.
 pub const CLASSES: u16 = 2;
-/// Most jobs at once on one aggregator; job numbers run from 1 to `MAX_JOBS - 1`. A switch may have fewer.
-pub const MAX_JOBS: usize = 256;
+/// Most jobs at once on one aggregator; job numbers run from 1 to `MAX_JOBS - 1`. A switch has fewer, XDP
+/// programs have as many as they are attached for.
+pub const MAX_JOBS: usize = 1024;
 /// Most parameter hosts of a job (dynamic mode).
 pub const MAX_HOSTS: usize = 4;
 /// Most paths (UDP source ports) of a lane.

@@ -16,6 +16,7 @@ use sumac_wire::{
 
 #[btf_map]
 pub static STATE: Array<State, 1> = Array::new();
+/// The loader makes the tables of jobs, workers, parents and lanes for fewer jobs than here.
 #[btf_map]
 pub static JOBS: Array<JobEntry, MAX_JOBS> = Array::new();
 #[btf_map]

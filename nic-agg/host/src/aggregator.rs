@@ -9,7 +9,7 @@ mod static_mode;
 use sumac_agg_job::{JobError, NewJob, check_range, endpoint, seen::WorkerSeen};
 use sumac_agg_layout::State;
 use sumac_wire::{
-    Header, Kind, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, PAGE_ELEMENTS, Reason, admit,
+    Header, Kind, MAX_ELEMENTS, MAX_LANES, PAGE_ELEMENTS, Reason, admit,
     budget::Budget,
     header::{HEADER_LEN, flag},
     reason::COUNTERS,
@@ -141,9 +141,9 @@ impl HostAggregator {
             shards,
             pool: Pool::new(slots, max_elements.min(MAX_ELEMENTS as u16), 2, shards)?,
             shared: SharedPool::new(0, max_elements.min(PAGE_ELEMENTS as u16), shards)?,
-            jobs: vec![Job::default(); MAX_JOBS],
-            lanes: vec![0; MAX_JOBS * MAX_LANES],
-            budgets: vec![Budget::default(); MAX_JOBS * MAX_LANES],
+            jobs: Vec::new(),
+            lanes: Vec::new(),
+            budgets: Vec::new(),
             counters: [0; COUNTERS],
             watch: Watch::new(slots),
             answers_to_former: FormerMemberLimit::default(),
@@ -193,10 +193,20 @@ impl HostAggregator {
             ranks: new.workers.iter().map(|worker| worker.ranks).collect(),
             parents: new.parents.iter().map(here).collect(),
         };
+        self.make_room(new.job.into());
         self.watch.forget(new.job);
         self.reset_lanes(new.job, job.entry.lane_slots().wrapping_mul(2));
         self.jobs[usize::from(new.job)] = job;
         Ok(())
+    }
+
+    /// Makes the tables long enough for a job: memory is that of the jobs that there were at once.
+    fn make_room(&mut self, job: usize) {
+        let jobs = self.jobs.len().max(job + 1);
+        self.jobs.resize_with(jobs, Job::default);
+        self.lanes.resize(jobs * MAX_LANES, 0);
+        self.budgets.resize(jobs * MAX_LANES, Budget::default());
+        self.watch.make_room(jobs);
     }
 
     /// Checks whether [`HostAggregator::install`] would take a job.

@@ -29,7 +29,7 @@ use sumac_control::plane::{
 };
 use sumac_udp::source_for;
 use sumac_wire::{
-    MAX_JOBS, PAGE_ELEMENTS, Reason, dynamic,
+    PAGE_ELEMENTS, Reason, dynamic,
     slot::SlotMeta,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
@@ -241,8 +241,8 @@ impl DataPlane for HostDataPlane {
     }
 
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
-        let entry = self.entries().into_iter().find(|(number, _)| *number == job);
-        for rank in 0..entry.map_or(0, |(_, entry)| entry.world) {
+        let world = self.each(|core| core.workers(job).len() as u16).next().unwrap_or_default();
+        for rank in 0..world {
             let worker = self.worker_seen(job, rank).counters;
             tracing::info!(
                 job,
@@ -286,7 +286,7 @@ impl AggregatorPlane for HostDataPlane {
         Ok(Status {
             pool_bytes: (u64::from(sizes.slots) * of_slot + of_pool) * u64::from(sizes.shards),
             sockets: self.shards.iter().map(Shard::counts).collect(),
-            drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, self.drops(job)))),
+            drops: self.each(|core| DropRule::of(core.watch.all_drops())).next().unwrap_or_default(),
             counters: by_reason(|reason| self.counter(reason)),
             ended: ended(self.entries(), |job| Ok::<_, PlaneError>(self.job_seen(job)))?,
             ..Status::of(Self::KIND, &sizes, Some(self.held()), jobs)

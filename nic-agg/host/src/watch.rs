@@ -43,8 +43,8 @@ impl Watch {
     /// Of a pool of so many slots.
     pub fn new(slots: u32) -> Watch {
         Watch {
-            jobs: vec![JobSeen::default(); MAX_JOBS],
-            workers: vec![WorkerSeen::default(); MAX_JOBS * MAX_WORKERS],
+            jobs: Vec::new(),
+            workers: Vec::new(),
             drops: vec![Drops::default(); MAX_JOBS],
             began: vec![Began::default(); slots as usize * 2],
             start: Instant::now(),
@@ -54,6 +54,12 @@ impl Watch {
     /// Watches so many shared slots beside those of the pool.
     pub fn share(&mut self, pool: u32, shared: u32) {
         self.began.resize(pool as usize * 2 + shared as usize, Began::default());
+    }
+
+    /// Watches job numbers below `jobs`, if it did not before.
+    pub fn make_room(&mut self, jobs: usize) {
+        self.jobs.resize(jobs.max(self.jobs.len()), JobSeen::default());
+        self.workers.resize(self.jobs.len() * MAX_WORKERS, WorkerSeen::default());
     }
 
     /// Begins anew with a job; what is lost of it on purpose stays.
@@ -88,6 +94,11 @@ impl Watch {
 
     pub fn drops(&self, job: u16) -> Drops {
         self.drops.get(usize::from(job)).copied().unwrap_or_default()
+    }
+
+    /// By job number, ascending from 1.
+    pub fn all_drops(&self) -> impl Iterator<Item = (u16, Drops)> {
+        (0..).zip(self.drops.iter().copied()).skip(1)
     }
 
     pub fn set_drops(&mut self, job: u16, drops: Drops) {

@@ -161,7 +161,7 @@ fn jobs_that_do_not_fit_are_refused() {
     let child = JobEntry { flags: sumac_wire::tables::job_flag::CHILD, ..good };
     let table = [
         ("number 0", 0, good, 1, JobError::Number(0)),
-        ("number 256", 256, good, 1, JobError::Number(256)),
+        ("number 1024", 1024, good, 1, JobError::Number(1024)),
         ("nobody", 1, good, 0, JobError::World(0)),
         ("33", 1, good, 33, JobError::World(33)),
         ("no elements", 1, JobEntry { elements: 0, ..good }, 1, JobError::Elements { elements: 0, max: 64 }),

@@ -16,12 +16,12 @@ use std::{
     time::Duration,
 };
 
-use common::{EPOCH, JOB, SLOTS, TOKEN, contribution, elements, header, read, reference};
+use common::{EPOCH, JOB, SLOTS, TOKEN, contribution, elements, header, packet, read, reference, values};
 use sumac_agg_host::HostDataPlane;
 use sumac_control::plane::{DataPlane, JobInstall, Level, PlaneKind, WorkerInstall};
 use sumac_job::JobTerms;
 use sumac_wire::{
-    Header, Kind, Reason,
+    CLASSES, Header, Kind, MAX_JOBS, Reason,
     header::{NO_SLOT, flag},
     result_paths,
 };
@@ -114,6 +114,45 @@ fn all_workers_get_all_sums() {
     let workers = [0, 1, 2].map(|rank| plane.worker_seen(JOB, rank).counters);
     assert_eq!(workers.iter().map(|worker| worker.last).sum::<u64>(), 200);
     assert_eq!((workers[1].added, workers[1].replies), (200, 1));
+}
+
+#[test]
+fn all_job_numbers_sum_at_once() {
+    const LANE_SLOTS: u32 = 2;
+    let lanes = u32::from(CLASSES);
+    let plane = HostDataPlane::start(4096, 64, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let workers: Vec<Worker> = (0..2).map(Worker::new).collect();
+    let numbered = |number: u16| {
+        let install = job(EPOCH, 1, workers.iter().map(Worker::install).collect());
+        let terms = JobTerms { job: number, slots: LANE_SLOTS, ..install.terms };
+        let first_slot = u32::from(number).saturating_sub(1) * LANE_SLOTS * lanes;
+        JobInstall { terms, first_slot, ..install }
+    };
+    let numbers = 1..MAX_JOBS as u16;
+    numbers.clone().for_each(|number| drop(plane.install(&numbered(number)).unwrap()));
+    let refused = plane.install(&numbered(MAX_JOBS as u16)).unwrap_err().to_string();
+    assert!(refused.contains("job number 1024: must be 1 to 1023"), "{refused}");
+    let contribution = |number: u16, rank: u16| {
+        let header = Header { job: number, ..header(2, rank, 0, 64) };
+        packet(&header, &values(rank, u32::from(number), 64))
+    };
+    for number in numbers.clone() {
+        workers[0].send(&plane, &contribution(number, 0));
+        // A socket's buffer does not hold all.
+        while plane.counter(Reason::Added) < u64::from(number) {
+            std::thread::yield_now();
+        }
+    }
+    // Every job has a chunk in its slots before the first one is complete.
+    for number in numbers {
+        workers[1].send(&plane, &contribution(number, 1));
+        for worker in &workers {
+            let result = worker.receive();
+            assert_eq!(read(&result).job, number);
+            assert_eq!(elements(&result), reference(2, number.into(), 64), "job {number}");
+        }
+    }
+    assert_eq!(plane.jobs().len(), MAX_JOBS - 1);
 }
 
 #[test]

@@ -119,8 +119,8 @@ mod tests {
 
     #[test]
     fn numbers_outside_of_the_table_are_refused() {
-        assert_eq!(numbers(None).unwrap(), 1..256);
-        assert_eq!(numbers(Some(255)).unwrap(), 255..256);
-        assert!(numbers(Some(0)).is_err() && numbers(Some(256)).is_err());
+        assert_eq!(numbers(None).unwrap(), 1..1024);
+        assert_eq!(numbers(Some(1023)).unwrap(), 1023..1024);
+        assert!(numbers(Some(0)).is_err() && numbers(Some(1024)).is_err());
     }
 }

@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The version of the maps' layout and meaning, and of what programs and loaders do with them. It is
 /// incremented with every change after which an older build must not write them, or its programs not run over
 /// them.
-pub const ABI: u32 = 10;
+pub const ABI: u32 = 11;
 
 /// Names of maps and programs, as they stand in the object and below the pin directory.
 pub mod name {
@@ -80,6 +80,8 @@ pub mod name {
 
 /// Most ports that results leave through by broadcast: one for each worker of a job.
 pub const MAX_PORTS: usize = MAX_WORKERS;
+/// Entries of the tables that have some for each job, in the largest aggregator. The loader makes them for
+/// [`State::jobs`].
 pub const WORKER_ENTRIES: usize = MAX_JOBS * MAX_WORKERS;
 pub const PARENT_ENTRIES: usize = MAX_JOBS * MAX_HOSTS;
 /// The index of the program for dynamic jobs in [`name::MODES`].
@@ -158,6 +160,9 @@ pub struct State {
     pub dynamic_slots: u32,
     /// Milliseconds after which a dynamic job that sends nothing loses its slots.
     pub slot_timeout: u32,
+    /// Numbers that the tables of jobs have room for, 0 among them, which no job has.
+    pub jobs: u32,
+    pub reserved: u32,
 }
 
 pub mod state_flag {

@@ -70,7 +70,7 @@ enum JobCommand {
 
 #[derive(Debug, clap::Args)]
 struct AddArgs {
-    /// The job's number: 1 to 255
+    /// The job's number: 1 to 1023, at most `--jobs` of `sumac-agg attach`
     job: u16,
     /// A worker's address and, if not the base port, UDP port; in the order of ranks
     #[arg(long = "worker", value_name = "IP[:PORT]", required = true, value_parser = endpoint)]

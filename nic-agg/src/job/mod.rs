@@ -15,13 +15,13 @@ use sumac_agg_job::{NewJob, check_range, endpoint, resized};
 use sumac_agg_layout::State;
 use sumac_netutil::neighbour::Neighbour;
 use sumac_wire::{
-    MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
+    MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
     tables::{JobEntry, WorkerEntry, job_flag, lane_index, worker_index},
 };
 
 pub use self::error::AddJobError;
 use self::fan_out::{group, group_entry, ranks_by_interface};
-use crate::tables::{TableError, Tables};
+use crate::tables::{OpenError, TableError, Tables};
 
 /// The time for which a program that has read a job's entry may still use it. Programs run for microseconds,
 /// and only interrupts preempt them.
@@ -82,12 +82,15 @@ pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, AddJobError> {
 fn check(tables: &Tables, new: &NewJob) -> Result<State, AddJobError> {
     let state = tables.state.get(0)?;
     new.check(&state, &entry(tables, new.job)?)?;
+    if new.job >= tables.numbers() {
+        return Err(OpenError::NoNumber { job: new.job, most: tables.numbers() - 1 }.into());
+    }
     check_addresses(new)?;
     Ok(state)
 }
 
 fn entry(tables: &Tables, job: u16) -> Result<JobEntry, TableError> {
-    if usize::from(job) < MAX_JOBS { tables.entries.get(job.into()) } else { Ok(JobEntry::default()) }
+    if job < tables.numbers() { tables.entries.get(job.into()) } else { Ok(JobEntry::default()) }
 }
 
 fn check_addresses(new: &NewJob) -> Result<(), AddJobError> {

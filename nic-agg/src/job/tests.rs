@@ -14,6 +14,8 @@ const STATE: State = State {
     own_ip: 0,
     dynamic_slots: 64,
     slot_timeout: 1000,
+    jobs: 1024,
+    reserved: 0,
 };
 
 fn worker(last: u8, ifindex: u32) -> WorkerEntry {
@@ -130,7 +132,7 @@ fn an_impossible_job_is_refused_by_name() {
     assert_eq!(log2(12).unwrap_err().to_string(), "12 slots in a lane: must be a power of two");
     let table: [Case; 11] = [
         ("job 0", |j| j.job = 0, "job number 0"),
-        ("job 256", |j| j.job = 256, "job number 256"),
+        ("job 1024", |j| j.job = 1024, "job number 1024"),
         ("no workers", |j| j.workers.clear(), "0 workers"),
         ("twins", |j| j.workers[1].ip = j.workers[0].ip, "10.0.0.1"),
         ("no slots", |j| j.entry.slots = 0, "0 slots"),

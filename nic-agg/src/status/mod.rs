@@ -14,7 +14,6 @@ use sumac_agg_job::{
 use sumac_control::plane::PlaneKind;
 use sumac_loader::Interface;
 use sumac_wire::{
-    MAX_JOBS,
     admit::payload_len,
     frame::{IPV4_LEN, UDP_LEN},
     header::ELEMENT_LEN,
@@ -34,7 +33,7 @@ impl Aggregator {
         let pools = Pools::of(&state);
         let jobs = self.jobs()?;
         let counters = tables.counters()?.into_iter().filter(|(_, count)| *count > 0);
-        let drops = (1..MAX_JOBS as u16).map(|job| Ok((job, tables.drops.get(job.into())?)));
+        let drops = (1..tables.numbers()).map(|job| Ok((job, tables.drops.get(job.into())?)));
         let drops = drops.collect::<Result<Vec<_>, TableError>>()?;
         Ok(Status {
             pool_bytes: pools.memory(variant_of(&state)),

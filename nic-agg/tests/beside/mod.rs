@@ -213,7 +213,8 @@ fn programs_are_loaded_in_a_storm_of_signals() {
         let loading = scope.spawn(move || {
             let thread = fs::read_link("/proc/thread-self").unwrap();
             tell.send(thread.file_name().unwrap().to_str().unwrap().parse::<i32>().unwrap()).unwrap();
-            let loaded = program::load(Variant::Plain, Pools { slots: 32, dynamic_slots: 16, shards: 1 });
+            let loaded =
+                program::load(Variant::Plain, Pools { slots: 32, dynamic_slots: 16, shards: 1, jobs: 256 });
             is_loaded.store(true, Ordering::Relaxed);
             loaded.map(drop)
         });

@@ -51,6 +51,8 @@ pub const SHARDS: u16 = 2;
 pub const DYNAMIC_SLOTS: u32 = 32;
 /// Milliseconds without packets that free such a slot: longer than a test.
 pub const SLOT_TIMEOUT: u32 = 60_000;
+/// Numbers of jobs that its tables have room for, 0 among them: fewer than there can be.
+pub const JOBS: u32 = 600;
 pub const TOKEN: u64 = 0x5eed_f00d_cafe_1234;
 
 /// The token in its results.
@@ -83,7 +85,7 @@ impl Bench {
         // Loading the program for dynamic jobs takes as long as the rest.
         let is_dynamic = jobs.iter().any(NewJob::is_dynamic);
         let dynamic_slots = if is_dynamic { DYNAMIC_SLOTS } else { 0 };
-        let pools = Pools { slots: 64, dynamic_slots, shards: SHARDS };
+        let pools = Pools { slots: 64, dynamic_slots, shards: SHARDS, jobs: JOBS };
         let mut ebpf = program::load(variant, pools).unwrap();
         let mut tables = Tables::take(&mut ebpf).unwrap();
         let state = State {
@@ -94,6 +96,7 @@ impl Bench {
             shards: SHARDS,
             dynamic_slots,
             slot_timeout: SLOT_TIMEOUT,
+            jobs: JOBS,
             ..State::default()
         };
         tables.state.set(0, &state).unwrap();

@@ -46,7 +46,7 @@ pub use secret::{Credential, Fingerprint, JoinToken, Secret, SecretError};
 pub use server::Secrets;
 pub use tls::{Identity, TlsError, Trust};
 
-/// The most workers of one host at once, each with its connection.
-pub(crate) const MAX_OF_ONE_ADDRESS: usize = 128;
+/// The most workers of one host at once, each with its connection: one in each job that there can be.
+pub(crate) const MAX_OF_ONE_ADDRESS: usize = sumac_wire::MAX_JOBS;
 /// The longest name of a job, in bytes.
 pub const JOB_NAME_LEN: usize = 64;

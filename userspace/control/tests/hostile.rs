@@ -51,27 +51,27 @@ async fn a_job_counts_for_the_host_of_its_connection_and_the_user_of_its_trainer
         asked.host.user = 7;
         asked
     };
-    let waiting: Vec<_> = (0..64)
+    let waiting: Vec<_> = (0..512)
         .map(|index| {
             let (endpoint, asked) = (server.endpoint(), of_user(format!("waits {index}")));
             tokio::spawn(async move { join(&endpoint, asked).await })
         })
         .collect();
-    server::until(|| server.missing().len() == 64).await;
+    server::until(|| server.missing().len() == 512).await;
     let refused = refusal(&server.endpoint(), of_user("one more".into())).await.message;
-    assert!(refused.contains("user 7 of host 127.0.0.1 is a worker of 64 jobs"), "{refused}");
+    assert!(refused.contains("user 7 of host 127.0.0.1 is a worker of 512 jobs"), "{refused}");
     // Root is no user, and is refused beyond what a host may have: by name, not by the end of its connection.
     let of_root = |index: usize| with(request(0, 2), |spec| spec.job = format!("root's {index}"));
-    let more: Vec<_> = (0..64)
+    let more: Vec<_> = (0..512)
         .map(|index| {
             let endpoint = server.endpoint();
             tokio::spawn(async move { join(&endpoint, of_root(index)).await })
         })
         .collect();
-    server::until(|| server.missing().len() == 128).await;
-    let refused = refusal(&server.endpoint(), of_root(64)).await;
+    server::until(|| server.missing().len() == 1024).await;
+    let refused = refusal(&server.endpoint(), of_root(512)).await;
     assert_eq!(refused.kind, RefusalKind::TooManyJobs);
-    assert!(refused.message.contains("host 127.0.0.1 is a worker of 128 jobs already"), "{refused}");
+    assert!(refused.message.contains("host 127.0.0.1 is a worker of 1024 jobs already"), "{refused}");
     waiting.iter().chain(&more).for_each(tokio::task::JoinHandle::abort);
     server.stop().await;
 }

@@ -9,11 +9,11 @@ use sumac_transport::KEPT_SUMS;
 
 /// The part of a limit that one user may hold: a half.
 const USERS_SHARE: u64 = 2;
-/// Connections: each has a thread.
-const CONNECTIONS: u64 = 512;
+/// Connections: each has a thread. A user's half has one for every job of an aggregator.
+const CONNECTIONS: u64 = 2048;
 /// Jobs that are opened or attached to: each has an eventfd, and those that are opened a connection to a
 /// control plane.
-const JOBS: u64 = 512;
+const JOBS: u64 = 2048;
 /// Registered regions. The kernel permits 65,530 mappings in a process (`vm.max_map_count`).
 const REGIONS: u64 = 32_768;
 

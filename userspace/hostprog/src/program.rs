@@ -18,7 +18,7 @@ use crate::pins::{self, HostPins};
 
 /// The version of the layout and meaning of the maps that programs, daemons and commands share. It is
 /// incremented with every change to them that `is_compatible` does not see.
-pub const ABI: u32 = 5;
+pub const ABI: u32 = 6;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_HOST_OBJECT"));
 

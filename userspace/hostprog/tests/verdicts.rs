@@ -461,6 +461,6 @@ fn jobs_come_and_go() {
     assert_eq!(numbers, [JOB]);
     bench.attached.clear_jobs().unwrap();
     assert!(bench.attached.jobs().unwrap().is_empty());
-    let error = bench.attached.add_job(256, ENTRY).unwrap_err().to_string();
-    assert!(error.contains("1 to 255"), "{error}");
+    let error = bench.attached.add_job(1024, ENTRY).unwrap_err().to_string();
+    assert!(error.contains("1 to 1023"), "{error}");
 }

@@ -83,14 +83,20 @@ const _: () = assert!(crate::MAX_LANES <= 1 << 6 && crate::MAX_JOBS <= 1 << 10);
 /// chunks.
 #[inline(always)]
 pub const fn hash(job: u16, lane: u16, position: u32, slots: u32) -> u32 {
-    mix((job as u32) << 26 ^ (lane as u32) << 20 ^ position) % slots
+    mix(spread(job) ^ (lane as u32) << 20 ^ position) % slots
 }
 
 /// Returns the next slot after a collision (ATP section 3.6). Another chunk that leaves the same slot goes
 /// elsewhere; so nobody goes round in a circle of busy ones.
 #[inline(always)]
 pub const fn rehash(slot: u32, job: u16, seq: u32, slots: u32) -> u32 {
-    mix(slot ^ mix((job as u32) << 26 ^ seq)) % slots
+    mix(slot ^ mix(spread(job) ^ seq)) % slots
+}
+
+/// The bits of a job's number, 10, where lanes (5 bits) and places in a window (12 bits) have none.
+#[inline(always)]
+const fn spread(job: u16) -> u32 {
+    (job as u32) << 26 ^ (job as u32 >> 6) << 16
 }
 
 /// Every bit of the input moves every bit of the output: multiply and shift, twice (Wellons' lowbias32).

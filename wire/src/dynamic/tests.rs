@@ -253,6 +253,17 @@ fn hashes_spread_jobs_and_runs() {
 }
 
 #[test]
+fn no_two_jobs_begin_with_the_same_slots() {
+    const SLOTS: u32 = 1 << 20;
+    let mut all = std::collections::BTreeMap::new();
+    for job in 1..crate::MAX_JOBS as u16 {
+        let mut own: Vec<u32> = (0..64).map(|position| hash(job, 0, position, SLOTS)).collect();
+        own.sort_unstable();
+        assert_eq!(all.insert(own, job), None, "job {job}");
+    }
+}
+
+#[test]
 fn every_lane_has_an_owner_of_its_own() {
     let mut owners = std::collections::BTreeSet::new();
     for (job, lane) in (1..crate::MAX_JOBS as u16).flat_map(|job| (0..32).map(move |lane| (job, lane))) {

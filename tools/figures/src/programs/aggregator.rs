@@ -30,6 +30,8 @@ use super::{table::print, test_run::TestRun};
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_AGG_REPLAY_OBJECT"));
 
 const SLOTS: u32 = 64;
+/// Numbers of jobs.
+const JOBS: u32 = 256;
 const FIRST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
 const AGGREGATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -105,7 +107,7 @@ fn one(workers: u8, elements: u16, options: &AggregatorProgram) -> anyhow::Resul
     let checksum = !no_checksum;
     let job = job_of(workers, elements, options);
     let dynamic_slots = if dynamic { SLOTS } else { 0 };
-    let pools = Pools { slots: SLOTS, dynamic_slots, shards: 1 };
+    let pools = Pools { slots: SLOTS, dynamic_slots, shards: 1, jobs: JOBS };
     let mut ebpf = program::load_with(&mut EbpfLoader::new(), OBJECT, Variant::Plain, pools, &[PROGRAM])?;
     let mut tables = Tables::take(&mut ebpf)?;
     let state = State {
@@ -116,6 +118,7 @@ fn one(workers: u8, elements: u16, options: &AggregatorProgram) -> anyhow::Resul
         shards: 1,
         dynamic_slots,
         slot_timeout: u32::MAX,
+        jobs: JOBS,
         ..State::default()
     };
     tables.state.set(0, &state)?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, value_parser};
 use sumac_lab::capture::CaptureOptions;
 use sumac_lab::deployment::{Backend, Deployment, SumacOptions};
@@ -22,16 +22,24 @@ Examples:
   sumac-figures scale --elements 1000000000 --workers 2 --jobs 1 --operations 1      8 GB of tensors
 
 Over UDP, with a host aggregator, on the loopback interface; jobs in a lab of network namespaces, since one
-host is a worker of at most 128 jobs. A size that does not fit is refused by the daemon or the aggregator with
-the reason. Gloo needs Debian's python3-torch; without it, and above a quarter of the memory, its columns are
-empty.
+host may hold a half of the aggregator's job numbers and slots. A size that does not fit is refused by the
+daemon or the aggregator with the reason. Gloo needs Debian's python3-torch; without it, and above a quarter
+of the memory, its columns are empty.
 Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 130 interrupted.";
 
 /// Elements of a sum where something else grows.
 const ELEMENTS: u64 = 1_000_000;
 const JOB_ELEMENTS: u64 = 1024;
-/// Slots of a lane of many jobs, which share the aggregator's pool of 4,096.
-const JOB_SLOTS: u32 = 8;
+/// Slots of a lane of many jobs, which share the aggregator's pool of 4,096: 1,000 jobs with 2 lanes each.
+const JOB_SLOTS: u32 = 2;
+/// MiB that a daemon reserves for the trainer and the job of one user, who has a half of all.
+const JOB_MIB: u64 = 2 * (4 + 2 + 1);
+/// The default where there is little memory.
+const LEAST_BUFFERS_MIB: u64 = 512;
+/// Open files of a job's two trainers.
+const JOB_FILES: u64 = 12;
+/// Open files of the lab itself.
+const OWN_FILES: u64 = 100;
 /// The same of the jobs of operations in flight: one host may have a half of the pool.
 const FLIGHT_SLOTS: u32 = 32;
 /// Bytes of a rank of Gloo for each element: its values, the sum, and the expected one.
@@ -53,7 +61,7 @@ pub struct Scale {
         value_parser = value_parser!(u64).range(1..=u64::from(u32::MAX)))]
     elements: Vec<u64>,
     /// Numbers of jobs of two workers, which sum 1,024 elements each at the same time
-    #[arg(long, value_delimiter = ',', default_value = "1,10,100,127",
+    #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000",
         value_parser = value_parser!(u64).range(1..=1000))]
     jobs: Vec<u64>,
     /// Numbers of operations of 16 elements that worker 0 has in flight before worker 1 begins
@@ -99,6 +107,14 @@ impl Scale {
 
     fn row(&self, axis: ScaleAxis, size: u64, workers: u16) -> Result<CostRow> {
         eprintln!("scale: {size} {}", axis.name());
+        if axis == ScaleAxis::Jobs {
+            let (wanted, most) = (OWN_FILES + size * JOB_FILES, sumac_sandbox::raise_open_files());
+            ensure!(
+                wanted <= most,
+                "the trainers need {wanted} open files, and this process may have {most} more: raise the \
+                limit (ulimit -Hn {wanted})"
+            );
+        }
         let elements = match axis {
             ScaleAxis::Workers => ELEMENTS,
             ScaleAxis::Elements => size,
@@ -112,7 +128,8 @@ impl Scale {
             ScaleAxis::Jobs => Some(JOB_SLOTS),
             ScaleAxis::Operations => Some(FLIGHT_SLOTS),
         };
-        let sumac = SumacOptions { backend: Backend::Udp, slots, ..SumacOptions::default() };
+        let buffers_mib = (axis == ScaleAxis::Jobs).then(|| (size * JOB_MIB).max(LEAST_BUFFERS_MIB));
+        let sumac = SumacOptions { backend: Backend::Udp, slots, buffers_mib, ..SumacOptions::default() };
         let deployment = Deployment::start(&lab, &sumac)?;
         let count = usize::try_from(elements)?;
         let cost = match axis {

@@ -34,6 +34,7 @@ pub(super) struct DaemonConfig {
     elements: Option<u16>,
     scale: Option<f32>,
     checksum: bool,
+    buffers_mib: Option<u64>,
     metrics: Option<SocketAddr>,
     routes: Vec<Route>,
     pub(super) parameter_host: Option<ParameterHost>,
@@ -77,6 +78,7 @@ impl Deployment<'_> {
             elements: self.options.chunk,
             scale: self.options.scale,
             checksum: self.options.checksum,
+            buffers_mib: self.options.buffers_mib,
             // Over loopback all daemons have one address.
             metrics: (self.options.metrics && self.own_address().is_none())
                 .then(|| (Ipv4Addr::UNSPECIFIED, DAEMON_METRICS_PORT).into()),

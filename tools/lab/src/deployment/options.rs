@@ -106,6 +106,9 @@ pub struct SumacOptions {
     /// Whether static jobs yield to congestion.
     #[arg(skip)]
     pub yields: bool,
+    /// MiB that the daemons may hold for trainers; by default a part of the machine's.
+    #[arg(skip)]
+    pub buffers_mib: Option<u64>,
     /// VLANs that the packets of workers take in turn, from [`FIRST_VLAN`] on.
     #[arg(skip)]
     pub vlans: u16,
@@ -237,6 +240,7 @@ impl Default for SumacOptions {
             paths: None,
             is_auto: false,
             yields: false,
+            buffers_mib: None,
             vlans: 0,
             dynamic: None,
             direct: None,

@@ -93,6 +93,8 @@ impl Coordinator {
         run.predecessor = Some((rank, Box::new(before)));
         (run.next_epoch, run.is_renewal_due) = (Some(epoch), true);
         run.is_changed = true;
+        // The former member's connection ends.
+        run.wake();
         tracing::info!(name = run.name, job, rank, epoch, "a new worker takes a dead one's rank");
         self.order_renewal(id);
         Some(new)

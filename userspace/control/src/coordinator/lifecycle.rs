@@ -420,7 +420,7 @@ impl Coordinator {
     pub(super) fn vacate(&mut self, id: RunId, rank: u16) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         let Some(member) = run.members.remove(&rank) else { return };
-        run.revision += 1;
+        run.revise();
         if let Phase::Over(End::Failed(failure)) = &run.phase {
             // It may only have been out of reach, and asks when it is back.
             self.missed_failures.push_back((member.id, failure.clone()));

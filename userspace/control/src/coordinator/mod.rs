@@ -46,6 +46,7 @@ use rand::RngCore;
 use sumac_job::Mode;
 use sumac_job::limits::MAX_RANKS;
 use sumac_wire::{CLASSES, MAX_WORKERS};
+use tokio::sync::watch;
 
 pub use self::{
     agreement::{DEFAULT_WINDOW, DYNAMIC_SCALE, difference},
@@ -77,7 +78,7 @@ use crate::{
 };
 
 /// Members at once, those of finished jobs that have not received it yet among them.
-const MAX_MEMBERS: usize = 4096;
+const MAX_MEMBERS: usize = 8192;
 /// Failures that are kept for members that were silent.
 const MAX_MISSED_FAILURES: usize = 1024;
 
@@ -134,7 +135,7 @@ impl Coordinator {
         let waits_until = now + self.wait(&request.asked);
         if let Some(state) = self.runs.get_mut(&run) {
             state.members.insert(request.rank(), Member::new(now, id, request, waits_until));
-            state.revision += 1;
+            state.revise();
         }
         self.members.insert(id, (run, request.rank()));
         self.advance(run);
@@ -357,6 +358,12 @@ impl Coordinator {
         // It was not dead after all, and no other has taken its rank.
         member.vacated = None;
         true
+    }
+
+    /// A receiver that wakes a member's connection; `None`: no such member (any more).
+    pub fn listen(&self, id: MemberId) -> Option<watch::Receiver<()>> {
+        let (run, _) = self.members.get(&id)?;
+        Some(self.runs.get(run)?.listeners.subscribe())
     }
 
     pub fn status(&self, id: MemberId) -> Option<(u64, Status)> {

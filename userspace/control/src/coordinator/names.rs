@@ -119,11 +119,10 @@ impl Names {
 
     /// Refuses a run of `name` that would have no number even if all of its ranks were there.
     pub fn check_free(&self, name: &str, withheld: &HashSet<u16>) -> Result<(), NoNumber> {
-        let is_held = |job: u16| {
-            let mut others = self.names.iter().filter(|(other, _)| *other != name);
-            others.any(|(_, other)| other.job == Some(job) && other.on_plane.is_some())
-        };
-        if self.usable(withheld).any(|job| !is_held(job)) { Ok(()) } else { Err(self.no_number()) }
+        let others = self.names.iter().filter(|(other, _)| *other != name).map(|(_, other)| other);
+        let held = others.filter(|other| other.on_plane.is_some()).filter_map(|other| other.job);
+        let held: HashSet<u16> = held.collect();
+        if self.usable(withheld).any(|job| !held.contains(&job)) { Ok(()) } else { Err(self.no_number()) }
     }
 
     /// Returns the job number of a run of `name` that is about to be installed, none of those that
@@ -147,7 +146,8 @@ impl Names {
     }
 
     fn free(&self, withheld: &HashSet<u16>) -> Option<u16> {
-        self.usable(withheld).find(|job| self.names.values().all(|name| name.job != Some(*job)))
+        let taken: HashSet<u16> = self.names.values().filter_map(|name| name.job).collect();
+        self.usable(withheld).find(|job| !taken.contains(job))
     }
 
     fn take_idle(&mut self, withheld: &HashSet<u16>) -> Option<u16> {

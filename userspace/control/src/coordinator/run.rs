@@ -8,6 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sumac_job::PathMeasure;
 use sumac_job::{JobTerms, Placement};
+use tokio::sync::watch;
 
 use super::{
     holder::Holder,
@@ -209,6 +210,9 @@ pub(super) struct Run {
     pub standstill: Standstill,
     #[serde(skip)]
     pub revision: u64,
+    /// Wakes its members' connections, and no other job's.
+    #[serde(skip)]
+    pub listeners: watch::Sender<()>,
     /// The journal's record of it is to be written again.
     #[serde(skip)]
     pub is_changed: bool,
@@ -327,8 +331,18 @@ impl Run {
 
     /// Its members' status is another, and its record too.
     pub fn changed(&mut self) {
-        self.revision += 1;
+        self.revise();
         self.is_changed = true;
+    }
+
+    /// Its members' status is another.
+    pub fn revise(&mut self) {
+        self.revision += 1;
+        self.wake();
+    }
+
+    pub fn wake(&self) {
+        self.listeners.send_replace(());
     }
 
     pub fn mismatch(&self, rank: u16, asked: &JoinRequest) -> Option<Refusal> {
@@ -374,6 +388,7 @@ impl Run {
         let slowest = connected().min_by_key(|(_, member)| member.received).map(|(rank, _)| *rank);
         self.log.forget(received.unwrap_or(u64::MAX));
         if self.log.push(event) {
+            self.wake();
             return Ok(());
         }
         let what = "does not keep up with the job's events";

@@ -85,6 +85,7 @@ impl Coordinator {
         self.members.insert(before.id, (id, rank));
         if let Some(new) = run.members.insert(rank, *before) {
             self.members.remove(&new.id);
+            run.wake();
         }
         (run.next_epoch, run.is_renewal_due) = (None, false);
         self.actions.retain(|action| !matches!(action, Action::Renew(run, _) if *run == id));

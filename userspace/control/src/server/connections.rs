@@ -34,17 +34,19 @@ use crate::{
 };
 
 /// The most connections, where the limit of open files permits them.
-const MAX_CONNECTIONS: usize = 1024;
+const MAX_CONNECTIONS: usize = 8192;
 /// The files that are left for what this process opens itself: the journal, maps, and a socket for each shard
 /// and path.
 const RESERVED_FILES: u64 = 32 + MAX_SHARDS as u64 * RESULT_PATHS as u64;
 /// Connections of one address beyond those of its workers: of racks and parameter hosts, and of workers
 /// that are refused by name.
 const BESIDE_WORKERS: usize = 8;
-/// Connections that are not authenticated yet: at most this share of all.
+/// Connections that are not authenticated yet: at most this share of all, and no more than these, for the
+/// memory of their messages.
 const STRANGERS_SHARE: usize = 4;
+const MAX_STRANGERS: usize = 1024;
 /// Connections of a rack for its workers, besides those.
-const MAX_RELAYED: usize = 256;
+const MAX_RELAYED: usize = 1024;
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that the other side has to receive the last messages, and to end its side.
 const LINGER: Duration = Duration::from_secs(1);
@@ -246,6 +248,10 @@ fn release<K: Hash + Eq>(counts: &mut HashMap<K, usize>, of: &K) {
 }
 
 impl Open {
+    fn most_strangers(&self) -> usize {
+        (self.most / STRANGERS_SHARE).min(MAX_STRANGERS)
+    }
+
     /// A connection has ended, or counts among a rack's.
     fn leave(&mut self, peer: &IpAddr) {
         self.total -= 1;
@@ -305,7 +311,7 @@ impl Table {
         if own >= MAX_OF_ONE_ADDRESS + BESIDE_WORKERS && !open.evict(peer) {
             return None;
         }
-        if open.total >= open.most || open.strangers.len() >= open.most / STRANGERS_SHARE {
+        if open.total >= open.most || open.strangers.len() >= open.most_strangers() {
             let busiest = open.busiest()?;
             open.evict(busiest);
         }

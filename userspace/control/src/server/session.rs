@@ -3,7 +3,10 @@
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
-use tokio::time::{interval, timeout};
+use tokio::{
+    sync::watch,
+    time::{interval, timeout},
+};
 
 use super::{
     connections::{Inbound, Peer, Queue, SessionHandler},
@@ -185,7 +188,9 @@ async fn exchange(
     outbound: &Queue,
     mut sent: Sent,
 ) -> Result<(), Denial> {
-    let mut changed = shared.changed.subscribe();
+    let listening = shared.lock().coordinator.listen(id);
+    // Without a run the first look ends it.
+    let mut changed = listening.unwrap_or_else(|| watch::channel(()).1);
     let mut alive = interval(ALIVE_INTERVAL);
     let mut next = None;
     loop {

@@ -43,7 +43,7 @@ pub struct Shared {
     state: Mutex<State>,
     pub secrets: Secrets,
     pub data_networks: Vec<DataNetwork>,
-    /// Counts the moments at which something may have changed for somebody.
+    /// Counts the moments at which there may be commands for planes.
     pub changed: watch::Sender<u64>,
     pub links: Links,
     pub refused: RateLimiter,
@@ -72,7 +72,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the coordinator, journals the change, and lets everybody look.
+    /// Changes the coordinator, and journals the change. Members of runs that it has changed look then.
     pub fn update<T>(&self, change: impl FnOnce(&mut Coordinator, Time) -> T) -> T {
         let mut guard = self.lock();
         let State { coordinator, recorder } = &mut *guard;

@@ -90,7 +90,7 @@ fn an_open_beyond_the_jobs_of_a_host_names_that_limit() {
     let (lab, runtime) = (Lab::new(1), Runtime::new().unwrap());
     // Workers of jobs that wait, all of the daemon's host.
     let endpoint = lab.aggregator.endpoint();
-    let waiting = (0..128).map(|index| {
+    let waiting = (0..1024).map(|index| {
         let endpoint = endpoint.clone();
         let mut asked = partner(1, 2, None);
         asked.spec.job = format!("waits {index}");
@@ -107,5 +107,5 @@ fn an_open_beyond_the_jobs_of_a_host_names_that_limit() {
         other => panic!("{other:?}"),
     });
     assert_eq!(failure.code, Code::Refused, "{failure}");
-    assert!(failure.message.contains("host 127.0.0.1 is a worker of 128 jobs already"), "{failure}");
+    assert!(failure.message.contains("host 127.0.0.1 is a worker of 1024 jobs already"), "{failure}");
 }

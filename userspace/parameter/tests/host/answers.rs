@@ -432,7 +432,7 @@ fn impossible_jobs_are_refused() {
     let place = |rack, bit| vec![good.workers[0], Worker { rack, bit, ..good.workers[0] }];
     let table: [Case; 14] = [
         (HostJob { job: 0, ..good.clone() }, |e| matches!(e, HostError::Number(0))),
-        (HostJob { job: 256, ..good.clone() }, |e| matches!(e, HostError::Number(256))),
+        (HostJob { job: 1024, ..good.clone() }, |e| matches!(e, HostError::Number(1024))),
         (HostJob { elements: 0, ..good.clone() }, |e| matches!(e, HostError::Elements { .. })),
         (HostJob { elements: 3000, ..good.clone() }, |e| matches!(e, HostError::Elements { .. })),
         (HostJob { window: 0, ..good.clone() }, |e| matches!(e, HostError::Window { .. })),

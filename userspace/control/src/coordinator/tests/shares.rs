@@ -146,26 +146,25 @@ fn a_share_is_free_again_with_the_end_of_a_job_and_survives_a_restart() {
 fn one_user_leaves_connections_to_the_others_of_its_host() {
     let mut world = halves();
     let waits = |index: usize, host, user| of(host, user, request(&format!("waits {index}"), 0, 2));
-    for index in 0..64 {
+    for index in 0..512 {
         world.join(&waits(index, HOST, 7)).unwrap();
     }
-    let refusal = world.join(&waits(64, HOST, 7)).unwrap_err();
+    let refusal = world.join(&waits(512, HOST, 7)).unwrap_err();
     let words =
-        "user 7 of host 10.77.0.2 is a worker of 64 jobs, and has a share of 64 of the 128 connections";
+        "user 7 of host 10.77.0.2 is a worker of 512 jobs, and has a share of 512 of the 1024 connections";
     assert!(refusal.message.contains(words), "{refusal}");
-    world.join(&waits(65, HOST, 8)).unwrap();
-    world.join(&waits(66, OTHER, 7)).unwrap();
+    world.join(&waits(513, HOST, 8)).unwrap();
+    world.join(&waits(514, OTHER, 7)).unwrap();
 }
 
 #[test]
 fn whoever_has_all_job_numbers_is_named_to_the_others() {
     let mut world = World::new();
-    // One host has no more than 128 jobs.
     let host = |job: &str| if job.ends_with(['0', '2', '4', '6', '8']) { HOST } else { OTHER };
     fill(&mut world, |job| Join { holders: vec![Holder::Host(host(job))], ..numbered(job, 0, 1) });
     let third = Ipv4Addr::new(10, 77, 2, 2);
     let refusal = world.join(&of(third, 8, numbered("other", 0, 1))).unwrap_err();
-    for part in ["host 10.77.0.2 has 128", "host 10.77.1.2 has 127"] {
+    for part in ["host 10.77.0.2 has 512", "host 10.77.1.2 has 511"] {
         assert!(refusal.message.contains(part), "{refusal}");
     }
 }
