@@ -366,6 +366,12 @@ impl Coordinator {
         Some(self.runs.get(run)?.listeners.subscribe())
     }
 
+    /// The number of changes of a member's status.
+    pub fn revision(&self, id: MemberId) -> Option<u64> {
+        let (run, _) = self.members.get(&id)?;
+        Some(self.runs.get(run)?.revision)
+    }
+
     pub fn status(&self, id: MemberId) -> Option<(u64, Status)> {
         let (run, rank) = self.members.get(&id)?;
         let run = self.runs.get(run)?;

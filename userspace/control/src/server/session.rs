@@ -321,12 +321,14 @@ impl Shared {
             sent.next_event = number + 1;
             return Some(ServerMessage::Event { number, event });
         }
+        // A status is made for those who have not this one: every message of a member ends here.
+        if coordinator.revision(id) == Some(sent.revision) {
+            return None;
+        }
         let Some((revision, status)) = coordinator.status(id) else {
             return Some(ServerMessage::Status(Status::Over(End::Finished)));
         };
-        if std::mem::replace(&mut sent.revision, revision) == revision {
-            return None;
-        }
+        sent.revision = revision;
         Some(ServerMessage::Status(status))
     }
 
