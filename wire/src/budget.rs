@@ -186,7 +186,7 @@ impl Budget {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     extern crate std;
 
     use std::{vec, vec::Vec};
@@ -195,14 +195,14 @@ mod tests {
 
     use super::*;
 
-    const OWNER: u32 = 1 << 16;
-    const ALL: u32 = 0b1111;
+    pub(crate) const OWNER: u32 = 1 << 16;
+    pub(crate) const ALL: u32 = 0b1111;
 
-    fn terms(operation: u32, limit: u32) -> Terms {
+    pub(crate) fn terms(operation: u32, limit: u32) -> Terms {
         Terms { owner: OWNER, operation, end: operation.wrapping_add(10), limit }
     }
 
-    fn flush(operation: u32, seq: u32) -> Flush {
+    pub(crate) fn flush(operation: u32, seq: u32) -> Flush {
         Flush { owner: OWNER, operation, seq }
     }
 

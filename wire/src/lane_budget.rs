@@ -56,17 +56,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    const OWNER: u32 = 1 << 16;
-    const ALL: u32 = 0b1111;
-
-    fn terms(operation: u32, limit: u32) -> Terms {
-        Terms { owner: OWNER, operation, end: operation.wrapping_add(10), limit }
-    }
-
-    fn flush(operation: u32, seq: u32) -> Flush {
-        Flush { owner: OWNER, operation, seq }
-    }
+    use crate::budget::tests::{ALL, OWNER, flush, terms};
 
     /// A budget whose four workers have stated these terms.
     fn agreed(terms: Terms) -> LaneBudget {
