@@ -13,7 +13,7 @@ mod common;
 use std::{
     collections::HashSet,
     net::{Ipv4Addr, UdpSocket},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use common::{EPOCH, JOB, SLOTS, TOKEN, contribution, elements, header, packet, read, reference, values};
@@ -139,7 +139,9 @@ fn all_job_numbers_sum_at_once() {
     for number in numbers.clone() {
         workers[0].send(&plane, &contribution(number, 0));
         // A socket's buffer does not hold all.
+        let sent = Instant::now();
         while plane.counter(Reason::Added) < u64::from(number) {
+            assert!(sent.elapsed() < HANGS, "job {number}");
             std::thread::yield_now();
         }
     }
