@@ -199,8 +199,10 @@ impl Tables {
         }
         for ifindex in interfaces {
             let key: [u8; size_of::<EgressKey>()] = transmute!(EgressKey { job: u32::from(job), ifindex });
-            if self.egress.get(&key, 0).is_ok() {
-                self.egress.remove(&key).map_err(writing(name::EGRESS))?;
+            match self.egress.get(&key, 0) {
+                Ok(_) => self.egress.remove(&key).map_err(writing(name::EGRESS))?,
+                Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(reading(name::EGRESS)(error)),
             }
         }
         Ok(())

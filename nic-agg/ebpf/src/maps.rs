@@ -16,7 +16,7 @@ use sumac_wire::{
 
 #[btf_map]
 pub static STATE: Array<State, 1> = Array::new();
-/// The loader makes the tables of jobs, workers, parents and lanes for fewer jobs than here.
+/// The loader sets the sizes of the tables of jobs, workers, parents and lanes by `State::jobs`.
 #[btf_map]
 pub static JOBS: Array<JobEntry, MAX_JOBS> = Array::new();
 #[btf_map]

@@ -200,7 +200,7 @@ impl HostAggregator {
         Ok(())
     }
 
-    /// Makes the tables long enough for a job: memory is that of the jobs that there were at once.
+    /// Makes the tables long enough for a job: memory is that of the highest number used.
     fn make_room(&mut self, job: usize) {
         let jobs = self.jobs.len().max(job + 1);
         self.jobs.resize_with(jobs, Job::default);

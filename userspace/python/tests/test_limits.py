@@ -10,11 +10,11 @@ from .lab import TEST_TIMEOUT, Lab, WithLab
 
 
 class FewJobs(WithLab):
-    """An aggregator that lets a host have five jobs."""
+    """An aggregator that lets a host have ten jobs."""
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.lab = Lab(share=2)
+        cls.lab = Lab(share=1)
         cls.addClassCleanup(cls.lab.stop)
 
     def test_the_limit_of_jobs_is_named(self) -> None:
@@ -22,12 +22,12 @@ class FewJobs(WithLab):
             def open_job(number: int) -> None:
                 client.open(f"number {number}", 0, 1, mode="direct", timeout=TEST_TIMEOUT)
 
-            for number in range(5):
+            for number in range(10):
                 open_job(number)
             with self.assertRaises(sumac.SumacError) as raised:
-                open_job(5)
+                open_job(10)
         self.assertEqual(raised.exception.code, "refused")
-        for part in ("host 127.0.0.1 holds `number 0`", "a share of 5 of 255 job numbers", "serve --share"):
+        for part in ("host 127.0.0.1 holds `number 0`", "a share of 10 of 1023 job numbers", "serve --share"):
             self.assertIn(part, str(raised.exception))
 
 

@@ -354,9 +354,9 @@ class Scripts(OfTwoRanks):
 
 @unittest.skipIf(why_not(), why_not() or "")
 class FewJobs(OfTwoRanks):
-    """An aggregator that lets a host have five jobs."""
+    """An aggregator that lets a host have ten jobs."""
 
-    share = 2
+    share = 1
 
     def test_the_limit_of_jobs_is_named(self) -> None:
         self.check_codes(self.start("job_limit", SUMAC_MODE="direct"), 0, 0)

@@ -256,19 +256,19 @@ def job_limit() -> None:
     """The first call of a group names the limit where no job number is left, and so does that of another job
     of a group. Groups that have a job go on."""
     init(60)
-    groups = [None, *(dist.new_group() for _ in range(5))]
+    groups = [None, *(dist.new_group() for _ in range(10))]
     tensor = torch.full((1000,), float(RANK))
-    for group in groups[:5]:
+    for group in groups[:10]:
         dist.all_reduce(tensor.clone(), group=group)
-    limit = "has a share of 5 of 255 job numbers", "sumac-agg serve --share"
+    limit = "has a share of 10 of 1023 job numbers", "sumac-agg serve --share"
     for _ in range(2):
-        call = lambda: dist.all_reduce(tensor, group=groups[5])  # noqa: E731
+        call = lambda: dist.all_reduce(tensor, group=groups[10])  # noqa: E731
         error = raises(sumac.torch.CollectiveError, call, "all_reduce", f"rank {RANK} of 2", *limit)
         check(getattr(error, "code") == "refused", error)
     parts = [torch.ones(10) for _ in range(WORLD)]
     exchange = lambda: dist.all_to_all(list(parts), parts)  # noqa: E731
     raises(sumac.torch.CollectiveError, exchange, "all_to_all", *limit)
-    dist.all_reduce(tensor, group=groups[4])
+    dist.all_reduce(tensor, group=groups[9])
     same(tensor, torch.ones(1000))
 
 

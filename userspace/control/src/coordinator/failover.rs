@@ -235,6 +235,7 @@ impl Coordinator {
             }
         };
         is_where_it_was
+            && plane.jobs >= run.job
             && plane.dynamic_slots >= terms.slots
             && plane.most_elements(terms.mode) >= terms.elements
             && plane.shards >= terms.shards

@@ -48,6 +48,8 @@ impl Coordinator {
             Outcome::Died(reason) | Outcome::Failed(reason) => {
                 let failure = run.blame(FailureKind::Left, rank, &format!("left: {reason}"));
                 if matches!(outcome, Outcome::Died(_)) && self.offer_rank(run_id, rank, &failure) {
+                    // Another connection of the member's ends.
+                    self.runs.get(&run_id).into_iter().for_each(Run::wake);
                     return;
                 }
                 let Some(run) = self.runs.get_mut(&run_id) else { return };

@@ -420,6 +420,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn strangers_are_at_most_so_many() {
+        let table = Arc::new(Table::default());
+        let admit = |last: u8| table.admit(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))).unwrap();
+        let (_first, evicted) = admit(1);
+        let _others: Vec<_> = (1..MAX_STRANGERS).map(|index| admit(1 + (index % 2) as u8)).collect();
+        assert_eq!(table.lock().strangers.len(), MAX_STRANGERS);
+        let _one_more = admit(3);
+        assert_eq!(table.lock().strangers.len(), MAX_STRANGERS);
+        assert_eq!(overdue(evicted).await, "a newer connection takes its place");
+    }
+
+    #[tokio::test]
     async fn a_racks_workers_count_in_its_own_limit_only() {
         let table = Arc::new(Table::default());
         let [a, b] = [RackId(1), RackId(2)];

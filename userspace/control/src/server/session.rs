@@ -321,7 +321,7 @@ impl Shared {
             sent.next_event = number + 1;
             return Some(ServerMessage::Event { number, event });
         }
-        // A status is made for those who have not this one: every message of a member ends here.
+        // To make a status takes time, and most calls find the one that was sent.
         if coordinator.revision(id) == Some(sent.revision) {
             return None;
         }

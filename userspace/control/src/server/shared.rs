@@ -72,7 +72,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the coordinator, and journals the change. Members of runs that it has changed look then.
+    /// Changes the coordinator, and journals the change. It wakes the members of the runs that it changes.
     pub fn update<T>(&self, change: impl FnOnce(&mut Coordinator, Time) -> T) -> T {
         let mut guard = self.lock();
         let State { coordinator, recorder } = &mut *guard;

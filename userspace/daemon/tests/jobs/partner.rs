@@ -8,7 +8,6 @@ use crate::common::Raw;
 use crate::lab::Lab;
 use crate::wait::eventually;
 use serde_json::{Value, json};
-use sumac_client::{ClientError, Code, JobOptions};
 use sumac_control::events::{OperationReport, Post};
 use sumac_control::{JoinRequest, Member, WorkerHost};
 use sumac_job::JobSpec;
@@ -83,29 +82,4 @@ fn a_close_does_not_hide_that_the_workers_differ() {
         "{event}"
     );
     assert!(raw.reply_to(close).0["ok"].is_object());
-}
-
-#[test]
-fn an_open_beyond_the_jobs_of_a_host_names_that_limit() {
-    let (lab, runtime) = (Lab::new(1), Runtime::new().unwrap());
-    // Workers of jobs that wait, all of the daemon's host.
-    let endpoint = lab.aggregator.endpoint();
-    let waiting = (0..1024).map(|index| {
-        let endpoint = endpoint.clone();
-        let mut asked = partner(1, 2, None);
-        asked.spec.job = format!("waits {index}");
-        runtime.spawn(async move { sumac_control::join(&endpoint, asked).await.map(drop) })
-    });
-    let _waiting: Vec<_> = waiting.collect();
-    let client = lab.client(0);
-    // Until they are there, the job waits for its other rank.
-    let open = || client.open(&JobOptions::new("one more", 0, 2).timeout(Duration::from_millis(200)));
-    let failure = eventually("its refusal", || match open() {
-        Err(ClientError::Daemon(failure)) => {
-            Some(failure).filter(|failure| failure.code != Code::RanksMissing)
-        }
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(failure.code, Code::Refused, "{failure}");
-    assert!(failure.message.contains("host 127.0.0.1 is a worker of 1024 jobs already"), "{failure}");
 }

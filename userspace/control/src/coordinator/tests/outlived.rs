@@ -36,6 +36,23 @@ fn a_job_outlives_its_aggregator_and_gets_it_back() {
     world.pass_with(seconds(2), &members, &present);
     assert_eq!(world.restored.len(), 3, "it goes on without one that its slots do not fit");
     assert_eq!(world.terms(members[0]).epoch, 1);
+    world.coordinator.on_plane(world.now, Ok((0xd, PlaneInfo { jobs: 0, ..SHARING })));
+    world.pass_with(seconds(2), &members, &present);
+    assert_eq!(world.restored.len(), 3, "or its number");
+}
+
+#[test]
+fn a_change_wakes_the_members_of_its_run() {
+    let mut world = World::sharing(&[0]);
+    let members = world.all([plain("a", 0, 2), plain("a", 1, 2)]);
+    let other = world.start("b", 1);
+    let mut own = world.coordinator.listen(members[0]).unwrap();
+    let mut others = world.coordinator.listen(other[0]).unwrap();
+    own.mark_unchanged();
+    others.mark_unchanged();
+    world.coordinator.leave(members[1], &Outcome::Failed("no memory".into()));
+    assert!(own.has_changed().unwrap(), "its job has failed");
+    assert!(!others.has_changed().unwrap(), "another run's");
 }
 
 #[test]
