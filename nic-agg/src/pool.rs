@@ -71,3 +71,17 @@ impl Pools {
 pub fn variant_of(state: &State) -> Variant {
     if state.flags & state_flag::JUMBO != 0 { Variant::Jumbo } else { Variant::Plain }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers of `attach --help` and of docs/tuning.md.
+    #[test]
+    fn a_jobs_tables_take_what_the_help_says() {
+        let one = Pools { slots: 0, dynamic_slots: 0, shards: 1, jobs: 1 };
+        let kib = |bytes: u64| format!("{:.1}", bytes as f64 / 1024.0);
+        assert_eq!(kib(one.tables(0)), "17.5");
+        assert_eq!(kib(one.tables(1) - one.tables(0)), "2.4");
+    }
+}
