@@ -424,7 +424,9 @@ mod tests {
         let table = Arc::new(Table::default());
         let admit = |last: u8| table.admit(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))).unwrap();
         let (_first, evicted) = admit(1);
-        let _others: Vec<_> = (1..MAX_STRANGERS).map(|index| admit(1 + (index % 2) as u8)).collect();
+        // Two of three are of the first one's address.
+        let _others: Vec<_> =
+            (1..MAX_STRANGERS).map(|index| admit(if index % 3 == 0 { 2 } else { 1 })).collect();
         assert_eq!(table.lock().strangers.len(), MAX_STRANGERS);
         let _one_more = admit(3);
         assert_eq!(table.lock().strangers.len(), MAX_STRANGERS);
