@@ -42,7 +42,7 @@ control Claim(inout headers_t hdr, inout metadata_t meta, inout slot_t slot) {
     action complete() {
         meta.reason = REASON_COMPLETED;
         meta.answer = ANSWER_RESULT;
-        // Who is left out may have a larger one.
+        // The exponents of the workers that are left out are unknown.
         meta.next_exponent = EXPONENT_UNKNOWN;
         hdr.bridge.destination = DEST_ALL;
     }

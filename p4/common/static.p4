@@ -113,7 +113,7 @@ control Static(inout headers_t hdr, inout metadata_t meta) {
         slot.known = hdr.sumac.received;
     }
 #if BOUNDS
-    // Nobody is known to have the result of a chunk that ends here.
+    // Before the chunk's result has left, every worker lacks it.
     action prepare_end() {
         slot.others = meta.all;
         slot.known = hdr.sumac.seq;

@@ -274,7 +274,7 @@ fn a_flush_waits_until_contributions_before_it_are_written() {
             send(&model, 1, seq, &flush);
             until(&mut model, "spent_chunks", LANE, &|spent| spent == u64::from(seq));
             send(&model, 2, seq, &|_| ());
-            let is_taken = u64::from(state::FINAL) | 8;
+            let is_taken = u64::from(state::FINAL | state::PARTIAL);
             until(&mut model, "states", seq, &|state| state & is_taken != 0);
             send(&model, 0, seq, &flush);
             let copies = results(&model, seq);

@@ -14,7 +14,7 @@ use sumac_vectors::{
     record::{self, Step},
     reference::Reference,
 };
-use sumac_wire::Reason;
+use sumac_wire::{Reason, slot::state};
 
 const SEED: u64 = 14;
 
@@ -111,14 +111,15 @@ fn random_packets_spend_budgets() {
     let operations: BTreeSet<u32> = slots().map(|slot| slot.after.lane_spent.spent_of).collect();
     println!("operations {operations:?}, a second chunk {}", is_spent(1, 2));
     assert!(operations.len() > 2 && is_spent(0, 1), "{operations:?}");
-    let partial = slots().filter(|slot| slot.after.versions.iter().any(|version| version.state & 8 != 0));
+    let partial =
+        slots().filter(|slot| slot.after.versions.iter().any(|version| version.state & state::PARTIAL != 0));
     assert!(partial.count() > 0);
     let late = slots().filter(|slot| {
         let pairs = slot.before.versions.iter().zip(&slot.after.versions);
         pairs.into_iter().any(|(one, two)| one.seq == two.seq && one.received != two.received)
     });
     assert!(late.count() > 0);
-    // What is ignored changes what is noted, and the terms.
+    // Packets that a slot ignores change `received` and the terms of budgets.
     let ignored = |step: &&Step| ["stale", "duplicate", "out_of_turn"].contains(&step.reason.as_str());
     let changed = steps.iter().filter(ignored).filter_map(|step| step.slot.as_ref());
     let (mut noted, mut agreed) = (0, 0);

@@ -41,6 +41,8 @@ impl Coordinator {
         let Some((run_id, rank)) = self.members.remove(&id) else { return };
         let Some(run) = self.runs.get_mut(&run_id) else { return };
         tracing::info!(name = run.name, rank, ?outcome, "worker left");
+        // It may have another connection, which ends.
+        run.wake();
         if !run.is_live() {
             return self.vacate(run_id, rank);
         }
@@ -48,8 +50,6 @@ impl Coordinator {
             Outcome::Died(reason) | Outcome::Failed(reason) => {
                 let failure = run.blame(FailureKind::Left, rank, &format!("left: {reason}"));
                 if matches!(outcome, Outcome::Died(_)) && self.offer_rank(run_id, rank, &failure) {
-                    // Another connection of the member's ends.
-                    self.runs.get(&run_id).into_iter().for_each(Run::wake);
                     return;
                 }
                 let Some(run) = self.runs.get_mut(&run_id) else { return };
