@@ -25,8 +25,8 @@ const SILENCE_TIMEOUT: Nanos = 8 * SECOND;
 const TRANSFER_TIMEOUT: Nanos = 3 * SECOND;
 
 impl Host {
-    /// Looks at an open job, some ten times a second. `departed`: the workers that have left, by the control
-    /// plane.
+    /// Looks at an open job, some ten times a second, or twice while it is idle. `departed`: the workers that
+    /// have left, by the control plane.
     pub fn tick(
         &mut self,
         now: Nanos,
@@ -51,7 +51,16 @@ impl Host {
         } else {
             self.check_departed(now, id, departed, out);
         }
-        Tick { wants_results, wants_unposted }
+        Tick { wants_results, wants_unposted, is_idle: self.is_idle(id) }
+    }
+
+    /// Whether nothing in the job waits for time to pass: its next look may come later.
+    #[must_use]
+    pub fn is_idle(&self, id: JobId) -> bool {
+        let awaits_diagnosis = self.state.jobs.get(&id).and_then(|job| job.running.as_ref());
+        let awaits_diagnosis = awaits_diagnosis.is_some_and(|running| running.undiagnosed.is_some());
+        let has_operation = |rank: JobId| self.state.operations.of_job(rank).next().is_some();
+        !awaits_diagnosis && !self.ranks_of(id).into_iter().any(has_operation)
     }
 
     /// Records a counter that [`Host::tick`] has asked for.

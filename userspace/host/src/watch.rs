@@ -5,13 +5,15 @@ use sumac_job::OperationId;
 
 use crate::{Nanos, OperationKey};
 
-/// The counters of the data path that a look at a job needs.
+/// The counters of the data path that a look at a job needs, and whether the next look is urgent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tick {
     /// The number of the job's results: [`Observed::Results`] follows.
     pub wants_results: bool,
     /// The transfers whose other end is not posted: [`Observed::Unposted`] follows.
     pub wants_unposted: bool,
+    /// Nothing in the job waits for time to pass.
+    pub is_idle: bool,
 }
 
 /// A counter of the data path.

@@ -1,7 +1,7 @@
 //! The task that keeps a worker's membership of a running job: its connection, and the next when that is
 //! lost.
 
-use std::{collections::VecDeque, iter, time::Duration};
+use std::{collections::VecDeque, future, iter, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use sumac_job::{Mode, OperationOrder};
@@ -210,10 +210,13 @@ impl Stay {
             tokio::select! {
                 biased;
                 message = connection.receive() => {
+                    let known = self.membership.received;
                     self.on_message(message?)?;
-                    let alive = ClientMessage::Alive { received: self.membership.received };
-                    // One in a full queue is as good.
-                    let _ = connection.outbound.try_send(alive);
+                    let received = self.membership.received;
+                    if received != known {
+                        // With a full queue a later event confirms this one too.
+                        let _ = connection.outbound.try_send(ClientMessage::Alive { received });
+                    }
                 }
                 Some(post) = queue.recv() => {
                     let sent = self.unconfirmed.len();
@@ -248,20 +251,17 @@ impl Stay {
             Ok(MemberCommand::Suspend(answer)) => {
                 // Whoever asked may have stopped waiting.
                 let _ = answer.send(self.suspended());
-                self.hold(connection).await;
+                Self::hold(connection).await;
             }
             Err(_) => {}
         }
     }
 
-    /// Sends keepalives until the member is dropped, and takes no messages: the coordinator keeps the events
-    /// for the next connection.
-    async fn hold(&self, connection: Option<Connection>) {
-        let Some(connection) = connection else { return };
-        let alive = || ClientMessage::Alive { received: self.membership.received };
-        while connection.outbound.send(alive()).await.is_ok() {
-            sleep(ALIVE_INTERVAL).await;
-        }
+    /// Keeps the connection and its keepalives until the member is dropped, and takes no messages: the
+    /// coordinator keeps the events for the next connection.
+    async fn hold(connection: Option<Connection>) {
+        let _kept = connection;
+        future::pending().await
     }
 
     fn suspended(&self) -> SuspendedMember {

@@ -13,7 +13,10 @@ use super::start::Channels;
 use super::task::{JobTask, blocking};
 use crate::job_events::{Freeze, HandedOver, TaskEvent};
 
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The interval of looks at a job.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The same while the job is idle. A host may have a thousand such jobs.
+pub(super) const IDLE_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) struct EventLoop<'a> {
     task: &'a JobTask,
@@ -61,7 +64,9 @@ impl<'a> EventLoop<'a> {
                 },
                 Some(event) = channels.events.recv() => self.on_control_event(event),
                 Some(grant) = channels.renewed.recv() => self.renew(grant).await,
-                _ = ticks.tick() => self.tick().await,
+                _ = ticks.tick() => if self.tick().await {
+                    ticks.reset_after(IDLE_INTERVAL);
+                },
             }
             self.post();
             ended = ended.or_else(|| core.call(|host, _, out| host.take_end(id, out)));
@@ -147,14 +152,15 @@ impl<'a> EventLoop<'a> {
         }
     }
 
-    async fn tick(&self) {
+    /// Returns whether the job is idle.
+    async fn tick(&self) -> bool {
         let (context, id) = (&self.task.context, self.task.id);
         let is_connected = *self.member.connected().borrow();
         let departed = match &*self.member.watch().borrow() {
             MemberState::Running { departed } => departed.clone(),
             MemberState::Failed(_) => Vec::new(),
         };
-        let Tick { wants_results, wants_unposted } = context
+        let Tick { wants_results, wants_unposted, is_idle } = context
             .core
             .call(|host, arena, out| host.tick(monotonic_ns(), id, is_connected, &departed, arena, out));
         let mut observed = Vec::new();
@@ -170,5 +176,6 @@ impl<'a> EventLoop<'a> {
         for observed in observed.into_iter().flatten() {
             context.core.call(|host, _, out| host.observe(monotonic_ns(), id, observed, out));
         }
+        is_idle
     }
 }

@@ -9,13 +9,13 @@ use sumac_host::{JobEnd, JobId};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 
+use super::live::{CHECK_INTERVAL, IDLE_INTERVAL};
 use super::task::JobTask;
 use crate::core::Core;
 use crate::job_events::{Freeze, HandedOver, TaskEvent};
 
 /// The longest wait for other ranks: the clock has no time as far ahead as a client may ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval of looks at sums that are about to end.
 const SUM_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -96,7 +96,15 @@ impl JobTask {
                         return;
                     }
                 },
-                _ = ticks.tick() => core.call(|host, _, out| host.tick_locally(monotonic_ns(), id, out)),
+                _ = ticks.tick() => {
+                    let is_idle = core.call(|host, _, out| {
+                        host.tick_locally(monotonic_ns(), id, out);
+                        host.is_idle(id)
+                    });
+                    if is_idle {
+                        ticks.reset_after(IDLE_INTERVAL);
+                    }
+                }
             }
             if let Some(end) = core.call(|host, _, out| host.take_end(id, out)) {
                 break end;
