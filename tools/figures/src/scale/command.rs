@@ -133,8 +133,8 @@ impl Scale {
         let deployment = Deployment::start(&lab, &sumac)?;
         let count = usize::try_from(elements)?;
         let cost = match axis {
-            ScaleAxis::Workers | ScaleAxis::Elements => load::sums(&deployment, 1, count),
-            ScaleAxis::Jobs => load::sums(&deployment, size, count),
+            ScaleAxis::Workers | ScaleAxis::Elements => load::sum(&deployment, count),
+            ScaleAxis::Jobs => load::jobs(&deployment, usize::try_from(size)?, count),
             ScaleAxis::Operations => load::operations(&deployment, usize::try_from(size)?),
         };
         drop(deployment);

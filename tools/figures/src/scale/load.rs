@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
-use sumac_client::{Client, Job, JobOptions, Tensor};
-use sumac_lab::clock::{Times, around, monotonic};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use sumac_client::{Client, ClientError, Job, JobOptions, Tensor};
+use sumac_lab::clock::{Times, monotonic};
 use sumac_lab::deployment::Deployment;
 use sumac_lab::interrupt;
 use sumac_lab::parallel::in_parallel;
@@ -66,38 +66,97 @@ fn repeat(
     })
 }
 
-/// Returns the cost of one sum in each of `jobs` jobs at the same time.
-pub fn sums(deployment: &Deployment<'_>, jobs: u64, elements: usize) -> Result<Cost> {
-    let join = |job: u64| Trainers::<f32>::join(deployment, &format!("job{job}"), Operation::sum(elements));
-    let mut all = (0..jobs).map(join).collect::<Result<Vec<_>>>()?;
+/// Returns the cost of one sum of one job.
+pub fn sum(deployment: &Deployment<'_>, elements: usize) -> Result<Cost> {
+    let mut trainers = Trainers::<f32>::join(deployment, "job0", Operation::sum(elements))?;
     let contents = Contents { seed: 1, iteration: 0 };
-    let round = |all: &mut Vec<Trainers<f32>>| -> Result<f64> {
-        all.iter_mut().try_for_each(|trainers| trainers.fill(contents))?;
-        let spans =
-            in_parallel(all.iter_mut().collect(), |trainers: &mut Trainers<f32>| trainers.operate(LIMIT))?;
-        let (begin, end) = around(&spans);
+    let round = |trainers: &mut Trainers<f32>| -> Result<f64> {
+        trainers.fill(contents)?;
+        let (begin, end) = trainers.operate(LIMIT)?;
         Ok(end - begin)
     };
     // The first sum touches fresh memory everywhere, and is checked.
-    round(&mut all)?;
-    let compared = all.iter().map(|trainers| Ok(trainers.compare(contents)?.wrong == 0));
-    let verified = compared.collect::<Result<Vec<_>>>()?.into_iter().all(|is_right| is_right);
-    let cost = repeat(deployment, || Ok((round(&mut all)?, verified)), || SumacUsage::of(deployment));
-    all.into_iter().try_for_each(Trainers::leave)?;
+    round(&mut trainers)?;
+    let verified = trainers.compare(contents)?.wrong == 0;
+    let cost = repeat(deployment, || Ok((round(&mut trainers)?, verified)), || SumacUsage::of(deployment));
+    trainers.leave()?;
     cost
 }
 
 /// The connections of one worker, with a job and tensors each.
+#[derive(Default)]
 struct FlightSide {
     connections: Vec<(Job, Vec<Tensor<f32>>)>,
-    _clients: Vec<Client>,
+    clients: Vec<Client>,
 }
 
-/// Returns the cost of so many sums in flight: worker 0 submits all of them before worker 1 submits the
-/// first.
+impl FlightSide {
+    /// Opens a job, over a connection of its own.
+    fn open(&mut self, lab: &Deployment<'_>, rank: u16, name: &str, tensors: &[usize]) -> Result<()> {
+        let options = lab.in_its_mode(JobOptions::new(name, rank, 2).timeout(LIMIT));
+        self.connect(lab, rank, tensors, |client| client.open(&options))
+            .with_context(|| format!("worker {rank}, joining {name}"))
+    }
+
+    /// Attaches another connection to a job that is open.
+    fn attach(&mut self, lab: &Deployment<'_>, rank: u16, name: &str, tensors: &[usize]) -> Result<()> {
+        self.connect(lab, rank, tensors, |client| client.attach(name, None))
+            .with_context(|| format!("worker {rank}, attaching to {name}"))
+    }
+
+    fn connect(
+        &mut self,
+        lab: &Deployment<'_>,
+        rank: u16,
+        tensors: &[usize],
+        join: impl FnOnce(&Client) -> Result<Job, ClientError>,
+    ) -> Result<()> {
+        interrupt::check()?;
+        let client = lab.client(rank)?;
+        let (most, own) = (client.hello().limits.operations as usize, tensors.len());
+        ensure!(own <= most, "the daemon accepts {most} operations of a connection: net.core.wmem_max");
+        let job = join(&client)?;
+        self.connections.push((job, client.tensors::<f32>(tensors)?));
+        self.clients.push(client);
+        Ok(())
+    }
+}
+
+/// Returns the cost of one sum in each of `jobs` jobs at the same time.
+pub fn jobs(deployment: &Deployment<'_>, jobs: usize, elements: usize) -> Result<Cost> {
+    let sides = in_parallel(vec![0, 1], |rank: u16| {
+        let mut side = FlightSide::default();
+        for number in 0..jobs {
+            side.open(deployment, rank, &format!("job{number}"), &[elements])?;
+        }
+        Ok(side)
+    })?;
+    in_flight(deployment, sides)
+}
+
+/// Returns the cost of so many sums in flight in as few jobs as may have them.
 pub fn operations(deployment: &Deployment<'_>, count: usize) -> Result<Cost> {
-    let jobs = count.div_ceil(OPERATIONS * CONNECTIONS);
-    let mut sides = in_parallel(vec![0, 1], |rank: u16| side(deployment, rank, jobs, count))?;
+    let sides = in_parallel(vec![0, 1], |rank: u16| {
+        let (mut side, mut left) = (FlightSide::default(), count);
+        for number in 0..count.div_ceil(OPERATIONS * CONNECTIONS) {
+            for connection in 0..CONNECTIONS.min(left.div_ceil(OPERATIONS)) {
+                let own = left.min(OPERATIONS);
+                left -= own;
+                let (name, tensors) = (format!("flight{number}"), vec![SMALL; own]);
+                match connection {
+                    0 => side.open(deployment, rank, &name, &tensors)?,
+                    _ => side.attach(deployment, rank, &name, &tensors)?,
+                }
+            }
+        }
+        Ok(side)
+    })?;
+    in_flight(deployment, sides)
+}
+
+/// Returns the cost of one sum of each tensor: worker 0 submits all of them before worker 1 submits the
+/// first. One thread does: a thread for each job would be most of a thousand jobs' time.
+fn in_flight(deployment: &Deployment<'_>, mut sides: Vec<FlightSide>) -> Result<Cost> {
     let mut held = SumacUsage::default();
     let cost = repeat(
         deployment,
@@ -144,33 +203,4 @@ pub fn operations(deployment: &Deployment<'_>, count: usize) -> Result<Cost> {
         drop(job);
     }
     Ok(Cost { daemon_kib: held.daemon.anonymous_kib, aggregator_kib: held.aggregator.anonymous_kib, ..cost })
-}
-
-fn side(deployment: &Deployment<'_>, rank: u16, jobs: usize, count: usize) -> Result<FlightSide> {
-    let (mut connections, mut clients, mut left) = (Vec::new(), Vec::new(), count);
-    for number in 0..jobs {
-        let name = format!("flight{number}");
-        for connection in 0..CONNECTIONS {
-            if left == 0 {
-                break;
-            }
-            interrupt::check()?;
-            let own = left.min(OPERATIONS);
-            left -= own;
-            let client = deployment.client(rank)?;
-            let most = client.hello().limits.operations as usize;
-            ensure!(own <= most, "the daemon accepts {most} operations of a connection: net.core.wmem_max");
-            let job = if connection == 0 {
-                let options = JobOptions::new(&name, rank, 2).timeout(LIMIT);
-                client.open(&deployment.in_its_mode(options))
-            } else {
-                client.attach(&name, None)
-            };
-            let job = job.map_err(|error| anyhow!("worker {rank}, joining {name}: {error}"))?;
-            let tensors = client.tensors::<f32>(&vec![SMALL; own])?;
-            connections.push((job, tensors));
-            clients.push(client);
-        }
-    }
-    Ok(FlightSide { connections, _clients: clients })
 }

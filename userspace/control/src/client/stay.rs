@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::connection::{ALIVE_INTERVAL, ConnectError, Connection, Endpoint, RETRY, no_answer};
+use super::connection::{ConnectError, Connection, Endpoint, RETRY, no_answer};
 use crate::{
     FailureKind, JobFailure,
     coordinator::{Grant, MemberId, Outcome, SILENCE_TIMEOUT},
