@@ -14,6 +14,7 @@
 //! | [`secret`], [`tls`] | join tokens; TLS 1.3 with a pinned key or the site's own authorities |
 //! | `frames` | JSON messages in frames, in each direction of a TLS stream |
 //! | `tune` | the number of slots for a measured path |
+//! | [`wake_times`] | times at which tasks wake together |
 #![forbid(unsafe_code)]
 
 pub mod client;
@@ -34,6 +35,7 @@ pub mod server;
 pub mod state_dir;
 pub mod tls;
 mod tune;
+pub mod wake_times;
 
 pub use client::{Endpoint, JoinError, LeaveError, Member, MemberState, SuspendedMember, join};
 pub use coordinator::{Grant, JoinLimits, Outcome, difference};

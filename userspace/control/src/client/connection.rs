@@ -1,6 +1,6 @@
 //! A connection to a control plane: TCP, TLS and the stream of messages.
 
-use std::{io, net::SocketAddr, sync::LazyLock, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use rustls::{AlertDescription, pki_types::ServerName};
 use thiserror::Error;
@@ -8,7 +8,7 @@ use tokio::{
     net::TcpStream,
     sync::mpsc,
     task::JoinSet,
-    time::{Instant, interval_at, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tokio_rustls::TlsConnector;
 
@@ -18,6 +18,7 @@ use crate::{
     frames::{self, ALPN, FrameError, Inbound},
     message::{ClientMessage, Denial, Hello, ServerMessage},
     tls::{self, TlsError, Trust},
+    wake_times,
 };
 
 /// Time between a connection that failed and the next.
@@ -123,13 +124,8 @@ impl Connection {
 }
 
 /// Lets the other side know twice a second that this one is alive, also while it waits for something else.
-/// All connections of a process do so at the same times: one wake-up for a thousand jobs costs both sides a
-/// fraction of a thousand.
 async fn keep_alive(outbound: mpsc::Sender<ClientMessage>) {
-    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let late = BEGIN.elapsed().as_nanos() % ALIVE_INTERVAL.as_nanos();
-    let late = Duration::from_nanos(u64::try_from(late).unwrap_or_default());
-    let mut ticks = interval_at(Instant::now() + ALIVE_INTERVAL - late, ALIVE_INTERVAL);
+    let mut ticks = wake_times::ticks(ALIVE_INTERVAL);
     loop {
         ticks.tick().await;
         // One in a full queue is as good as this one.

@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use sumac_control::{Endpoint, Grant, Member, MemberState, SuspendedMember};
+use sumac_control::{Endpoint, Grant, Member, MemberState, SuspendedMember, wake_times};
 use sumac_datapath::monotonic_ns;
 use sumac_host::{JobEnd, Observed, Tick};
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::start::Channels;
 use super::task::{JobTask, blocking};
@@ -40,8 +39,7 @@ impl<'a> EventLoop<'a> {
         let (core, id) = (self.task.context.core.clone(), self.task.id);
         let mut failed = Box::pin(self.member.failed());
         let (mut has_failed, mut ended) = (false, None);
-        let mut ticks = interval(CHECK_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = wake_times::ticks(CHECK_INTERVAL);
         loop {
             tokio::select! {
                 biased;
@@ -65,7 +63,7 @@ impl<'a> EventLoop<'a> {
                 Some(event) = channels.events.recv() => self.on_control_event(event),
                 Some(grant) = channels.renewed.recv() => self.renew(grant).await,
                 _ = ticks.tick() => if self.tick().await {
-                    ticks.reset_after(IDLE_INTERVAL);
+                    ticks.reset_at(wake_times::next(IDLE_INTERVAL));
                 },
             }
             self.post();

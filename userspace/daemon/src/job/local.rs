@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use sumac_api::Failure;
+use sumac_control::wake_times;
 use sumac_datapath::monotonic_ns;
 use sumac_host::{JobEnd, JobId};
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::live::{CHECK_INTERVAL, IDLE_INTERVAL};
 use super::task::JobTask;
@@ -85,8 +86,7 @@ impl JobTask {
     /// Waits for the job's end, also in a daemon that has taken it over.
     pub(crate) async fn live_locally(self, mut events: UnboundedReceiver<TaskEvent>) {
         let (core, id) = (self.context.core.clone(), self.id);
-        let mut ticks = interval(CHECK_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = wake_times::ticks(CHECK_INTERVAL);
         let end = loop {
             tokio::select! {
                 () = self.wake.notified() => {}
@@ -102,7 +102,7 @@ impl JobTask {
                         host.is_idle(id)
                     });
                     if is_idle {
-                        ticks.reset_after(IDLE_INTERVAL);
+                        ticks.reset_at(wake_times::next(IDLE_INTERVAL));
                     }
                 }
             }
