@@ -61,7 +61,7 @@ pub struct Scale {
         value_parser = value_parser!(u64).range(1..=u64::from(u32::MAX)))]
     elements: Vec<u64>,
     /// Numbers of jobs of two workers, which sum 1,024 elements each at the same time
-    #[arg(long, value_delimiter = ',', default_value = "1,10,100",
+    #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000",
         value_parser = value_parser!(u64).range(1..=1000))]
     jobs: Vec<u64>,
     /// Numbers of operations of 16 elements that worker 0 has in flight before worker 1 begins
