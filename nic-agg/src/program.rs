@@ -5,7 +5,7 @@ use aya::{
     maps::{MapError, ProgramArray},
     programs::Xdp,
 };
-use sumac_agg_layout::{DYNAMIC_ENTRY, name};
+use sumac_agg_layout::{DYNAMIC_ENTRY, INGRESS_ENTRY, name};
 use sumac_loader::{LoadError, Variant, program};
 use sumac_wire::{MAX_HOSTS, MAX_LANES, MAX_WORKERS};
 
@@ -81,21 +81,27 @@ pub fn load_with(
     for name in programs {
         program::load(&mut ebpf, name)?;
     }
+    // A frame that the first program has made longer begins anew there.
+    if programs.contains(&ingress_name(variant)) {
+        enter(&mut ebpf, INGRESS_ENTRY, ingress_name(variant))?;
+    }
+    // The first program passes the packets of dynamic jobs to another one.
     if pools.dynamic_slots > 0 {
-        add_dynamic(&mut ebpf, variant)?;
+        let dynamic = by_variant(variant, name::DYNAMIC_PROGRAM, name::JUMBO_DYNAMIC_PROGRAM);
+        program::load(&mut ebpf, dynamic)?;
+        enter(&mut ebpf, DYNAMIC_ENTRY, dynamic)?;
     }
     Ok(ebpf)
 }
 
-/// Loads the program for dynamic jobs, to which the first one passes their packets by a tail call.
-fn add_dynamic(ebpf: &mut Ebpf, variant: Variant) -> Result<(), LoadError> {
-    let program = by_variant(variant, name::DYNAMIC_PROGRAM, name::JUMBO_DYNAMIC_PROGRAM);
+/// Makes a loaded program the one of a tail call.
+fn enter(ebpf: &mut Ebpf, index: u32, program: &'static str) -> Result<(), LoadError> {
     let refused = |source| LoadError::refused(program, source);
-    let fd = program::load(ebpf, program)?.fd().map_err(refused)?;
+    let fd = program::find(ebpf, program)?.fd().map_err(refused)?;
     let fd = fd.try_clone().map_err(|source| refused(source.into()))?;
     let map = ebpf.map_mut(name::MODES).ok_or(MapError::ElementNotFound);
     let modes = map.and_then(ProgramArray::try_from);
-    let set = modes.and_then(|mut modes| modes.set(DYNAMIC_ENTRY, &fd, 0));
+    let set = modes.and_then(|mut modes| modes.set(index, &fd, 0));
     set.map_err(|source| LoadError::Map { map: name::MODES, source })
 }
 

@@ -9,7 +9,7 @@ use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
 use sumac_agg_host::HostAggregator;
 use sumac_agg_job::NewJob;
 use sumac_wire::{
-    Header, Reason,
+    Header, PAGE_ELEMENTS, Reason,
     header::{HEADER_LEN, flag},
 };
 use support::{
@@ -102,7 +102,7 @@ fn malformed_contributions_without_values_are_refused() {
     assert!(bench.pool() == before, "a slot changed");
 }
 
-/// The last contribution has the result's length, whoever sends it; the slot's old values are in no sum.
+/// The last contribution has the result's length, or gets it; the slot's old values are in no sum.
 #[test]
 fn a_chunk_completes_with_the_values_of_those_that_have_some() {
     needs_privileges!("a_chunk_completes_with_the_values_of_those_that_have_some");
@@ -120,15 +120,42 @@ fn a_chunk_completes_with_the_values_of_those_that_have_some() {
     let complete = bench.show(&contribution(&job, 2, 19, 20));
     assert_eq!((complete.verdict, complete.reason), (REDIRECT, Reason::Completed));
     assert_eq!(answer(&complete.out).values, sum([2], 19, 20), "not those of chunk 3");
-    assert_eq!(outcome(1, 19), Reason::Wanted, "its frame has no room for the kept result");
+    assert_eq!(outcome(1, 19), Reason::Wanted, "a kept result takes another way");
 
     assert_eq!(bench.show(&contribution(&job, 2, 27, 20)).reason, Reason::Added);
     assert_eq!(outcome(0, 27), Reason::Added);
-    let wanted = without(1, 27);
+    // Bytes behind the headers would become values: no room is made there.
+    let padded = [frame_of(&job, 1, &empty(&job, 1, 27)), vec![7; 4]].concat();
+    let wanted = bench.show(&padded);
     assert_eq!((wanted.verdict, wanted.reason), (REDIRECT, Reason::Wanted));
     let header = answer(&wanted.out).header;
     assert_eq!((header.elements, header.flags & !flag::POOL_VERSION), (0, flag::QUERY));
-    assert_eq!(bench.show(&contribution(&job, 1, 27, 20)).reason, Reason::Completed, "it was not counted");
+    let complete = without(1, 27);
+    assert_eq!((complete.verdict, complete.reason), (REDIRECT, Reason::Completed), "it was not counted");
+    assert_eq!(answer(&complete.out).values, sum([2], 27, 20));
+}
+
+/// Chunks of every length up to the longest of a page complete with a header, in a job with checksums too.
+#[test]
+fn a_header_that_completes_a_chunk_leaves_as_its_result() {
+    needs_privileges!("a_header_that_completes_a_chunk_leaves_as_its_result");
+    for elements in [1, 2, 255, 256, PAGE_ELEMENTS as u16] {
+        let job = job_of(2, elements);
+        let bench = Bench::new(std::slice::from_ref(&job));
+        assert_eq!(bench.show(&contribution(&job, 0, 3, elements)).reason, Reason::Added);
+        let mut damaged = frame_of(&job, 1, &empty(&job, 1, 3));
+        let received = damaged.len() - HEADER_LEN + sumac_wire::header::offset::RECEIVED;
+        damaged[received] ^= 1;
+        assert_eq!(bench.show(&damaged).reason, Reason::BadChecksum, "{elements} elements");
+        let complete = bench.show(&frame_of(&job, 1, &empty(&job, 1, 3)));
+        assert_eq!((complete.verdict, complete.reason), (REDIRECT, Reason::Completed), "{elements} elements");
+        assert_eq!(answer(&complete.out).values, sum([0], 3, elements.into()), "{elements} elements");
+        assert_eq!(
+            bench.show(&frame_of(&job, 1, &empty(&job, 1, 3))).reason,
+            Reason::Wanted,
+            "its result is kept"
+        );
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub struct Packet {
     /// The address after the last readable byte.
     pub end: usize,
     /// The length of the whole frame, all buffers together.
-    len: usize,
+    pub len: usize,
 }
 
 impl Packet {

@@ -34,6 +34,7 @@ impl Addresses {
 
 /// Offsets from the IPv4 header.
 const DSCP_ECN: usize = 1;
+const TOTAL_LENGTH: usize = 2;
 const TTL: usize = 8;
 const IP_CHECKSUM: usize = 10;
 const SRC_IP: usize = 12;
@@ -100,6 +101,22 @@ pub fn change_flags(headers: Headers, set: u16, clear: u16) {
     const AT: usize = Headers::SUMAC + offset::FLAGS;
     let flags = u16::from_be(headers.get(AT));
     headers.set(AT, (flags & !clear | set).to_be());
+}
+
+/// Makes a contribution without values one of `elements` zeros, which follow the headers already. The checksum
+/// is adjusted.
+#[inline(always)]
+pub fn fill_with_zeros(headers: Headers, elements: u16) {
+    let before = header_sum(headers, |word| !word);
+    headers.set(Headers::SUMAC + offset::ELEMENTS, elements.to_be());
+    change_flags(headers, 0, flag::EMPTY);
+    let udp_len = (UDP_LEN + HEADER_LEN) as u16 + elements * size_of::<u32>() as u16;
+    // Once in the header, and once in the pseudo header.
+    let change = 2 * (u64::from(!headers.get::<u16>(UDP_LENGTH)) + u64::from(udp_len.to_be()));
+    adjust_checksum(headers, before + header_sum(headers, |word| word) + change);
+    headers.set(UDP_LENGTH, udp_len.to_be());
+    headers.set(TOTAL_LENGTH, (IPV4_LEN as u16 + udp_len).to_be());
+    write_ip_checksum(headers);
 }
 
 #[inline(always)]
@@ -173,6 +190,11 @@ fn set_addresses(headers: Headers, to: Addresses) {
     headers.set(DST_IP, to.dst_ip.to_be());
     headers.set(SRC_PORT, to.src_port.to_be());
     headers.set(DST_PORT, to.dst_port.to_be());
+    write_ip_checksum(headers);
+}
+
+#[inline(always)]
+fn write_ip_checksum(headers: Headers) {
     headers.set(IP_CHECKSUM, 0u16);
     headers.set(IP_CHECKSUM, !checksum::fold(headers.sum(0, IP_WORDS)));
 }

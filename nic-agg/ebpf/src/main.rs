@@ -6,6 +6,7 @@
 //! | `host_packet`, [`packet`] | checked pointers into the frame |
 //! | [`pipeline`] | parse, admit, hand on; gives one verdict and one reason |
 //! | [`outcome`] | verdict and reason of a frame |
+//! | [`room`] | zeros for the last contribution without values |
 //! | [`lock`] | one CPU at a time in a slot |
 //! | [`slot`] | the decision and what it does to the values, under the slot's lock |
 //! | [`flush`] | completion of a slot with the contributions that it has |
@@ -52,6 +53,7 @@ mod plan;
 mod refused;
 #[cfg(feature = "replay")]
 mod replay;
+mod room;
 mod send;
 mod slot;
 mod times;

@@ -44,9 +44,9 @@ pub static TAILS: Array<Tail, 1> = Array::new();
 /// The loader sets their number: so many of each shard.
 #[btf_map]
 pub static DYNAMIC_SLOTS: Array<DynamicSlot, 1> = Array::new();
-/// Programs for other modes than SwitchML's.
+/// The program of the other mode, and the first one itself.
 #[btf_map]
-pub static MODES: ProgramArray<1> = ProgramArray::new();
+pub static MODES: ProgramArray<2> = ProgramArray::new();
 #[btf_map]
 pub static COUNTERS: PerCpuArray<u64, REASONS> = PerCpuArray::new();
 #[btf_map]

@@ -1,5 +1,6 @@
 //! Checked pointers into a frame: what the aggregator needs beside [`Packet`]'s loads.
 
+use aya_ebpf::programs::XdpContext;
 use sumac_wire::{
     bytes::Load as _,
     frame,
@@ -16,6 +17,17 @@ impl Packet {
     #[inline(always)]
     pub fn is_split(self) -> bool {
         self.size() > self.end - self.start
+    }
+
+    /// The same frame after a call that may have moved its end: the verifier takes all earlier pointers back.
+    #[inline(always)]
+    pub fn again(self, ctx: &XdpContext) -> Packet {
+        // Read anew where nothing was called, too: then there is one way on for the verifier.
+        // SAFETY: the context is this run's.
+        let (start, end) = unsafe {
+            ((&raw const (*ctx.ctx).data).read_volatile(), (&raw const (*ctx.ctx).data_end).read_volatile())
+        };
+        Packet { start: start as usize, end: end as usize, ..self }
     }
 
     /// The frame's first `len` bytes, to be written to.

@@ -8,7 +8,7 @@ use aya_ebpf::{
 use sumac_agg_layout::State;
 use sumac_wire::{
     Header, Reason, admit,
-    frame::{self, Frame, Parsed, Ports},
+    frame::{self, ETH_LEN, Frame, Parsed, Ports},
     header::flag,
     tables::{WorkerCounters, job_flag, lane_index, parent_index, worker_index},
     tos, workers,
@@ -21,7 +21,7 @@ use crate::{
     own,
     packet::Packet,
     payload::Payload,
-    plan, refused, send,
+    plan, refused, room, send,
     slot::{self, Draw},
     times,
     work::{Work, stage_ends},
@@ -77,6 +77,12 @@ fn ours<const JUMBO: bool>(
         Ok(wants_slot) => wants_slot,
         Err(reason) => return Ok(refused::note(work, reason)),
     };
+    if wants_slot {
+        room::make(ctx, packet, headers, frame, work)?;
+    }
+    let packet = packet.again(ctx);
+    packet.writable(ETH_LEN).ok_or(Reason::Internal)?;
+    let headers = packet.headers().ok_or(Reason::Internal)?;
     if drops::on_arrival(state, header.job) {
         return Err(Reason::Injected);
     }

@@ -89,6 +89,32 @@ fn install(plane: &HostDataPlane, workers: &[Worker], epoch: u16) {
     assert_eq!(installed.aggregator_ips, vec![Ipv4Addr::LOCALHOST; workers.len()]);
 }
 
+/// Whichever of them comes last, also in one batch with others.
+#[test]
+fn headers_complete_a_chunk_that_one_worker_has_values_of() {
+    let plane = HostDataPlane::start(64, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let workers: Vec<Worker> = (0..3).map(Worker::new).collect();
+    install(&plane, &workers, EPOCH);
+    for seq in 0..60 {
+        // The worker with values comes first, in the middle, and last.
+        for at in 0..3 {
+            let worker = &workers[(at + seq as usize) % 3];
+            if worker.rank == 0 {
+                worker.send(&plane, &contribution(3, 0, seq));
+            } else {
+                let header = header(3, worker.rank, seq, 0);
+                let header = Header { flags: header.flags | flag::EMPTY, ..header };
+                worker.send(&plane, &packet(&header, &[]));
+            }
+        }
+        for worker in &workers {
+            let result = worker.receive();
+            assert_eq!((read(&result).kind, read(&result).seq), (Kind::Result as u8, seq));
+            assert_eq!(elements(&result), values(0, seq, 64), "rank {} chunk {seq}", worker.rank);
+        }
+    }
+}
+
 #[test]
 fn all_workers_get_all_sums() {
     let plane = HostDataPlane::start(64, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();

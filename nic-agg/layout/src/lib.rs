@@ -47,7 +47,7 @@ pub mod name {
         TAILS,
         /// [`super::State::dynamic_slots`] for each shard after the other.
         DYNAMIC_SLOTS,
-        /// The program for dynamic jobs, at [`super::DYNAMIC_ENTRY`].
+        /// The programs of tail calls, at [`super::DYNAMIC_ENTRY`] and [`super::INGRESS_ENTRY`].
         MODES,
         COUNTERS,
         JOB_COUNTERS,
@@ -86,6 +86,8 @@ pub const WORKER_ENTRIES: usize = MAX_JOBS * MAX_WORKERS;
 pub const PARENT_ENTRIES: usize = MAX_JOBS * MAX_HOSTS;
 /// The index of the program for dynamic jobs in [`name::MODES`].
 pub const DYNAMIC_ENTRY: u32 = 0;
+/// The index there of the first program, for a frame that it has made longer.
+pub const INGRESS_ENTRY: u32 = 1;
 pub const LANE_ENTRIES: usize = MAX_JOBS * MAX_LANES;
 /// Bytes of values of one version of a slot.
 pub const VALUES_LEN: usize = PAGE_ELEMENTS * size_of::<i32>();

@@ -134,7 +134,7 @@ impl Bench {
         let program = self.ebpf.program(name).unwrap();
         let program: &aya::programs::Xdp = program.try_into().unwrap();
         // A reply may be longer than the frame.
-        let mut out = vec![0; frame.len() + 64];
+        let mut out = vec![0; frame.len() + 4096];
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
         let context = [0, first as u32, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
         let options = TestRunOptions {

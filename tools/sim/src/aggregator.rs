@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, net::SocketAddrV4};
 
 use sumac_agg_host::{Answer, HostAggregator, NoMemory};
 use sumac_agg_job::{JobError, NewJob};
-use sumac_wire::{Header, Reason, admit, header::flag};
+use sumac_wire::{
+    Header, Reason, admit,
+    header::{HEADER_LEN, flag},
+};
 
 use crate::{
     address::PORT,
@@ -54,13 +57,23 @@ pub struct Aggregator {
     pub is_cut: bool,
     /// Packets of this sender to it are lost.
     pub deaf_to: Option<SocketAddrV4>,
+    /// Its frames have room for the result that a contribution without values completes.
+    pub has_room: bool,
 }
 
 impl Aggregator {
     pub fn new(capacity: Capacity) -> Result<Aggregator, NoMemory> {
         let shards = shards(&capacity)?;
         let jobs = BTreeMap::new();
-        Ok(Aggregator { capacity, shards, jobs, is_dead: false, is_cut: false, deaf_to: None })
+        Ok(Aggregator {
+            capacity,
+            shards,
+            jobs,
+            is_dead: false,
+            is_cut: false,
+            deaf_to: None,
+            has_room: false,
+        })
     }
 
     /// Installs a job, in place of one with the same number.
@@ -116,7 +129,7 @@ impl Aggregator {
         now: Nanos,
         source: SocketAddrV4,
         own: SocketAddrV4,
-        payload: &mut [u8],
+        payload: &mut Vec<u8>,
         bits: u8,
     ) -> Handled {
         let is_below = |socket: SocketAddrV4| {
@@ -128,7 +141,11 @@ impl Aggregator {
         }
         let Some(shard) = self.shards.get_mut(usize::from(own.port() - PORT)) else { return Handled::UNSEEN };
         shard.set_now((now / MILLI) as u32);
-        let header = Header::read(&*payload, 0, payload.len()).ok();
+        if let Some(header) = shard.with_zeros(payload).filter(|_| self.has_room) {
+            *payload = header.to_bytes().to_vec();
+            payload.resize(HEADER_LEN + usize::from(header.elements) * size_of::<u32>(), 0);
+        }
+        let header = Header::read(&**payload, 0, payload.len()).ok();
         // An exponent round and a question carry no elements.
         let carries = |header: &Header| !header.has(flag::EXPONENT | flag::QUERY);
         let before = added(shard, header.as_ref());

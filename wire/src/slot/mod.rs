@@ -21,7 +21,7 @@
 //! complete without some workers ([`crate::budget`], [`crate::lane_budget`]); and the *empty* contribution
 //! ([`flag::EMPTY`]) of a worker whose elements are zeros. A result takes the place of the packet that
 //! completes its slot, and an empty one has no room for it: the last contribution is asked for with its
-//! elements.
+//! elements, unless it is made as long ([`Version::lacking`]).
 
 pub mod answer;
 mod conclude;
@@ -109,6 +109,20 @@ impl Version {
     #[inline(always)]
     const fn is_complete(&self, all: u32) -> bool {
         self.seen == all || self.is(state::PARTIAL)
+    }
+
+    /// Returns the elements with which an empty contribution would complete this version: of a chunk that
+    /// waits for its sender alone, and that others have values of. Zero: it would not.
+    ///
+    /// Where the packet can be made so long, zeros in place of the elements save the question for them.
+    #[inline(always)]
+    #[must_use]
+    pub const fn lacking(&self, c: &Contribution) -> u16 {
+        let is_empty = c.flags & flag::EMPTY != 0;
+        let is_its_chunk = self.seq == c.seq && self.tensor == c.tensor;
+        let is_open = !self.is(state::FINAL) && !self.is(state::ROUND) && !self.is_complete(c.all);
+        let is_last = self.seen != 0 && self.seen & c.worker == 0 && self.seen | c.worker == c.all;
+        if is_empty && is_its_chunk && is_open && is_last { self.elements } else { 0 }
     }
 }
 

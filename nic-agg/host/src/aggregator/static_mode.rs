@@ -125,6 +125,23 @@ impl HostAggregator {
         })
     }
 
+    /// Returns the header of the contribution of zeros that a packet without values stands for, if that would
+    /// complete its chunk: the result takes the packet's place.
+    pub fn with_zeros(&self, packet: &[u8]) -> Option<Header> {
+        let header = Header::fields(packet, 0)?;
+        let elements = self.lacking(packet).filter(|elements| *elements != 0)?;
+        Some(Header { elements, flags: header.flags & !flag::EMPTY, ..header })
+    }
+
+    fn lacking(&self, packet: &[u8]) -> Option<u16> {
+        let header = Header::read(packet, 0, packet.len()).ok().filter(|header| header.has(flag::EMPTY))?;
+        let job = self.job(header.job).filter(|job| !admit::is_from_parent(&header, job))?;
+        let contribution = admit::request(&header, job, self.shard).ok().flatten()?;
+        let meta = self.pool.slots.get((job.slot_base + header.slot) as usize)?;
+        let version = meta.version(contribution.version);
+        Some(if meta.owner == contribution.owner { version.lacking(&contribution) } else { 0 })
+    }
+
     /// Applies the decision to the slot; what the packet is answered with replaces it.
     fn contribute(
         &mut self,

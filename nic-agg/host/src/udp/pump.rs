@@ -61,11 +61,13 @@ impl Pump {
 
     pub fn run(mut self) {
         let mut buffer = vec![0; buffer_len(MESSAGES)];
+        let received = buffer.len();
         let mut arrivals = Vec::new();
         let mut outgoing = Vec::with_capacity(MAX_WORKERS);
         while !self.stop.load(Ordering::Relaxed) {
             self.last_round.note();
             arrivals.clear();
+            buffer.truncate(received);
             // At least one packet, or `IDLE`.
             match self.sockets.own().receive(&mut buffer, &mut arrivals, MsgFlags::MSG_WAITFORONE) {
                 Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
@@ -80,7 +82,7 @@ impl Pump {
                 continue;
             }
             outgoing.clear();
-            self.aggregate(&mut buffer, &arrivals, &mut outgoing);
+            self.aggregate(&mut buffer, &mut arrivals, &mut outgoing);
             self.send(&buffer, &arrivals, &mut outgoing);
             let mut core = lock(&self.core);
             let sent = outgoing.iter().filter(|outgoing| outgoing.is_sent);
@@ -91,11 +93,18 @@ impl Pump {
         }
     }
 
-    fn aggregate(&self, buffer: &mut [u8], arrivals: &[Arrival], outgoing: &mut Vec<Outgoing>) {
+    /// Packets without values that get their zeros here move to the end of the buffer.
+    fn aggregate(&self, buffer: &mut Vec<u8>, arrivals: &mut [Arrival], outgoing: &mut Vec<Outgoing>) {
         let mut core = lock(&self.core);
         // It wraps after 49 days, as slots expect.
         core.set_now(self.start.elapsed().as_millis() as u32);
-        for (packet, Arrival { from, dscp_ecn, payload }) in arrivals.iter().enumerate() {
+        for (packet, Arrival { from, dscp_ecn, payload }) in arrivals.iter_mut().enumerate() {
+            if let Some(header) = core.with_zeros(&buffer[payload.clone()]) {
+                let at = buffer.len();
+                buffer.extend_from_slice(&header.to_bytes());
+                buffer.resize(buffer.len() + usize::from(header.elements) * size_of::<u32>(), 0);
+                *payload = at..buffer.len();
+            }
             let bytes = &mut buffer[payload.clone()];
             let answer = match tos::is_marked(*dscp_ecn) {
                 true => core.on_marked_packet(*from.ip(), bytes),

@@ -61,6 +61,7 @@ pub fn mixed(seed: u64) -> Scenario {
     let cable = cable(rng, perfect);
     Scenario {
         pool,
+        has_room: seed % 2 == 1,
         slot_timeout: [5 * MILLI, 20 * MILLI, 100 * MILLI, 1_000 * MILLI][rng.random_range(0..4)],
         faults: faults(rng, perfect, 0.1),
         aggregator_faults: if may_fail && rng.random_bool(0.4) {
@@ -112,6 +113,7 @@ pub fn alone(seed: u64) -> Scenario {
         ..plan(params, tensors)
     };
     let scenario = Scenario {
+        has_room: seed % 2 == 1,
         // With more, a handshake may fail: a probe and its answer must arrive within 3 s.
         faults: faults(rng, perfect, 0.3),
         aggregator_faults: outages.collect(),

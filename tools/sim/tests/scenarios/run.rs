@@ -128,7 +128,9 @@ impl<'a> Simulation<'a> {
             self.aggregators.push(center);
         }
         for node in &self.aggregators {
-            self.world.nodes[*node].aggregator = Some(Aggregator::new(capacity).unwrap());
+            let mut aggregator = Aggregator::new(capacity).unwrap();
+            aggregator.has_room = self.scenario.has_room;
+            self.world.nodes[*node].aggregator = Some(aggregator);
         }
         center
     }

@@ -196,6 +196,8 @@ pub struct Scenario {
     pub pool: u32,
     /// Age at which an incomplete dynamic slot can be taken.
     pub slot_timeout: Nanos,
+    /// Whether frames without values have room for a result.
+    pub has_room: bool,
     /// Cables towards hosts, and between aggregators.
     pub cable: LinkSpec,
     pub faults: Faults,
@@ -221,6 +223,7 @@ impl Scenario {
             jobs,
             pool: 1,
             slot_timeout: SECOND,
+            has_room: false,
             cable,
             faults: Faults::default(),
             aggregator_faults: Vec::new(),

@@ -261,7 +261,7 @@ impl Stay {
     /// coordinator keeps the events for the next connection.
     async fn hold(connection: Option<Connection>) {
         let _kept = connection;
-        future::pending().await
+        future::pending::<()>().await;
     }
 
     fn suspended(&self) -> SuspendedMember {

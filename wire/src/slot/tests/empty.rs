@@ -92,3 +92,35 @@ fn the_first_values_replace_those_of_another_chunk() {
     let maximum = Contribution { flags: flag::MAXIMUM, ..contribution(3, 0, 4) };
     assert_eq!(decide(&before, &maximum), (before, Action::Refuse));
 }
+
+/// The elements that make an empty contribution the last one of its chunk, and of no other.
+#[test]
+fn the_last_empty_contribution_lacks_the_others_elements() {
+    let elements = version(3, 3).elements;
+    let part = Version { state: state::PARTIAL, ..version(3, 3) };
+    let asked = Version { state: state::ROUND, ..version(3, 3) };
+    let table = [
+        ("the last", version(3, 3), elements),
+        ("of nobody's values", Version { elements: 0, ..version(3, 3) }, 0),
+        ("not the last", version(3, 1), 0),
+        ("the first", Version::default(), 0),
+        ("sent again", version(3, 7), 0),
+        ("its chunk went up without it", part, 0),
+        ("an exponent round", asked, 0),
+        ("another chunk", version(11, 3), 0),
+        ("another operation", Version { tensor: 5, ..version(3, 3) }, 0),
+    ];
+    for (what, version, lacks) in table {
+        let c = Contribution { flags: flag::EMPTY, elements: 0, ..contribution(3, 0, 4) };
+        assert_eq!(version.lacking(&c), lacks, "{what}");
+        assert_eq!(version.lacking(&Contribution { flags: 0, ..c }), 0, "{what}, of values");
+        if lacks != 0 {
+            let before = SlotMeta { owner: OWNER, versions: [version, Version::default()] };
+            let zeros = Contribution { flags: 0, elements: lacks, ..c };
+            assert_eq!(
+                (decide(&before, &c).1, decide(&before, &zeros).1),
+                (Action::Want, Action::Add(Then::Complete))
+            );
+        }
+    }
+}
