@@ -120,13 +120,6 @@ fn receivers_of_a_broadcast_send_headers() {
     assert!(receivers < root * 3 / 2, "{receivers} bytes after {root}, {wanted} wanted");
 }
 
-/// The frames of short chunks have room, also in a lab.
-#[test]
-fn headers_of_short_chunks_leave_as_results() {
-    let (_, _, wanted) = broadcast(&SumacOptions { chunk: Some(64), ..SumacOptions::default() });
-    assert_eq!(wanted, 0);
-}
-
 /// An aggregator in user space has room for every result.
 #[test]
 fn receivers_of_a_broadcast_over_udp_send_headers_alone() {

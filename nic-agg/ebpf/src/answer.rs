@@ -103,8 +103,8 @@ pub fn change_flags(headers: Headers, set: u16, clear: u16) {
     headers.set(AT, (flags & !clear | set).to_be());
 }
 
-/// Makes a contribution without values one of `elements` zeros, which follow the headers already. The checksum
-/// is adjusted.
+/// Makes a contribution without values one of `elements` zeros, which follow the headers already. The
+/// checksum is adjusted.
 #[inline(always)]
 pub fn fill_with_zeros(headers: Headers, elements: u16) {
     let before = header_sum(headers, |word| !word);

@@ -1,5 +1,5 @@
-//! Room for a result in a frame without values: the last contribution to a chunk gets its zeros here, where the
-//! driver's buffer is as long, and is not asked for them.
+//! Room for a result in a frame without values: the last contribution to a chunk gets its zeros here, where
+//! the driver's buffer is as long, and is not asked for them.
 
 use aya_ebpf::{helpers::generated::bpf_xdp_adjust_tail, programs::XdpContext};
 use sumac_agg_layout::INGRESS_ENTRY;

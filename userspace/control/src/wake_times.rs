@@ -1,5 +1,5 @@
-//! Times at which tasks of one process wake together: one wake-up for a thousand idle jobs costs a fraction of
-//! a thousand wake-ups, here and at the peer that they write to.
+//! Times at which tasks of one process wake together: one wake-up for a thousand idle jobs costs a fraction
+//! of a thousand wake-ups, here and at the peer that they write to.
 
 use std::{sync::LazyLock, time::Duration};
 

@@ -12,7 +12,7 @@ pub struct Tick {
     pub wants_results: bool,
     /// The transfers whose other end is not posted: [`Observed::Unposted`] follows.
     pub wants_unposted: bool,
-    /// Nothing in the job waits for time to pass.
+    /// The job has nothing that waits for time to pass.
     pub is_idle: bool,
 }
 
