@@ -154,8 +154,7 @@ for name in "$@"; do
     convert) convert ;;
     sim) for figure in fig10 fig13a fig14 fig15 fig16 traffic; do simulate "$figure"; done ;;
     mlt)
-        for figure in mlt-fig14 mlt-fig15; do simulate "$figure" --seeds 1; done
-        simulate mlt-fig16 --seeds 3
+        for figure in mlt-fig14 mlt-fig15 mlt-fig16; do simulate "$figure" --seeds 3; done
         ;;
     sim-*) simulate "${name#sim-}" ;;
     page) ;;
