@@ -23,6 +23,9 @@ const COUNT: usize = 3 * 1_667;
 
 const ROOT: u16 = 1;
 
+/// Those of a broadcast.
+const VALUES: usize = 1_000_000;
+
 type Submitted<T> = Result<Pending<T>, Box<Failed<T>>>;
 
 /// Lets all workers submit their values, and returns what they got, by rank.
@@ -85,8 +88,7 @@ fn each_worker_gets_what_is_its_own() {
 
 /// Broadcasts a tensor at a rate at which the links limit the root, not its host. Returns the bytes of the
 /// root and of all receivers, and the chunks whose zeros were wanted.
-fn broadcast(sumac: &SumacOptions) -> (u64, u64, u64) {
-    const VALUES: usize = 1_000_000;
+fn broadcast(values: usize, sumac: &SumacOptions) -> (u64, u64, u64) {
     let spec = LabSpec { rate: Some(Rate(100_000_000)), ..LabSpec::new(WORLD) };
     let mut measured = (0, 0, 0);
     with_crew(spec, sumac, |_, crew| {
@@ -94,7 +96,7 @@ fn broadcast(sumac: &SumacOptions) -> (u64, u64, u64) {
             || crew.trainers.iter().map(|trainer| stats::counter(trainer, "bytes_sent")).collect::<Vec<_>>();
         let before = sent();
         let start = |trainer: &Trainer| {
-            let mut tensor = trainer.client.tensor::<i32>(VALUES).unwrap();
+            let mut tensor = trainer.client.tensor::<i32>(values).unwrap();
             tensor.fill(i32::from(trainer.rank) + 7);
             trainer.job.broadcast(ROOT, tensor, OpOptions::default()).unwrap()
         };
@@ -105,7 +107,7 @@ fn broadcast(sumac: &SumacOptions) -> (u64, u64, u64) {
         let bytes: Vec<u64> = sent().iter().zip(before).map(|(after, before)| after - before).collect();
         let (root, wanted) = (bytes[usize::from(ROOT)], crew.counter("empty_wanted"));
         println!("bytes by rank: {bytes:?}, zeros wanted of {wanted} chunks");
-        assert!(root >= VALUES as u64 * 4, "{bytes:?}");
+        assert!(root >= values as u64 * 4, "{bytes:?}");
         measured = (root, bytes.iter().sum::<u64>() - root, wanted);
     });
     measured
@@ -116,15 +118,22 @@ fn broadcast(sumac: &SumacOptions) -> (u64, u64, u64) {
 /// was twice its bytes together.
 #[test]
 fn receivers_of_a_broadcast_send_headers() {
-    let (root, receivers, wanted) = broadcast(&SumacOptions::default());
+    let (root, receivers, wanted) = broadcast(VALUES, &SumacOptions::default());
     assert!(receivers < root * 3 / 2, "{receivers} bytes after {root}, {wanted} wanted");
+}
+
+/// The frames of the shortest chunks have room in a lab, too.
+#[test]
+fn headers_of_short_chunks_leave_as_results() {
+    let (_, _, wanted) = broadcast(20_000, &SumacOptions { chunk: Some(4), ..SumacOptions::default() });
+    assert_eq!(wanted, 0);
 }
 
 /// An aggregator in user space has room for every result.
 #[test]
 fn receivers_of_a_broadcast_over_udp_send_headers_alone() {
     let (root, receivers, wanted) =
-        broadcast(&SumacOptions { backend: Backend::Udp, ..SumacOptions::default() });
+        broadcast(VALUES, &SumacOptions { backend: Backend::Udp, ..SumacOptions::default() });
     assert!(receivers < root / 5, "{receivers} bytes of two after {root}, {wanted} wanted");
 }
 
