@@ -23,7 +23,7 @@ const COUNT: usize = 3 * 1_667;
 
 const ROOT: u16 = 1;
 
-/// Those of a broadcast.
+/// The values of a broadcast.
 const VALUES: usize = 1_000_000;
 
 type Submitted<T> = Result<Pending<T>, Box<Failed<T>>>;
