@@ -6,7 +6,8 @@ use sumac_agg_job::{JobError, endpoint, resized, seen::WorkerSeen};
 use sumac_values as values;
 use sumac_wire::{
     Header, Kind, MAX_LANES, Reason, admit,
-    header::{HEADER_LEN, flag},
+    bytes::Bytes as _,
+    header::{HEADER_LEN, flag, offset},
     slot::{
         Action, Conclusion, Contribution, SlotMeta, Then, Version, answer, conclude, decide, owner, state,
     },
@@ -128,13 +129,17 @@ impl HostAggregator {
     /// Returns the header of the contribution of zeros that a packet without values stands for, if that would
     /// complete its chunk: the result takes the packet's place.
     pub fn with_zeros(&self, packet: &[u8]) -> Option<Header> {
+        // Of most packets no more is read.
+        if packet.be16(offset::FLAGS)? & flag::EMPTY == 0 {
+            return None;
+        }
         let header = Header::fields(packet, 0)?;
         let elements = self.lacking(packet).filter(|elements| *elements != 0)?;
         Some(Header { elements, flags: header.flags & !flag::EMPTY, ..header })
     }
 
     fn lacking(&self, packet: &[u8]) -> Option<u16> {
-        let header = Header::read(packet, 0, packet.len()).ok().filter(|header| header.has(flag::EMPTY))?;
+        let header = Header::read(packet, 0, packet.len()).ok()?;
         let job = self.job(header.job).filter(|job| !admit::is_from_parent(&header, job))?;
         let contribution = admit::request(&header, job, self.shard).ok().flatten()?;
         let meta = self.pool.slots.get((job.slot_base + header.slot) as usize)?;
