@@ -33,7 +33,10 @@ fn run(variant: Variant, setup: &Setup, steps: &[Step]) {
     let bench = Bench::of(variant, &jobs);
     for (at, step) in steps.iter().enumerate() {
         let what = format!("{variant:?}, {}, seed {:?}, step {at}: {step:?}", setup.name, setup.seed);
-        let shown = bench.show(&step.frame);
+        // A header without values completes its chunk where its frame has room (`questions.rs`). With bytes
+        // behind it there is none.
+        let behind: &[u8] = if step.reason == Reason::Wanted.name() { &[7; 4] } else { &[] };
+        let shown = bench.show(&[&step.frame, behind].concat());
         assert_eq!(shown.reason.name(), step.reason, "{what}");
         let verdict = match (&step.answer, shown.reason) {
             (Some(_), _) => REDIRECT,
@@ -43,7 +46,8 @@ fn run(variant: Variant, setup: &Setup, steps: &[Step]) {
         assert_eq!(shown.verdict, verdict, "{what}");
         if let Some(expected) = &step.answer {
             let got = answer(&shown.out);
-            assert_eq!(shown.out[got.frame.payload()..], expected.payload, "{what}");
+            let out = &shown.out[..shown.out.len() - behind.len()];
+            assert_eq!(out[got.frame.payload()..], expected.payload, "{what}");
             assert_eq!(got.frame.dscp_ecn, expected.tos, "{what}");
             let job = setup.jobs.iter().find(|job| job.job == got.header.job).unwrap();
             let host = match expected.to {
