@@ -84,6 +84,7 @@ unsafe fn read(version: *const Version) -> Version {
             tensor: (&raw const (*version).tensor).read_volatile(),
             seen: (&raw const (*version).seen).read_volatile(),
             elements: (&raw const (*version).elements).read_volatile(),
+            flags: (&raw const (*version).flags).read_volatile(),
             state: (&raw const (*version).state).read_volatile(),
             ..Version::default()
         }

@@ -151,7 +151,7 @@ impl<'a> XdpAttachment<'a> {
         };
         let pin = self.pins.staged(&self.link);
         match bind(program, &self.interface, mode, &pin) {
-            Err(error @ AttachError::Bind { .. }) if asked == XdpMode::Auto => {
+            Err(error @ AttachError::Bind { .. }) if asked == XdpMode::Auto && !is_of_process(&error) => {
                 tracing::warn!("{error}; falling back to generic mode, which is several times slower");
                 bind(program, &self.interface, BoundXdpMode::Generic, &pin)?;
                 Ok(Bound { mode: BoundXdpMode::Generic, fallback: Some(error.to_string()) })
@@ -229,8 +229,16 @@ pub(crate) fn wait_for_release(interface: &str) {
     }
 }
 
+/// Whether the kernel refused for a reason that generic mode would not mend: that of the process.
+fn is_of_process(error: &AttachError) -> bool {
+    matches!(errno(error), Some(Errno::EMFILE | Errno::ENFILE | Errno::EPERM | Errno::EACCES))
+}
+
 fn advice(refusal: Option<Errno>, interface: &str) -> String {
     match refusal {
+        Some(Errno::EMFILE | Errno::ENFILE) => {
+            "no more files may be open; raise the limit (ulimit -n)".to_owned()
+        }
         Some(Errno::EOPNOTSUPP) => "its driver has no XDP; use --mode generic".to_owned(),
         Some(Errno::ERANGE) => format!(
             "its MTU, or its peer's, is too large for this program: ip link set dev {interface} mtu 1500, on \

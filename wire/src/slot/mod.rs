@@ -119,7 +119,8 @@ impl Version {
     #[must_use]
     pub const fn lacking(&self, c: &Contribution) -> u16 {
         let is_empty = c.flags & flag::EMPTY != 0;
-        let is_its_chunk = self.seq == c.seq && self.tensor == c.tensor;
+        let is_its_chunk =
+            self.seq == c.seq && self.tensor == c.tensor && (self.flags ^ c.flags) & flag::MAXIMUM == 0;
         let is_open = !self.is(state::FINAL) && !self.is(state::ROUND) && !self.is_complete(c.all);
         let is_last = self.seen != 0 && self.seen & c.worker == 0 && self.seen | c.worker == c.all;
         if is_empty && is_its_chunk && is_open && is_last { self.elements } else { 0 }

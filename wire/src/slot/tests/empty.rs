@@ -109,6 +109,7 @@ fn the_last_empty_contribution_lacks_the_others_elements() {
         ("an exponent round", asked, 0),
         ("another chunk", version(11, 3), 0),
         ("another operation", Version { tensor: 5, ..version(3, 3) }, 0),
+        ("a maximum", Version { flags: flag::MAXIMUM, ..version(3, 3) }, 0),
     ];
     for (what, version, lacks) in table {
         let c = Contribution { flags: flag::EMPTY, elements: 0, ..contribution(3, 0, 4) };
