@@ -13,7 +13,7 @@ HEAD = """
 ## Scale
 
 The cost of sums as one number grows: workers that sum 1,000,000 elements; elements that two workers sum;
-jobs of two workers, which sum 1,024 elements each at the same time; operations of 16 elements that worker 0
+jobs of two workers, each with a sum of 1,024 elements in flight; operations of 16 elements that worker 0
 has in flight before worker 1 begins. Times are of all of them together, and in the next column of one (of
 elements 1,000). CPU times are of worker 0's daemon and of the aggregator, of all together. Memory is what
 the process has allocated itself while all is in flight, without the trainers' tensors; Gloo's is the most

@@ -1,4 +1,4 @@
-//! Turns a frame, in place, into the answer to it. Tag, lengths and payload stay where they are.
+//! Turns a frame, in place, into the answer to it. Tag and payload stay where they are.
 
 use sumac_wire::{
     Header, Kind, Reason, checksum,

@@ -141,7 +141,7 @@ impl Aggregator {
         }
         let Some(shard) = self.shards.get_mut(usize::from(own.port() - PORT)) else { return Handled::UNSEEN };
         shard.set_now((now / MILLI) as u32);
-        if let Some(header) = shard.with_zeros(payload).filter(|_| self.has_room) {
+        if let Some(header) = shard.with_zeros(*source.ip(), payload).filter(|_| self.has_room) {
             *payload = header.to_bytes().to_vec();
             payload.resize(HEADER_LEN + usize::from(header.elements) * size_of::<u32>(), 0);
         }

@@ -88,11 +88,6 @@ impl<M: DeserializeOwned> Inbound<M> {
         }
     }
 
-    /// The time at which something came last.
-    pub fn heard(&self) -> Instant {
-        self.heard
-    }
-
     /// The time since something came.
     pub fn silence(&self) -> Duration {
         self.heard.elapsed()

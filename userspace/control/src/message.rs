@@ -1,8 +1,7 @@
 //! The messages of the control channel, one enum for each direction.
 //!
 //! The server sends `Hello`. Then a worker sends `Hello`, and `Join` or `Reconnect`; a rack agent or
-//! parameter host `Hello`, `Enter` and `TakenOver`. Clients send `Alive` at least twice a second. The
-//! server answers a worker's, and sends racks and parameter hosts its own.
+//! parameter host `Hello`, `Enter` and `TakenOver`. Both sides send `Alive` at least twice a second.
 
 use std::{net::Ipv4Addr, time::Duration};
 

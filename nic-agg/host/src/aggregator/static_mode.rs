@@ -128,19 +128,20 @@ impl HostAggregator {
 
     /// Returns the header of the contribution of zeros that a packet without values stands for, if that would
     /// complete its chunk: the result takes the packet's place.
-    pub fn with_zeros(&self, packet: &[u8]) -> Option<Header> {
+    pub fn with_zeros(&self, source: Ipv4Addr, packet: &[u8]) -> Option<Header> {
         // Of most packets no more is read.
         if packet.be16(offset::FLAGS)? & flag::EMPTY == 0 {
             return None;
         }
         let header = Header::fields(packet, 0)?;
-        let elements = self.lacking(packet).filter(|elements| *elements != 0)?;
+        let elements = self.lacking(source, packet).filter(|elements| *elements != 0)?;
         Some(Header { elements, flags: header.flags & !flag::EMPTY, ..header })
     }
 
-    fn lacking(&self, packet: &[u8]) -> Option<u16> {
+    fn lacking(&self, source: Ipv4Addr, packet: &[u8]) -> Option<u16> {
         let header = Header::read(packet, 0, packet.len()).ok()?;
         let job = self.job(header.job).filter(|job| !admit::is_from_parent(&header, job))?;
+        self.sender(job, &header, source).ok()?;
         let contribution = admit::request(&header, job, self.shard).ok().flatten()?;
         let meta = self.pool.slots.get((job.slot_base + header.slot) as usize)?;
         let version = meta.version(contribution.version);

@@ -99,7 +99,7 @@ impl Pump {
         // It wraps after 49 days, as slots expect.
         core.set_now(self.start.elapsed().as_millis() as u32);
         for (packet, Arrival { from, dscp_ecn, payload }) in arrivals.iter_mut().enumerate() {
-            if let Some(header) = core.with_zeros(&buffer[payload.clone()]) {
+            if let Some(header) = core.with_zeros(*from.ip(), &buffer[payload.clone()]) {
                 let at = buffer.len();
                 buffer.extend_from_slice(&header.to_bytes());
                 buffer.resize(buffer.len() + usize::from(header.elements) * size_of::<u32>(), 0);

@@ -60,7 +60,7 @@ pub struct Scale {
     #[arg(long, value_delimiter = ',', default_value = "1,1000,1000000,10000000,100000000",
         value_parser = value_parser!(u64).range(1..=u64::from(u32::MAX)))]
     elements: Vec<u64>,
-    /// Numbers of jobs of two workers, which sum 1,024 elements each at the same time
+    /// Numbers of jobs of two workers with a sum of 1,024 elements each in flight at once
     #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000",
         value_parser = value_parser!(u64).range(1..=1000))]
     jobs: Vec<u64>,

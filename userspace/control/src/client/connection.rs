@@ -8,7 +8,7 @@ use tokio::{
     net::TcpStream,
     sync::mpsc,
     task::JoinSet,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{sleep, timeout},
 };
 use tokio_rustls::TlsConnector;
 
@@ -105,19 +105,14 @@ impl Connection {
 
     /// The next message; an error when the other side is silent for too long.
     pub async fn receive(&mut self) -> Result<ServerMessage, ConnectError> {
-        loop {
-            let silent_at = Instant::now() + SILENCE_TIMEOUT;
-            return match timeout_at(silent_at, self.inbound.next()).await {
-                // The server answers keepalives. This process was held up itself, and sent none.
-                Err(_) if silent_at.elapsed() >= ALIVE_INTERVAL => continue,
-                Err(_) => Err(no_answer()),
-                Ok(Some(Ok(ServerMessage::Denied(denial)))) => Err(ConnectError::Denied(denial)),
-                Ok(Some(Ok(ServerMessage::Unavailable(why)))) => Err(ConnectError::Unreachable(why)),
-                Ok(Some(Ok(message))) => Ok(message),
-                Ok(None | Some(Err(FrameError::Truncated))) => Err(ended()),
-                Ok(Some(Err(FrameError::Io(error)))) => Err(unreachable(&error)),
-                Ok(Some(Err(error))) => Err(ConnectError::Protocol(error.to_string())),
-            };
+        match timeout(SILENCE_TIMEOUT, self.inbound.next()).await {
+            Err(_) => Err(no_answer()),
+            Ok(Some(Ok(ServerMessage::Denied(denial)))) => Err(ConnectError::Denied(denial)),
+            Ok(Some(Ok(ServerMessage::Unavailable(why)))) => Err(ConnectError::Unreachable(why)),
+            Ok(Some(Ok(message))) => Ok(message),
+            Ok(None | Some(Err(FrameError::Truncated))) => Err(ended()),
+            Ok(Some(Err(FrameError::Io(error)))) => Err(unreachable(&error)),
+            Ok(Some(Err(error))) => Err(ConnectError::Protocol(error.to_string())),
         }
     }
 

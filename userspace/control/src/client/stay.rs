@@ -206,16 +206,17 @@ impl Stay {
     ) -> Result<(), Ended> {
         // Posts that were not confirmed are sent again first.
         self.send_posts(&connection, 0).await?;
+        let mut confirmed = 0;
         loop {
             tokio::select! {
                 biased;
                 message = connection.receive() => {
-                    let known = self.membership.received;
                     self.on_message(message?)?;
                     let received = self.membership.received;
-                    if received != known {
-                        // With a full queue a later event confirms this one too.
-                        let _ = connection.outbound.try_send(ClientMessage::Alive { received });
+                    let alive = ClientMessage::Alive { received };
+                    // With a full queue the next message, a keepalive at the latest, has it sent.
+                    if received != confirmed && connection.outbound.try_send(alive).is_ok() {
+                        confirmed = received;
                     }
                 }
                 Some(post) = queue.recv() => {

@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch,
-    time::{interval, sleep_until, timeout},
+    time::{interval, timeout},
 };
 
 use super::{
@@ -24,6 +24,7 @@ use crate::{
         ServerMessage, Status,
     },
     plane::{PlaneInfo, PlaneKind, PlaneReport, TakenOver, WorkerInstall},
+    wake_times,
 };
 
 /// Time that a connection may be open before its first messages have come.
@@ -174,7 +175,7 @@ async fn serve_worker(
     let _ = outbound.send(ServerMessage::Joined { session: id }).await;
     let ended = exchange(shared, id, inbound, outbound, sent).await;
     // A silent connection was not ended by its member: the network may be cut.
-    if inbound.silence() < IDLE_TIMEOUT {
+    if inbound.silence() <= IDLE_TIMEOUT {
         shared.update(|coordinator, _| coordinator.on_disconnected(id, Some(connection)));
     }
     ended
@@ -191,25 +192,15 @@ async fn exchange(
     let listening = shared.lock().coordinator.listen(id);
     // Without a run the first look ends it.
     let mut changed = listening.unwrap_or_else(|| watch::channel(()).1);
+    let mut alive = wake_times::ticks(ALIVE_INTERVAL);
     let mut next = None;
     loop {
         if next.is_none() {
             changed.mark_unchanged();
             next = shared.next_message(id, &mut sent);
         }
-        let idle_at = inbound.heard() + IDLE_TIMEOUT;
         tokio::select! {
             message = inbound.next() => match message {
-                // Answers, in place of a clock for each member: there may be thousands.
-                Some(Ok(ClientMessage::Alive { received })) => {
-                    let received = shared.touch(|coordinator, now| {
-                        coordinator.heartbeat(now, id);
-                        coordinator.on_received(id, received);
-                        coordinator.posted(id)
-                    });
-                    // With a full queue the client does not read anyway.
-                    let _ = outbound.try_send(ServerMessage::Alive { received });
-                }
                 Some(Ok(message)) => {
                     if !shared.on_message(id, message) {
                         let _ = outbound.send(ServerMessage::Status(Status::Over(End::Finished))).await;
@@ -230,7 +221,14 @@ async fn exchange(
                 }
             }
             _ = changed.changed(), if next.is_none() => {}
-            () = sleep_until(idle_at) => return Ok(()),
+            _ = alive.tick() => {
+                if inbound.silence() > IDLE_TIMEOUT {
+                    return Ok(());
+                }
+                let received = shared.lock().coordinator.posted(id);
+                // With a full queue the client does not read anyway.
+                let _ = outbound.try_send(ServerMessage::Alive { received });
+            }
         }
     }
 }
@@ -338,6 +336,10 @@ impl Shared {
     /// Takes a member's message. `false`: it has left.
     fn on_message(&self, id: MemberId, message: ClientMessage) -> bool {
         match message {
+            ClientMessage::Alive { received } => self.touch(|coordinator, now| {
+                coordinator.heartbeat(now, id);
+                coordinator.on_received(id, received);
+            }),
             ClientMessage::Posts { first, posts } => {
                 self.update(|coordinator, now| coordinator.post(now, id, first, posts));
             }

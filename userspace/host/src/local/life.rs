@@ -53,7 +53,7 @@ impl Host {
         }
     }
 
-    /// Looks at an open job with several ranks on this host, some ten times a second.
+    /// Looks at an open job with several ranks on this host, as [`Host::tick`] does.
     pub fn tick_locally(&mut self, now: Nanos, id: JobId, out: &mut Vec<Output>) {
         let leader = self.leader_of(id);
         let elsewhere = self.state.jobs.get(&leader).and_then(|job| job.running.as_ref());
