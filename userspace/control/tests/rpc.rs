@@ -38,8 +38,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// As one whose machine is overloaded, or whose virtual machine is moved: it asked nothing, and no answer is
-/// no silence.
+/// As on an overloaded machine, or in a virtual machine that is moved: the server's keepalives wait for it.
 #[tokio::test]
 async fn a_member_that_was_held_up_keeps_its_connection() {
     let server = Server::start(FakePlane::new(1024)).await;
